@@ -1,13 +1,13 @@
-# make setup | demo | pictures | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | lock | audit | docs | release
+# make setup | demo | pictures | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | soak | lock | audit | docs | release
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
-BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables
+BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables latency_suite
 
-.PHONY: setup demo pictures test test-unit test-full coverage test-long simulate check bench lock audit docs release format clean
+.PHONY: setup demo pictures test test-unit test-full coverage test-long simulate check bench soak lock audit docs release format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -51,7 +51,15 @@ bench: setup
 	  if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 bench-%: setup
-	@$(WITH_JAVA) $(PY) -m benchmarks.$* $(BENCH_SWITCHES); status=$$?; $(PY) -m benchmarks.report; exit $$status
+	@$(WITH_JAVA) $(PY) -m benchmarks.$(subst -,_,$*) $(BENCH_SWITCHES); status=$$?; $(PY) -m benchmarks.report; exit $$status
+
+# A day in production, compressed; the report is in artifacts/soak. SEED repeats a run's incidents,
+# SOAK_SWITCHES=--busy lets it start on a busy machine.
+MINUTES := 120
+SEED := 1
+soak: setup
+	@$(WITH_JAVA) $(PY) -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(SOAK_SWITCHES); status=$$?; \
+	  $(PY) -m benchmarks.report; exit $$status
 
 # Takes the pictures in docs/pictures from real queries, a real browser and a real terminal.
 pictures: setup

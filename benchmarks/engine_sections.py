@@ -22,6 +22,7 @@ ENGINES = {
     "spark-delta": "Spark micro-batch",
     "real-time": "Spark real-time mode",
     "spark-real-time": "Spark real-time (JVM)",
+    "spark-5s-real-time": "Spark real-time, 5 s",
     "jvm-continuous": "Spark continuous (JVM)",
     "quix": "Quix Streams",
     "bytewax": "Bytewax",
@@ -41,7 +42,8 @@ def _is_ours(row: Row) -> bool:
     return row.figure.rpartition(": ")[2].startswith("epochal")
 
 
-def _latency_groups(suite: Suite, kinds: Sequence[tuple[str, str]]) -> list[Group]:
+def latency_groups(suite: Suite, kinds: Sequence[tuple[str, str]]) -> list[Group]:
+    """Two groups of bars for each kind of figure: the engines' p50, and their p99."""
     return [
         Group(
             f"{title}, {percent}",
@@ -72,18 +74,18 @@ def latency_line(ours: Row, peer: Row | None, what: str, percent: str, target: s
     return Line(f"{what}, {percent}", f"{number(mine)} ms", beside, ratio, target, met)
 
 
-CONTINUOUS = [
-    ("map at 1000 rows/s", None, "p50", "≤ 1 ms"),
-    ("map at 1000 rows/s", None, "p99", "≤ 3 ms"),
-    ("map at 1000 rows/s", "micro-batch", "p50", "≥ 200x"),
-    ("map at 1000 rows/s", "real-time", "p50", ""),
-    ("map at 1000 rows/s", "jvm-continuous", "p50", ""),
-    ("map at 50 rows/s", "real-time", "p50", ""),
-    ("state at 1000 rows/s", None, "p99", "≤ 10 ms"),
-    ("state at 1000 rows/s", "micro-batch", "p99", ""),
-    ("state at 50000 rows/s", None, "p99", "≤ 15 ms"),
-    ("state at 50000 rows/s", "micro-batch", "p99", ""),
-    ("aggregate at 50000 rows/s", None, "p99", ""),
+_BOTH = {"p50": "", "p99": ""}
+CONTINUOUS: list[tuple[str, str | None, dict[str, str]]] = [
+    ("map at 1000 rows/s", None, {"p50": "≤ 1 ms", "p99": "≤ 3 ms"}),
+    ("map at 1000 rows/s", "micro-batch", {"p50": "≥ 200x", "p99": ""}),
+    ("map at 1000 rows/s", "real-time", _BOTH),
+    ("map at 1000 rows/s", "jvm-continuous", _BOTH),
+    ("map at 50 rows/s", "real-time", _BOTH),
+    ("state at 1000 rows/s", None, {"p50": "", "p99": "≤ 10 ms"}),
+    ("state at 1000 rows/s", "micro-batch", _BOTH),
+    ("state at 50000 rows/s", None, {"p50": "", "p99": "≤ 15 ms"}),
+    ("state at 50000 rows/s", "micro-batch", _BOTH),
+    ("aggregate at 50000 rows/s", None, _BOTH),
 ]
 WORK = {"map": "Python map", "state": "keyed state", "aggregate": "aggregation"}
 
@@ -96,18 +98,19 @@ def _spaced(figure: str) -> str:
 
 def continuous(suite: Suite) -> Section:
     lines: list[Line | None] = []
-    for figure, engine, percent, target in CONTINUOUS:
+    for figure, engine, targets in CONTINUOUS:
         ours = suite.find(f"{figure}: epochal")
         peer = suite.find(f"{figure}: {engine}") if engine else None
         if ours and (peer or not engine):
-            lines.append(latency_line(ours, peer, _spaced(figure), percent, target))
+            what = _spaced(figure)
+            lines += [latency_line(ours, peer, what, *each) for each in targets.items()]
     groups = []
     flat = suite.find("map flat out")
     if flat and (mine := flat.number("epochal")) and (theirs := flat.number("micro-batch")):
         beside = f"Spark micro-batch {number(theirs)} rows/s"
         ratio = mine / theirs
-        what = f"{number(mine)} rows/s"
-        lines.append(Line("Python map, maximum rate", what, beside, ratio, "≥ 4x", ratio >= 4))
+        shown = f"{number(mine)} rows/s"
+        lines.append(Line("Python map, maximum rate", shown, beside, ratio, "≥ 4x", ratio >= 4))
         bars = (Bar("Epochal", mine, ours=True), Bar("Spark micro-batch", theirs))
         groups.append(Group("Python map", bars))
     kinds = [
@@ -127,7 +130,7 @@ def continuous(suite: Suite) -> Section:
                 "continuous-latency",
                 "Latency, less is better",
                 "ms",
-                _latency_groups(suite, kinds),
+                latency_groups(suite, kinds),
                 "log",
             ),
             *plot("continuous-throughput", "Maximum rate, more is better", "rows/s", groups),
@@ -202,16 +205,17 @@ def kafka(suite: Suite) -> Section:
         "All engines take turns on one broker, with epochs or commits every 100 ms. A record's "
         "delay is the time from when it was due until the same consumer of committed records "
         "receives it. Epochal maps on one task and counts on two; real-time mode only passes "
-        "records on, in the JVM. Epochal writes at least once, as all others do, unless a line "
-        "says exactly once: then a record waits for the rest of its epoch, 50 ms on average. CPU "
-        "time is that of all processes of an engine, with driver and JVM.",
+        "records on, in the JVM (the next chapter has its aggregation). Epochal writes at least "
+        "once, as all others do, unless a line says exactly once: then a record waits for the "
+        "rest of its epoch, 50 ms on average. CPU time is that of all processes of an engine, "
+        "with driver and JVM.",
         tuple(filter(None, lines)),
         (
             *plot(
                 "kafka-latency",
                 "End to end, less is better",
                 "ms",
-                _latency_groups(suite, list(KAFKA.items())),
+                latency_groups(suite, list(KAFKA.items())),
                 "log",
             ),
             *plot(

@@ -248,7 +248,8 @@ class Report:
         load, self._load = [self._load, _load()], _load()
         values["others_cores"] = self._others.cores()
         shown = {key: round(v, 4) if isinstance(v, float) else v for key, v in values.items()}
-        print(f"  {figure}: " + ", ".join(f"{k}={v}" for k, v in shown.items()) + f" (load {load})")
+        told = ", ".join(f"{key}={v}" for key, v in shown.items() if key != "points")
+        print(f"  {figure}: {told} (load {load})")
         RESULTS.mkdir(exist_ok=True)
         with self._path.open("a") as out:
             out.write(json.dumps({"figure": figure, **shown, "load": load, **self._head}) + "\n")

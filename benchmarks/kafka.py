@@ -36,7 +36,7 @@ from benchmarks.harness import (
     child_environment,
     installed,
 )
-from benchmarks.kafka_load import create_topics, delays, fill, throughput, warm
+from benchmarks.kafka_load import Load, create_topics, delays, fill, throughput, warm
 
 from epochal.testing.kafka import running_kafka
 
@@ -138,10 +138,8 @@ def latency(
 
         def take(engine: Engine, source: str = source, target: str = target) -> dict[str, Any]:
             return delays(
-                servers,
-                source,
+                Load(servers, source, rate),
                 target,
-                rate,
                 warm_up_seconds=size.warm_up_seconds,
                 measured_seconds=size.measured_seconds,
                 alive=engine.alive,

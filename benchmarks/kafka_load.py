@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 SECOND = 1_000_000_000
 STAMP_DIGITS = 19
 FILLER = b"x" * 81
-KEYS = [b"key-%04d" % number for number in range(1_000)]
+KEYS = tuple(b"key-%04d" % number for number in range(1_000))
 PARTITIONS = 2
 START_SECONDS = 120.0
 WARM, WARM_RATE = ("warm", "warm-transactions"), 4_000
@@ -42,6 +42,9 @@ class Load:
     servers: str
     topic: str
     rate: int
+    payloads: Sequence[bytes] = (FILLER,)
+    keys: Sequence[bytes] = KEYS
+    compression: str = "none"
 
     def __post_init__(self) -> None:
         self.runs, self._stop = threading.Event(), threading.Event()
@@ -53,7 +56,13 @@ class Load:
         self._thread.join()
 
     def _feed(self) -> None:
-        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 0})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.servers,
+                "linger.ms": 0,
+                "compression.type": self.compression,
+            }
+        )
         number = 0
         while not self.runs.wait(0.2) and not self._stop.is_set():
             # Every partition gets records: some engines start only when all have some.
@@ -70,24 +79,23 @@ class Load:
         producer.flush(10)
 
     def _send(self, producer: Any, stamp: int, number: int, partition: int = -1) -> None:
-        key = KEYS[number * 7919 % len(KEYS)]
-        producer.produce(self.topic, b"%d%s" % (stamp, FILLER), key, partition)
+        key = self.keys[number * 7919 % len(self.keys)]
+        payload = self.payloads[number * 7919 % len(self.payloads)]
+        producer.produce(self.topic, b"%d%s" % (stamp, payload), key, partition)
 
 
 def delays(
-    servers: str,
-    source: str,
+    load: Load,
     target: str,
-    rate: int,
     *,
     warm_up_seconds: float,
     measured_seconds: float,
     alive: Callable[[], None],
 ) -> dict[str, Any]:
-    """Percentiles of the time from when records were due to their receipt."""
+    """Percentiles of the time from when records were due to their receipt. It ends the load."""
     consumer = Consumer(
         {
-            "bootstrap.servers": servers,
+            "bootstrap.servers": load.servers,
             "group.id": "witness",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
@@ -95,13 +103,12 @@ def delays(
         }
     )
     consumer.assign([TopicPartition(target, number, OFFSET_END) for number in range(PARTITIONS)])
-    load = Load(servers, source, rate)
     try:
         _wait_for_first(consumer, alive)
         load.runs.set()
         begin = time.time_ns() + int(warm_up_seconds * SECOND)
         end = begin + int(measured_seconds * SECOND)
-        wanted, found = rate * measured_seconds, 0
+        wanted, found = load.rate * measured_seconds, 0
         parts: list[Any] = []
         while time.time_ns() < end or found < wanted:
             if time.time_ns() > end + PATIENCE_SECONDS * SECOND:
@@ -138,14 +145,15 @@ def _taken(consumer: Any) -> list[Any]:
 def _percentiles(delays_ms: Any, wanted: int) -> dict[str, Any]:
     if not len(delays_ms):
         return {"rows": 0, "missing": wanted}
-    p50, p99, p999 = np.percentile(delays_ms, [50, 99, 99.9])
+    percents = [50, 90, 95, 99, 99.9]
     missing = max(0, wanted - len(delays_ms))
     return {
         "rows": len(delays_ms),
         "missing": missing,
-        "p50_ms": p50,
-        "p99_ms": p99,
-        "p99.9_ms": p999,
+        **{
+            f"p{percent:g}_ms": float(found)
+            for percent, found in zip(percents, np.percentile(delays_ms, percents), strict=True)
+        },
     }
 
 

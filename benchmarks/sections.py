@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.line_plots import LinePlot
 from benchmarks.plots import Bar, Group, bar_chart, number
 from benchmarks.rows import Row, Suite
 
@@ -54,7 +55,7 @@ class Section:
     title: str
     about: str
     lines: tuple[Line, ...] = ()
-    plots: tuple[Plot, ...] = ()
+    plots: tuple[Plot | LinePlot, ...] = ()
     failures: tuple[str, ...] = ()
 
 

@@ -73,7 +73,7 @@ def wheel_problems(wheel: Path, version: str) -> Iterator[str]:
     if f"{info}licenses/LICENSE" not in archive.namelist():
         yield "The wheel has no LICENSE."
     command = archive.read(f"{info}entry_points.txt").decode()
-    if "epochal = epochal.cli.main:main" not in command:
+    if "epochal = epochal.__main__:main" not in command:
         yield "The wheel does not install the command `epochal`."
 
 

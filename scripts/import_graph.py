@@ -16,6 +16,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "Formats and stores": (
         "version",
         "warm_daemon",
+        "wording",
         "errors",
         "clock",
         "options",
@@ -82,6 +83,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "testing",
         "dashboard",
         "demo",
+        "cli.printing",
         "cli",
         "cli.state",
         "cli.switching",

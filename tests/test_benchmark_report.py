@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from benchmarks import harness
+from benchmarks.meanings import MEANINGS
 from benchmarks.plots import Bar, Group, bar_chart, number
-from benchmarks.report import SECTIONS, page, write
+from benchmarks.report import COMMANDS, SECTIONS, page, write
 from benchmarks.rows import read_suite
 
 HEAD = {
@@ -207,6 +208,41 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             for engine, ms in (("epochal", 50.0), ("spark-micro-batch", 500.0))
         ),
     ],
+    "latency_suite": [
+        {"figure": f"count: {engine}", "p50_ms": p50, "p99_ms": p99}
+        for engine, p50, p99 in (
+            ("epochal-at-least-once", 20.0, 40.0),
+            ("epochal-exactly-once", 80.0, 120.0),
+            ("spark-real-time", 10.0, 60.0),
+            ("spark-5s-real-time", 30.0, 600.0),
+            ("spark-micro-batch", 900.0, 2000.0),
+        )
+    ],
+    "soak": [
+        {
+            "figure": "run",
+            "minutes": 120.0,
+            "rows": 2_880_000,
+            "incidents": 60,
+            "faults": ["memory, worker: the last quarter's median 200 is above 147"],
+        },
+        {"figure": "incident: driver", "count": 5, "p50_seconds": 8.0, "max_seconds": 9.5},
+        *(
+            {
+                "figure": f"flat: memory, {role}",
+                "unit": "MiB",
+                "second": 100.0,
+                "last": last,
+                "rise": 0.0,
+                "reasons": reasons,
+                "points": [[0, 90.0], [60, 100.0], [119, last]],
+            }
+            for role, last, reasons in (
+                ("driver", 101.0, []),
+                ("worker", 200.0, ["the last quarter's median 200 is above 147"]),
+            )
+        ),
+    ],
     "tables": [
         *(
             {"figure": f"visible at 1000 rows/s: {engine}", "p50_ms": ms, "p99_ms": ms * 2}
@@ -260,7 +296,7 @@ def full(tmp_path: Path) -> Path:
 def test_a_page_without_any_results_says_how_to_get_them(tmp_path: Path) -> None:
     text = page_of(tmp_path)
     for name in SECTIONS:
-        assert f"`make bench-{name}`" in text
+        assert f"`make {COMMANDS.get(name, f'bench-{name}')}`" in text
 
 
 @pytest.mark.parametrize("suite", FIGURES)
@@ -268,7 +304,25 @@ def test_any_one_suite_makes_a_page(tmp_path: Path, suite: str) -> None:
     save(tmp_path, suite, FIGURES[suite])
     text = page_of(tmp_path)
     assert "*Taken 2026-05-01 at `abc1234` on 2 cores" in text
-    assert f"`make bench-{suite}`." not in text
+    assert f"run `make {COMMANDS.get(suite, f'bench-{suite}')}`." not in text
+
+
+def test_each_chapter_begins_with_what_its_figures_mean(full: Path) -> None:
+    text = page_of(full)
+    for name, section in SECTIONS.items():
+        title = section(read_suite(full, name)).title
+        assert f"## {title}\n\n{MEANINGS[name]}\n\n" in text
+
+
+def test_the_soak_says_whether_rows_are_exact_and_figures_flat(full: Path) -> None:
+    text = page_of(full)
+    exact = ["2.88 M rows in 120 minutes, 60 incidents", "no fault", "met"]
+    assert table(text, "every row once, state and table alike")[1:] == exact
+    flat = ["100, then 101 MiB; rise 0", "≤ 147 MiB", "met"]
+    assert table(text, "memory, driver")[1:] == flat
+    shown = table(text, "driver, 5 times, until all rows are there")[1]
+    assert shown == "p50 8 s, longest 9.5 s"
+    assert "plots/soak-memory.svg" in text
 
 
 def test_a_figure_stands_beside_its_peer_and_its_target(full: Path) -> None:
@@ -289,14 +343,36 @@ def test_recovery_is_compared_with_sparks_daemon_and_shown_by_keys(full: Path) -
 def test_what_misses_its_target_or_is_behind_a_peer_comes_first(full: Path) -> None:
     listed = behind(page_of(full)).strip().splitlines()
     assert listed == [
+        "**[The metadata log and the tools](#the-metadata-log-and-the-tools)**",
+        "",
         "- durable `add`, p50: 1.6 ms, write and two fsyncs 1 ms; "
         "the target is ≤ 1.5 of a bare fsync (it is 1.6).",
+        "",
+        "**[The state store](#the-state-store)**",
+        "",
         "- memory per key, two versions: 200 B, Spark 100 B, 0.5x.",
+        "",
+        "**[Continuous queries](#continuous-queries)**",
+        "",
         "- Python map at 1 000 rows/s, p50: 0.8 ms, Spark continuous (JVM) 0.4 ms, 0.5x.",
+        "",
+        "**[Kafka in, Python, Kafka out](#kafka-in-python-kafka-out)**",
+        "",
         "- Python map at 1 000 records/s, p99: 9 ms, Bytewax 8 ms, 0.889x; the target is ≥ 1x.",
         "- Python map at 1 000 records/s, exactly once, p99: 140 ms; the target is ≤ 130 ms.",
-        "- q1, rows per CPU-second: 1 M, Flink 2 M, 0.5x.",
         "- latency at 1000 records/s: bytewax: …: no",
+        "",
+        "**[A published latency suite](#a-published-latency-suite)**",
+        "",
+        "- group and count, p50: 20 ms, Spark real-time (JVM) 10 ms, 0.5x.",
+        "",
+        "**[Nexmark](#nexmark)**",
+        "",
+        "- q1, rows per CPU-second: 1 M, Flink 2 M, 0.5x.",
+        "",
+        "**[A day in production](#a-day-in-production)**",
+        "",
+        "- memory, worker: 100, then 200 MiB; rise 0; the target is ≤ 147 MiB.",
     ]
 
 
@@ -509,7 +585,7 @@ def test_the_results_in_this_repository_make_a_page() -> None:
 def test_every_suite_of_make_bench_is_on_the_page() -> None:
     makefile = (Path(__file__).resolve().parent.parent / "Makefile").read_text()
     (listed,) = [line for line in makefile.splitlines() if line.startswith("BENCHES :=")]
-    assert set(listed.split()[2:]) == set(SECTIONS)
+    assert {*listed.split()[2:], "soak"} == set(SECTIONS)  # a soak has a target of its own
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def name_of(page: Path) -> str:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+    return re.findall(rf"^```{language}(?: [^\n]*)?\n(.*?)^```", page.read_text(), re.M | re.S)
 
 
 def resolve(target: str) -> object:

@@ -45,3 +45,19 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+class Interval:
+    """Says when something is to be done again: at most once in so many seconds."""
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._last = clock.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether the time is up. If so, it begins again."""
+        now = self._clock.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True

@@ -294,7 +294,7 @@ def test_tables_that_do_not_know_epochs_are_compared_as_a_whole_and_only_at_the_
         query.run(4, {"x": 2})
     found = pair.shadow(capsys, "--key", "k", status=0)
     assert "All rows are compared" in found["notes"][0]
-    assert "1 rows of the first output have keys that the second has not." in found["notes"]
+    assert "Left out: 1 row of the first output, whose keys the second has not." in found["notes"]
     assert pair.shadow(capsys, status=1)["difference"]["only_a"] == 1
     pair.a.run(6, {"x": 3})
     found = pair.shadow(capsys, "--key", "k", status=3)

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.fault.torment import CLUSTER, Program, check
+from tests.fault.torment import CLUSTER, Program, check, held_by
 from tests.spark.continuous import runs
 from tests.waiting import eventually
 
@@ -118,6 +118,31 @@ def test_eleven_kills_cost_no_row_and_no_sum(
 ) -> None:
     kinds = ["worker"] * 6 + ["executor"] * 2 + ["driver"] * 2 + ["driver's JVM"]
     survives(programs(), kinds, seed, capsys)
+
+
+@pytest.mark.timeout(800)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_driver_that_is_killed_while_it_stops_by_request_goes_on_and_can_be_asked_again(
+    programs: Callable[..., Program], seed: int
+) -> None:
+    program, rng = programs(master="local[2]"), Random(seed)
+    program.recovered(-1)
+    stop = [sys.executable, "-m", "epochal.cli.main", "stop", str(program.checkpoint)]
+    with subprocess.Popen(stop, stdout=subprocess.DEVNULL) as command:
+        eventually(lambda: "a file in its checkpoint asks for it" in program.log.read_text())
+        time.sleep(rng.uniform(0.0, 0.1))  # the moment of the kill is random
+        program.kill_driver()
+        assert command.wait(60) in (0, 1)  # it has stopped, or something is to be finished
+    for kills in (1, 0):
+        before = program.attempt()
+        program.start()
+        program.recovered(before)  # no earlier request stops it
+        for worker in rng.sample(program.until(program.workers, "a worker"), kills):
+            os.kill(worker, signal.SIGKILL)  # the request comes during the recovery
+        assert subprocess.run(stop, check=False).returncode == 0
+        assert program.wait() == 0, program.story()
+        assert not list((program.checkpoint / ".epochal" / "stop").glob("*"))
+    check(program)
 
 
 @pytest.mark.long
@@ -266,14 +291,6 @@ class Usage:
             late = [statistics.median(each[name][i] for each in last) for i in range(3)]
             found[name] = (late[0] / early[0], int(late[1] - early[1]), int(late[2] - early[2]))
         return found
-
-
-def held_by(pid: int) -> tuple[int, int, int]:
-    status = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-    )
-    kilobytes = int(status["VmRSS"].split()[0])
-    return kilobytes, len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])
 
 
 def soak(program: Program, seconds: float, every: float, warm_seconds: float) -> Usage:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,6 +31,8 @@ class Program:
     """Runs of a driver program, one after another, on one checkpoint."""
 
     module = "tests.fault.keyed_sums"
+    environment: Mapping[str, str] = {}
+    """Variables for the program and all its processes, besides those of this process."""
 
     def __init__(self, folder: Path, log: Path, *options: str, master: str = CLUSTER) -> None:
         self.checkpoint, self.out, self.log = folder / "checkpoint", folder / "out", log
@@ -49,7 +51,7 @@ class Program:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self.module, *arguments],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -113,16 +115,18 @@ class Program:
         family = self.descendants()
         (jvm,) = [pid for pid in family if runs(pid, "org.apache.spark.deploy.SparkSubmit")]
         os.kill(jvm, signal.SIGKILL)
-        assert self._process is not None
-        assert self._process.wait(PATIENCE_SECONDS) == 3, self.story()
+        assert self.wait() == 3, self.story()
         self.until(lambda: not [p for p in family if lives(p)], "no orphan")
 
     def stop(self) -> None:
         """Stop the program gracefully."""
-        assert self._process is not None
         os.kill(self.pid, signal.SIGTERM)
-        code = self._process.wait(PATIENCE_SECONDS)
-        assert code == 0, self.story()
+        assert self.wait() == 0, self.story()
+
+    def wait(self) -> int:
+        """Wait until the program ends by itself, and return its exit status."""
+        assert self._process is not None
+        return self._process.wait(PATIENCE_SECONDS)
 
     def end(self) -> None:
         """Kill all processes that are left."""
@@ -191,6 +195,15 @@ def state_totals(checkpoint: Path) -> dict[int, int]:
     """Return the sums in the newest committed state."""
     table = read_state(str(checkpoint), 0, "total")
     return {row["key"]["k"]: row["value"]["total"] for row in table.to_pylist()}
+
+
+def held_by(pid: int) -> tuple[int, int, int]:
+    """What a process holds: kilobytes of memory, open files and threads."""
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    kilobytes = int(status["VmRSS"].split()[0])
+    return kilobytes, len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])
 
 
 def lives(pid: int) -> bool:

@@ -73,6 +73,18 @@ def test_complete_mode_shows_the_newest_result(spark: SparkSession) -> None:
     assert testing.rows_equal(driver.output, [("ada", 2), ("bob", 1)])
 
 
+def test_a_function_of_batches_gets_an_empty_result_in_complete_mode(spark: SparkSession) -> None:
+    calls: list[list[str]] = []
+    rare = testing.frame("user string", spark=spark).groupBy("user").count().where("count < 2")
+    writer = write_stream(rare).outputMode("complete")
+    writer.foreachBatch(lambda rows, _: calls.append([row.user for row in rows.collect()]))
+    driver = testing.Driver(writer)
+    for _ in range(2):
+        driver.feed([("ada",)])
+        driver.run()
+    assert calls == [["ada"], []]
+
+
 def test_a_function_of_batches_gets_an_epoch_again_after_a_crash(spark: SparkSession) -> None:
     calls: list[tuple[int, list[str]]] = []
 

@@ -20,15 +20,14 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import Row, SparkSession
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql import SparkSession
 from tests.listening import addresses, family, name_of
 
 import epochal
@@ -84,9 +83,6 @@ class PageRun:
         write_inputs(self._home)
         if page.name in GIVEN:
             self._names |= GIVEN[page.name](self._home, spark)
-        if page.name == "README.md":  # it shows how to undo an edit, but makes none itself
-            rewind = ["checkpoint", "rewind", str(self._home / "sound")]
-            self._epochal([*rewind, "--to-batch", str(world.newest - 1), "--execute"])
 
     def run(self) -> None:
         for kind, text in BLOCK.findall(self._page.read_text()):
@@ -191,27 +187,6 @@ def write_inputs(home: Path) -> None:
     (home / "words" / "0.json").write_text("\n".join(map(json.dumps, words)))
 
 
-class Seen(StatefulProcessor):  # type: ignore[misc]
-    """Counts rows per value."""
-
-    def init(self, handle: Any) -> None:
-        self._n = handle.getValueState("n", "n bigint")
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        n = (self._n.get()[0] if self._n.exists() else 0) + sum(1 for _ in rows)
-        self._n.update((n,))
-        yield Row(value=key[0], n=n)
-
-
-def _readme(home: Path, spark: SparkSession) -> dict[str, Any]:
-    return {
-        "epochal": epochal,
-        "processor": Seen(),
-        "path": str(home / "checkpoint"),
-        "output": str(home / "seen"),
-    }
-
-
 def _metrics(home: Path, spark: SparkSession) -> dict[str, Any]:
     return {"stream": epochal.read_stream(spark).format("rate").load()}
 
@@ -245,7 +220,6 @@ def _upgrading(home: Path, spark: SparkSession) -> dict[str, Any]:
 
 
 GIVEN: dict[str, Callable[[Path, SparkSession], dict[str, Any]]] = {
-    "README.md": _readme,
     "metrics.md": _metrics,
     "operating.md": _operating,
     "upgrading.md": _upgrading,

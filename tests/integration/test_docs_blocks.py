@@ -1,5 +1,5 @@
-"""Every code block and command of README and docs runs with a real Spark, a real broker and the
-embedded Pub/Sub server."""
+"""Every code block and command of the docs runs with a real Spark, a real broker and the embedded
+Pub/Sub server. README and tutorials run by themselves: see `test_tutorials.py`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ("cli.md", "api.md", "findings.md", "benchmarks.md")
 PAGES = [
     page
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    if page.name not in GENERATED and BLOCK.search(page.read_text())
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if page.name not in GENERATED
+    and BLOCK.search(page.read_text())
+    and not page.name.startswith("tutorial-")
 ]
 PARTITIONS, RECORDS = 4, 2_800
 

@@ -25,7 +25,9 @@ from tests.rigs.postgres import Postgres, running_postgres
 from tests.waiting import eventually
 
 from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.postgres import postgres_sink
 from epochal.connectors.postgres.postgres_sink import POSTGRES_OUTPUT
+from epochal.connectors.postgres.postgres_table import Found, TableName, find_table
 from epochal.connectors.registry import open_sink
 from epochal.connectors.staging.epoch_marker import Marker, token_of, unpack
 from epochal.errors import (
@@ -190,6 +192,26 @@ def test_two_drivers_race_and_each_epoch_is_written_once(place: Place) -> None:
     assert failures == []
     assert place.rows() == sorted(f"{epoch}|a" for epoch in range(epochs))
     assert next(attempts) > 4, "both had their turns"
+
+
+def test_a_table_that_another_driver_has_just_created_is_not_missing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count()
+
+    def look(connection: Any, name: TableName) -> Found | None:
+        found = find_table(connection, name)
+        if next(looks) == 0:  # the other driver starts and writes right after our first look
+            with closing(place.open()) as other:
+                other.fence(1)
+                other.commit(0, prepared(other, 0, [row(0)]))
+        return found
+
+    monkeypatch.setattr(postgres_sink, "find_table", look)
+    with closing(place.open()) as sink:
+        sink.fence(2)
+        sink.commit(1, prepared(sink, 1, [row(1)], attempt=2))
+    assert place.rows() == ["0|a", "1|a"]
 
 
 def test_output_too_large_for_a_message_goes_through_files(place: Place) -> None:

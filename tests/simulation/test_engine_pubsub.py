@@ -29,6 +29,7 @@ def test_every_message_counts_however_often_it_comes(part: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)  # ten minutes of CPU time and more
 def test_every_message_counts_in_many_more_worlds() -> None:
     wrong = {seed: found for seed in range(10_000) if (found := PubSubWorld(seed).run())}
     assert wrong == {}

@@ -36,6 +36,7 @@ def test_every_epoch_shows_what_its_rows_and_watermark_make_whatever_goes_wrong(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)  # ten minutes of CPU time and more
 def test_every_epoch_is_right_in_many_more_worlds() -> None:
     wrong = {seed: found for seed in range(10_000) if (found := TreeWorld(seed).run())}
     assert wrong == {}

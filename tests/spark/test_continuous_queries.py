@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.continuous import (
@@ -34,11 +33,6 @@ from epochal.errors import (
 )
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
-
-
-def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield pa.record_batch([pc.multiply(batch["n"], 2)], schema=NUMBERS)
 
 
 def logged(checkpoint: Path) -> tuple[list[int], list[int]]:
@@ -66,19 +60,6 @@ def test_a_restarted_query_goes_on_with_what_came_while_it_was_stopped(
     again.stop()
     offsets, commits = logged(tmp_path / "checkpoint")
     assert offsets == commits
-
-
-def test_operators_work_across_a_restart(spark: SparkSession, tmp_path: Path) -> None:
-    source, output = numbers(tmp_path / "in", partitions=2), MemoryOutput()
-    stream = read_stream(spark).format(source).load()
-    stream = stream.filter("n % 2 = 0").map_in_arrow(doubled, NUMBERS).with_column("m", "n + 1")
-    writer = stream.select("m").write_stream.format(output)
-    for first in (0, 10):
-        add(source, range(first, first + 10))
-        query = run(writer, tmp_path / "checkpoint")
-        query.process_all_available(PATIENCE_SECONDS)
-        query.stop()
-    assert found(output, "m") == [2 * n + 1 for n in range(0, 20, 2)]
 
 
 def test_quick_restarts_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ def test_rows_pass_through_filters_projections_and_functions(driven: Make, order
     driver = driven(made)
     driver.feed([("a", 1, at(0)), ("b", 2, at(0)), ("c", 3, at(0))])
     assert rows_equal(driver.run(), [("B", 4, False), ("C", 6, True)])
+    driver.restart()
+    driver.feed([("d", 1, at(0)), ("z", 5, at(0)), ("e", 5, at(0))])
+    assert rows_equal(driver.run(), [("E", 10, True)])
 
 
 def test_a_union_gives_the_rows_of_both(driven: Make, orders: Stream) -> None:

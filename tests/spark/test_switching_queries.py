@@ -81,6 +81,33 @@ def test_a_query_is_cloned_while_it_runs_compared_and_switched_over_to_its_clone
     assert words_in(tmp_path / "table") == {"a": 4, "b": 2, "c": 3, "d": 1, "e": 1, "z": 1}
 
 
+def test_a_running_query_is_stopped_by_a_request_and_switched_over(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new, table = tmp_path / "old", tmp_path / "new", tmp_path / "table"
+    write_words(tmp_path / "in", "0", "a b a")
+    query = start(counts(spark, tmp_path), old, table)
+    query.processAllAvailable()
+    run("switch", str(old), "--to", str(old / "inside"), "--stop", *EXECUTE, status=2)
+    assert query.isActive  # a target that cannot be used is no reason to stop
+    run("switch", str(old), "--to", str(new), "--stop", *EXECUTE)
+    assert not query.isActive
+    assert query.exception() is None
+    assert "The query has stopped after epoch" in capsys.readouterr().out
+    write_words(tmp_path / "in", "1", "b c")
+    query = start(counts(spark, tmp_path), new, table)
+    query.processAllAvailable()
+    assert words_in(table) == {"a": 2, "b": 2, "c": 1}
+
+    run("stop", str(new), "--json")
+    assert not query.isActive
+    assert json.loads(capsys.readouterr().out)["ending"] == "stopped"
+    run("checkpoint", "verify", str(new), "--deep")  # Spark could go on: all state is published
+    run("stop", str(new))
+    assert "No query runs on" in capsys.readouterr().out
+    assert not list((new / ".epochal" / "stop").glob("*"))
+
+
 def test_a_clone_with_a_mistake_is_found_out(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

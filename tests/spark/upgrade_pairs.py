@@ -93,6 +93,11 @@ def timed(s: Inputs, how: str = "inner", seconds: int = 6) -> DataFrame:
     return left.join(right, F.expr(f"k = j AND {near}"), how).select("k", "t1", "t2")
 
 
+def two_branches(rows: DataFrame) -> DataFrame:
+    """One source that the plan reads twice."""
+    return rows.select("k").unionAll(rows.select("k2"))
+
+
 def columns_of(number: int, *names: str) -> Rows:
     """Columns of the rows in a file."""
     at = [["k", "k2", "v", "w", "d", "t"].index(name) for name in names]
@@ -116,6 +121,8 @@ BEFORE: dict[str, Before] = {
     "limit": Before(lambda s: s.a.limit(4), "append"),
     "plain": Before(lambda s: s.a.select("k", "v"), "append"),
     "union": Before(lambda s: s.a.select("k").unionAll(s.b.select("k")), "append"),
+    "branches": Before(lambda s: two_branches(s.a), "append"),
+    "twice": Before(lambda s: s.a.select("k").unionAll(s.a.select("k2")), "append"),
     "chain": Before(
         lambda s: sums(marked(s.a).dropDuplicates(["k", "v", "t"]), "k", "t"), "append"
     ),
@@ -406,6 +413,16 @@ PAIRS = [
         IMPOSSIBLE,
     ),
     Pair("union", "a source less", lambda s: s.a.select("k"), ACTION),
+    Pair("plain", "a branch more", lambda s: two_branches(s.a), ACTION),
+    Pair("branches", "nothing", lambda s: two_branches(s.a), SAFE),
+    Pair("branches", "one less", lambda s: s.a.select("k"), ACTION),
+    Pair(
+        "branches",
+        "a source for each",
+        lambda s: s.a.select("k").unionAll(s.a.select("k2")),
+        IMPOSSIBLE,
+    ),
+    Pair("twice", "one source for both", lambda s: two_branches(s.a), SAFE),
     Pair("chain", "no deduplication", lambda s: sums(marked(s.a), "k", "t"), IMPOSSIBLE),
     Pair(
         "chain", "no aggregate", lambda s: marked(s.a).dropDuplicates(["k", "v", "t"]), IMPOSSIBLE
@@ -446,6 +463,7 @@ PAIRS = [
         SAFE,
         columns_of(0, "k") + columns_of(1, "k") * 3,
     ),
+    Pair("named", "branches of one name", lambda s: two_branches(s.read("a", "a")), IMPOSSIBLE),
     Pair(
         "named",
         "no names",

@@ -59,6 +59,8 @@ from epochal.files import Files, join_url
 
 logger = logging.getLogger(__name__)
 
+QUERY_PURPOSE = "continuous query"
+"""The purpose of a claim that a query holds, and not a tool."""
 DEFAULT_CLAIM_SECONDS = 30.0
 """How long a claim lasts after its last renewal: the option `lease` of a query."""
 RENEWALS_PER_CLAIM = 6
@@ -235,7 +237,7 @@ class Claim:
         with self._lock:
             if self._is_over():
                 return False
-            path = _claim_path(self.run_id)
+            path = claim_path(self.run_id)
             with storage_errors(join_url(self._files.url, path)):
                 if self._files.info(path) is None:
                     self._lost = "its claim file was deleted, with the checkpoint or by another run"
@@ -385,7 +387,7 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
         renewals = _last_renewals(files)
         if me.run_id not in renewals:
             continue  # the storage's listing lags behind the write
-        ended = [newest[1].run_id] if newest and _has_ended(newest[1], me) else []
+        ended = [newest[1].run_id] if newest and has_ended(newest[1]) else []
         # This run's own renewal is the current time, by the storage's clock.
         decision = decide_claim(newest, renewals, me, renewals[me.run_id], ended)
         if isinstance(decision, Owned):
@@ -435,7 +437,8 @@ def _in_use(url: str, me: Attempt, owned: Owned) -> CheckpointInUseError:
     return CheckpointInUseError(url, me.run_id, owner.run_id, evidence)
 
 
-def _claim_path(run_id: str) -> str:
+def claim_path(run_id: str) -> str:
+    """The file that a run rewrites to renew its claim, and deletes to release it."""
     return f"{CLAIMS}/{run_id}"
 
 
@@ -443,14 +446,14 @@ def _write_claim_file(files: Files, me: Attempt, clock: Clock) -> float:
     # The clock is read before the write, so that this run never believes that its claim lasts
     # longer than others do.
     renewed = clock.uptime()
-    path = _claim_path(me.run_id)
+    path = claim_path(me.run_id)
     with storage_errors(join_url(files.url, path)):
         files.replace(path, to_json({"renewedMs": clock.now_ms()}).encode())
     return renewed
 
 
 def _delete_claim_file(files: Files, run_id: str) -> None:
-    path = _claim_path(run_id)
+    path = claim_path(run_id)
     with storage_errors(join_url(files.url, path)):
         files.delete(path)
 
@@ -460,8 +463,9 @@ def _last_renewals(files: Files) -> dict[str, int]:
         return {info.name: info.modified_ms for info in files.list(CLAIMS) if not info.hidden}
 
 
-def _has_ended(owner: Attempt, me: Attempt) -> bool:
-    if not owner.machine or owner.machine != me.machine or not owner.process_started:
+def has_ended(owner: Attempt) -> bool:
+    """Whether the process of an owner is known to have ended; False if it is on another host."""
+    if not owner.machine or owner.machine != _machine() or not owner.process_started:
         return False
     try:
         os.kill(owner.process, 0)

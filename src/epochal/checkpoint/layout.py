@@ -29,6 +29,8 @@ PLAN = f"{EPOCHAL}/plan"
 """The stateful operators of a continuous query, which may not change."""
 CLAIMS = f"{EPOCHAL}/lease"
 """One file per run, which the owner of the checkpoint rewrites to renew its claim."""
+STOPS = f"{EPOCHAL}/stop"
+"""One file per run that was asked to stop."""
 
 OWN_KEY = "epochal"
 """What a continuous query adds to offset and commit entries is under this key."""

@@ -24,9 +24,21 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object p
 Execute = Annotated[
     bool, typer.Option("--execute", help="Apply the changes. Without it, only show the plan.")
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="List every file of the plan, not only directories."),
+]
+Yes = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do not ask before what cannot be undone; for scripts."),
+]
 SettleSeconds = Annotated[
     float,
-    typer.Option(help="How long to watch for a running query before changing anything.", min=0),
+    typer.Option(
+        metavar="S",
+        help="How long to watch for a running query before changing anything, in seconds.",
+        min=0,
+    ),
 ]
 EvenIfBusy = Annotated[
     bool,
@@ -103,16 +115,16 @@ Port = Annotated[
 
 
 def parse_pairs(
-    values: Sequence[str], option: str, *, may_be_empty: bool = False
+    values: Sequence[str], option: str, form: str = "KEY=VALUE", *, may_be_empty: bool = False
 ) -> dict[str, str]:
-    """Parse the values of an option of the form `A=B` into a dictionary."""
+    """Parse the values of an option of the form `A=B` into a dictionary; `form` names the parts."""
     found: dict[str, str] = {}
     for value in values:
         left, equals, right = value.partition("=")
         if not (left and equals and (right or may_be_empty)):
             raise OptionError(
-                f"{option} {value!r} is not of the form LEFT=RIGHT. Add the part before "
-                f"or after the equals sign."
+                f"{option} takes {form}, not {value!r}. Add the part before or after the equals "
+                f"sign."
             )
         found[left] = right
     return found

@@ -10,15 +10,20 @@ import typer
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.arguments import Directory, Json
 from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.output import (
+from epochal.cli.printing.checkpoint_text import (
+    newest,
+    print_entries,
+    print_report,
+    print_view,
+)
+from epochal.cli.printing.output import (
     EXIT_FINDINGS,
-    print_facts,
     print_json,
     print_line,
     print_table,
-    progress,
-    time_text,
+    print_text,
 )
+from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 from epochal.files import open_files
 
@@ -93,7 +98,7 @@ def show(
             document["batches"] = [batch.as_json() for batch in newest(view.batches, limit)]
         print_json(document)
     else:
-        _print_view(view, DEFAULT_LIMIT if limit is None else limit)
+        print_view(view, DEFAULT_LIMIT if limit is None else limit)
     if view.problems:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -112,11 +117,10 @@ def log(
 ) -> None:
     """Print every live entry of one log directory, of any kind.
 
-    With --json each entry is one line: {"batch_id": …, "entry": …}. For a compacting log of files
-    each live file is one line.
+    For each entry the command shows what has changed since the entry before it. With --json each
+    whole entry is one line: {"batch_id": …, "entry": …}. For a log of files each live file is one
+    line.
     """
-    import json
-
     from epochal.tools.inspect.log_entries import read_lines
 
     kind, lines, broken = read_lines(open_files(location))
@@ -124,9 +128,7 @@ def log(
         for batch_id, entry in lines:
             print_json({"batch_id": batch_id, "entry": entry})
     else:
-        print_line(f"{kind} log, {len(lines)} entries")
-        rows = [(str(batch), json.dumps(entry, ensure_ascii=False)) for batch, entry in lines]
-        print_table(("batch", "entry"), rows)
+        print_entries(kind, lines)
     if broken:
         raise broken[0]
 
@@ -157,14 +159,22 @@ def diff(
     Offsets are compared part by part, so a Kafka offset shows each partition that moved. As with
     diff, the exit status is 1 if anything differs.
     """
+    from epochal.tools.inspect.difference_text import change_lines, checkpoint_rows
+
     differences = _differences(first, second, batches or [])
     if as_json:
         print_json({"differences": [each.as_json() for each in differences]})
     elif not differences:
         print_line("no difference")
+    elif batches:
+        for line in change_lines(differences):
+            print_text(line)
     else:
-        rows = [(each.path, _text(each.before), _text(each.after)) for each in differences]
-        print_table(("what", "before", "after"), rows)
+        rows, above = [], ""
+        for where, line in checkpoint_rows(differences):
+            rows.append(("" if where == above else where, line))
+            above = where
+        print_table(("where", "before → after"), rows)
     if differences:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -213,7 +223,7 @@ def verify(
     if deep and quick:
         raise OptionError("--deep and --quick exclude each other. Give only one of them.")
     depth = Depth.DEEP if deep else Depth.QUICK if quick else Depth.NORMAL
-    with progress("reading state") as advance:
+    with progress("verifying", forks=True) as advance:
         report = verify_checkpoint(
             open_files(_output_of(location)),
             depth=depth,
@@ -224,15 +234,7 @@ def verify(
     if as_json:
         print_json(report.as_json())
     else:
-        for each in report.findings:
-            print_line(f"{each.severity}: {each.code}  {each.path}")
-            print_line(f"  {each.message}")
-            print_line(f"  remedy: {each.remedy}")
-        verdict = "healthy" if report.healthy else "not healthy"
-        print_line(
-            f"{verdict}: {len(report.findings)} findings in {report.files} files, "
-            f"{report.batches} batches"
-        )
+        print_report(report)
     if not report.healthy:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -241,11 +243,6 @@ def _output_of(location: str) -> str:
     """The output directory; the user may also name the log inside it."""
     folder, _, name = location.rstrip("/").rpartition("/")
     return (folder or ".") if name == SINK_LOG else location
-
-
-def newest(batches: tuple[BatchView, ...], limit: int) -> tuple[BatchView, ...]:
-    """The last `limit` batches."""
-    return batches[len(batches) - min(limit, len(batches)) :]
 
 
 def _differences(first: str, second: str | None, batches: list[int]) -> list[Difference]:
@@ -278,164 +275,3 @@ def _batch(view: CheckpointView, batch_id: int) -> BatchView:
     known = [batch.batch_id for batch in view.batches]
     span = f"{known[0]} to {known[-1]}" if known else "none"
     raise OptionError(f"{view.url}: there is no batch {batch_id}. Choose one that exists: {span}.")
-
-
-def _text(value: object) -> str:
-    import json
-
-    return "-" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def _print_view(view: CheckpointView, limit: int) -> None:
-    print_facts(_facts(view))
-    shown = newest(view.batches, limit)
-    if shown:
-        left_out = len(view.batches) - len(shown)
-        title = f"batches ({left_out} older not shown)" if left_out else "batches"
-        print_line()
-        print_table(
-            ("batch", "committed", "time", "watermark", "offsets"),
-            [_batch_row(batch) for batch in shown],
-            title=title,
-        )
-    _print_parts(view)
-    _print_conf(view)
-    for change in view.conf_changes:
-        before, after = change.before or "(none)", change.after or "(none)"
-        print_line(f"setting changed in batch {change.batch_id}: {change.key}: {before} → {after}")
-    for problem in view.problems:
-        print_line(f"problem: {problem.path}: {problem.message}")
-
-
-def _facts(view: CheckpointView) -> list[tuple[str, str]]:
-    from epochal.tools.inspect.view_models import offsets_json
-
-    restart = view.restart
-    facts = [
-        ("checkpoint", view.url),
-        ("query id", view.query_id or "-"),
-        (
-            "log versions",
-            f"offsets {_v(view.offset_log_version)}, commits {_v(view.commit_log_version)}",
-        ),
-        ("a restart would", _restart_text(view)),
-    ]
-    if restart.start is not None:
-        facts.append(("from", _text(offsets_json(restart.start))))
-    if restart.end is not None:
-        facts.append(("to", _text(offsets_json(restart.end))))
-    facts += [("note", note) for note in restart.notes]
-    facts += [("gap", f"{gap.log}: {gap.first} to {gap.last} are missing") for gap in view.gaps]
-    if view.unpublished is not None:
-        facts.append(
-            (
-                "unpublished",
-                f"the state after batch {view.unpublished}; before Spark runs the query, stop it "
-                f"gracefully or run `epochal checkpoint publish`",
-            )
-        )
-    if view.owner is not None:
-        alive = "holds the lease" if view.owner.has_lease else "has ended"
-        facts.append(
-            (
-                "last run",
-                f"{view.owner.run_id} ({view.owner.purpose}) on {view.owner.host}, {alive}",
-            )
-        )
-    if view.edit is not None:
-        facts.append(
-            (
-                "interrupted",
-                f"{view.edit.command} ({view.edit.id}) is {view.edit.state}: run it "
-                f"again to finish it, or `epochal checkpoint undo`",
-            )
-        )
-    return facts
-
-
-def _v(version: int | None) -> str:
-    return "-" if version is None else f"v{version}"
-
-
-def _restart_text(view: CheckpointView) -> str:
-    restart = view.restart
-    match restart.action.value:
-        case "begin":
-            return "begin a new query at batch 0"
-        case "re-run":
-            return f"run batch {restart.batch_id} again, from the same offsets to the same offsets"
-        case "continue":
-            return f"continue with batch {restart.batch_id}"
-    condition = f"[{restart.condition}] " if restart.condition else ""
-    return f"fail: {condition}{restart.reason}"
-
-
-def _batch_row(batch: BatchView) -> tuple[str, ...]:
-    return (
-        str(batch.batch_id),
-        "yes" if batch.committed else "no",
-        "?" if batch.timestamp_ms is None else time_text(batch.timestamp_ms),
-        "?" if batch.watermark_ms is None else time_text(batch.watermark_ms),
-        "?" if batch.offsets is None else _text(batch.offsets),
-    )
-
-
-def _print_parts(view: CheckpointView) -> None:
-    if view.sources:
-        print_line()
-        print_table(
-            ("source", "kind", "entries", "latest", ""),
-            [
-                (
-                    s.name,
-                    s.kind,
-                    str(s.entries),
-                    "-" if s.latest is None else str(s.latest),
-                    s.detail,
-                )
-                for s in view.sources
-            ],
-            title="source logs",
-        )
-    if view.sinks:
-        print_line()
-        print_table(
-            ("sink", "provider", "api", "in use"),
-            [
-                (s.sink_name, s.provider_name, s.api_version, "yes" if s.is_active else "no")
-                for s in view.sinks
-            ],
-            title="sinks",
-        )
-    rows = [
-        (
-            str(operator.operator_id),
-            operator.name or "-",
-            operator.provider or "-",
-            str(operator.partitions),
-            name,
-            _span([s.min_version for s in stores], [s.max_version for s in stores]),
-            _span([s.latest_snapshot for s in stores], [s.latest_snapshot for s in stores]),
-        )
-        for operator in view.operators
-        for name, stores in operator.stores.items()
-    ]
-    if rows:
-        print_line()
-        columns = ("operator", "name", "provider", "partitions", "store", "versions", "snapshots")
-        print_table(columns, rows, title="state")
-
-
-def _print_conf(view: CheckpointView) -> None:
-    """Print all pinned settings: a restart uses them instead of its session's."""
-    pinned = next((batch for batch in reversed(view.batches) if batch.conf), None)
-    if pinned is not None and pinned.conf:
-        print_line()
-        title = f"settings pinned by batch {pinned.batch_id}"
-        print_table(("setting", "value"), sorted(pinned.conf.items()), title=title)
-
-
-def _span(lows: list[int | None], highs: list[int | None]) -> str:
-    low = [each for each in lows if each is not None]
-    high = [each for each in highs if each is not None]
-    return f"{min(low)}..{max(high)}" if low and high else "-"

@@ -20,24 +20,28 @@ from epochal.cli.arguments import (
 )
 from epochal.cli.editing import (
     Flags,
+    confirm,
+    interruptible,
     parse_moment,
     run_edit,
     takes_flags,
 )
-from epochal.cli.output import (
+from epochal.cli.interruption import says_when_interrupted
+from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_json,
     print_line,
     print_table,
-    progress,
-    time_text,
+    print_text,
 )
+from epochal.cli.printing.progress_bar import progress
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, open_files
 from epochal.tools.edit.apply_edit import Conditions, require_quiet, undo
 from epochal.tools.edit.apply_edit import prune as prune_edits
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
+from epochal.wording import counted, time_text
 
 if TYPE_CHECKING:
     from epochal.tools.edit.offsets.offset_targets import Target
@@ -221,7 +225,7 @@ def migrate_offsets(
 
     if to != "v2":
         raise OptionError(f"--to {to} is not supported: the only target is v2.")
-    given = parse_pairs(name or [], "--name")
+    given = parse_pairs(name or [], "--name", "I=NAME")
     if not all(index.isdigit() for index in given):
         raise OptionError("--name takes the source's index in the query, as in 0=NAME or 1=NAME.")
     names = {int(index): value for index, value in given.items()}
@@ -327,7 +331,7 @@ def copy(
     from epochal.tools.edit.edit_file_log import survey_sink
     from epochal.tools.edit.survey import survey
 
-    moved = parse_pairs(map_ or [], "--map")
+    moved = parse_pairs(map_ or [], "--map", "OLD=NEW")
     files, target = open_files(directory), open_files(destination)
     if flags.execute:
         _require_settled(files, flags.conditions())
@@ -339,7 +343,8 @@ def copy(
         replace(flags, settle_seconds=0),
     )
     if applied is not None and applied.entry is not None:
-        with progress("verify") as advance:
+        read_back = "Interrupted: the copy is done, but not every file was read back."
+        with says_when_interrupted(lambda: read_back), progress("reading back") as advance:
             Journal(target).verify(applied.entry.id, advance)
         if not flags.as_json:
             print_line("Every file was read back and has the expected content.")
@@ -374,6 +379,9 @@ def undo_command(
     if list_:
         _list_edits(journal, as_json=flags.as_json)
     elif prune:
+        if flags.execute and journal.prunable():
+            edits = counted(len(journal.prunable()), "edit")
+            confirm(f"Forget {edits}? Then `epochal checkpoint undo` cannot revert them.", flags)
         pruned = (
             prune_edits(files, replace(flags, settle_seconds=0, even_if_busy=True).conditions())
             if flags.execute
@@ -383,7 +391,7 @@ def undo_command(
     elif not flags.execute:
         _show_undo(journal, entry, as_json=flags.as_json)
     else:
-        with progress("undo") as advance:
+        with interruptible(files, "undo"), progress("undo") as advance:
             done = undo(files, entry, flags.conditions(), advance)
         if flags.as_json:
             print_json({"command": "undo", "executed": True, "journal": done.id})
@@ -393,15 +401,16 @@ def undo_command(
 
 def _show_undo(journal: Journal, entry: str | None, *, as_json: bool) -> None:
     newest = journal.undoable(entry)
+    named = f"{newest.id}: {newest.summary} ({counted(newest.changes, 'change')})"
     refused = journal.why_not_undo(newest.id)
     if as_json:
         reason = None if refused is None else str(refused)
         print_json({"command": "undo", "executed": False, "journal": newest.id, "refused": reason})
     elif refused is not None:
-        print_line(f"Cannot undo {newest.id}: {newest.summary} ({newest.changes} changes).")
-        print_line(str(refused))
+        print_line(f"Cannot undo {named}.")
+        print_text(str(refused), "")
     else:
-        print_line(f"Would undo {newest.id}: {newest.summary} ({newest.changes} changes).")
+        print_line(f"Would undo {named}.")
         print_line("Nothing was changed. Run again with --execute to do it.")
     if refused is not None:
         raise typer.Exit(EXIT_FINDINGS)

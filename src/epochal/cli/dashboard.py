@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from epochal.cli.arguments import ClientConfig, Host, OptionalBootstrapServers, Port, parse_pairs
-from epochal.cli.output import print_line
+from epochal.cli.printing.output import print_line
 from epochal.errors import OptionError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +16,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochal.cli.output import print_facts, print_json, print_line
+from epochal.cli.interruption import says_when_interrupted
+from epochal.cli.printing.output import (
+    CYAN,
+    GREEN,
+    RED,
+    painted,
+    print_facts,
+    print_json,
+    print_line,
+    print_text,
+)
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:
@@ -79,7 +91,13 @@ def demo(
         )
     home = directory or Path(tempfile.mkdtemp(prefix="epochal-demo-")) / "orders"
     home.mkdir(parents=True)
-    outcome = _run(home, table, kafka=kafka, orders=seconds * rate, rate=rate, quiet=json)
+
+    def clean_up() -> str:
+        shutil.rmtree(home if directory else home.parent, ignore_errors=True)
+        return "Interrupted. The demo has stopped its processes and removed its files."
+
+    with says_when_interrupted(clean_up):
+        outcome = _run(home, table, kafka=kafka, orders=seconds * rate, rate=rate, quiet=json)
     if json:
         print_json(asdict(outcome))
     else:
@@ -92,22 +110,25 @@ def demo(
 
 def _run(home: Path, table: Table, *, kafka: bool, orders: int, rate: int, quiet: bool) -> Outcome:
     from epochal.demo.demo_run import Demo, run
-    from epochal.demo.demo_session import local_session
+    from epochal.demo.demo_session import errors_to, local_session
     from epochal.demo.demo_view import live_view
 
-    def say(text: str) -> None:
-        if not quiet:
-            print_line(text)
-
-    say(f"Starting Spark and {'a Kafka broker' if kafka else 'a Pub/Sub server'} on this machine.")
-    spark = local_session(tasks=2)
-    try:
-        with _broker(kafka) as broker:
-            say(f"Publishing {orders:,} orders, {rate:,} per second. A worker is killed halfway.")
-            with live_view(quiet=quiet) as show:
-                return run(Demo(broker, home, orders, rate, table.value), spark, show)
-    finally:
-        spark.stop()
+    if not quiet:
+        print_text(
+            f"{orders:,} orders are published, {rate:,} per second. A query totals them per "
+            f"customer, exactly once. Half-way, one of its workers is killed (kill -9).",
+            "",
+        )
+    log = home / "demo.log"
+    with live_view(quiet=quiet) as view, errors_to(log):
+        view.doing("Starting Spark")
+        spark = local_session(tasks=2, log=log)
+        try:
+            view.doing(f"Starting a {'Kafka broker' if kafka else 'Pub/Sub server'}")
+            with _broker(kafka) as broker:
+                return run(Demo(broker, home, orders, rate, table.value), spark, view)
+        finally:
+            spark.stop()
 
 
 @contextmanager
@@ -139,11 +160,12 @@ def _print_outcome(outcome: Outcome, home: Path, table: Table, operator: int) ->
         [
             ("sent", f"{found.sent:,}"),
             ("received", f"{found.received:,}, {OUTPUTS[table.value].counted_by}"),
-            ("lost", f"{found.lost:,}"),
-            ("repeated", f"{found.repeated:,}"),
+            ("lost", _wanted_zero(found.lost)),
+            ("repeated", _wanted_zero(found.repeated)),
             (
                 "wrong totals",
-                f"{found.wrong_totals:,} in the output, {found.wrong_states:,} in state",
+                f"{_wanted_zero(found.wrong_totals)} in the output, "
+                f"{_wanted_zero(found.wrong_states)} in state",
             ),
             ("row latency", f"p50 {half:.1f} ms, p99 {most:.1f} ms, including the kill"),
             ("first commit", f"{outcome.first_commit_seconds:.1f} s after the start of the query"),
@@ -151,11 +173,25 @@ def _print_outcome(outcome: Outcome, home: Path, table: Table, operator: int) ->
         ]
     )
     print_line()
-    print_line("The balance holds." if found.holds else "THE BALANCE DOES NOT HOLD.")
-    print_line("Where to look next:")
-    for line in (
-        f"epochal checkpoint show {home}/checkpoint --limit 5",
-        f"epochal checkpoint verify {home}/checkpoint",
-        f"epochal state read {home}/checkpoint --operator {operator} --store total --limit 5",
-    ):
-        print_line(f"  {line}")
+    if found.holds:
+        print_line(painted("The balance holds: nothing lost, nothing counted twice.", GREEN))
+    else:
+        print_line(painted("THE BALANCE DOES NOT HOLD.", RED))
+    print_line("Try next:")
+    for line in next_commands(home, operator):
+        print_line(f"  {painted(line, CYAN)}")
+
+
+def next_commands(home: Path, operator: int) -> list[str]:
+    """Three commands to copy, which look at what the demo has left."""
+    program = "epochal" if shutil.which("epochal") else f"{shlex.quote(sys.executable)} -m epochal"
+    checkpoint = shlex.quote(f"{home}/checkpoint")
+    return [
+        f"{program} checkpoint show {checkpoint} --limit 5",
+        f"{program} checkpoint verify {checkpoint}",
+        f"{program} state read {checkpoint} --operator {operator} --store total --limit 5",
+    ]
+
+
+def _wanted_zero(number: int) -> str:
+    return painted(f"{number:,}", RED if number else GREEN)

@@ -9,32 +9,54 @@ from __future__ import annotations
 import inspect
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 
-from epochal.cli.arguments import EvenIfBusy, Execute, Json, SettleSeconds
-from epochal.cli.output import print_json, print_line, print_table, progress
+import typer
+
+from epochal.cli.arguments import EvenIfBusy, Execute, Json, SettleSeconds, Verbose, Yes
+from epochal.cli.interruption import NOTHING_CHANGED, says_when_interrupted
+from epochal.cli.printing.output import (
+    EXIT_FINDINGS,
+    GREEN,
+    YELLOW,
+    painted,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+)
+from epochal.cli.printing.plan_text import (
+    DIRECTORY_COLUMNS,
+    FILE_COLUMNS,
+    directory_rows,
+    file_rows,
+)
+from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 from epochal.files import Files
 from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.edit_plan import Plan
+from epochal.tools.inspect.edit_status import JournalEntry, JournalState
 from epochal.tools.inspect.listing import PARTS, gather
-
-ROWS_SHOWN = 100
+from epochal.tools.reporting import reporting
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The values of the four options that every command of this kind has."""
+    """The values of the options that every command of this kind has."""
 
     execute: bool
     as_json: bool
     settle_seconds: float
     even_if_busy: bool
+    verbose: bool = False
+    yes: bool = False
 
     def conditions(self) -> Conditions:
         """The conditions under which this run applies edits."""
@@ -46,15 +68,14 @@ class Flags:
 
 
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the four options of `Flags` in place of its parameter `flags`."""
+    """Give a command the options of `Flags` in place of its parameter `flags`."""
     signature = inspect.signature(command, eval_str=True)
     own = [each for each in signature.parameters.values() if each.name != "flags"]
 
     @wraps(command)
-    def run(
-        *, execute: bool, as_json: bool, settle_seconds: float, even_if_busy: bool, **given: Any
-    ) -> None:
-        command(**given, flags=Flags(execute, as_json, settle_seconds, even_if_busy))
+    def run(**given: Any) -> None:
+        flags = Flags(**{each.name: given.pop(each.name) for each in _FLAGS})
+        command(**given, flags=flags)
 
     run.__signature__ = signature.replace(parameters=[*own, *_FLAGS])  # type: ignore[attr-defined]
     return run
@@ -64,9 +85,11 @@ _FLAGS = [
     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
     for name, kind, default in (
         ("execute", Execute, False),
+        ("verbose", Verbose, False),
         ("as_json", Json, False),
         ("settle_seconds", SettleSeconds, DEFAULT_SETTLE_SECONDS),
         ("even_if_busy", EvenIfBusy, False),
+        ("yes", Yes, False),
     )
 ]
 
@@ -83,30 +106,80 @@ def run_edit(
     `more` returns further fields for the JSON that the command learned while planning.
     """
     _require_checkpoint(files, command)
-    unfinished = Journal(files).unfinished()
-    as_json = flags.as_json
-    if not flags.execute and unfinished is not None:
-        if as_json:
-            print_json({"command": command, "executed": False, "unfinished": unfinished.id})
-        else:
-            print_line(
-                f"{unfinished.id} was interrupted and is {unfinished.state}. Run the same command "
-                f"with --execute to finish it, or undo it."
-            )
-        return None
     if not flags.execute:
-        _show_plan(make_plan(), more, as_json=as_json)
+        if (unfinished := Journal(files).unfinished()) is not None:
+            _show_unfinished(unfinished, command, as_json=flags.as_json)
+        else:
+            with progress("planning") as advance, reporting(advance):
+                plan = make_plan()
+            _show_plan(plan, more, flags)
         return None
+    if flags.even_if_busy:
+        confirm(
+            "--even-if-busy changes the checkpoint even while a query writes to it. Such a query "
+            "can lose or repeat rows. Is the query stopped?",
+            flags,
+        )
     planned: list[Plan] = []
 
-    def plan() -> Plan:
-        planned.append(make_plan())
+    def plan_once() -> Plan:
+        with reporting(advance):
+            planned.append(make_plan())
         return planned[-1]
 
-    with progress(command) as advance:
-        applied = apply(files, command, plan, flags.conditions(), advance)
-    _show_outcome(command, applied, planned, more, as_json=as_json)
+    with interruptible(files, command), progress(command) as advance:
+        applied = apply(files, command, plan_once, flags.conditions(), advance)
+    _show_outcome(files, command, applied, planned, more, as_json=flags.as_json)
     return applied
+
+
+def confirm(question: str, flags: Flags) -> None:
+    """Ask before what no `undo` can take back; without a terminal and with --yes do not ask."""
+    if flags.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:  # Ctrl-C, which Typer would report otherwise than elsewhere
+        raise KeyboardInterrupt from None
+    if not agreed:
+        typer.echo("Nothing was changed.", err=True)
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@contextmanager
+def interruptible(files: Files, command: str) -> Iterator[None]:
+    """Run an edit or an undo; on Ctrl-C say how far it came, and how to go on or back."""
+    known = {(each.id, each.state) for each in Journal(files).entries()}
+
+    def what_is_left() -> str:
+        undo = f"`epochal checkpoint undo {files.url} --execute`"
+        new = [each for each in Journal(files).entries() if (each.id, each.state) not in known]
+        if not new:
+            return NOTHING_CHANGED
+        match new[-1].state:
+            case JournalState.UNFINISHED:
+                return (
+                    f"Interrupted: {new[-1].id} is half done, and no query starts on the "
+                    f"checkpoint meanwhile. Run the same command again to finish it, or {undo} to "
+                    f"revert it."
+                )
+            case JournalState.HALF_UNDONE:
+                return f"Interrupted: {new[-1].id} is half undone. Run {undo} to finish that."
+        return f"Interrupted, but {new[-1].id} is {new[-1].state} already."
+
+    with says_when_interrupted(what_is_left):
+        yield
+
+
+def _show_unfinished(unfinished: JournalEntry, command: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"command": command, "executed": False, "unfinished": unfinished.id})
+    else:
+        print_text(
+            f"{unfinished.id} was interrupted and is {unfinished.state}. Run the same command "
+            f"with --execute to finish it, or undo it.",
+            "",
+        )
 
 
 def _require_checkpoint(files: Files, command: str) -> None:
@@ -117,23 +190,32 @@ def _require_checkpoint(files: Files, command: str) -> None:
         gather(files)  # raises an error that names the directory
 
 
-def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], *, as_json: bool) -> None:
-    if as_json:
+def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) -> None:
+    if flags.as_json:
         print_json(_as_json(plan, None) | more())
         return
-    print_line(f"{plan.summary}: {plan.counts}")
-    _show_changes(plan.changes)
+    print_text(f"{plan.summary}: {plan.counts}")
+    if plan.changes and flags.verbose:
+        print_table(FILE_COLUMNS, file_rows(plan.changes))
+    elif plan.changes:
+        print_table(DIRECTORY_COLUMNS, directory_rows(plan.changes))
     for line in plan.details:
-        print_line(line)
-    for warning in plan.warnings:
-        print_line(f"note: {warning}")
+        print_text(line)
+    _show_warnings(plan)
     for directory in plan.emptied:
         print_line(f"and the directory {directory} is removed")
     if not plan.is_empty:
-        print_line("Nothing was changed. Run again with --execute to do it.")
+        files = "" if flags.verbose else ", with --verbose to see every file"
+        print_text(f"Nothing was changed. Run again with --execute to do it{files}.")
+
+
+def _show_warnings(plan: Plan) -> None:
+    for warning in plan.warnings:
+        print_text(f"{painted('note', YELLOW)}: {warning}")
 
 
 def _show_outcome(
+    files: Files,
     command: str,
     applied: Applied,
     planned: list[Plan],
@@ -148,32 +230,18 @@ def _show_outcome(
         print_json(done | more())
         return
     if entry is None:
-        print_line(f"{planned[-1].summary}: nothing to change")
+        print_text(f"{planned[-1].summary}: nothing to change")
     elif applied.finished_earlier:
-        print_line(
+        print_text(
             f"Finished the interrupted {command}: {entry.summary} ({entry.id}). Nothing else was "
-            f"done. Run the command again to make further changes."
+            f"done. Run the command again to make further changes.",
+            "",
         )
     else:
-        print_line(f"{planned[-1].summary}: {planned[-1].counts}")
-        for warning in planned[-1].warnings:
-            print_line(f"note: {warning}")
-        print_line(f"Done. To undo {entry.id}, run `epochal checkpoint undo`.")
-
-
-def _show_changes(changes: tuple[Change, ...]) -> None:
-    shown = changes[:ROWS_SHOWN] if sys.stdout.isatty() else changes
-    if shown:
-        print_table(
-            ("action", "path", "bytes", "why"),
-            [(each.action, _full_path(each), str(each.size), each.why) for each in shown],
-        )
-    if len(shown) < len(changes):
-        print_line(f"... and {len(changes) - len(shown)} more; --json lists them all.")
-
-
-def _full_path(change: Change) -> str:
-    return f"{change.root}:{change.path}" if change.root else change.path
+        print_text(f"{planned[-1].summary}: {planned[-1].counts}")
+        _show_warnings(planned[-1])
+        print_line(f"{painted('Done.', GREEN)} To undo {entry.id}, run")
+        print_line(f"  epochal checkpoint undo {files.url} --execute")
 
 
 def _as_json(plan: Plan, entry_id: str | None, finished_earlier: bool = False) -> dict[str, object]:

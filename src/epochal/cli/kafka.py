@@ -14,7 +14,9 @@ import typer
 
 from epochal.cli.arguments import BootstrapServers, ClientConfig, Host, Json, parse_pairs
 from epochal.cli.groups import LazyGroup, group_app
+from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
+from epochal.wording import counted, time_text
 
 if TYPE_CHECKING:
     from epochal.connectors.kafka.committer.lag import PartitionLag
@@ -170,7 +172,8 @@ def lag(
     name = cluster_name or bootstrap_servers
 
     def measured() -> list[PartitionLag]:
-        return measure(client, targets, clock.now_ms())
+        with progress("asking the brokers"):
+            return measure(client, targets, clock.now_ms())
 
     if metrics_port is not None:
         serve_metrics(metrics_host, metrics_port, lambda: lag_text(measured(), name))
@@ -192,7 +195,8 @@ def _subjects(checkpoints: list[str], groups: list[str]) -> list[LagTarget]:
         return [LagTarget(None, group) for group in groups]
     if groups and len(groups) not in (1, len(checkpoints)):
         raise OptionError(
-            f"There are {len(checkpoints)} checkpoints and {len(groups)} groups. Give one group "
+            f"There are {counted(len(checkpoints), 'checkpoint')} and "
+            f"{counted(len(groups), 'group')}. Give one group "
             f"for each checkpoint, in the same order, or one for all."
         )
     named: list[str | None] = [*groups]
@@ -212,7 +216,7 @@ def _cluster(servers: str, config: Path | None, client_config: list[str] | None)
 
 
 def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str | None) -> None:
-    from epochal.cli.output import print_json, print_line, print_table, time_text
+    from epochal.cli.printing.output import print_json, print_line, print_table
     from epochal.connectors.kafka.committer.committer_metrics import lag_text
 
     if as_json:

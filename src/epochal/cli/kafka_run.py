@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 
 from epochal.checkpoint import Checkpoint
-from epochal.cli.output import EXIT_FINDINGS, print_json, print_line, print_table
+from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_table
 from epochal.clock import SystemClock
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
 from epochal.connectors.kafka.commit_rules import CommittedOffset, Plan, plan_commit

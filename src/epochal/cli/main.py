@@ -17,12 +17,12 @@ from typing import Annotated, ClassVar
 import typer
 
 from epochal.cli.groups import LazyGroup
-from epochal.cli.output import EXIT_BROKEN_PIPE
+from epochal.cli.interruption import EXIT_INTERRUPTED, NOTHING_CHANGED, Interrupted
+from epochal.cli.printing.output import EXIT_BROKEN_PIPE
 from epochal.errors import EpochalError, StorageError
 from epochal.version import __version__
 
 EXIT_UNREADABLE = 2
-EXIT_INTERRUPTED = 130
 
 STORAGE_REMEDY = "Check that the storage is reachable and that this user may read it."
 REMEDIES: dict[type[OSError], str] = {
@@ -42,20 +42,26 @@ class Commands(LazyGroup):
         "state": "epochal.cli.state.group:app",
         "shadow": "epochal.cli.switching.shadow:commands",
         "switch": "epochal.cli.switching.switch:commands",
+        "stop": "epochal.cli.switching.stop:commands",
         "kafka": "epochal.cli.kafka:app",
         "pubsub": "epochal.cli.pubsub:app",
         "dashboard": "epochal.cli.dashboard:app",
     }
 
 
-HELP = "Structured Streaming's commit machinery, in Python: checkpoints and state without a JVM."
+HELP = """Structured Streaming's commit machinery, in Python: checkpoints and state without a JVM.
+
+Exit status: 0 for success or a healthy checkpoint, 1 for findings, 2 for wrong usage or unreadable
+input, 130 after Ctrl-C. `epochal --install-completion` lets your shell complete commands, options
+and paths.
+"""
 
 app = typer.Typer(
     name="epochal",
     cls=Commands,
     help=HELP,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -72,17 +78,15 @@ def _version(wanted: bool) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", "-V", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show tracebacks instead of one-line errors.")
     ] = False,
 ) -> None:
-    """Structured Streaming's commit machinery, in Python: checkpoints and state without a JVM.
-
-    Exit status: 0 for success or a healthy checkpoint, 1 for findings, 2 for wrong usage or
-    unreadable input.
-    """
+    """The options of all commands."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,15 +99,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         app(arguments, prog_name="epochal")
     except SystemExit as done:
+        if done.code == EXIT_INTERRUPTED:  # Typer's word for Ctrl-C
+            return _interrupted(NOTHING_CHANGED)
         return _flush(int(done.code or 0))
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return _interrupted(NOTHING_CHANGED)
+    except Interrupted as told:
+        return _interrupted(str(told))
     except (EpochalError, OSError) as error:
         if "--debug" in arguments:
             raise
         typer.echo(f"epochal: {describe(error)}", err=True)
         return EXIT_UNREADABLE
     return _flush(0)
+
+
+def _interrupted(what_is_left: str) -> int:
+    typer.echo(f"epochal: {what_is_left}", err=True)
+    return EXIT_INTERRUPTED
 
 
 def describe(error: EpochalError | OSError) -> str:

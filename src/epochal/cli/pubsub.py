@@ -8,7 +8,7 @@ import typer
 
 from epochal.cli.arguments import Host, Port
 from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.output import print_line
+from epochal.cli.printing.output import print_line
 from epochal.errors import OptionError
 
 COMMANDS = "epochal.cli.pubsub:commands"

@@ -6,12 +6,15 @@ After the changes the checkpoint is verified again. The exit status is 0 only if
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import typer
 
 from epochal.cli.editing import Flags, run_edit
-from epochal.cli.output import EXIT_FINDINGS, print_line
+from epochal.cli.interruption import NOTHING_CHANGED, says_when_interrupted
+from epochal.cli.printing.output import EXIT_FINDINGS, YELLOW, painted, print_text
+from epochal.cli.printing.progress_bar import progress
 from epochal.files import Files, open_files
 
 if TYPE_CHECKING:
@@ -78,8 +81,16 @@ def run_repair(
 
     run_edit(files, command, plan, flags, more=more)
     if not flags.as_json:
-        found[:] = left()
+        with _told(flags), progress("verifying"):
+            found[:] = left()
         for each in found:
-            print_line(f"left: {each.finding.code} {each.finding.path}: {each.reason}")
+            code = painted(f"left: {each.finding.code}", YELLOW)
+            print_text(f"{code} {each.finding.path}: {each.reason}")
     if found:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _told(flags: Flags) -> AbstractContextManager[None]:
+    """What Ctrl-C leaves while the result of a repair is verified, or of a dry run is listed."""
+    done = "Interrupted while the result was verified; the repair itself is done."
+    return says_when_interrupted(lambda: done if flags.execute else NOTHING_CHANGED)

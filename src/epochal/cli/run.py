@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from epochal.cli.arguments import Conf, parse_pairs
-from epochal.cli.output import print_line
+from epochal.cli.printing.output import print_line
 from epochal.errors import OptionError, QueryFailedError
 
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)

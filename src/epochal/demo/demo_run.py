@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.demo.demo_outputs import OUTPUTS, Output
-from epochal.demo.demo_view import Figures, Show
+from epochal.demo.demo_view import Figures, View
 from epochal.demo.orders import Balance, Total, balance
 from epochal.demo.pipeline import Broker, start_query
 from epochal.demo.processes import workers_below
@@ -88,7 +88,7 @@ class Publisher:
         """Whether all orders are published. Raises if the publisher has failed."""
         code = self._process.poll()
         if code:
-            raise ComponentError(f"The publisher ended with status {code}. See its output above.")
+            raise ComponentError(f"The publisher ended with status {code}: see demo.log.")
         return code == 0 and not self._thread.is_alive()
 
     def end(self) -> None:
@@ -215,8 +215,9 @@ def committed_attempt(checkpoint: str) -> int:
     return -1 if manifest is None else int(manifest["attempt"])
 
 
-def run(demo: Demo, spark: Any, show: Show) -> Outcome:
+def run(demo: Demo, spark: Any, view: View) -> Outcome:
     """Run the query until every order is committed; kill a worker when half of them are."""
+    view.doing("Starting the query and waiting for its first commit")
     began = progressed = time.monotonic()
     query = start_query(spark, demo.broker, demo.table, demo.place, demo.checkpoint)
     watch, kill = Watch(demo, query), Kill(demo)
@@ -224,7 +225,7 @@ def run(demo: Demo, spark: Any, show: Show) -> Outcome:
         with publishing(demo) as publisher:
             while time.monotonic() - progressed < PATIENCE_SECONDS:
                 before = watch.committed
-                show(watch.figures(time.monotonic() - began, publisher.sent, kill.note))
+                view.show(watch.figures(time.monotonic() - began, publisher.sent, kill.note))
                 kill.step(watch.committed)
                 if watch.committed > before:
                     progressed = time.monotonic()
@@ -240,6 +241,7 @@ def run(demo: Demo, spark: Any, show: Show) -> Outcome:
             f"{demo.orders} orders. Inspect the checkpoint with `epochal checkpoint show "
             f"{demo.checkpoint}`."
         )
+    view.doing("Reading output and state back, and comparing them with what was sent")
     return Outcome(
         read_back(demo, spark), watch.first_commit - began, kill.seconds, percentiles(watch.all_ms)
     )

@@ -1,18 +1,25 @@
-"""The demo's Spark session: local, without log output, reachable only from this machine."""
+"""The demo's Spark session: local, reachable only from this machine, its log in a file."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from epochal.errors import ComponentError
 
-def local_session(*, tasks: int) -> SparkSession:
-    """A local Spark session with `tasks` slots."""
+LINES_SHOWN = 5
+
+
+def local_session(*, tasks: int, log: Path) -> SparkSession:
+    """A local Spark session with `tasks` slots; `log` is where stderr goes meanwhile."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
+    builder = (
         SparkSession.builder.master(f"local[{tasks}]")
         .appName("epochal demo")
         .config("spark.ui.enabled", "false")
@@ -20,11 +27,34 @@ def local_session(*, tasks: int) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.python.task.killTimeout", "200ms")
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
     )
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        last = log.read_text(errors="replace").splitlines()[-LINES_SHOWN:]
+        told = "\n".join(last) or str(error)
+        raise ComponentError(
+            f"Spark did not start. {log} has its log, which ends: {told}"
+        ) from error
     # The demo kills a worker on purpose. The view reports this in one line, so the errors that
-    # Spark and the query would log are suppressed.
-    spark.sparkContext.setLogLevel("OFF")
+    # the query would log are suppressed.
     logging.getLogger("epochal").setLevel(logging.CRITICAL)
     return spark
+
+
+@contextmanager
+def errors_to(log: Path) -> Iterator[None]:
+    """Send stderr to a file: of this process in the block, of its children as long as they run.
+
+    The JVM, Kafka's client and others write there, in the middle of a live view.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as target:
+        os.dup2(target.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,15 +1,20 @@
-"""Shows the demo's progress: a live table on a terminal, else a line every two seconds."""
+"""Shows the demo's progress: a live view on a terminal, else lines.
+
+Until the first rows are committed there are no figures to show, so the view says what the demo is
+doing instead.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
 SECONDS_BETWEEN_LINES = 2.0
 
@@ -37,37 +42,101 @@ class Figures:
         return max(0, self.sent - self.committed)
 
 
-class Show(Protocol):
-    def __call__(self, figures: Figures) -> None: ...
+class View(Protocol):
+    """What the demo shows while it runs."""
+
+    def doing(self, what: str) -> None:
+        """Say what is done now; what was done before is finished."""
+
+    def show(self, figures: Figures) -> None:
+        """Show new figures, if anything is committed yet."""
 
 
 @contextmanager
-def live_view(*, quiet: bool = False) -> Iterator[Show]:
-    """Yield a function that shows new figures."""
+def live_view(*, quiet: bool = False) -> Iterator[View]:
+    """Yield the view for this output."""
     if quiet:
-        yield lambda figures: None
-        return
-    if not sys.stdout.isatty():
-        yield Lines().show
-        return
-    from rich.live import Live
+        yield Silence()
+    elif not sys.stdout.isatty():
+        yield Lines()
+    else:
+        from rich.live import Live
 
-    with Live(refresh_per_second=4) as live:
-        yield lambda figures: live.update(_table(figures))
+        screen = Screen()
+        with Live(get_renderable=screen.render, refresh_per_second=8):
+            yield screen
+            screen.end()
+
+
+class Silence:
+    """Shows nothing."""
+
+    def doing(self, what: str) -> None:
+        """Do nothing."""
+
+    def show(self, figures: Figures) -> None:
+        """Do nothing."""
 
 
 class Lines:
-    """Prints a line every two seconds, and whenever the note changes."""
+    """Prints a line for each step, one every two seconds, and one whenever the note changes."""
 
     def __init__(self) -> None:
         self._shown: tuple[int, str] | None = None
 
+    def doing(self, what: str) -> None:
+        _print(f"{what} ...")
+
     def show(self, figures: Figures) -> None:
         now = (int(figures.seconds / SECONDS_BETWEEN_LINES), figures.note)
-        if now != self._shown:
+        if figures.committed and now != self._shown:
             self._shown = now
-            sys.stdout.write(line(figures) + "\n")
-            sys.stdout.flush()
+            _print(line(figures))
+
+
+class Screen:
+    """The live view: the steps of the start, then a table."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[str, float]] = []
+        """What is or was done, and how long it took; the last one still runs."""
+        self._began = time.monotonic()
+        self._figures: Figures | None = None
+        self._spinner: Any = None
+
+    def doing(self, what: str) -> None:
+        self.end()
+        self._steps.append((what, 0.0))
+
+    def show(self, figures: Figures) -> None:
+        if figures.committed:
+            if self._figures is None:
+                self.end()
+            self._figures = figures
+
+    def end(self) -> None:
+        """Finish the current step."""
+        if self._steps and not self._steps[-1][1]:
+            self._steps[-1] = (self._steps[-1][0], time.monotonic() - self._began)
+        self._began = time.monotonic()
+
+    def render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        parts: list[RenderableType] = []
+        for what, took in self._steps:
+            if took:
+                parts.append(Text.assemble(("✓ ", "green"), what, (f"  {took:.1f} s", "dim")))
+                continue
+            self._spinner = self._spinner or Spinner("dots", style="cyan")
+            passed = f"  {time.monotonic() - self._began:.0f} s"
+            self._spinner.update(text=Text.assemble(what, (passed, "dim")))
+            parts.append(self._spinner)
+        if self._figures is not None:
+            parts += ["", _table(self._figures)]
+        return Group(*parts)
 
 
 def line(figures: Figures) -> str:
@@ -80,22 +149,40 @@ def line(figures: Figures) -> str:
     ).rstrip()
 
 
-def _table(figures: Figures) -> Table:
+def _table(figures: Figures) -> RenderableType:
+    from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     p50, p99 = figures.latency_ms
-    table = Table(title=f"orders -> totals, {figures.seconds:.0f} s", show_header=False, width=72)
-    table.add_column(style="bold", width=18)
+    share = figures.committed / max(figures.sent, 1)
+    committed = f"{figures.committed:,} ({share:.0%}), {figures.rate:,.0f} per second"
+    table = Table(
+        title=f"orders → totals per customer, {figures.seconds:.0f} s",
+        title_style="bold",
+        title_justify="left",
+        show_header=False,
+        box=box.ROUNDED,
+        border_style="dim",
+        width=72,
+    )
+    table.add_column(style="cyan", width=12)
     table.add_column()
-    for name, value in (
-        ("sent", f"{figures.sent:,}"),
-        ("committed", f"{figures.committed:,} ({figures.rate:,.0f} rows/s)"),
-        ("backlog", f"{figures.backlog:,}"),
-        ("row latency", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms: published to totalled"),
-        ("epoch", f"{figures.epoch}, committed {figures.epoch_ms:.0f} ms after its cut"),
-        ("state", f"{figures.customers} customers"),
-        ("attempt", str(figures.attempt)),
-        ("", figures.note),
+    recovering = figures.note.endswith("recovering")
+    for name, value, style in (
+        ("sent", f"{figures.sent:,} orders", ""),
+        ("committed", committed, "green"),
+        ("waiting", f"{figures.backlog:,}", "yellow" if figures.backlog > figures.rate else ""),
+        ("row latency", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms", ""),
+        ("epoch", f"{figures.epoch}, committed {figures.epoch_ms:.0f} ms after its end", ""),
+        ("state", f"{figures.customers} customers", ""),
+        ("restarts", str(figures.attempt), ""),
+        ("", figures.note, "bold red" if recovering else "bold yellow"),
     ):
-        table.add_row(name, value)
+        table.add_row(name, Text(value, style))
     return table
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -15,6 +15,7 @@
     │   ├── ClaimExpiredError          this run must claim the checkpoint again before it writes
     │   ├── CheckpointLostError        this run no longer owns the checkpoint
     │   ├── CheckpointSwitchedError    the query goes on from another checkpoint
+    │   ├── NotStoppedError            a query that was asked to stop did not, or began again
     │   ├── PlanChangedError           the stored state belongs to a different query
     │   └── EditError                  a tool cannot, or must not, change the checkpoint
     ├── StateError                     a state store version cannot be loaded or written
@@ -106,6 +107,7 @@ from epochal.errors.checkpoint import (
     EditError,
     MalformedFileError,
     MissingBatchError,
+    NotStoppedError,
     PlanChangedError,
     UnsupportedVersionError,
 )
@@ -230,6 +232,7 @@ __all__ = [
     "MalformedFileError",
     "MarkerError",
     "MissingBatchError",
+    "NotStoppedError",
     "OptionError",
     "PayloadError",
     "PlanChangedError",

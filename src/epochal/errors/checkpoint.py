@@ -150,6 +150,17 @@ class PlanChangedError(CheckpointError):
         )
 
 
+class NotStoppedError(CheckpointError):
+    """A run was asked to stop, and something runs on the checkpoint still."""
+
+    def __init__(self, path: str, run: str, reason: str) -> None:
+        super().__init__(path, run, reason)
+        self.path, self.run, self.reason = path, run, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: run {self.run} was asked to stop, but {self.reason}."
+
+
 class EditError(CheckpointError):
     """A tool refused to change the checkpoint; nothing was changed."""
 

@@ -223,12 +223,12 @@ def test_reads_logs_of_ten_thousand_batches(
 ) -> None:
     assert run(capsys, "checkpoint", "verify", long_log)[:2] == (
         0,
-        "healthy: 0 findings in 20001 files, 10000 batches\n",
+        "healthy: 0 findings in 20,001 files, 10,000 batches\n",
     )
     status, out, _ = run(capsys, "checkpoint", "show", long_log, "--limit", 2)
     assert status == 0
     assert "continue with batch 10000" in out
-    assert "batches (9998 older not shown)" in out
+    assert "batches (9,998 older not shown)" in out
     status, out, _ = run(capsys, "checkpoint", "log", long_log / "offsets", "--json")
     assert (status, out.count("\n")) == (0, 10_000)
 

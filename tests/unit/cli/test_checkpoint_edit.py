@@ -55,8 +55,10 @@ def test_a_dry_run_changes_nothing_and_shows_the_plan(
     before = content(files)
     command, *options = words
     run(command, files.url, *options)
+    short = capsys.readouterr().out
+    assert "Nothing was changed. Run again with --execute" in short
+    run(command, files.url, *options, "--verbose")
     shown = capsys.readouterr().out
-    assert "Nothing was changed. Run again with --execute" in shown
     assert content(files) == before
     assert files.info(".epochal") is None
     run(command, files.url, *options, "--json")
@@ -64,6 +66,7 @@ def test_a_dry_run_changes_nothing_and_shows_the_plan(
     assert (planned["command"], planned["executed"], planned["journal"]) == (command, False, None)
     for change in planned["changes"]:
         assert change["path"] in shown
+    assert len(short.splitlines()) < len(planned["changes"]) + 6
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -147,7 +150,7 @@ def test_text_that_is_not_a_time_is_rejected() -> None:
         (("set-offsets", "--source", "7", "--shift-by", "1"), "no source '7' in offsets/5"),
         (("set-offsets", "--shift-by", "1"), "log ends at 5"),
         (("migrate-offsets", "--to", "v3"), "the only target is v2"),
-        (("migrate-offsets", "--name", "orders"), "not of the form LEFT=RIGHT"),
+        (("migrate-offsets", "--name", "orders"), "--name takes I=NAME, not 'orders'"),
         (("undo",), "contains no edit that could be undone"),
         (("repair", "--code", "NONSENSE"), "No repair for NONSENSE"),
     ],

@@ -20,7 +20,7 @@ def test_a_line_contains_all_figures() -> None:
 def test_a_pipe_gets_a_line_every_two_seconds_and_when_the_note_changes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with live_view() as show:
+    with live_view() as view:
         for seconds, note in (
             (0.0, ""),
             (1.0, ""),
@@ -28,13 +28,14 @@ def test_a_pipe_gets_a_line_every_two_seconds_and_when_the_note_changes(
             (2.5, "killed"),
             (3.0, "killed"),
         ):
-            show(replace(FIGURES, seconds=seconds, note=note))
+            view.show(replace(FIGURES, seconds=seconds, note=note))
     lines = capsys.readouterr().out.splitlines()
     assert [each.split()[0] for each in lines] == ["0", "2", "2"]
     assert [each.endswith("killed") for each in lines] == [False, True, True]
 
 
 def test_quiet_mode_prints_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    with live_view(quiet=True) as show:
-        show(FIGURES)
+    with live_view(quiet=True) as view:
+        view.doing("Starting")
+        view.show(FIGURES)
     assert capsys.readouterr().out == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from benchmarks.epoch import TASKS, Engine
 
-from epochal.testing.files import MemoryFiles
+from epochal.testing.files import FaultyFiles, MemoryFiles
 
 
 @pytest.mark.parametrize("stores", [8, 64])
@@ -15,6 +15,44 @@ def test_an_epoch_is_one_request_per_task_and_three_more(stores: int) -> None:
     engine.requests.clear()
     engine.run(5)
     assert dict(engine.requests) == {"create": 5 * (TASKS + 3)}
+
+
+def test_a_long_run_reads_nothing_between_publications() -> None:
+    engine = Engine(MemoryFiles(), 8)
+    engine.run(1)
+    engine.requests.clear()
+    engine.run(250)  # the retention is 100 epochs
+    assert dict(engine.requests) == {"create": 250 * (TASKS + 3)}
+
+
+def test_a_long_run_lists_the_logs_once_and_epoch_files_at_publications_only() -> None:
+    engine = Engine(MemoryFiles(), 8, publish_seconds=25)
+    engine.run(1)
+    listed = []
+    for _ in range(400):
+        engine.requests.clear()
+        engine.run(1)
+        listed.append(engine.requests["list"])
+        engine.publish()
+    rounds = [count for count in listed if count]
+    assert sorted(rounds) == [1] * (len(rounds) - 1) + [3]  # once also both logs
+    assert len(rounds) <= 400 // 25
+    assert engine.requests["read"] == engine.requests["info"] == 0
+
+
+def test_nothing_is_deleted_twice() -> None:
+    deleted = []
+
+    def note(operation: str, path: str) -> None:
+        if operation == "delete":
+            deleted.append(path)
+
+    engine = Engine(FaultyFiles(MemoryFiles(), note), 8, publish_seconds=10)
+    for _ in range(250):
+        engine.run(1)
+        engine.publish()
+    assert "offsets/0" in deleted
+    assert len(deleted) == len(set(deleted))
 
 
 def test_a_publication_writes_each_store_once_and_frees_what_is_not_needed() -> None:

@@ -188,14 +188,16 @@ def test_a_client_that_reconnects_is_still_the_same_peer(room: Room) -> None:
         socket.connect(address.url)
         return socket
 
-    with zmq.Context() as context, connect(context), connect(context) as second:
+    def arrives(socket: zmq.Socket[bytes]) -> bool:
+        room.server.push(ROOM, [b"same"], News(9))
+        return bool(socket.poll(20))
 
-        def arrives() -> bool:
-            room.server.push(ROOM, [b"same"], News(9))
-            return bool(second.poll(20))
-
-        eventually(arrives)
+    with zmq.Context() as context, connect(context) as first:
+        eventually(lambda: arrives(first))
+        second = connect(context)  # only now, so that it is the second for the server too
+        eventually(lambda: arrives(second))
         assert decode_push(decode_reply(second.recv())).endpoint == "Room"
+        second.close()
 
 
 def test_a_name_of_a_client_is_its_own(room: Room, client: RpcClient) -> None:

@@ -28,8 +28,13 @@ from epochal.cli.arguments import (
     ValueSchema,
     Variable,
 )
-from epochal.cli.output import print_line, print_table
+from epochal.cli.interruption import says_when_interrupted
+from epochal.cli.printing.output import print_line, print_table, print_text
+from epochal.cli.printing.progress_bar import progress
+from epochal.cli.printing.row_text import cell_text
 from epochal.errors import OptionError
+from epochal.tools.reporting import reporting
+from epochal.wording import counted
 
 if TYPE_CHECKING:
     from epochal.tools.read_state.read import StateReader
@@ -100,7 +105,9 @@ def get(
 
     opened = open_batch(directory, batch, key_schema, value_schema)
     reader = open_reader(opened, operator, store, state_variable=variable)
-    rows = rows_with_key(reader, parse_json(key, "--key"), opened.operator_name(operator))
+    wanted = parse_json(key, "--key")
+    with progress("reading", "partition") as advance, reporting(advance):
+        rows = rows_with_key(reader, wanted, opened.operator_name(operator))
     if as_json:
         _write_lines(rows)
     elif rows:
@@ -163,7 +170,8 @@ def diff(
         )
         for each in (earlier, later)
     ]
-    found = differences(*readers, limit=limit)
+    with progress("reading", "partition") as advance, reporting(advance):
+        found = differences(*readers, limit=limit)
     if as_json:
         _write_lines([row.as_json() for row in found.rows])
     else:
@@ -172,7 +180,7 @@ def diff(
             f"{found.same} the same"
         )
         cells = [
-            (row.change, _cell(row.key), _cell(row.before), _cell(row.after)) for row in found.rows
+            (row.change, *map(cell_text, (row.key, row.before, row.after))) for row in found.rows
         ]
         if cells:
             print_table(("change", "key", "before", "after"), cells)
@@ -211,8 +219,11 @@ def export(
         state_variable=variable,
         timers=timers,
     )
-    count = export_state(reader, to, partition)
-    print_line(f"{count} rows written to {to}")
+    left = f"Interrupted. {to} was not written."
+    bar = progress("exporting", "partition")
+    with says_when_interrupted(lambda: left), bar as advance, reporting(advance):
+        count = export_state(reader, to, partition)
+    print_line(f"{counted(count, 'row')} written to {to}")
 
 
 def show_rows(
@@ -224,22 +235,24 @@ def show_rows(
     most = limit if as_json or limit is not None else ROWS_SHOWN + 1
     left = most
     shown: list[dict[str, Any]] = []
-    for rows in json_batches(reader, partition):
-        some = rows if left is None else rows[:left]
-        if as_json:
-            _write_lines(some)
-        else:
-            shown += some
-        if left is not None:
-            left -= len(some)
-            if left <= 0:
-                break
+    bar = progress("reading", "partition", while_printing=as_json)
+    with bar as advance, reporting(advance):
+        for rows in json_batches(reader, partition):
+            some = rows if left is None else rows[:left]
+            if as_json:
+                _write_lines(some)
+            else:
+                shown += some
+            if left is not None:
+                left -= len(some)
+                if left <= 0:
+                    break
     if as_json:
         return
     more = limit is None and len(shown) > ROWS_SHOWN
     _table(reader, shown[:ROWS_SHOWN] if more else shown)
     if more:
-        print_line(
+        print_text(
             "... and more. Use --limit or --json to see them, `epochal state stats` to count them."
         )
 
@@ -276,14 +289,4 @@ def _write_lines(rows: list[dict[str, Any]]) -> None:
 
 def _table(reader: StateReader, rows: list[dict[str, Any]]) -> None:
     names = [name for name, _ in reader.fields]
-    print_table(names, [[_cell(row[name]) for name in names] for row in rows])
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={_inner(item)}" for name, item in value.items())
-    return "-" if value is None else _inner(value)
-
-
-def _inner(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    print_table(names, [[cell_text(row[name]) for name in names] for row in rows])

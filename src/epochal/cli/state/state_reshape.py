@@ -141,7 +141,7 @@ def merge(
     """Merge the state of two operators with the same keys into one."""
     from epochal.tools.edit_state.reshape import plan_merge
 
-    pairs = parse_pairs(fill or [], "--fill")
+    pairs = parse_pairs(fill or [], "--fill", "NAME=JSON")
     values = {name: parse_json(text, "--fill") for name, text in pairs.items()}
     run_state_edit(
         directory,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,8 +17,13 @@ from epochal.cli.arguments import (
     ValueSchema,
     Variable,
 )
-from epochal.cli.output import print_json, print_line, print_table, progress
+from epochal.cli.printing.checkpoint_text import print_report
+from epochal.cli.printing.output import print_json, print_line, print_table
+from epochal.cli.printing.progress_bar import progress
+from epochal.cli.printing.row_text import cell_text
 from epochal.files import open_files
+from epochal.tools.reporting import reporting
+from epochal.wording import counted, size_text
 
 if TYPE_CHECKING:
     from epochal.tools.read_state.stats import StateStats
@@ -37,13 +43,17 @@ def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> No
         return
     print_line(
         f"batch {found.batch_id}, version {found.version}, {found.provider} provider, "
-        f"{found.partitions or '?'} partitions, {found.codec}"
+        f"{_partitions(found.partitions)}, {found.codec}"
     )
     rows = [
         (str(each.operator_id), each.operator_name or "?", each.name, each.key, each.value)
         for each in found.stores
     ]
     print_table(("operator", "kind", "store", "key", "value"), rows)
+
+
+def _partitions(number: int | None) -> str:
+    return "unknown partitions" if number is None else counted(number, "partition")
 
 
 @app.command()
@@ -66,7 +76,8 @@ def stats(
 
     opened = open_batch(directory, batch, key_schema, value_schema)
     reader = open_reader(opened, operator, store, state_variable=variable)
-    found = state_stats(reader, largest=largest)
+    with progress("reading", "partition") as advance, reporting(advance):
+        found = state_stats(reader, largest=largest)
     if as_json:
         print_json(found.as_json())
     else:
@@ -84,48 +95,32 @@ def verify(directory: Directory, as_json: Json = False) -> None:
     from epochal.tools.verify.findings import is_healthy
     from epochal.tools.verify.verify import verify as verify_checkpoint
 
-    with progress("verify") as advance:
+    with progress("verifying") as advance:
         report = verify_checkpoint(open_files(directory), depth=Depth.DEEP, progress=advance)
     findings = [each for each in report.findings if each.path.startswith(f"{STATE}/")]
     healthy = is_healthy(findings)
     if as_json:
         print_json({"healthy": healthy, "findings": [each.as_json() for each in findings]})
     else:
-        rows = [(e.severity.value, e.code, e.path, e.message, e.remedy) for e in findings]
-        if rows:
-            print_table(("severity", "code", "path", "message", "remedy"), rows)
-        print_line("healthy" if healthy else "not healthy")
+        print_report(replace(report, findings=tuple(findings)))
     if not healthy:
         raise typer.Exit(1)
 
 
 def _show_stats(found: StateStats) -> None:
     print_line(
-        f"{found.rows} rows, {_size(found.bytes)} of keys and values, {_size(found.file_bytes)} "
-        f"of files, skew {found.skew}"
+        f"{counted(found.rows, 'row')}, {size_text(found.bytes)} of keys and values, "
+        f"{size_text(found.file_bytes)} of files, skew {found.skew}"
     )
     rows = [
         (
             str(each.partition_id),
             str(each.rows),
-            _size(each.key_bytes),
-            _size(each.value_bytes),
-            _size(each.file_bytes),
-            "; ".join(f"{_key(large.key)} ({large.bytes})" for large in each.largest),
+            size_text(each.key_bytes),
+            size_text(each.value_bytes),
+            size_text(each.file_bytes),
+            "; ".join(f"{cell_text(large.key)} ({large.bytes})" for large in each.largest),
         )
         for each in found.partitions
     ]
     print_table(("partition", "rows", "keys", "values", "files", "largest keys (bytes)"), rows)
-
-
-def _key(key: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in key.items())
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

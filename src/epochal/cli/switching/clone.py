@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epochal.cli.arguments import Directory, Execute, Json
+from epochal.cli.arguments import Directory, Execute, Json, Verbose
 from epochal.cli.editing import Flags, run_edit
 from epochal.errors import EditError
 from epochal.files import open_files
@@ -53,6 +53,7 @@ def clone(
         typer.Option(metavar="UUID", help="The query id of the clone. [default: a new id]"),
     ] = None,
     execute: Execute = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Clone a checkpoint, for another version of the query with an output of its own.
@@ -66,7 +67,7 @@ def clone(
     files, target = open_files(directory), open_files(destination)
     output = None if sink is None else open_files(sink)
     options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
-    flags = Flags(execute, as_json, settle_seconds=0, even_if_busy=True)
+    flags = Flags(execute, as_json, settle_seconds=0, even_if_busy=True, verbose=verbose, yes=True)
     for _ in range(TRIES):
         try:
             run_edit(

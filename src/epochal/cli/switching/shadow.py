@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epochal.cli.arguments import Json, parse_pairs
-from epochal.cli.output import EXIT_FINDINGS, print_facts, print_json, print_line
+from epochal.cli.printing.output import (
+    EXIT_FINDINGS,
+    print_facts,
+    print_json,
+    print_line,
+    print_text,
+)
+from epochal.cli.printing.progress_bar import progress
 from epochal.errors import CheckpointError, CheckpointSwitchedError, OptionError
 from epochal.files import Files, open_files
+from epochal.tools.reporting import reporting
+from epochal.wording import counted
 
 if TYPE_CHECKING:
     from epochal.tools.switch.boundaries import Segment
@@ -31,7 +40,8 @@ def shadow(
         typer.Option(
             metavar="OUTPUT",
             help="What A has written: a directory of files or a Delta table, as a path or a URL; "
-            "iceberg:NAMESPACE.TABLE; or postgresql://USER@HOST/DATABASE#TABLE.",
+            "iceberg:NAMESPACE.TABLE; postgresql://USER@HOST/DATABASE#TABLE; or "
+            "kafka://HOST:PORT/TOPIC?OPTION=VALUE.",
         ),
     ],
     output_b: Annotated[
@@ -78,7 +88,8 @@ def shadow(
     settings = parse_pairs(catalog or [], "--catalog")
     a = _side(checkpoint_a, output_a, settings, header)
     b = _side(checkpoint_b, output_b, settings, header)
-    found = compare_outputs(a, b, options)
+    with progress("comparing", "epoch") as advance, reporting(advance):
+        found = compare_outputs(a, b, options)
     if as_json:
         print_json(_as_json(found))
     else:
@@ -121,9 +132,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _show(found: Comparison) -> None:
     for each in found.compared:
-        print_line(f"{_epochs(each.segment)}: the same {each.rows} rows")
+        print_line(f"{_epochs(each.segment)}: the same {counted(each.rows, 'row')}")
     if found.reason:
-        print_line(f"Cannot be compared: {found.reason}.")
+        print_text(f"Cannot be compared: {found.reason}.")
     if found.segment is not None:
         only_a, only_b = found.difference.only_a.total(), found.difference.only_b.total()
         print_line(f"The first difference is in {_epochs(found.segment)}.")
@@ -132,8 +143,8 @@ def _show(found: Comparison) -> None:
             [
                 ("from offsets", _offsets(start.offsets)),
                 ("to offsets", _offsets(end.offsets)),
-                ("only in A", f"{only_a} rows"),
-                ("only in B", f"{only_b} rows"),
+                ("only in A", counted(only_a, "row")),
+                ("only in B", counted(only_b, "row")),
             ]
         )
         for row_a, row_b in found.pairs:
@@ -143,7 +154,7 @@ def _show(found: Comparison) -> None:
     elif found.compared:
         print_line("The outputs are the same.")
     for note in found.notes:
-        print_line(f"note: {note}")
+        print_text(f"note: {note}")
 
 
 def _offsets(offsets: tuple[str | None, ...]) -> str:

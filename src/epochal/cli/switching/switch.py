@@ -12,7 +12,9 @@ import typer
 from epochal.checkpoint.claim import Claim
 from epochal.cli.arguments import Directory, Sink
 from epochal.cli.editing import Flags, run_edit, takes_flags
-from epochal.errors import OptionError
+from epochal.cli.printing.output import print_line
+from epochal.cli.switching.stop import DEFAULT_TIMEOUT_SECONDS, StopTimeout, wait_for_stop
+from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
 from epochal.tools.edit.apply_edit import require_quiet
 from epochal.tools.edit.edit_plan import Plan
@@ -43,24 +45,38 @@ def switch(
             help="With --back: the output is as it was at the switch, or may have rows twice.",
         ),
     ] = False,
+    stop: Annotated[
+        bool,
+        typer.Option(
+            "--stop",
+            help="With --execute: first ask the query that is switched away to stop, as "
+            "`epochal stop` does. Not for Spark's own queries.",
+        ),
+    ] = False,
+    timeout: StopTimeout = DEFAULT_TIMEOUT_SECONDS,
     *,
     flags: Flags,
 ) -> None:
     """Switch a query to another checkpoint at the end of an epoch, or back.
 
-    Both queries must be stopped. Afterwards only one of the two checkpoints can be started. If the
-    command is interrupted, run it again to finish it; `epochal checkpoint undo` on the checkpoint
-    that was to be opened reverts it.
+    Both queries must be stopped. --stop asks the one that is switched away; it must be a query of
+    Epochal's. Afterwards only one of the two checkpoints can be started. If the command is
+    interrupted, run it again to finish it; `epochal checkpoint undo` on the checkpoint that was to
+    be opened reverts it.
     """
     if (to is None) == (not back):
         raise OptionError("Give exactly one of --to and --back.")
+    stop_seconds = timeout if stop else None
     if to is not None:
-        _forth(open_files(directory), open_files(to), sink, flags)
+        _forth(open_files(directory), open_files(to), sink, flags, stop_seconds)
     else:
-        _back(open_files(directory), sink, output_restored, flags)
+        _back(open_files(directory), sink, output_restored, flags, stop_seconds)
 
 
-def _forth(old: Files, target: Files, sink: str | None, flags: Flags) -> None:
+def _forth(
+    old: Files, target: Files, sink: str | None, flags: Flags, stop_seconds: float | None
+) -> None:
+    from epochal.tools.edit.copy_checkpoint import refuse_nested, refuse_occupied
     from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.survey import last_committed, survey
     from epochal.tools.inspect.listing import PARTS
@@ -68,18 +84,28 @@ def _forth(old: Files, target: Files, sink: str | None, flags: Flags) -> None:
 
     query_id = str(uuid.uuid4())
 
+    def is_new() -> bool:
+        return not {info.name for info in target.list()}.intersection(PARTS)
+
+    if stop_seconds is not None:  # no reason to stop a query for a target that cannot be used
+        refuse_nested(old.url, target.url)
+        if is_new():
+            refuse_occupied(target)
+
     def plan() -> Plan:
         surveyed = survey(old)
-        if not {info.name for info in target.list()}.intersection(PARTS):
+        if is_new():
             return plan_new(surveyed, target, query_id)
         new = survey(target)
         moved_on = last_committed(new) != last_committed(surveyed)
         return plan_existing(surveyed, new, find_sink(surveyed, sink) if moved_on else None)
 
-    _run(closed=old, opened=target, plan=plan, flags=flags)
+    _run(closed=old, opened=target, plan=plan, flags=flags, stop_seconds=stop_seconds)
 
 
-def _back(old: Files, sink: str | None, restored: bool, flags: Flags) -> None:
+def _back(
+    old: Files, sink: str | None, restored: bool, flags: Flags, stop_seconds: float | None
+) -> None:
     from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.survey import survey
     from epochal.tools.switch.switch import Output, plan_back, switched
@@ -95,7 +121,7 @@ def _back(old: Files, sink: str | None, restored: bool, flags: Flags) -> None:
             output = Output(find_sink(surveyed, sink, required=not restored), restored)
         return plan_back(survey(old), surveyed, output)
 
-    _run(closed=new, opened=old, plan=plan, flags=flags)
+    _run(closed=new, opened=old, plan=plan, flags=flags, stop_seconds=stop_seconds)
 
 
 def _delta_version(table: Files, new: Files, old: Files) -> int | None:
@@ -120,14 +146,38 @@ def _other(old: Files) -> str | None:
     return None if unfinished is None else unfinished.arguments.get("from")
 
 
-def _run(*, closed: Files, opened: Files, plan: Callable[[], Plan], flags: Flags) -> None:
+def _run(
+    *,
+    closed: Files,
+    opened: Files,
+    plan: Callable[[], Plan],
+    flags: Flags,
+    stop_seconds: float | None,
+) -> None:
+    from epochal.tools.edit.edit_journal import Journal
     from epochal.tools.switch.switch import COMMAND
 
     if not flags.execute:
         run_edit(opened, COMMAND, plan, flags)
+        if stop_seconds is not None and not flags.as_json:
+            print_line(
+                "With --execute the query is stopped first, and the switch is where it ends."
+            )
         return
-    with _claimed(closed, flags):
-        run_edit(opened, COMMAND, plan, flags)
+    # An interrupted switch has closed the checkpoint already: nothing can run there.
+    if stop_seconds is not None and Journal(opened).unfinished() is None:
+        wait_for_stop(closed, stop_seconds, as_json=flags.as_json)
+    try:
+        with _claimed(closed, flags):
+            run_edit(opened, COMMAND, plan, flags)
+    except EpochalError:
+        if stop_seconds is not None:
+            typer.echo(
+                f"epochal: the query on {closed.url} is stopped, but was not switched. Remove the "
+                f"obstacle and run the same command again, or start the query again there.",
+                err=True,
+            )
+        raise
 
 
 @contextmanager

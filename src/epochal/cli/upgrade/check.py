@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epochal.cli.arguments import Conf, Json, parse_pairs
-from epochal.cli.output import print_json, print_line
+from epochal.cli.printing.output import print_json, print_line
 from epochal.errors import EpochalError, OptionError
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.errors import OptionError
 from epochal.files import local_path, scheme_of
 from epochal.tools.upgrade.check_query import written_options
+from epochal.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,8 @@ def choose(found: Sequence[WouldStart], checkpoint: str | None, name: str | None
         return matching[0]
     listed = ", ".join(f"{each.name or 'unnamed'} in {each.checkpoint}" for each in found)
     raise OptionError(
-        f"The program starts {len(found)} queries ({listed or 'none'}), and {len(matching)} of "
-        f"them match. Name one with --query NAME."
+        f"The program starts {counted(len(found), 'query')} ({listed or 'none'}), and "
+        f"{len(matching)} of them match. Name one with --query NAME."
     )
 
 

@@ -8,6 +8,10 @@ apart.
 
 Files of an epoch are deleted when a later one is handed over: only then is the epoch committed.
 
+In output mode complete every epoch emits the whole result, also an epoch without input. A task
+notes in its message whether it had input. If any task had some, the function is called, also with
+an empty result; if none had, the result is the same as before, and it is not called.
+
 Note: columns are named by their position in the files. Two columns of a query may have the same
 name, or names that differ in case only, and readers of files take neither.
 """
@@ -26,7 +30,7 @@ import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.checkpoint.metadata_log import parse_batch_id, storage_errors
-from epochal.connectors.contract import WriterContext
+from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path
 from epochal.connectors.row_collector import RowCollector
@@ -43,14 +47,49 @@ def staged_names(columns: int) -> list[str]:
     return [f"_{index}" for index in range(columns)]
 
 
+class _Result(msgspec.Struct):
+    """A task's message in output mode complete."""
+
+    files: list[str]
+    had_input: bool
+
+
+_decode_files = msgspec.json.Decoder(list[str]).decode
+_decode_message = msgspec.json.Decoder(_Result | list[str]).decode
+
+
+class _ResultWriter:
+    """A writer that notes in its messages whether the task had input."""
+
+    def __init__(self, writer: RowCollector) -> None:
+        self._writer = writer
+        self._had_input = True
+        self.write, self.close = writer.write, writer.close
+
+    def note_idle(self) -> None:
+        self._had_input = False
+
+    def cut(self, epoch: int) -> Prepare:
+        had_input, self._had_input = self._had_input, True
+        prepare = self._writer.cut(epoch)
+        return lambda: _noted(prepare(), had_input)
+
+
+def _noted(message: bytes, had_input: bool) -> bytes:
+    files = _decode_files(message) if message else []
+    return msgspec.json.encode(_Result(files, had_input)) if files or had_input else b""
+
+
 @dataclass(frozen=True, slots=True)
 class StagingWriters:
     """Opens writers in tasks, which write one file per epoch that has any rows."""
 
     directory: str
+    complete: bool = False
 
-    def open(self, context: WriterContext) -> RowCollector:
-        return RowCollector(partial(self._written, context))
+    def open(self, context: WriterContext) -> SinkWriter:
+        rows = RowCollector(partial(self._written, context))
+        return _ResultWriter(rows) if self.complete else rows
 
     def _written(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
         if not rows:
@@ -66,17 +105,21 @@ class StagingWriters:
 
 
 class StagedBatchSink:
-    """The driver's side: hands committed epochs to `deliver`. Epochs without rows are skipped."""
+    """The driver's side: hands committed epochs to `deliver`.
+
+    Epochs without rows are skipped, or in output mode complete epochs without input.
+    """
 
     exactly_once = False
     decides = False
 
-    def __init__(self, deliver: Deliver, checkpoint: Files) -> None:
+    def __init__(self, deliver: Deliver, checkpoint: Files, *, complete: bool = False) -> None:
         self._deliver, self._files = deliver, checkpoint.at(STAGED)
+        self._complete = complete
 
     @property
     def writers(self) -> StagingWriters:
-        return StagingWriters(self._files.url)
+        return StagingWriters(self._files.url, self._complete)
 
     def fence(self, attempt: int) -> None:
         del attempt  # files of a writer that still runs are harmless: no commit names them
@@ -86,9 +129,16 @@ class StagedBatchSink:
         return False  # only the function knows what it has done with an epoch
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        decode = msgspec.json.Decoder(list[str]).decode
-        names = [name for message in messages if message for name in decode(message)]
-        if not names:
+        names: list[str] = []
+        is_new = False
+        for message in filter(None, messages):
+            match _decode_message(message):
+                case _Result(files, had_input):
+                    is_new = is_new or had_input
+                case files:
+                    is_new = True
+            names += files
+        if not is_new:
             return
         self._forget_before(epoch)
         # Only logs have paths with escapes. Spark's readers take them as they are.

@@ -114,8 +114,11 @@ def _prepared(
     if home is None:
         (home,) = connection.execute("SELECT current_schema()").fetchone()
     markers = _markers(connection, options, server, home)
+    written = None if found else _written_epoch(connection, markers, query_id)
+    if written is not None:
+        # Another driver of this query may have created the table since the first look.
+        found = find_table(connection, name)
     if found is None:
-        written = _written_epoch(connection, markers, query_id)
         if written is not None:
             raise PostgresRejectedError(
                 server,

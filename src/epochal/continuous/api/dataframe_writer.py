@@ -131,8 +131,9 @@ class DataFrameWriter:
     def foreachBatch(self, func: FrameFunction) -> DataFrameWriter:
         """Call `func(DataFrame, epoch)` on the driver for every epoch with rows. At least once.
 
-        After a crash the last epoch may come again, with the same number and the same rows. Jobs
-        of the function run beside the query's tasks, which leave a slot free for them.
+        In output mode complete it is called for every epoch with input, also if the result is
+        empty. After a crash the last epoch may come again, with the same number and the same rows.
+        Jobs of the function run beside the query's tasks, which leave a slot free for them.
         """
         if not callable(func):
             raise OptionError(f"foreachBatch takes a function of a DataFrame, not {func!r}.")
@@ -249,7 +250,7 @@ class DataFrameWriter:
             case "foreach":
                 return row_sink(self._frame, self._function[1] if self._function else None)
             case "foreachBatch" if self._function is not None:
-                return batch_sink(self._frame, self._function[1])
+                return batch_sink(self._frame, self._function[1], complete=self._mode == COMPLETE)
         if name.lower() != "memory":
             return sink_definition(name, options, self._mode, self._partitioned)
         if not engine.query_name:

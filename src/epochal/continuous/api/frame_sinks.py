@@ -23,7 +23,7 @@ FrameFunction: TypeAlias = "Callable[[DataFrame, int], None]"
 """Takes the rows of an epoch and the epoch's number."""
 
 
-def batch_sink(frame: DataFrame, function: FrameFunction) -> SinkDefinition:
+def batch_sink(frame: DataFrame, function: FrameFunction, *, complete: bool) -> SinkDefinition:
     """Return the sink that calls `function(DataFrame, epoch)` on the driver."""
     spark, names = frame.sparkSession, frame.columns
     fields = [
@@ -31,10 +31,16 @@ def batch_sink(frame: DataFrame, function: FrameFunction) -> SinkDefinition:
         for name, field in zip(staged_names(len(names)), frame.schema, strict=True)
     ]
 
+    def rows_of(paths: Sequence[str]) -> DataFrame:
+        if not paths:
+            return spark.createDataFrame([], StructType(fields))
+        # The files hold Gregorian dates, whatever the session assumes of files not from Spark. The
+        # checkpoint's own name may have characters that a pattern of paths has.
+        reader = spark.read.option("datetimeRebaseMode", "CORRECTED").option("__globPaths__", False)
+        return reader.schema(StructType(fields)).parquet(*paths)
+
     def deliver(paths: Sequence[str], epoch: int) -> None:
-        # The files hold Gregorian dates, whatever the session assumes of files not from Spark.
-        reader = spark.read.schema(StructType(fields)).option("datetimeRebaseMode", "CORRECTED")
-        rows = reader.parquet(*paths).toDF(*names)
+        rows = rows_of(paths).toDF(*names)
         try:
             function(rows, epoch)
         except Exception as error:
@@ -42,7 +48,7 @@ def batch_sink(frame: DataFrame, function: FrameFunction) -> SinkDefinition:
 
     return SinkDefinition(
         "foreachBatch",
-        lambda checkpoint, _query, _schema: StagedBatchSink(deliver, checkpoint),
+        lambda checkpoint, _query, _schema: StagedBatchSink(deliver, checkpoint, complete=complete),
         slots=1,
     )
 

@@ -26,7 +26,8 @@ from typing import Any, TypeAlias
 
 from pyspark import SparkContext
 
-from epochal.clock import Clock, SystemClock
+from epochal.checkpoint.stop_request import is_stop_requested
+from epochal.clock import Clock, Interval, SystemClock
 from epochal.connectors.contract import Positions
 from epochal.continuous.run.attempt import (
     Attempt,
@@ -69,6 +70,8 @@ logger = logging.getLogger(__name__)
 
 MS = timedelta(milliseconds=1)
 WATCH_SECONDS = 0.2
+STOP_LOOK_SECONDS = 2.0
+"""How often the run looks for a request to stop in its checkpoint: one request to the storage."""
 JOB_END_SECONDS = 30.0
 WAKE_SECONDS = 0.2
 """How long `wait_until_read` waits before it asks for an epoch, in case there are no rows."""
@@ -397,13 +400,18 @@ class Engine:
             self._changed.notify_all()
 
     def _watch(self) -> None:
-        """Report, look for new partitions, and detect a lost JVM."""
-        interval = self._opened.options.discover_interval.total_seconds()
-        looked = refreshed = self._clock.monotonic()
-        every = self._opened.options.static_refresh
+        """Report, look for a request to stop and for new partitions, and detect a lost JVM."""
+        options = self._opened.options
+        to_stop = Interval(STOP_LOOK_SECONDS, self._clock)
+        partitions = Interval(options.discover_interval.total_seconds(), self._clock)
+        every = options.static_refresh
+        refresh = None if every is None else Interval(every.total_seconds(), self._clock)
         set_log_context(query_id=self.query_id, run_id=self.run_id)
         while not self._ended.wait(WATCH_SECONDS):
             self._write_telemetry(self._reporter.report())
+            # Also while an attempt is being prepared, which may take long.
+            if not self._stop_asked.is_set() and to_stop.is_due():
+                self._look_for_stop()
             attempt = self._attempt
             if attempt is None:
                 continue
@@ -414,19 +422,26 @@ class Engine:
             silent = attempt.find_silent()
             if silent is not None:
                 self._inbox.put(AttemptFailed(attempt.number, silent))
-            now = self._clock.monotonic()
-            if now - looked >= interval:
-                looked = now
-                if self._opened.ends is None:
-                    self._look_for_partitions(attempt.number)
-            if every is not None and now - refreshed >= every.total_seconds():
-                refreshed = now
+            if self._opened.ends is None and partitions.is_due():
+                self._look_for_partitions(attempt.number)
+            if refresh is not None and refresh.is_due():
                 self._inbox.put(RefreshDue())
 
     def _write_telemetry(self, report: dict[str, Any] | None) -> None:
         at = self.state
         status = at.message, at.committed, at.attempt, at.restarts, at.degraded
         self._telemetry.tick(*status, report)
+
+    def _look_for_stop(self) -> None:
+        try:
+            asked = is_stop_requested(self._opened.files, self.run_id)
+        except (EpochalError, OSError) as error:
+            # The claim cannot be renewed then either, and that is logged as a warning.
+            logger.debug("%s: looking for a request to stop failed: %s", self._who(), error)
+            return
+        if asked:
+            logger.info("%s stops: a file in its checkpoint asks for it", self._who())
+            self.stop()
 
     def _look_for_partitions(self, attempt: int) -> None:
         degraded = ""

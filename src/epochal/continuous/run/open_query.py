@@ -10,11 +10,13 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from uuid import uuid4
 
-from epochal.checkpoint.claim import Claim
+from epochal.checkpoint.claim import QUERY_PURPOSE, Claim
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.checkpoint.stop_request import forget_other_stops, forget_stop
 from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Sink, Source
 from epochal.continuous.operators.contract import OperatorSpec
@@ -32,8 +34,6 @@ from epochal.state.disk.local_database import check_library
 from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)
-
-PURPOSE = "continuous query"
 
 
 @dataclass(slots=True)
@@ -163,11 +163,13 @@ def open_query(
         guard = Claim.acquire(
             files,
             run_id,
-            purpose=PURPOSE,
+            purpose=QUERY_PURPOSE,
             clock=clock,
             claim_seconds=options.lease.total_seconds(),
         )
         opening.callback(_quietly, guard.release, "the claim")
+        opening.callback(_quietly, partial(forget_stop, files, run_id), "the request to stop")
+        forget_other_stops(files, run_id)
         has_history = _has_history(files)
         if not has_history:
             check_empty(files)

@@ -20,6 +20,10 @@ class Tidier:
     def __init__(self, resources: EpochResources, attempt: int, first_epoch: int) -> None:
         self._resources, self._attempt, self._first_epoch = resources, attempt, first_epoch
         self._swept = False
+        self._floor = self._purged = 0
+        """Up to where files with state, and log entries, are deleted."""
+        self._looked = False
+        """Whether the log entries that earlier attempts left are deleted."""
         self._waiting: tuple[int, int] | None = None
         self._closed = False
         self._work = threading.Condition()
@@ -72,14 +76,27 @@ class Tidier:
     def _purge(self, epoch: int, floor: int) -> None:
         resources = self._resources
         kept = resources.min_batches_to_retain
-        # Listing directories costs as much as writing entries. So this is done only after every
-        # tenth of the retention.
+        # A log with a few entries more does no harm, so this is done only after every tenth of the
+        # retention.
         if kept > epoch or epoch % max(1, kept // 10):
             return
         before = epoch + 1 - kept
         if resources.is_stateful:
             # The commit before the version at the floor stays: it may name the version's files.
             before = min(before, floor - 1)
+        if resources.is_stateful and floor > self._floor:
             resources.state.delete_before(floor)
-        resources.offsets.purge(before)
-        resources.commits.purge(before)
+            self._floor = floor
+        if before > self._purged:
+            self._purge_logs(before)
+            self._purged = before
+
+    def _purge_logs(self, before: int) -> None:
+        """Delete log entries. The first time the logs are listed; after that the ids are known."""
+        for log in (self._resources.offsets, self._resources.commits):
+            if self._looked:
+                for epoch in range(self._purged, before):  # the oldest first, as in `purge`
+                    log.remove(epoch)
+            else:
+                log.purge(before)
+        self._looked = True

@@ -5,22 +5,23 @@ stored key: a join numbers or dates the rows of a key in an extra last key colum
 window appends the session's start. In the families of transformWithState the grouping key can be a
 column of the key. Operators without partitioning columns (a global aggregate, a limit)
 keep everything in partition 0.
+
+Note: what computes whole columns is imported where it is used. `verify` needs only to know which
+columns place a key, and must start fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-
-from epochal.state.files.merge import Rows
-from epochal.state.files.rocksdb_family import INTERNAL, indexed_family
-from epochal.state.rows.byte_spans import Ints, spans_of
-from epochal.state.rows.column_decoder import decode_rows
-from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import AtomicType, StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from epochal.state.files.merge import Rows
+    from epochal.state.rows.byte_spans import Ints
 
 SESSION_OPERATOR = "sessionWindowStateStoreSaveExec"
 LIMIT_OPERATOR = "globalLimit"
@@ -49,6 +50,11 @@ def placing_columns(operator_name: str | None, store_name: str, key: StructType)
 
 def places_of(rows: Rows, key: StructType, placing: StructType, partitions: int) -> Ints:
     """The partition of each row of an HDFS-backed store."""
+    import numpy as np
+
+    from epochal.state.rows.column_decoder import decode_rows
+    from epochal.state.rows.murmur3 import partition_ids
+
     if not placing.fields:
         return np.zeros(len(rows), np.int64)
     decoded = decode_rows(rows.keys, key, source=rows.source)
@@ -61,6 +67,8 @@ def owner_path(family: str, maps: Collection[str]) -> tuple[int, ...]:
 
     `maps` are the variables that are maps. An empty path means that the grouping key is the key.
     """
+    from epochal.state.files.rocksdb_family import INTERNAL, indexed_family
+
     about = indexed_family(family)
     if about is None:
         return (0,) if family in maps or family.startswith(INTERNAL) else ()
@@ -75,6 +83,8 @@ def places_of_owners(
     keys: pa.StructArray, schema: StructType, path: tuple[int, ...], partitions: int
 ) -> Ints:
     """The partition of each decoded key of transformWithState."""
+    from epochal.state.rows.murmur3 import partition_ids
+
     owners: Any = keys
     for ordinal in path:
         nested = schema.fields[ordinal].data_type
@@ -85,5 +95,8 @@ def places_of_owners(
 
 def place_of(key: bytes, schema: StructType, placing: StructType, partitions: int) -> int:
     """The partition of one encoded key."""
+    from epochal.state.files.merge import Rows
+    from epochal.state.rows.byte_spans import spans_of
+
     rows = spans_of([key])
     return int(places_of(Rows(rows, rows, "key"), schema, placing, partitions)[0])

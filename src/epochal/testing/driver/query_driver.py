@@ -312,7 +312,7 @@ class Driver:
         def wrap(staged: StagedSink) -> Any:
             if sink is None or not is_called_on_driver(sink):
                 return staged
-            return CallingSink(staged, delivery(sink))
+            return CallingSink(staged, delivery(sink), complete=self._is_complete)
 
         spec = RunSpec(
             plan=self._plan,

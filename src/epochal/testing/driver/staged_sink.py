@@ -15,6 +15,8 @@ from epochal.files import Files
 from epochal.testing.files import MemoryFiles
 
 OUTPUT, STAGED, FENCE = "out", "staged", "fence"
+IDLE = "-idle"
+"""The end of a staged file's name, if the task had no input in the epoch."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,10 @@ class StagedSink:
         """The rows that the writers of these messages have staged; None if there are none."""
         return _staged(self.truth, [message.decode() for message in messages])
 
+    def had_input(self, messages: Sequence[bytes]) -> bool:
+        """Whether the task of any of these messages had input."""
+        return any(message and not message.decode().endswith(IDLE) for message in messages)
+
     def _fenced(self) -> int:
         return -1 if self.truth.info(FENCE) is None else int(self.truth.read(FENCE))
 
@@ -60,6 +66,7 @@ class StagingWriter:
     files: Files
     context: WriterContext
     batches: list[pa.RecordBatch] = field(default_factory=list)
+    idle: bool = False
 
     def open(self, context: WriterContext) -> StagingWriter:
         return StagingWriter(self.files, context)
@@ -67,9 +74,13 @@ class StagingWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)
 
+    def note_idle(self) -> None:
+        self.idle = True
+
     def cut(self, epoch: int) -> Prepare:
         batches, self.batches = self.batches, []
-        name = f"{epoch}-{self.context.task}-a{self.context.attempt}"
+        idle, self.idle = self.idle, False
+        name = f"{epoch}-{self.context.task}-a{self.context.attempt}{IDLE * idle}"
 
         def prepare() -> bytes:
             self.files.replace(f"{STAGED}/{name}", _as_bytes(batches, self.context.schema))

@@ -80,12 +80,18 @@ class CallingWriter:
 
 
 class CallingSink:
-    """Calls a function with an epoch's rows before the driver's own sink shows them."""
+    """Calls a function with an epoch's rows before the driver's own sink shows them.
+
+    As on a cluster, epochs without rows are left out, or in output mode complete those without
+    input.
+    """
 
     decides = False
 
-    def __init__(self, staged: StagedSink, deliver: Callable[[pa.Table, int], None]) -> None:
-        self._staged, self._deliver = staged, deliver
+    def __init__(
+        self, staged: StagedSink, deliver: Callable[[pa.Table, int], None], *, complete: bool
+    ) -> None:
+        self._staged, self._deliver, self._complete = staged, deliver, complete
 
     def fence(self, attempt: int) -> None:
         self._staged.fence(attempt)
@@ -95,7 +101,9 @@ class CallingSink:
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         rows = self._staged.rows_of(messages)
-        if rows is not None and rows.num_rows:
+        if rows is not None and (
+            self._staged.had_input(messages) if self._complete else rows.num_rows
+        ):
             self._deliver(rows, epoch)
         self._staged.commit(epoch, messages)
 

@@ -3,7 +3,8 @@
 Three kinds of files contain absolute paths. Operator metadata of version 2 names the checkpoint's
 schema files, so these paths are always adapted. The log of a file source names input files, and the
 log of a file sink output files. Their paths change only if the data was moved, which the caller
-declares with a map. Hadoop's hidden crcs and temporary files are not copied.
+declares with a map. Hadoop's hidden crcs and temporary files are not copied, and of Epochal's own
+directory only the plan of a continuous query.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from epochal.checkpoint.file_log import FileEntry, FileLogFormat, FileSourceLog
-from epochal.checkpoint.layout import SINK_LOG, SOURCES, STATE
+from epochal.checkpoint.layout import PLAN, SINK_LOG, SOURCES, STATE
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
 from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError
@@ -55,10 +56,15 @@ def plan_copy(
     refuse_occupied(target)
     empty = Tree({})
     paths = [path for path in surveyed.tree.infos if not is_crc(path) and not is_temporary(path)]
-    contents = {path: FileRef(ORIGIN, path, surveyed.tree.infos[path].size) for path in paths}
-    rewritten = dict(_rewritten(surveyed, target, moved))
+    contents: dict[str, Content] = {
+        path: FileRef(ORIGIN, path, surveyed.tree.infos[path].size) for path in paths
+    }
+    adapted = dict(_rewritten(surveyed, target, moved))
+    contents |= adapted
+    if surveyed.files.info(PLAN) is not None:  # the survey leaves out Epochal's own directory
+        contents[PLAN] = surveyed.files.read(PLAN)
     changes = [
-        empty.write(path, rewritten.get(path, content), _why(path, rewritten))
+        empty.write(path, content, "copied, with adapted paths" if path in adapted else "copied")
         for path, content in contents.items()
     ]
     roots = {ORIGIN: surveyed.url}
@@ -70,7 +76,7 @@ def plan_copy(
         summary=f"copy {surveyed.url} to {target.url}",
         changes=tuple(changes),
         arguments={"from": surveyed.url, "to": target.url},
-        warnings=tuple(_warnings(surveyed, rewritten, moved)),
+        warnings=tuple(_warnings(surveyed, adapted, moved)),
         roots=roots,
     )
 
@@ -176,14 +182,10 @@ def _moved_sink(sink: SinkSurvey, moved: Mapping[str, str]) -> Iterator[Change]:
             yield sink.tree.write(path, SINK_FORMAT.serialize(followed), "mapped paths")
 
 
-def _why(path: str, rewritten: Mapping[str, Content]) -> str:
-    return "copied, with adapted paths" if path in rewritten else "copied"
-
-
 def _warnings(
-    surveyed: Survey, rewritten: Mapping[str, Content], moved: Mapping[str, str]
+    surveyed: Survey, adapted: Mapping[str, Content], moved: Mapping[str, str]
 ) -> Iterator[str]:
-    if moved and not any(path.startswith(f"{SOURCES}/") for path in rewritten):
+    if moved and not any(path.startswith(f"{SOURCES}/") for path in adapted):
         yield "No path in the log of a source begins with one of the mapped prefixes."
     if not surveyed.offsets:
         yield "The checkpoint has no batches yet."

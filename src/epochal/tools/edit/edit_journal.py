@@ -110,7 +110,11 @@ class Journal:
         self._sweep()
         entry_id = self._next_id(plan.command)
         steps = _Steps(2 * len(plan.changes), progress)
-        record = self._prepare(entry_id, plan, steps)
+        try:
+            record = self._prepare(entry_id, plan, steps)
+        except BaseException:  # Ctrl-C too: without a plan nothing has changed, so nothing may stay
+            self._sweep()
+            raise
         self._roll_forward(entry_id, record, steps)
         return self._entry(entry_id)
 

@@ -15,6 +15,7 @@ from epochal.errors import EditError
 from epochal.files import Files, join_url
 from epochal.tools.edit.backup_packs import Blob
 from epochal.tools.edit.edit_plan import FileRef, Stamp, Watch, crc_of, is_crc, read_tree
+from epochal.wording import counted, time_text
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}-[0-9a-f-]{27}\.tmp")
 
@@ -61,7 +62,7 @@ def change_is_made(files: Files, change: RecordedChange, *, trust_stamp: bool = 
             return True
         if change.before is None:
             return False
-        raise changed(files, change.path, f"{change.before.size} bytes", "no file")
+        raise changed(files, change.path, counted(change.before.size, "byte"), "no file")
     before, after = change.before, change.after
     if trust_stamp and before and stamp == Stamp(before.size, change.modified_ms):
         return False
@@ -70,8 +71,9 @@ def change_is_made(files: Files, change: RecordedChange, *, trust_stamp: bool = 
         return True
     if before is not None and before.matches(content):
         return False
-    expected = " or ".join(f"{blob.size} bytes" for blob in (before, after) if blob) or "no file"
-    raise changed(files, change.path, expected, f"{stamp.size} bytes of other content")
+    sizes = [counted(blob.size, "byte") for blob in (before, after) if blob]
+    expected = " or ".join(sizes) or "no file"
+    raise changed(files, change.path, expected, f"{counted(stamp.size, 'byte')} of other content")
 
 
 def stamp_of(files: Files, path: str) -> Stamp | None:
@@ -100,7 +102,9 @@ def crc_bytes(files: Files, path: str) -> bytes | None:
 
 def describe(stamp: Stamp | None) -> str:
     """Describe a stamp in an error message."""
-    return f"{stamp.size} bytes, modified at {stamp.modified_ms} ms" if stamp else "no file"
+    if stamp is None:
+        return "no file"
+    return f"{counted(stamp.size, 'byte')}, modified at {time_text(stamp.modified_ms)}"
 
 
 def changed(files: Files, path: str, expected: str, found: str) -> EditError:

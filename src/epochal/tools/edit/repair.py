@@ -39,6 +39,7 @@ from epochal.tools.edit.survey import Survey, missing_file
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_logs import EDITABLE_KEYS, STATE_SHAPE_KEYS, repeats
 from epochal.tools.verify.findings import Finding, Severity
+from epochal.wording import counted
 
 _TRUST = "name this code to trust the file and remove its checksum"
 
@@ -110,7 +111,7 @@ def plan_repair(
         arguments[SINK] = sink.files.url
     plan = Plan(
         command=command,
-        summary=f"repair {len(mended)} of {len(mended) + len(left)} findings",
+        summary=f"repair {len(mended)} of {counted(len(mended) + len(left), 'finding')}",
         changes=draft.changes(),
         arguments=arguments,
         warnings=tuple(dict.fromkeys(draft.warnings)),
@@ -212,9 +213,7 @@ def _unreadable_commit(draft: RepairDraft, batch_id: int) -> str | None:
     if batch_id == newest and (batch_id == 0 or batch_id - 1 in surveyed.commits):
         if batch_id and (missing := surveyed.missing_state(batch_id - 1)) is not None:
             return f"the batch cannot run again: {missing} is missing"
-        draft.remove(f"{COMMITS}/{batch_id}", "unreadable: the batch runs again")
-        draft.warnings.append(f"Batch {batch_id} runs again, with the same offsets.")
-        return None
+        return draft.run_again(batch_id)
     return _write_commit(draft, batch_id)
 
 
@@ -344,6 +343,8 @@ def _broken_state(draft: RepairDraft, found: Finding) -> str | None:
             draft.remove(found.path, "its deltas have the same content")
             draft.remove(f"{found.path}.crc", "checksum of a removed snapshot")
             return None
+    elif draft.runs_again(version - 1) and not name.endswith(".zip"):
+        return None  # the batch writes its state again
     elif not needs_file(store, draft.surveyed.listing.restart_version, name):
         return "a restart does not need it; a rewind to a version that does is impossible"
     return draft.go_back(version - 1, f"needs {found.path}, which is damaged")
@@ -362,6 +363,8 @@ def _unloadable_state(draft: RepairDraft, found: Finding) -> str | None:
     """Go back to the newest batch whose state is whole, if the state of the restart is not."""
     surveyed = draft.surveyed
     restart = surveyed.listing.restart_version - 1
+    if draft.runs_again(restart):
+        return None  # the batch writes its state again
     if restart in surveyed.commits and obstacle_to(surveyed, restart) is None:
         return "a restart does not need it; a rewind to a version that does is impossible"
     return draft.go_back(None, f"their state cannot be loaded: {found.path}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from epochal.checkpoint.layout import SINK_LOG, StateFileKind, parse_state_file
+from epochal.checkpoint.layout import COMMITS, SINK_LOG, StateFileKind, parse_state_file
 from epochal.errors import EditError
 from epochal.tools.edit.edit_file_log import SinkSurvey, rewind_sink
 from epochal.tools.edit.edit_plan import Change, Tree, crc_of
@@ -113,6 +113,34 @@ class RepairDraft:
                 f"with new offsets."
             )
         return None
+
+    def run_again(self, batch_id: int) -> str | None:
+        """Take back the commit of the newest batch, so that it runs again with the same offsets.
+
+        A file sink skips a batch that its log has, and then Spark computes no state for it either.
+        If state of the batch is lost, the sink must forget the batch. Returns why it cannot.
+        """
+        state_is_lost = self.surveyed.missing_state(batch_id) is not None
+        state_is_lost = state_is_lost or self._needs_broken_state(batch_id)
+        if state_is_lost and self.sink is not None:
+            try:
+                self.add(*rewind_sink(self.sink, batch_id - 1))
+            except EditError as error:
+                return f"the sink cannot go back with the checkpoint: {error}"
+        self.remove(f"{COMMITS}/{batch_id}", "unreadable: the batch runs again")
+        self.warnings.append(f"Batch {batch_id} runs again, with the same offsets.")
+        if state_is_lost and self.sink is None:
+            self.warnings.append(
+                f"If the query writes to a file sink, pass its output directory with --sink. State "
+                f"of batch {batch_id} is lost, and a file sink skips a batch that its log has: the "
+                f"state would not be computed again."
+            )
+        return None
+
+    def runs_again(self, batch_id: int) -> bool:
+        """Whether the commit of the batch is taken back."""
+        change = self._changes.get((self.surveyed.tree.root, f"{COMMITS}/{batch_id}"))
+        return change is not None and change.after is None
 
     @property
     def broken_state(self) -> set[str]:

@@ -31,6 +31,7 @@ from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, orphaned_files, r
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.publish import changes_to_publish
 from epochal.tools.edit.survey import Survey, delete_batches_after
+from epochal.wording import counted
 
 
 def plan_rewind(
@@ -65,8 +66,8 @@ def plan_rewind(
         if not keep_sink_files:
             if elsewhere := orphaned_files(sink, to_batch)[1]:
                 warnings.append(
-                    f"{elsewhere} files of the removed batches are kept, because they are outside "
-                    f"{sink.files.url}."
+                    f"Data that the removed batches wrote outside {sink.files.url} is kept: "
+                    f"{counted(elsewhere, 'file')}."
                 )
         else:
             warnings.append(

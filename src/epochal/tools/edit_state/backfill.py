@@ -43,6 +43,8 @@ from epochal.tools.edit_state.next_version import NextVersion, Place
 from epochal.tools.edit_state.rekey import partitions_of, plain_store
 from epochal.tools.edit_state.store_rows import read_rows, write_rows
 from epochal.tools.read_state.read_target import StateBatch
+from epochal.tools.reporting import tracked
+from epochal.wording import counted
 
 KEYS_SHOWN = 5
 
@@ -70,7 +72,7 @@ def plan_backfill(
     stores = [s for s in base.stores if (s.operator, s.name) == (operator_id, store_name)]
     parts: dict[int, list[tuple[Row, Row]]] = {}
     count = found = 0
-    for store in stores:
+    for store in tracked(stores):
         part = parts.setdefault(store.partition, [])
         for key, value in read_rows(base, target, store):
             row, is_there = values.take(key, rewrite(value))
@@ -93,16 +95,16 @@ def plan_backfill(
     if new and not add_keys:
         shown = ", ".join(values.shown(key) for key, _ in new[:KEYS_SHOWN])
         warnings.append(
-            f"{len(new)} keys of the table are not in the state and are left out, such as {shown}. "
-            f"Give --add-keys to add them."
+            f"Left out: {counted(len(new), 'key')} of the table that the state has not, such as "
+            f"{shown}. Give --add-keys to add {'it' if len(new) == 1 else 'them'}."
         )
-    words = f" and add {len(new)} keys" if new and add_keys else ""
+    words = f" and add {counted(len(new), 'key')}" if new and add_keys else ""
     return plan_batch(
         base,
         version.edited(others=others),
         command="state-evolve",
         summary=(
-            f"rewrite {count} rows of operator {operator_id} from "
+            f"rewrite {counted(count, 'row')} of operator {operator_id} from "
             f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}, {found} of them "
             f"with values of {table}{words}, as batch {base.batch_id + 1}"
         ),

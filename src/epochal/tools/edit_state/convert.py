@@ -39,6 +39,8 @@ from epochal.tools.read_state.read_target import (
     StateBatch,
     StoreTarget,
 )
+from epochal.tools.reporting import tracked
+from epochal.wording import counted
 
 MAX_CHANGELOGS = 20_000
 CLASSES = {Provider.HDFS: HDFS_PROVIDER_CLASS, Provider.ROCKSDB: ROCKSDB_PROVIDER_CLASS}
@@ -55,7 +57,7 @@ def plan_convert(surveyed: Survey, to: Provider, *, sink: SinkSurvey | None = No
         _refuse_too_many(base, len(targets))
     files: dict[str, bytes] = {}
     count = 0
-    for store, target in targets:
+    for store, target in tracked(targets):
         rows = load_rows(target, store.partition)
         count += sum(len(part) for part in rows)
         files.update(
@@ -73,7 +75,9 @@ def plan_convert(surveyed: Survey, to: Provider, *, sink: SinkSurvey | None = No
             others=others,
         ),
         command="state-convert",
-        summary=f"convert {count} rows to the {to} provider, as batch {base.batch_id + 1}",
+        summary=(
+            f"convert {counted(count, 'row')} to the {to} provider, as batch {base.batch_id + 1}"
+        ),
         arguments={"to": str(to)},
         sink=sink,
         warnings=(

@@ -51,6 +51,8 @@ from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_version
 from epochal.tools.read_state.read import open_store
 from epochal.tools.read_state.read_target import Provider, StateBatch, StoreTarget
+from epochal.tools.reporting import tracked
+from epochal.wording import counted
 
 _WIDER = {
     "byte": ("short", "integer", "long"),
@@ -159,7 +161,9 @@ def plan_evolve(
     schema, rewrite = evolved(target, steps, has_ttl=has_ttl)
     stores = [s for s in base.stores if s.operator == operator_id and s.name == target.store_name]
     version = NextVersion(base)
-    count = sum(_rewrite_store(base, version, store, target, schema, rewrite) for store in stores)
+    count = sum(
+        _rewrite_store(base, version, store, target, schema, rewrite) for store in tracked(stores)
+    )
     others = [*new_schema(base, batch, operator_id, schema, target)]
     if target.family is None:
         others += older_files(base, stores, "written for the old schema")
@@ -168,7 +172,7 @@ def plan_evolve(
         version.edited(others=others),
         command="state-evolve",
         summary=(
-            f"rewrite {count} rows of operator {operator_id} from "
+            f"rewrite {counted(count, 'row')} of operator {operator_id} from "
             f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}, as batch "
             f"{base.batch_id + 1}"
         ),

@@ -34,6 +34,8 @@ from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read import StoreReader, open_store
 from epochal.tools.read_state.read_target import JOIN_OPERATOR, Provider, StateBatch
+from epochal.tools.reporting import tracked
+from epochal.wording import counted
 
 DETAILS_SHOWN = 100
 PAIRS = ("MapState", "TimerState")
@@ -106,16 +108,16 @@ def plan_mutations(
     for number, mutation in enumerate(mutations):
         _add(target, mutation, number)
     version = NextVersion(base)
-    for store in base.stores:
+    for store in tracked(base.stores):
         is_target = (store.operator, store.name) == (operator_id, reader.target.store_name)
         if is_target and (edits := target.partitions.get(store.partition)):
             _change(base, batch, version, store, target, edits)
     edits_made = target.edits
     puts = sum(1 for each in edits_made if each.value is not None)
     replaced = sum(1 for each in edits_made if each.value is not None and each.before is not None)
-    words = [f"put {puts} keys ({replaced} of them replace a value)"] if puts else []
+    words = [f"put {counted(puts, 'key')} (replacing {counted(replaced, 'value')})"] if puts else []
     if deletes := len(edits_made) - puts:
-        words.append(f"delete {deletes} keys")
+        words.append(f"delete {counted(deletes, 'key')}")
     where = f"operator {operator_id}"
     if reader.variable is not None:
         where = f"{reader.variable.name} of {where}"
@@ -267,7 +269,7 @@ def _details(target: _Target) -> Iterator[str]:
         new = _shown(each.value, schema.value) if each.value is not None else "deleted"
         yield f"{_shown(each.key, schema.key)}: {old} -> {new}"
     if len(edits) > DETAILS_SHOWN:
-        yield f"... and {len(edits) - DETAILS_SHOWN} more keys"
+        yield f"... and {len(edits) - DETAILS_SHOWN} more"
 
 
 def _shown(value: RowOrList, schema: StructType) -> str:

@@ -48,6 +48,7 @@ from epochal.tools.edit_state.store_rows import write_rows
 from epochal.tools.read_state.export import json_batches
 from epochal.tools.read_state.read import open_store
 from epochal.tools.read_state.read_target import JOIN_OPERATOR, StateBatch, StoreTarget
+from epochal.wording import counted
 
 Json: TypeAlias = dict[str, Any]
 KeyFunction: TypeAlias = Callable[[Json, Json], "Json | tuple[Json, Json] | None"]
@@ -119,7 +120,7 @@ def plan_rekey(
         others += new_schema(base, batch, operator_id, replace(schema, encoder=None), target)
         stores = [s for s in base.stores if (s.operator, s.name) == (operator_id, store_name)]
         others += older_files(base, stores, "written for the old schema")
-    words = [f"{made.count} rows under {len(made.rows)} new keys"]
+    words = [f"{counted(made.count, 'row')} under {counted(len(made.rows), 'new key')}"]
     if made.merged:
         words.append(f"{made.merged} of them merged")
     if made.dropped:
@@ -156,14 +157,15 @@ def _rekey_variables(
     rekeyed.write(version, new_key)
     schemas = rekeyed.changed_schemas()
     others = new_families(base, batch, operator_id, DEFAULT_STORE, schemas) if schemas else ()
-    words = f"; {rekeyed.dropped} rows are dropped" if rekeyed.dropped else ""
+    words = f"; {counted(rekeyed.dropped, 'row')} dropped" if rekeyed.dropped else ""
     return plan_batch(
         base,
         version.edited(others=others),
         command="state-rekey",
         summary=(
-            f"put {rekeyed.rows} rows of the variables and timers of operator {operator_id} under "
-            f"{rekeyed.keys} new keys{words}, as batch {base.batch_id + 1}"
+            f"put {counted(rekeyed.rows, 'row')} of the variables and timers of operator "
+            f"{operator_id} under {counted(rekeyed.keys, 'new key')}{words}, "
+            f"as batch {base.batch_id + 1}"
         ),
         arguments={"operator": str(operator_id)},
         sink=sink,

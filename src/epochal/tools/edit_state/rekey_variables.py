@@ -27,6 +27,7 @@ from epochal.tools.edit_state.edit_state import EditBase
 from epochal.tools.edit_state.next_version import NextVersion, Place, load_content
 from epochal.tools.edit_state.store_rows import avro_forms, entry_prefix, require_same_families
 from epochal.tools.read_state.read_target import StateBatch, StateVariable
+from epochal.tools.reporting import tracked
 
 NewKey = Callable[[dict[str, Any]], "dict[str, Any] | None"]
 """From a key in JSON form to the new one; None drops all that belongs to the key."""
@@ -73,7 +74,7 @@ class RekeyedVariables:
         parts: list[dict[bytes, bytes]] = [{} for _ in stores]
         content = RocksContent({})
         highest = 0
-        for store in stores:
+        for store in tracked(stores):
             numbers = content.families
             content = load_content(self._base, store)
             require_same_families(store, content, numbers)

@@ -39,6 +39,8 @@ from epochal.tools.edit_state.store_rows import require_same_families
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_version
 from epochal.tools.read_state.read_target import Provider, StateBatch
+from epochal.tools.reporting import tracked
+from epochal.wording import counted
 
 MAX_PARTITIONS = 100_000
 
@@ -61,13 +63,15 @@ def plan_repartition(surveyed: Survey, partitions: int, *, sink: SinkSurvey | No
     if current == partitions:
         raise EditError(
             base.url,
-            f"[SHUFFLE_PARTITIONS_ALREADY_MATCH] the query already has {partitions} partitions.",
+            f"[SHUFFLE_PARTITIONS_ALREADY_MATCH] the query already has "
+            f"{counted(partitions, 'partition')}.",
         )
     moved = _Mover(base, current, partitions)
     moved.move()
     summary = (
-        f"repartition {moved.rows} rows of {len(surveyed.operators)} operators from {current} to "
-        f"{partitions} partitions, as batch {base.batch_id + 1}"
+        f"repartition {counted(moved.rows, 'row')} of "
+        f"{counted(len(surveyed.operators), 'operator')} from {current} to "
+        f"{counted(partitions, 'partition')}, as batch {base.batch_id + 1}"
     )
     return plan_batch(
         base,
@@ -108,7 +112,7 @@ class _Mover:
         if not placing.fields:
             return
         parts: dict[int, list[Rows]] = {partition: [] for partition in range(self._wanted)}
-        for store in stores:
+        for store in tracked(stores):
             files = self._base.surveyed.files.at(store.path)
             for rows in load_version(files, self._base.version, self._base.settings):
                 self.rows += len(rows)
@@ -128,7 +132,7 @@ class _Mover:
         parts: list[dict[bytes, bytes]] = [{} for _ in range(self._wanted)]
         content = RocksContent({})
         highest = 0
-        for store in stores:
+        for store in tracked(stores):
             numbers = content.families
             content = load_content(self._base, store)
             require_same_families(store, content, numbers)
@@ -216,4 +220,4 @@ def _metadata(base: EditBase, partitions: int) -> Iterator[Change]:
             if found.version == 2:
                 path = f"{operator_metadata_log_path(operator.operator)}/{base.batch_id + 1}"
             data = OPERATOR_FORMAT.serialize(replace(found, stores=stores))
-            yield base.surveyed.tree.write(path, data, f"{partitions} partitions")
+            yield base.surveyed.tree.write(path, data, counted(partitions, "partition"))

@@ -43,6 +43,8 @@ from epochal.tools.edit_state.store_rows import read_rows, write_rows
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_version
 from epochal.tools.read_state.read_target import Provider, StateBatch, StoreTarget
+from epochal.tools.reporting import tracked
+from epochal.wording import counted
 
 WARNING = (
     "Older versions of the operators that change are deleted. The query cannot be rewound to "
@@ -60,7 +62,7 @@ def plan_move(
     stores = _stores(base, operator_id)
     version = NextVersion(base)
     version.remove(operator_id)
-    for store in stores:
+    for store in tracked(stores):
         place = Place(to, store.partition, store.name)
         if base.settings.provider is Provider.HDFS:
             files = surveyed.files.at(store.path)
@@ -104,7 +106,7 @@ def plan_split(
     kept = [at for at in range(len(names)) if at not in moved]
     version, count = NextVersion(base), 0
     schemas = {operator_id: _picked(target.schema, kept), to: _picked(target.schema, moved)}
-    for store in _stores(base, operator_id):
+    for store in tracked(_stores(base, operator_id)):
         rows = list(read_rows(base, target, store))
         count += len(rows)
         for operator, chosen in ((operator_id, kept), (to, moved)):
@@ -121,8 +123,8 @@ def plan_split(
         version.edited(others=others),
         command="state-split",
         summary=(
-            f"move {', '.join(columns)} of {count} rows from operator {operator_id} to {to}, as "
-            f"batch {base.batch_id + 1}"
+            f"move {', '.join(columns)} of {counted(count, 'row')} from operator {operator_id} to "
+            f"{to}, as batch {base.batch_id + 1}"
         ),
         arguments={"operator": str(operator_id), "to": str(to), "columns": ",".join(columns)},
         sink=sink,
@@ -153,7 +155,7 @@ def plan_merge(
     width = len(one.schema.value.fields)
     version, counts = NextVersion(base), [0, 0, 0]
     others_by_partition = {store.partition: store for store in _stores(base, other)}
-    for store in _stores(base, operator_id):
+    for store in tracked(_stores(base, operator_id)):
         rows = {encode_row(k, schema.key): (k, v) for k, v in read_rows(base, one, store)}
         beside = others_by_partition.get(store.partition)
         added = {
@@ -180,8 +182,9 @@ def plan_merge(
         version.edited(others=(written, *older, *removed), emptied=emptied),
         command="state-merge",
         summary=(
-            f"merge operator {other} into {operator_id}: {counts[0]} keys of both, {counts[1]} "
-            f"only of {operator_id}, {counts[2]} only of {other}, as batch {base.batch_id + 1}"
+            f"merge operator {other} into {operator_id}: {counted(counts[0], 'key')} of both, "
+            f"{counts[1]} only of {operator_id}, {counts[2]} only of {other}, as batch "
+            f"{base.batch_id + 1}"
         ),
         arguments={"operator": str(operator_id), "other": str(other)},
         sink=sink,

@@ -48,6 +48,16 @@ def diff_checkpoints(before: CheckpointView, after: CheckpointView) -> list[Diff
     ]
 
 
+def diff_entries(before: Mapping[str, object], after: Mapping[str, object]) -> list[Difference]:
+    """Compare two entries of one log, in the form of `log --json`."""
+    names = list(dict.fromkeys([*before, *after]))
+    return [
+        found
+        for name in names
+        for found in _value(name, keyed_offsets(before.get(name)), keyed_offsets(after.get(name)))
+    ]
+
+
 def _batches(before: Sequence[BatchView], after: Sequence[BatchView]) -> Iterator[Difference]:
     old = {batch.batch_id: batch for batch in before}
     new = {batch.batch_id: batch for batch in after}
@@ -64,7 +74,9 @@ def _batches(before: Sequence[BatchView], after: Sequence[BatchView]) -> Iterato
 
 
 def _batch(before: BatchView, after: BatchView, prefix: str) -> Iterator[Difference]:
-    yield from _value(f"{prefix}offsets", _keyed(before.offsets), _keyed(after.offsets))
+    yield from _value(
+        f"{prefix}offsets", keyed_offsets(before.offsets), keyed_offsets(after.offsets)
+    )
     yield from _value(f"{prefix}watermark_ms", before.watermark_ms, after.watermark_ms)
     yield from _value(f"{prefix}timestamp_ms", before.timestamp_ms, after.timestamp_ms)
     yield from _value(f"{prefix}conf", before.conf, after.conf)
@@ -96,9 +108,9 @@ def _operator(operator: OperatorView) -> dict[str, object]:
     }
 
 
-def _keyed(offsets: object) -> object:
+def keyed_offsets(offsets: object) -> object:
     """Return offsets by source: positions of a list become names."""
-    if isinstance(offsets, tuple):
+    if isinstance(offsets, tuple | list):
         return {str(position): offset for position, offset in enumerate(offsets)}
     return offsets
 

@@ -31,6 +31,16 @@ class LogKind(StrEnum):
     KAFKA = "kafka source"
     RATE = "rate source"
 
+    @property
+    def is_of_files(self) -> bool:
+        """Whether each line is a file."""
+        return self in (LogKind.FILE_SOURCE, LogKind.FILE_SINK)
+
+    @property
+    def is_of_a_source(self) -> bool:
+        """Whether each line is a position in a source."""
+        return self in (LogKind.KAFKA, LogKind.RATE)
+
 
 Line = tuple[int, object]
 """A batch id, and the entry as JSON."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,8 +22,7 @@ from epochal.errors import OptionError
 from epochal.state.rows.tagged_json import json_rows
 from epochal.state.rows.types import StructType, field_names
 from epochal.tools.read_state.read import StateReader, choose_partitions
-
-SUFFIXES = (".parquet", ".csv", ".jsonl")
+from epochal.tools.reporting import tracked
 
 
 def json_batches(
@@ -37,27 +38,32 @@ def json_batches(
 
 
 def export_state(reader: StateReader, path: str, partition: int | None = None) -> int:
-    """Write the rows to a local file; return their number."""
-    if path.endswith(".parquet"):
-        return _to_parquet(reader, path, partition)
-    if path.endswith(".csv"):
-        return _to_csv(reader, path, partition)
-    if path.endswith(".jsonl"):
-        return _to_json_lines(reader, path, partition)
-    raise OptionError(
-        f"{path}: the ending selects the format and must be one of {', '.join(SUFFIXES)}."
-    )
+    """Write the rows to a local file, all or none; return their number."""
+    writers = {".parquet": _to_parquet, ".csv": _to_csv, ".jsonl": _to_json_lines}
+    write = writers.get(os.path.splitext(path)[1])
+    if write is None:
+        raise OptionError(
+            f"{path}: the ending selects the format and must be one of {', '.join(writers)}."
+        )
+    partial = f"{path}.part"
+    try:
+        count = write(reader, partial, partition)
+        os.replace(partial, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+    return count
 
 
 def _batches(reader: StateReader, partition: int | None) -> Iterator[pa.RecordBatch]:
-    for number in choose_partitions(reader.target, partition):
+    for number in tracked(choose_partitions(reader.target, partition)):
         yield from reader.batches(number)
 
 
 def _to_parquet(reader: StateReader, path: str, partition: int | None) -> int:
     count = 0
     with pq.ParquetWriter(path, reader.schema()) as writer:
-        for number in choose_partitions(reader.target, partition):
+        for number in tracked(choose_partitions(reader.target, partition)):
             rows = pa.Table.from_batches(reader.batches(number), reader.schema())
             writer.write_table(rows)  # writing batch by batch would make small row groups
             count += len(rows)

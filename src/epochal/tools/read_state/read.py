@@ -38,6 +38,7 @@ from epochal.tools.read_state.read_target import (
     StateVariable,
     StoreTarget,
 )
+from epochal.tools.reporting import tracked
 
 T = TypeVar("T")
 MAX_BATCH_BYTES = 1 << 30
@@ -326,12 +327,13 @@ def in_parallel(read: Callable[[int], T], partitions: Sequence[int]) -> list[T]:
     """
     workers = min(len(partitions), os.cpu_count() or 1)
     if workers < 2:
-        return [read(partition) for partition in partitions]
+        return [read(partition) for partition in tracked(partitions)]
     # Imported here: the pool imports `logging`, and reading one partition needs neither.
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(read, partitions))
+        answers = pool.map(read, partitions)
+        return [next(answers) for _ in tracked(partitions)]
 
 
 def _variable(

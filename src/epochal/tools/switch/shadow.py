@@ -18,6 +18,7 @@ from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS, STATE
 from epochal.files import Files
 from epochal.tools.inspect.edit_status import JournalEntry, JournalState, journal_entries
+from epochal.tools.reporting import tracked
 from epochal.tools.switch.boundaries import (
     Boundary,
     Place,
@@ -38,6 +39,7 @@ from epochal.tools.switch.compare_rows import (
 )
 from epochal.tools.switch.output_contract import Output
 from epochal.tools.switch.places import places_of
+from epochal.wording import counted
 
 Parts = frozenset[str]
 
@@ -130,7 +132,7 @@ def compare_outputs(a: Side, b: Side, options: ShadowOptions) -> Comparison:
         return _compare_whole(a, b, boundaries, options)
     compared: list[Compared] = []
     start: tuple[Boundary, Parts, Parts] | None = None
-    for boundary in boundaries:
+    for boundary in tracked(boundaries):
         parts_a, parts_b = a.output.parts_at(boundary.a), b.output.parts_at(boundary.b)
         if parts_a is None or parts_b is None:
             continue
@@ -202,7 +204,10 @@ def _compare_whole(
     if options.key:
         kept = _with_keys_of(rows[0], rows[1], options.key)
         if left_out := rows[0].total() - kept.total():
-            notes.append(f"{left_out} rows of the first output have keys that the second has not.")
+            notes.append(
+                f"Left out: {counted(left_out, 'row')} of the first output, whose keys the second "
+                f"has not."
+            )
         rows[0] = kept
     segment = Segment(Boundary(-1, -1, (), 0), newest)
     difference = RowDifference(rows[0] - rows[1], rows[1] - rows[0])
@@ -228,8 +233,9 @@ def _notes(
     notes = []
     if differing is not None and max(len(differing.epochs_a), len(differing.epochs_b)) > 1:
         notes.append(
-            f"The first query read this in {len(differing.epochs_a)} epochs, the second in "
-            f"{len(differing.epochs_b)}. If it drops late rows, it may drop others for that reason."
+            f"The first query read this in {counted(len(differing.epochs_a), 'epoch')}, the "
+            f"second in {len(differing.epochs_b)}. If it drops late rows, it may drop others "
+            f"for that reason."
         )
     if differing is None:
         last = boundaries[-1]

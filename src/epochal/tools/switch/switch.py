@@ -42,6 +42,7 @@ from epochal.tools.edit.survey import Survey, last_committed
 from epochal.tools.switch.boundaries import common_boundaries
 from epochal.tools.switch.clone import clone_contents, decided_after, why, without_messages
 from epochal.tools.switch.places import places_of
+from epochal.wording import counted
 
 COMMAND = "switch"
 FENCED = ORIGIN
@@ -183,8 +184,8 @@ def _with_sink_rewound(plan: Plan, sink: SinkSurvey, epoch: int) -> Plan:
     warnings = []
     if elsewhere := orphaned_files(sink, epoch)[1]:
         warnings.append(
-            f"{elsewhere} files of the removed epochs are kept, because they are outside "
-            f"{sink.files.url}."
+            f"Data that the removed epochs wrote outside {sink.files.url} is kept: "
+            f"{counted(elsewhere, 'file')}."
         )
     fence, opened = plan.changes
     return replace(

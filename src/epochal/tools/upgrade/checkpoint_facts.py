@@ -113,7 +113,7 @@ def _source(checkpoint: Checkpoint, key: str, offset: str | None) -> SourceFact:
             return SourceFact(key, RATE)
         if isinstance(log, FileSourceLog) and (newest := log.get_latest()) is not None:
             places = frozenset(unquote(each.path.rpartition("/")[0]) for each in newest[1])
-    return SourceFact(key, kind, places)
+    return SourceFact(key, kind, places, shares=kind == FILE and not places)
 
 
 def kind_of_offset(offset: str | None) -> tuple[str, frozenset[str]]:

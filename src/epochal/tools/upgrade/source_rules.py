@@ -50,6 +50,10 @@ NO_PATH = "No usable value for path"
 WRONG_DIRECTORY = "Wrong basePath"
 """At every start a file source reads its last files again, which must be in its directory."""
 
+NO_LOG = "doesn't exist"
+"""A part of the message if a file source has an offset, but no log of its files."""
+DUPLICATE_NAMES = "STREAMING_QUERY_EVOLUTION_ERROR.DUPLICATE_SOURCE_NAMES"
+
 DATA_LOSS = "have been deleted"
 """A part of the message if a source does not find the topics of its offset."""
 MALFORMED = "MALFORMED"
@@ -80,6 +84,20 @@ def compare_sources(pins: Pins, needs: Needs) -> list[Difference]:
     ]
 
 
+def compare_names(needs: Needs) -> Difference | None:
+    """What Spark says of the names, whatever the checkpoint is."""
+    names = [each.key for each in needs.sources if not each.key.isdigit()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if needs.ours or not twice:
+        return None
+    why = (
+        "each branch of the plan that reads a source counts as a source, and two must not have the "
+        "same name. Read it once for each branch, each time under another name"
+    )
+    wants = f"{', '.join(twice)} in several branches"
+    return Difference("sources", "", wants, Impossible(why), DUPLICATE_NAMES)
+
+
 def _count(pins: Pins, needs: Needs) -> Difference:
     was, wants = (f"{len(each)}: {_listed(each)}" for each in (pins.sources, needs.sources))
     verdict: Verdict
@@ -87,12 +105,16 @@ def _count(pins: Pins, needs: Needs) -> Difference:
         verdict = Impossible("offsets belong to sources by position, and their number has changed")
     else:
         names = {index: f"source{index}" for index in range(len(pins.sources))}
+        branches = (
+            ". Every branch of the plan that reads a source counts as a source, and needs a reader "
+            "and a name of its own"
+        )
         verdict = AfterCommand(
             migrate_command(pins.url, names),
             "offsets belong to sources by position. With names they belong to sources by name: "
             "choose names, give them to the sources with .name(...), and set "
             "spark.sql.streaming.queryEvolution.enableSourceEvolution to true. A new source then "
-            "starts at its beginning",
+            "starts at its beginning" + branches * any(each.shares for each in needs.sources),
         )
     refusal = OUR_COUNT_CHANGED if needs.ours else COUNT_CHANGED
     return Difference("sources", was, wants, verdict, refusal)
@@ -165,6 +187,13 @@ def _compare(was: SourceFact, wants: SourceFact, *, ours: bool) -> Difference | 
         if wants.kind == FILE and not ours:
             refusal = {RATE: NO_PATH, NUMBER: ACCEPTS}.get(was.kind, NOT_READABLE)
         return Difference(subject, str(was), str(wants), Impossible(why), refusal)
+    if was.shares and wants.kind == FILE and not (wants.shares or ours):
+        why = (
+            "the checkpoint has one log of files for several branches of the plan, and none for "
+            "this one. Read the directory once, and use that DataFrame in all of these branches"
+        )
+        was_text, wants_text = "read together with an earlier branch", f"{wants}, read by itself"
+        return Difference(subject, was_text, wants_text, Impossible(why), NO_LOG)
     is_known = bool(was.places and (wants.places or wants.pattern))
     if is_known and not covers(wants, was):
         return _moved(subject, was, wants, ours=ours)

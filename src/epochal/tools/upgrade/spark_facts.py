@@ -116,7 +116,13 @@ def sources_of_plan(jvm: Any, analyzed: Any, release: tuple[int, int]) -> tuple[
     from epochal.continuous.catalyst.spark_objects import items, simple_name
 
     leaves = [each for each in items(analyzed.collectLeaves()) if simple_name(each) in RELATIONS]
-    return tuple(_source(jvm, leaf, number, release) for number, leaf in enumerate(leaves))
+    return tuple(
+        replace(
+            _source(jvm, leaf, number, release),
+            shares=any(leaf.equals(earlier) for earlier in leaves[:number]),
+        )
+        for number, leaf in enumerate(leaves)
+    )
 
 
 def _source(jvm: Any, relation: Any, number: int, release: tuple[int, int]) -> SourceFact:

@@ -37,6 +37,9 @@ class SourceFact:
     """The regular expression of its topics, if it reads all that match one."""
     fails_on_loss: bool = True
     """Whether a Kafka source ends the query if it cannot read all that the checkpoint lists."""
+    shares: bool = False
+    """Whether an earlier branch of the plan reads the same source. Spark logs its offset for every
+    branch, but such a source has only one log of its files."""
 
     def __str__(self) -> str:
         listed = ", ".join(sorted(self.places)) or self.pattern

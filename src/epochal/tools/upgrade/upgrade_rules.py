@@ -16,7 +16,7 @@ from epochal.checkpoint.pinned import (
     conf_in_force,
 )
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
-from epochal.tools.upgrade.source_rules import compare_sources
+from epochal.tools.upgrade.source_rules import compare_names, compare_sources
 from epochal.tools.upgrade.state_rules import NO_DELTA, compare_state
 from epochal.tools.upgrade.upgrade_commands import (
     convert_command,
@@ -69,6 +69,8 @@ def _compare_start(pins: Pins, needs: Needs) -> Difference | None:
     if needs.refused:
         why = f"{EPOCHAL if needs.ours else SPARK} refuses this query on any checkpoint"
         return Difference("query", "", needs.refused, Impossible(why), needs.refused)
+    if (found := compare_names(needs)) is not None:
+        return found
     if pins.failure:
         why = f"{pins.failure}. See `epochal checkpoint verify`"
         return Difference("checkpoint", pins.failure, "", Impossible(why), pins.failure_condition)

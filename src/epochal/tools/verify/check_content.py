@@ -27,6 +27,7 @@ from epochal.tools.verify.check_bytes import (
 )
 from epochal.tools.verify.check_files import crc_agrees
 from epochal.tools.verify.findings import Finding, finding
+from epochal.wording import counted
 
 Tick = Callable[[], None]
 
@@ -119,7 +120,7 @@ class ContentCheck:
                 finding(
                     "STATE_KEY_WRONG_PARTITION",
                     path,
-                    f"{misplaced} keys do not belong in partition {partition} of {count}",
+                    f"partition {partition} of {count} has {counted(misplaced, 'key')} of others",
                 )
             )
         return records

@@ -35,6 +35,7 @@ from epochal.errors import (
 )
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.verify.findings import Finding, Severity, finding
+from epochal.wording import counted
 
 NEEDED_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
 STATE_SHAPE_KEYS = (
@@ -225,7 +226,8 @@ def _neighbours(listing: CheckpointListing) -> Iterator[Finding]:
             yield finding(
                 "SOURCE_COUNT_CHANGED",
                 path,
-                f"it has {len(entry.offsets)} sources, batch {before_id} has {len(before.offsets)}",
+                f"it has {counted(len(entry.offsets), 'source')}, batch {before_id} has "
+                f"{len(before.offsets)}",
             )
         if listing.is_stateful:
             yield from _conf_rules(path, before_id, before, entry)

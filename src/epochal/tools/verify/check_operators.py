@@ -27,6 +27,7 @@ from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS
 from epochal.errors import EpochalError, OptionError, StorageError
 from epochal.files.local import LocalFiles
 from epochal.state.files.codecs import codec_name
+from epochal.state.files.partitioning import placing_columns
 from epochal.state.files.schema_file import FamilySchema, parse_schema_file
 from epochal.state.rows.types import Kind, StructType
 from epochal.tools.inspect.listing import CheckpointListing, LogListing, read_bytes, read_log
@@ -316,7 +317,7 @@ def content_check(
     def hdfs(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
         check = ContentCheck(listing.files, settings, tick if reports_progress else _no_progress)
         checkers = {
-            name: RowChecker(schema.key, schema.value, _placing_columns(own, name, schema.key))
+            name: RowChecker(schema.key, schema.value, _placing_count(own, name, schema.key))
             for name, schema in own.schemas.items()
         }
         for store in stores:
@@ -339,20 +340,12 @@ def unique_id_of(operator: OperatorListing, store: StoreListing, facts: StateFac
     return partitions[store.partition][position]
 
 
-def _placing_columns(own: OperatorFacts, store: str, key: StructType) -> int:
+def _placing_count(own: OperatorFacts, store: str, key: StructType) -> int:
     """How many of a key's first columns choose its partition; 0 if none does, or none can tell."""
-    count = len(key.fields)
-    if not is_keyed(own):
-        return 0
+    name = None if own.metadata is None else own.metadata.operator_name
     # Our own deduplication of messages keeps the time of a message in the column of its id, which
     # alone has chosen the partition. So the stored text does not tell it.
-    if own.metadata is not None and own.metadata.operator_name == REPEATS_OPERATOR:
-        return 0
-    # Spark appends a column that does not take part: a join the index of the row, a session window
-    # the start of the session.
-    if store.endswith("-keyWithIndexToValue") or key.fields[-1].name == "sessionStartTime":
-        return count - 1
-    return count
+    return 0 if name == REPEATS_OPERATOR else len(placing_columns(name, store, key).fields)
 
 
 def _file_count(store: StoreListing) -> int:

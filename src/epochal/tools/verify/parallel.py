@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -39,11 +40,18 @@ def check_in_processes(items: Sequence[T], work: Work[T], workers: int) -> list[
     if workers <= 1:
         return work(items, True)
     shares = [items[start::workers] for start in range(workers)]
-    children = [_start(share, work) for share in shares[1:]]
-    found = work(shares[0], True)
-    for child, share in zip(children, shares[1:], strict=True):
-        answer = _collect(child)
-        found.extend(work(share, False) if answer is None else answer)
+    children: list[_Child] = []
+    try:
+        children += (_start(share, work) for share in shares[1:])
+        found = work(shares[0], True)
+        for share in shares[1:]:
+            answer = _collect(children[0])
+            del children[0]
+            found.extend(work(share, False) if answer is None else answer)
+    finally:
+        for child in children:  # only after an error, or after Ctrl-C
+            os.kill(child.process, signal.SIGKILL)
+            os.waitpid(child.process, 0)
     return found
 
 

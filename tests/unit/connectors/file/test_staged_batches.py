@@ -19,24 +19,27 @@ SCHEMA = pa.schema([("n", pa.int64())]).append(pa.field("N", pa.string()))
 class World:
     """A sink whose function notes what it gets."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, *, complete: bool = False) -> None:
+        self.directory, self.complete = directory, complete
         self.calls: list[tuple[int, list[Any]]] = []
 
     def sink(self) -> StagedBatchSink:
-        return StagedBatchSink(self.note, LocalFiles(self.directory, durable=False))
+        files = LocalFiles(self.directory, durable=False)
+        return StagedBatchSink(self.note, files, complete=self.complete)
 
     def note(self, paths: Sequence[str], epoch: int) -> None:
         tables = [pq.read_table(path.removeprefix("file://")) for path in paths]
-        assert {tuple(table.schema.names) for table in tables} == {("_0", "_1")}
+        assert {tuple(table.schema.names) for table in tables} <= {("_0", "_1")}
         self.calls.append((epoch, [n for table in tables for n in table["_0"].to_pylist()]))
 
-    def stage(self, epoch: int, *numbers: int, task: int = 0) -> bytes:
-        writer = self.sink().writers.open(WriterContext(task, 1, "run", SCHEMA, epoch))
+    def stage(self, epoch: int, *numbers: int, task: int = 0, idle: bool = False) -> bytes:
+        writer: Any = self.sink().writers.open(WriterContext(task, 1, "run", SCHEMA, epoch))
         if numbers:
             values: dict[str, list[Any]] = {"n": list(numbers), "N": ["x"] * len(numbers)}
             writer.write(pa.RecordBatch.from_pydict(values, schema=SCHEMA))
-        return writer.cut(epoch)()
+        if idle:
+            writer.note_idle()
+        return bytes(writer.cut(epoch)())
 
     def files(self) -> list[str]:
         return sorted(path.name.partition("-")[0] for path in (self.directory / STAGED).iterdir())
@@ -59,6 +62,32 @@ def test_an_epoch_without_rows_is_not_handed_over(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.sink().commit(4, [world.stage(4), b""])
     assert world.calls == []
+
+
+def test_an_empty_result_is_handed_over_if_a_task_had_input(tmp_path: Path) -> None:
+    world = World(tmp_path, complete=True)
+    world.sink().commit(4, [world.stage(4), world.stage(4, idle=True)])
+    assert world.calls == [(4, [])]
+
+
+def test_a_whole_result_has_the_rows_of_idle_tasks_too(tmp_path: Path) -> None:
+    world = World(tmp_path, complete=True)
+    world.sink().commit(4, [world.stage(4, 1), world.stage(4, 2, task=1, idle=True)])
+    assert world.calls == [(4, [1, 2])]
+
+
+def test_a_result_is_not_handed_over_again_if_no_task_had_input(tmp_path: Path) -> None:
+    world = World(tmp_path, complete=True)
+    world.sink().commit(4, [world.stage(4, 1, idle=True), world.stage(4, task=1, idle=True)])
+    assert world.calls == []
+
+
+def test_an_epoch_that_an_earlier_release_decided_is_handed_over(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    message = world.stage(4, 1)
+    world.complete = True
+    world.sink().commit(4, [message])
+    assert world.calls == [(4, [1])]
 
 
 def test_an_epoch_that_was_handed_over_but_not_committed_comes_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from tests.waiting import eventually
 
-from epochal.clock import SystemClock
+from epochal.checkpoint.stop_request import request_stop
+from epochal.clock import Clock, SystemClock
+from epochal.continuous.run import engine as engine_module
 from epochal.continuous.run.attempt import AttemptFailed, JobEnded
 from epochal.continuous.run.engine import Engine
 from epochal.continuous.run.listeners import ListenerBus
@@ -28,9 +31,12 @@ from epochal.errors import (
     PlanChangedError,
     QueryError,
     QueryFailedError,
+    StorageError,
     TaskFailedError,
     TooFewSlotsError,
 )
+from epochal.testing.clock import ManualClock
+from epochal.testing.files import FaultyFiles, MemoryFiles
 
 QUERY = "11111111-1111-1111-1111-111111111111"
 RUN = "22222222-2222-2222-2222-222222222222"
@@ -127,9 +133,12 @@ class Pretended:
 class Run:
     """An engine over pretended attempts."""
 
-    def __init__(self, pretence: Pretence, options: EngineOptions = QUICK) -> None:
+    def __init__(
+        self, pretence: Pretence, options: EngineOptions = QUICK, clock: Clock | None = None
+    ) -> None:
         self.closed, self.ended = threading.Event(), threading.Event()
         self.lost: QueryError | None = None
+        self.files = MemoryFiles()
         self.bus = ListenerBus()
         opened: Any = SimpleNamespace(
             query_id=QUERY,
@@ -139,15 +148,17 @@ class Run:
             note=QueryNote(QUERY, RUN, None, (), "memory"),
             close=self.closed.set,
             ends=None,
+            files=self.files,
             is_read=pretence.is_read,
         )
+        self.opened = opened
         self.engine = Engine(
             opened,
             pretence.prepare,
             lambda: self.lost,
             self.bus,
             lambda _: self.ended.set(),
-            SystemClock(),
+            clock or SystemClock(),
         )
 
     def failed(self) -> QueryFailedError:
@@ -198,6 +209,116 @@ def test_a_listener_that_interrupts_the_start_leaves_nothing_behind(
         run.engine.start()
     assert (run.closed.is_set(), run.engine.is_active) == (True, False)
     assert (pretence.asked, threading.active_count()) == ([], before)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watching thread looks for requests each time it wakes up."""
+    monkeypatch.setattr(engine_module, "STOP_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(engine_module, "WATCH_SECONDS", 0.01)
+
+
+def ask(files: MemoryFiles, run_id: str = RUN) -> None:
+    request_stop(files, run_id, asked_by="a test", now_ms=0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_in_the_checkpoint_stops_as_stop_does() -> None:
+    pretence = Pretence(stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    ask(run.files)
+    assert run.engine.wait(30)
+    assert pretence.asked == ["1 start", "1 hold", "1 finish", "1 end"]
+    assert (run.engine.error, run.closed.is_set()) == (None, True)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_to_an_earlier_run_stops_nothing() -> None:
+    pretence = Pretence(stand_by)
+    run = Run(pretence)
+    ask(run.files, "33333333-3333-3333-3333-333333333333")
+    run.engine.start()
+    assert not run.engine.wait(0.3)
+    assert pretence.asked == ["1 start"]
+    run.engine.stop()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_that_comes_before_the_first_attempt_is_ready_is_seen_after_it() -> None:
+    pretence = Pretence(stand_by)
+    run = Run(pretence)
+    ask(run.files)
+    run.engine.start()
+    assert run.engine.wait(30)
+    assert pretence.asked[-2:] == ["1 finish", "1 end"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_during_recovery_is_obeyed_before_the_tasks_read() -> None:
+    preparing, go_on = threading.Event(), threading.Event()
+
+    class Slow(Pretence):
+        def prepare(self, **given: Any) -> Any:
+            if self.slot_seconds:  # the second attempt
+                preparing.set()
+                assert go_on.wait(30)
+                assert given["stopped"]()  # it need not wait for free slots
+            return super().prepare(**given)
+
+    pretence = Slow(boom, stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    assert preparing.wait(30)
+    ask(run.files)
+    eventually(run.engine._stop_asked.is_set)
+    go_on.set()
+    assert run.engine.wait(30)
+    assert pretence.asked[-3:] == ["2 hold", "2 finish", "2 end"]
+    assert run.engine.error is None
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_storage_that_fails_does_not_end_the_search_for_requests() -> None:
+    looks: list[str] = []
+
+    def down(operation: str, path: str) -> None:
+        looks.append(f"{operation} {path}")
+        if len(looks) < 3:
+            raise StorageError("memory:", "down")
+
+    run = Run(Pretence(stand_by))
+    run.opened.files = FaultyFiles(run.files, down)
+    run.engine.start()
+    ask(run.files)
+    assert run.engine.wait(30)
+    assert looks == [f"info .epochal/stop/{RUN}"] * 3
+    assert run.engine.error is None
+
+
+@pytest.mark.usefixtures("impatient")
+def test_requests_are_looked_for_by_the_clock_however_many_epochs_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "STOP_LOOK_SECONDS", 2.0)
+    looks: list[str] = []
+    clock = ManualClock()
+    run = Run(Pretence(stand_by), clock=clock)
+    run.opened.files = FaultyFiles(run.files, lambda operation, _path: looks.append(operation))
+
+    def has_looked(times: int) -> bool:
+        return len(looks) == times
+
+    run.engine.start()
+    attempt: Any = run.engine._attempt
+    for turn in range(3):
+        for epoch in range(100):
+            attempt.commit(100 * turn + epoch, rows=1)
+        assert len(looks) == turn
+        clock.advance(2.0)
+        eventually(partial(has_looked, turn + 1))
+    run.engine.stop()
+    assert looks == ["info"] * 3
 
 
 def test_a_stop_reads_on_to_where_offsets_say_all() -> None:
@@ -400,9 +521,8 @@ def test_a_later_preparation_that_fails_counts_as_a_failure() -> None:
 
 def test_waiting_for_the_end_of_an_endless_source_is_refused() -> None:
     run = Run(Pretence(stand_by))
-    opened: Any = run.engine._opened
-    opened.sources = (SimpleNamespace(latest=lambda: None),)
-    opened.note = QueryNote(QUERY, RUN, None, ("clock",), "memory")
+    run.opened.sources = (SimpleNamespace(latest=lambda: None),)
+    run.opened.note = QueryNote(QUERY, RUN, None, ("clock",), "memory")
     with pytest.raises(OptionError, match="clock"):
         run.engine.wait_until_read(1)
 

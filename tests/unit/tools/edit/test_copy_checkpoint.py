@@ -44,6 +44,18 @@ def test_everything_is_copied_but_hidden_crcs_and_temporary_files() -> None:
     assert content(target) == kept
 
 
+def test_the_plan_of_a_continuous_query_is_copied_and_its_claims_are_not() -> None:
+    files, target = checkpoint(2), MemoryFiles(prefix="there")
+    files.create(".epochal/plan", b"the operators")
+    for own in ("attempts/0", "lease/run", "stop/run"):
+        files.create(f".epochal/{own}", b"of a run")
+    copied(files, target)
+    assert target.read(".epochal/plan") == b"the operators"
+    assert {info.name for info in target.list(".epochal")} == {"journal", "plan"}
+    journal(target, files).undo()
+    assert target.info(".epochal/plan") is None
+
+
 def test_what_was_read_back_is_held_against_what_was_copied() -> None:
     files, target = checkpoint(2), MemoryFiles(prefix="there")
     copied(files, target)

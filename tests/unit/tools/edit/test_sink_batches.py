@@ -24,6 +24,7 @@ from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
 from epochal.tools.edit.repair import Repair, plan_repair
 from epochal.tools.edit.repair_draft import RepairOptions
 from epochal.tools.edit.survey import survey
+from epochal.tools.verify.findings import finding
 from epochal.tools.verify.verify import verify
 
 PLAN = Plan("put", "an edit", ())
@@ -145,3 +146,50 @@ def test_repair_that_goes_back_takes_the_sink_with_it() -> None:
         "_spark_metadata/5.compact",
         "part-5.parquet",
     ]
+
+
+TORN = finding("LOG_ENTRY_UNREADABLE", "commits/5", "")
+LOST = {
+    "missing": finding("STATE_BEHIND", "state/0/1", ""),
+    "damaged": finding("STATE_FILE_UNREADABLE", "state/0/1/6.delta", ""),
+}
+
+
+def torn(how: str = "") -> MemoryFiles:
+    """What a full disk leaves of batch 5: an empty commit, and perhaps a state file too few."""
+    files = checkpoint(6)
+    files.replace("commits/5", b"")
+    if how == "missing":
+        files.delete("state/0/1/6.delta")
+    return files
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_sink_forgets_a_batch_that_must_compute_its_state_again(how: str) -> None:
+    files, output = torn(how), sink(6)
+    repair = plan_repair(
+        survey(files), [TORN, LOST[how]], RepairOptions(query_id=""), sink=survey_sink(output)
+    )
+    assert repair.left == ()
+    Journal(files, open_root={"memory:/out": output}.__getitem__).execute(repair.plan)
+    assert "commits/5" not in content(files)
+    assert entries(output) == [f"part-{each}.parquet" for each in range(5)]
+
+
+def test_a_sink_keeps_a_batch_whose_state_is_whole() -> None:
+    files, output = torn(), sink(6)
+    options = RepairOptions(query_id="")
+    repair = plan_repair(survey(files), [TORN], options, sink=survey_sink(output))
+    assert [(change.root, change.path) for change in repair.plan.changes] == [("", "commits/5")]
+
+
+def test_without_a_sink_the_repair_warns_that_state_would_stay_lost() -> None:
+    options = RepairOptions(query_id="")
+    repair = plan_repair(survey(torn("missing")), [TORN, LOST["missing"]], options)
+    assert repair.left == ()
+    assert repair.plan.warnings == (
+        "Batch 5 runs again, with the same offsets.",
+        "If the query writes to a file sink, pass its output directory with --sink. State of "
+        "batch 5 is lost, and a file sink skips a batch that its log has: the state would not be "
+        "computed again.",
+    )

@@ -157,7 +157,7 @@ def test_the_plan_shows_the_old_value_and_the_new_one(sample: Sample, provider: 
         '{"k": "b"}: {"count": 3, "sum": 1} -> deleted',
         '{"k": "zz"}: no value -> {"count": 1, "sum": 1}',
     ]
-    assert "put 2 keys (1 of them replace a value) and delete 1 keys" in plan.summary
+    assert "put 2 keys (replacing 1 value) and delete 1 key in" in plan.summary
 
 
 def test_a_key_that_is_looked_up_must_be_complete(

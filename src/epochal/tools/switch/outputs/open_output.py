@@ -15,7 +15,7 @@ DELTA_LOG = "_delta_log"
 def open_output(
     location: str, query_id: str, catalog: Mapping[str, str], *, header: bool = False
 ) -> Output:
-    """Open an output: a directory or URL, `iceberg:NAMESPACE.TABLE` or `postgresql://…#TABLE`."""
+    """Open an output: a directory or URL, or one of the schemes of other systems below."""
     if location.startswith("iceberg:"):
         from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
         from epochal.tools.switch.outputs.iceberg_output import IcebergOutput
@@ -26,6 +26,10 @@ def open_output(
         from epochal.tools.switch.outputs.postgres_output import PostgresOutput
 
         return PostgresOutput(location)
+    if location.startswith("kafka://"):
+        from epochal.tools.switch.outputs.kafka_output import KafkaOutput
+
+        return KafkaOutput(location)
     files = open_files(location)
     if files.info(DELTA_LOG) is not None:
         from epochal.tools.switch.outputs.delta_output import DeltaOutput

@@ -1,0 +1,202 @@
+"""Performs a soak: incidents in time, samples, progress on the terminal, checks at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from benchmarks.harness import epochal_command
+from benchmarks.soak.feeding import Feeder
+from benchmarks.soak.flatness import Verdict, judge
+from benchmarks.soak.following import Follower, whole_table
+from benchmarks.soak.incidents import Clock, SoakProgram, happen
+from benchmarks.soak.sampling import FIGURES, sample_files, sample_latency, sample_processes
+from benchmarks.soak.schedule import Incident
+from tests.fault.torment import state_totals
+
+from epochal.testing.kafka import Kafka
+
+SAMPLE_SECONDS, PROGRESS_SECONDS, SETTLING_SECONDS = 2.0, 60.0, 5.0
+PATIENCE_SECONDS = 600.0
+"""How long the query may take to catch up after an incident."""
+
+
+class Soak:
+    """One run, and what was seen in it."""
+
+    def __init__(
+        self,
+        program: SoakProgram,
+        broker: Kafka,
+        feeder: Feeder,
+        follower: Follower,
+        clock: Clock,
+        folder: Path,
+        seconds: float,
+        seed: int,
+    ) -> None:
+        self.samples: list[dict[str, float]] = []
+        self.history: list[dict[str, Any]] = []
+        self.faults: list[str] = []
+        self.rows, self.skipped, self.seconds = 0, 0, seconds
+        self._program, self._broker, self._feeder = program, broker, feeder
+        self._follower, self._clock, self._folder = follower, clock, folder
+        self._rng, self._ending = Random(seed), threading.Event()
+        self._began, self._disturbed_until = 0.0, float("inf")
+
+    def run(self, incidents: Sequence[Incident]) -> None:
+        """Run to the end. What is wrong is in `faults` afterwards, and nothing is raised."""
+        sampler = threading.Thread(target=self._sample, daemon=True, name="sampler")
+        try:
+            self._begin()
+            sampler.start()
+            for incident in incidents:
+                self._wait(self._began + incident.at_seconds)
+                if time.monotonic() < self._began + incident.expires_seconds:
+                    self._suffer(incident)
+                else:
+                    self.skipped += 1
+            self._wait(self._began + self.seconds)
+            self._finish()
+            self.faults += self._uneven()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the report says it
+            self.faults.append(f"the run ended early: {error!r}")
+        finally:
+            self._ending.set()
+        self.faults += self._follower.model.faults
+        self.rows = self._follower.model.rows
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Whether each figure stayed flat."""
+        series = self.series()
+        return {each.name: judge(series[each.name], self.seconds, each.limit) for each in FIGURES}
+
+    def series(self) -> dict[str, list[tuple[float, float]]]:
+        """The samples by figure, of the time in which nothing went wrong."""
+        calm = [sample for sample in self.samples if not sample["disturbed"]]
+        return {
+            each.name: [(sample["at"], sample[each.name]) for sample in calm if each.name in sample]
+            for each in FIGURES
+        }
+
+    def _begin(self) -> None:
+        """Start, and let the clock of the run begin with the first rows in the table."""
+        self._program.start()
+        self._feeder.start()
+        self._follower.start()
+        self._began = time.monotonic()
+        self._catch_up()
+        self._began, self._disturbed_until = time.monotonic(), 0.0
+        _say(f"the first {self._follower.model.rows} rows are in the table")
+
+    def _suffer(self, incident: Incident) -> None:
+        """Let an incident happen, and wait until the table has every row that was due by then."""
+        began, self._disturbed_until = time.monotonic(), float("inf")
+        done = happen(incident, self._program, self._broker, self._feeder, self._clock, self._rng)
+        happened = time.monotonic()
+        self._catch_up()
+        now = time.monotonic()
+        self._disturbed_until = now + SETTLING_SECONDS
+        self.history.append(
+            {
+                "at": round(began - self._began, 1),
+                "kind": incident.kind,
+                "what": done,
+                "took": round(happened - began, 2),
+                "recovered": round(now - happened, 2),
+            }
+        )
+        _say(f"{incident.kind} {done}: all rows there after {now - happened:.1f} s")
+
+    def _catch_up(self) -> None:
+        wanted, deadline = self._feeder.count + 1, time.monotonic() + PATIENCE_SECONDS
+        while self._follower.model.complete < wanted:
+            self._look_for_failures()
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"row {self._follower.model.complete} was not in the table after "
+                    f"{PATIENCE_SECONDS:.0f} s:\n{self._program.story()[-1500:]}"
+                )
+            time.sleep(0.05)  # between two looks
+
+    def _wait(self, until: float) -> None:
+        while time.monotonic() < until:
+            self._look_for_failures()
+            time.sleep(min(0.5, max(0.0, until - time.monotonic())))  # for the next incident
+
+    def _look_for_failures(self) -> None:
+        if self._program.ended():
+            raise RuntimeError(f"the query ended by itself:\n{self._program.story()[-1500:]}")
+        if self._follower.failure or self._follower.model.faults:
+            raise RuntimeError(f"{self._follower.failure} {self._follower.model.faults[:3]}")
+
+    def _sample(self) -> None:
+        told = time.monotonic()
+        while not self._ending.wait(SAMPLE_SECONDS):
+            now = time.monotonic()
+            sample: dict[str, float] = {
+                "at": round(now - self._began, 1),
+                "disturbed": now - SAMPLE_SECONDS < self._disturbed_until,
+                "load": os.getloadavg()[0],
+                **sample_processes(self._program),
+                **sample_files(self._program.checkpoint, self._program.out, self._folder / "local"),
+                **sample_latency(self._follower.take_latencies()),
+            }
+            if sample["at"] <= self.seconds:
+                self.samples.append(sample)
+            if now > told + PROGRESS_SECONDS:
+                told = now
+                self._tell(sample)
+
+    def _tell(self, sample: dict[str, float]) -> None:
+        minutes = f"minute {sample['at'] / 60:.0f} of {self.seconds / 60:.0f}"
+        shown = [
+            f"{name} {sample[name]:.0f}"
+            for name in ("memory, driver", "memory, worker", "files, checkpoint", "latency p99")
+            if name in sample
+        ]
+        rows = f"{self._follower.model.rows} rows, {len(self.history)} incidents"
+        _say(f"{minutes}: {rows}, {', '.join(shown)}, load {sample['load']:.1f}")
+
+    def _finish(self) -> None:
+        """Stop the input, wait for the last row, stop the query, and check everything."""
+        rows = self._feeder.end()
+        self._catch_up_to(rows)
+        self._ending.set()
+        self._program.stop()
+        self._follower.end()
+        self.faults += self._wrong_at_the_end(rows)
+
+    def _catch_up_to(self, rows: int) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._follower.model.complete < rows and time.monotonic() < deadline:
+            self._look_for_failures()
+            time.sleep(0.05)  # between two looks
+
+    def _wrong_at_the_end(self, rows: int) -> Iterator[str]:
+        found = whole_table(self._program.out)
+        yield from found.faults
+        if (found.rows, found.complete) != (rows, rows):
+            yield f"{rows} rows were written, the table has {found.rows} and lacks {found.complete}"
+        if state_totals(self._program.checkpoint) != found.totals:
+            yield "the state in the checkpoint is not the sum of the rows in the table"
+        words = epochal_command("checkpoint", "verify", "--json", str(self._program.checkpoint))
+        run = subprocess.run(words, capture_output=True, text=True, check=False)
+        for finding in json.loads(run.stdout)["findings"]:
+            if finding["code"] != "TIMESTAMP_BACKWARDS":  # the clock was stepped back
+                yield f"`epochal checkpoint verify`: {finding['path']}: {finding['message']}"
+
+    def _uneven(self) -> Iterator[str]:
+        for name, verdict in self.verdicts().items():
+            yield from (f"{name}: {reason}" for reason in verdict.reasons)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)

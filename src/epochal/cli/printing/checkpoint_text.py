@@ -1,0 +1,260 @@
+"""Prints checkpoints, logs and reports of `verify` for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from epochal.cli.printing.output import (
+    BOLD,
+    GREEN,
+    RED,
+    YELLOW,
+    painted,
+    print_facts,
+    print_line,
+    print_table,
+    print_text,
+)
+from epochal.wording import counted, size_text, time_text
+
+if TYPE_CHECKING:
+    from epochal.tools.inspect.log_entries import Line, LogKind
+    from epochal.tools.inspect.view_models import BatchView, CheckpointView
+    from epochal.tools.verify.verify import Report
+
+
+def newest(batches: tuple[BatchView, ...], limit: int) -> tuple[BatchView, ...]:
+    """The last `limit` batches."""
+    return batches[len(batches) - min(limit, len(batches)) :]
+
+
+def print_view(view: CheckpointView, limit: int) -> None:
+    """Print a checkpoint, with its newest batches."""
+    print_facts(_facts(view))
+    shown = newest(view.batches, limit)
+    if shown:
+        left_out = len(view.batches) - len(shown)
+        title = f"batches ({left_out:,} older not shown)" if left_out else "batches"
+        print_line()
+        columns, rows = (
+            ["batch", "committed", "time", "watermark", "offsets"],
+            map(_batch_row, shown),
+        )
+        _print_without_empty(columns, [*rows], "watermark", title)
+    _print_parts(view)
+    _print_conf(view)
+    for change in view.conf_changes:
+        before, after = change.before or "(none)", change.after or "(none)"
+        print_text(f"setting changed in batch {change.batch_id}: {change.key}: {before} → {after}")
+    for problem in view.problems:
+        print_text(f"{painted('problem', RED)}: {problem.path}: {problem.message}")
+    if view.problems:
+        print_line("Run `epochal checkpoint verify` for what is wrong and how to repair it.")
+
+
+def _print_without_empty(
+    columns: list[str], rows: list[tuple[str, ...]], name: str, title: str
+) -> None:
+    """Print a table; without the column `name` if no row has a value there."""
+    at = columns.index(name)
+    if all(row[at] in ("", "-") for row in rows):
+        columns = [*columns[:at], *columns[at + 1 :]]
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+    print_table(columns, rows, title=title)
+
+
+def _facts(view: CheckpointView) -> list[tuple[str, str]]:
+    from epochal.tools.inspect.difference_text import offsets_text
+    from epochal.tools.inspect.view_models import offsets_json
+
+    restart = view.restart
+    facts = [
+        ("checkpoint", view.url),
+        ("query id", view.query_id or "-"),
+        (
+            "log versions",
+            f"offsets {_v(view.offset_log_version)}, commits {_v(view.commit_log_version)}",
+        ),
+        ("a restart would", _restart_text(view)),
+    ]
+    if restart.start is not None:
+        facts.append(("from", offsets_text(offsets_json(restart.start), None)))
+    if restart.end is not None:
+        facts.append(("to", offsets_text(offsets_json(restart.end), None)))
+    facts += [("note", note) for note in restart.notes]
+    facts += [("gap", f"{gap.log}: {gap.first} to {gap.last} are missing") for gap in view.gaps]
+    if view.unpublished is not None:
+        facts.append(
+            (
+                "unpublished",
+                f"the state after batch {view.unpublished}; before Spark runs the query, stop it "
+                f"gracefully or run `epochal checkpoint publish`",
+            )
+        )
+    if view.owner is not None:
+        alive = "holds the lease" if view.owner.has_lease else "has ended"
+        facts.append(
+            (
+                "last run",
+                f"{view.owner.run_id} ({view.owner.purpose}) on {view.owner.host}, {alive}",
+            )
+        )
+    if view.edit is not None:
+        facts.append(
+            (
+                "interrupted",
+                f"{view.edit.command} ({view.edit.id}) is {view.edit.state}: run it "
+                f"again to finish it, or `epochal checkpoint undo`",
+            )
+        )
+    return facts
+
+
+def _v(version: int | None) -> str:
+    return "-" if version is None else f"v{version}"
+
+
+def _restart_text(view: CheckpointView) -> str:
+    restart = view.restart
+    match restart.action.value:
+        case "begin":
+            return "begin a new query at batch 0"
+        case "re-run":
+            return f"run batch {restart.batch_id} again, from the same offsets to the same offsets"
+        case "continue":
+            return f"continue with batch {restart.batch_id}"
+    condition = f"[{restart.condition}] " if restart.condition else ""
+    return f"fail: {condition}{restart.reason}"
+
+
+def _batch_row(batch: BatchView) -> tuple[str, ...]:
+    from epochal.tools.inspect.difference_text import offsets_text
+
+    return (
+        str(batch.batch_id),
+        "yes" if batch.committed else "no",
+        "?" if batch.timestamp_ms is None else time_text(batch.timestamp_ms),
+        "?" if batch.watermark_ms is None else time_text(batch.watermark_ms),
+        offsets_text(batch.offsets),
+    )
+
+
+def _print_parts(view: CheckpointView) -> None:
+    if view.sources:
+        print_line()
+        rows: list[tuple[str, ...]] = [
+            (s.name, s.kind, str(s.entries), "-" if s.latest is None else str(s.latest), s.detail)
+            for s in view.sources
+        ]
+        columns = ["source", "kind", "entries", "latest", "detail"]
+        _print_without_empty(columns, rows, "detail", "source logs")
+    if view.sinks:
+        print_line()
+        print_table(
+            ("sink", "provider", "api", "in use"),
+            [
+                (s.sink_name, s.provider_name, s.api_version, "yes" if s.is_active else "no")
+                for s in view.sinks
+            ],
+            title="sinks",
+        )
+    states = [
+        (
+            str(operator.operator_id),
+            operator.name or "-",
+            operator.provider or "-",
+            str(operator.partitions),
+            name,
+            _span([s.min_version for s in stores], [s.max_version for s in stores]),
+            _span([s.latest_snapshot for s in stores], [s.latest_snapshot for s in stores]),
+        )
+        for operator in view.operators
+        for name, stores in operator.stores.items()
+    ]
+    if states:
+        print_line()
+        names = ("operator", "name", "provider", "partitions", "store", "versions", "snapshots")
+        print_table(names, states, title="state")
+
+
+def _print_conf(view: CheckpointView) -> None:
+    """Print all pinned settings: a restart uses them instead of its session's."""
+    pinned = next((batch for batch in reversed(view.batches) if batch.conf), None)
+    if pinned is not None and pinned.conf:
+        print_line()
+        print_line(painted(f"settings pinned by batch {pinned.batch_id}", BOLD))
+        for name, value in sorted(pinned.conf.items()):
+            print_text(f"{name} = {value}")
+
+
+def _span(lows: list[int | None], highs: list[int | None]) -> str:
+    low = [each for each in lows if each is not None]
+    high = [each for each in highs if each is not None]
+    if not low or not high:
+        return "-"
+    return str(min(low)) if min(low) == max(high) else f"{min(low)}..{max(high)}"
+
+
+def _count_entries(kind: LogKind, lines: list[Line]) -> str:
+    batches = len({batch for batch, _ in lines})
+    if kind.is_of_files:
+        return f"{counted(len(lines), 'file')} of {counted(batches, 'batch')}"
+    return counted(len(lines), "entry")
+
+
+def print_entries(kind: LogKind, lines: list[Line]) -> None:
+    """Print the entries of a log: of each, what has changed since the one before it."""
+    from epochal.tools.inspect.checkpoint_diff import diff_entries
+    from epochal.tools.inspect.difference_text import change_lines, first_lines, offsets_text
+
+    print_line(f"{kind} log, {_count_entries(kind, lines)}")
+    if not lines:
+        return
+    if kind.is_of_files:
+        files = [(str(batch), *_file_cells(entry)) for batch, entry in lines]
+        _print_without_empty(["batch", "modified", "size", "file"], [*files], "size", "")
+        return
+    before: dict[str, Any] | None = None
+    rows: list[tuple[str, str, str]] = []
+    for batch, entry in lines:
+        if not isinstance(entry, dict) or kind.is_of_a_source:
+            rows.append((str(batch), "", offsets_text([entry], None)))
+            continue
+        changes = (
+            first_lines(entry)
+            if before is None
+            else change_lines(diff_entries(before, entry), brief=True)
+        )
+        # The time of every entry differs; it has a column of its own.
+        told = "; ".join(each for each in changes if not each.startswith("time "))
+        rows.append((str(batch), time_text(entry.get("timestamp_ms") or 0), told or "no change"))
+        before = entry
+    if all(moment in ("", "-") for _, moment, _ in rows):
+        print_table(("batch", "change"), [(batch, told) for batch, _, told in rows])
+    else:
+        print_table(("batch", "time", "change"), rows)
+
+
+def _file_cells(entry: Any) -> tuple[str, ...]:
+    size = entry.get("size")
+    action = entry.get("action", "add")
+    return (
+        time_text(entry.get("modificationTime", entry.get("timestamp", 0))),
+        "" if size is None else size_text(size),
+        entry["path"] if action == "add" else f"{action} {entry['path']}",
+    )
+
+
+def print_report(report: Report) -> None:
+    """Print what `verify` has found."""
+    colours = {"error": RED, "warning": YELLOW}
+    for each in report.findings:
+        severity = painted(f"{each.severity}: {each.code}", colours.get(str(each.severity), ""))
+        print_line(f"{severity}  {each.path}")
+        print_text(f"  {each.message}")
+        print_text(f"  remedy: {each.remedy}", "    ")
+    verdict = painted("healthy", GREEN) if report.healthy else painted("not healthy", RED)
+    print_line(
+        f"{verdict}: {counted(len(report.findings), 'finding')} in "
+        f"{counted(report.files, 'file')}, {counted(report.batches, 'batch')}"
+    )

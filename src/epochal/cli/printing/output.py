@@ -1,0 +1,76 @@
+"""Prints results: tables and text that fit the terminal, whole lines in a pipe, or JSON.
+
+In a pipe nothing is folded, cut or coloured, so that the text can be searched. Rich is not needed
+here, so programs that read the output do not wait for its import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from epochal.cli.printing.table_layout import cells_wide, table_lines, text_lines
+
+EXIT_FINDINGS = 1
+EXIT_BROKEN_PIPE = 141
+
+BOLD, RED, GREEN, YELLOW, CYAN = "1", "31", "32", "33", "36"
+
+
+def print_line(text: str = "") -> None:
+    """Print one line; exit if the reader of the output has ended, as after `| head`."""
+    try:
+        sys.stdout.write(f"{text}\n")
+    except BrokenPipeError:
+        sys.exit(EXIT_BROKEN_PIPE)
+
+
+def print_json(value: object) -> None:
+    """Print compact JSON on one line; non-ASCII characters are not escaped."""
+    print_line(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_text(text: str, indent: str = "  ") -> None:
+    """Print prose; on a terminal it is folded at words, and all lines but the first indented.
+
+    Use `print_line` for a command to copy: it must not be folded.
+    """
+    for line in text_lines(text, terminal_width(), indent):
+        print_line(line)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
+    """Print a table that fits the terminal."""
+    if title:
+        print_line(painted(title, BOLD))
+    head, lines = table_lines(columns, rows, terminal_width())
+    for line in (painted(head, BOLD), *lines) if head else lines:
+        print_line(line)
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Print aligned lines of the form `name  value`."""
+    margin = max(cells_wide(name) for name, _ in facts) + 2
+    width = terminal_width()
+    for name, value in facts:
+        room = None if width is None else max(width - margin, 20)
+        first = painted(name, BOLD) + " " * (margin - cells_wide(name))
+        for line in text_lines(value, room):
+            print_line(f"{first}{line}".rstrip())
+            first = " " * margin
+
+
+def terminal_width() -> int | None:
+    """The width of the terminal; None if the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def painted(text: str, style: str) -> str:
+    """Text in a colour or in bold, if stdout is a terminal that wants it."""
+    plain = (
+        not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    )
+    return text if plain or not text else f"\033[{style}m{text}\033[0m"

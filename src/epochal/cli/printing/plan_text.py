@@ -1,0 +1,69 @@
+"""Words the plan of an edit: directory by directory, or file by file. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from epochal.checkpoint.layout import STATE
+from epochal.tools.edit.edit_plan import Change
+from epochal.wording import size_text
+
+_NUMBER = re.compile(r"\d+")
+
+DIRECTORY_COLUMNS = ("action", "directory", "files", "size", "why")
+FILE_COLUMNS = ("action", "file", "size", "why")
+
+
+def file_rows(changes: Iterable[Change]) -> list[tuple[str, ...]]:
+    """A row for each changed file."""
+    return [
+        (each.action, _named(each, each.path), size_text(each.size), each.why) for each in changes
+    ]
+
+
+def directory_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
+    """A row for each action and directory; all partitions of an operator share one."""
+    groups: dict[tuple[str, str], list[Change]] = {}
+    for each in changes:
+        groups.setdefault((each.action, _named(each, _place(each.path))), []).append(each)
+    rows: list[tuple[str, ...]] = []
+    for (action, place), found in groups.items():
+        folders = {_folder(each.path) for each in found}
+        if len(folders) == 1:
+            place = _named(found[0], folders.pop())
+        size = size_text(sum(each.size for each in found))
+        rows.append((action, place, f"{len(found):,}", size, _reasons(found)))
+    return rows
+
+
+def _named(change: Change, path: str) -> str:
+    return f"{change.root}:{path}" if change.root else path
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
+def _place(path: str) -> str:
+    """The directory of a file; `*` is the number of a state partition."""
+    parts = _folder(path).split("/")
+    if parts[0] == STATE and len(parts) > 2 and parts[2].isdigit():
+        parts[2] = "*"
+    return "/".join(parts)
+
+
+def _reasons(changes: Sequence[Change]) -> str:
+    """`delta of version 5 to 11, snapshot of version 8`: reasons that differ in numbers merge."""
+    found: dict[str, list[int]] = {}
+    for each in changes:
+        numbers = _NUMBER.findall(each.why)
+        if len(numbers) == 1:
+            found.setdefault(_NUMBER.sub("{}", each.why), []).append(int(numbers[0]))
+        else:
+            found.setdefault(each.why.replace("{", "{{").replace("}", "}}"), [])
+    words = []
+    for text, numbers_of in found.items():
+        low, high = min(numbers_of, default=0), max(numbers_of, default=0)
+        words.append(text.format(low if low == high else f"{low} to {high}"))
+    return ", ".join(word for word in words if word)

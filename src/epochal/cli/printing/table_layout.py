@@ -1,0 +1,154 @@
+"""Lays out tables and paragraphs for a terminal of some width. Pure: text in, lines out.
+
+A table that is too wide is folded: its widest columns become narrower, at the ends of words where
+possible. If that would leave too little of them, each row is written as a block of lines instead.
+Without a width nothing is folded, so that the output of a pipe can be searched.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+GAP = "  "
+NARROWEST = 14
+"""A column is not folded below this width."""
+LONGEST_WORD = 26
+"""Words up to this length stay whole: a time has 24 characters."""
+MOST_LINES = 12
+"""A cell that would take more lines than this makes the table a list of blocks."""
+MARKS = ",;/.:=>-_"
+"""Characters after which a long word may be folded."""
+
+
+def table_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> tuple[str, list[str]]:
+    """The head of a table and its lines; the head is empty if the rows became blocks."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    natural = [max(map(cells_wide, column)) for column in zip(columns, *cells, strict=True)]
+    room = None if width is None else width - len(GAP) * (len(columns) - 1)
+    if room is None or sum(natural) <= room:
+        return _line(columns, natural), [_line(row, natural) for row in cells]
+    assert width is not None
+    words = [_longest_word(column) for column in zip(columns, *cells, strict=True)]
+    widths = _narrowed(natural, words, room)
+    if widths is None:
+        return "", list(_blocks(columns, cells, width))
+    folded = [[folded_text(cell, widths[at]) for at, cell in enumerate(row)] for row in cells]
+    if any(len(cell) > MOST_LINES for row in folded for cell in row):
+        return "", list(_blocks(columns, cells, width))
+    lines = []
+    for row in folded:
+        height = max(map(len, row))
+        padded = [[*cell, *[""] * (height - len(cell))] for cell in row]
+        lines += [_line(part, widths) for part in zip(*padded, strict=True)]
+    return _line(columns, widths), lines
+
+
+def text_lines(text: str, width: int | None, indent: str = "") -> list[str]:
+    """The lines of a paragraph; all but the first are indented."""
+    if width is None or cells_wide(text) <= width:
+        return [text]
+    first, *_ = folded_text(text, width)
+    rest = text[len(first) :].lstrip(" ")
+    if not rest:
+        return [first]
+    return [first, *(f"{indent}{line}" for line in folded_text(rest, width - len(indent)))]
+
+
+def folded_text(text: str, width: int) -> list[str]:
+    """Fold text at spaces, or else after punctuation, or else anywhere."""
+    lines = []
+    left = text
+    while cells_wide(left) > width:
+        end = _fits(left, width)
+        # The space itself may stand at the fold.
+        space = left.rfind(" ", 0, end + 1)
+        mark = max(left.rfind(mark, 0, end) for mark in MARKS) + 1
+        if space > 0:
+            lines.append(left[:space].rstrip(" "))
+            left = left[space + 1 :]
+        else:
+            cut = mark if mark > width // 3 else end
+            lines.append(left[:cut])
+            left = left[cut:]
+    return [*lines, left]
+
+
+def printable(text: str) -> str:
+    """Text without control characters: a newline in a key must not break its row."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def cells_wide(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (
+        cell + " " * (wide - cells_wide(cell)) for cell, wide in zip(cells, widths, strict=True)
+    )
+    return GAP.join(padded).rstrip(" ")
+
+
+def _blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    margin = max(map(cells_wide, columns)) + len(GAP)
+    for number, row in enumerate(rows):
+        if number:
+            yield ""
+        for name, cell in zip(columns, row, strict=True):
+            if cell:
+                first = name + " " * (margin - cells_wide(name))
+                for line in folded_text(cell, max(width - margin, NARROWEST)):
+                    yield f"{first}{line}".rstrip(" ")
+                    first = " " * margin
+
+
+def _narrowed(natural: Sequence[int], words: Sequence[int], room: int) -> list[int] | None:
+    """Widths that fit: the widest columns are narrowed to one common width; None if too narrow."""
+    least = [
+        min(wide, max(min(word, LONGEST_WORD), NARROWEST))
+        for wide, word in zip(natural, words, strict=True)
+    ]
+    if sum(least) > room:
+        return None
+    # The largest limit under which all columns fit.
+    low, high = 0, max(natural)
+    while low < high:
+        limit = (low + high + 1) // 2
+        if sum(_limited(least, natural, limit)) <= room:
+            low = limit
+        else:
+            high = limit - 1
+    return _limited(least, natural, low)
+
+
+def _limited(least: Sequence[int], natural: Sequence[int], limit: int) -> list[int]:
+    return [max(each, min(wide, limit)) for each, wide in zip(least, natural, strict=True)]
+
+
+def _longest_word(cells: Sequence[str]) -> int:
+    return max(max(map(cells_wide, cell.split(" "))) for cell in cells)
+
+
+def _fits(text: str, width: int) -> int:
+    """How many characters of a text fit into a width; at least one."""
+    if text.isascii():
+        return width
+    taken = 0
+    for number, char in enumerate(text):
+        taken += cells_wide(char)
+        if taken > width:
+            return max(number, 1)
+    return len(text)

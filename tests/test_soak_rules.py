@@ -1,0 +1,166 @@
+"""What the soak decides without running: its schedule, its rule for flat figures, its model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from benchmarks.line_plots import Curve, line_charts
+from benchmarks.soak.flatness import Limit, Series, judge
+from benchmarks.soak.model import Model
+from benchmarks.soak.releases import weight
+from benchmarks.soak.schedule import CALM_QUARTER, Incident, plan
+
+HOURS = 7200.0
+LIMIT = Limit(1.1, 5.0)
+
+
+def quarter_of(incident: Incident, seconds: float = HOURS) -> int:
+    return int(4 * incident.at_seconds / seconds)
+
+
+def test_a_seed_gives_the_same_incidents_and_another_seed_gives_others() -> None:
+    assert plan(HOURS, 1) == plan(HOURS, 1)
+    assert plan(HOURS, 1) != plan(HOURS, 2)
+
+
+def test_incidents_are_in_order_and_within_their_quarter() -> None:
+    found = plan(HOURS, 3)
+    assert found == sorted(found, key=lambda each: each.at_seconds)
+    assert [each.expires_seconds for each in found] == [
+        HOURS / 4 * (quarter_of(each) + 1) for each in found
+    ]
+
+
+def test_two_hours_have_every_kind_of_incident() -> None:
+    assert {each.kind for each in plan(HOURS, 4)} == {
+        "worker",
+        "executor",
+        "driver",
+        "driver's JVM",
+        "broker",
+        "broker pause",
+        "partition",
+        "clock",
+        "upgrade",
+    }
+
+
+@pytest.mark.parametrize("seconds", [240.0, 600.0, HOURS])
+def test_the_quarters_that_are_compared_suffer_the_same(seconds: float) -> None:
+    kinds = [Counter[str]() for _ in range(4)]
+    for each in plan(seconds, 5):
+        kinds[quarter_of(each, seconds)][each.kind] += 1
+    assert kinds[1] == kinds[3]
+
+
+def test_the_third_quarter_replaces_no_process() -> None:
+    calm = {each.kind for each in plan(HOURS, 6) if quarter_of(each) == CALM_QUARTER}
+    assert calm <= {"broker", "broker pause", "clock", "partition"}
+    assert calm
+
+
+def test_the_clock_of_the_third_quarter_does_not_make_spark_replace_executors() -> None:
+    calm = [each for seed in range(50) for each in plan(HOURS, seed) if quarter_of(each) == 2]
+    assert max(each.step_seconds for each in calm) < 60
+
+
+def test_only_the_clock_steps() -> None:
+    assert all((each.step_seconds != 0) == (each.kind == "clock") for each in plan(HOURS, 7))
+
+
+def series(value: float = 100.0, per_second: float = 0.0, noise: float = 0.0) -> Series:
+    rng = Random(1)
+    return [(at, value + at * per_second + rng.uniform(-noise, noise)) for at in range(0, 400, 2)]
+
+
+def test_a_figure_with_noise_and_peaks_is_flat() -> None:
+    noisy = [(at, v * (9 if at % 50 == 0 else 1)) for at, v in series(noise=10)]
+    assert judge(noisy, 400, LIMIT).reasons == ()
+
+
+def test_a_figure_that_falls_is_flat() -> None:
+    assert judge(series(value=500, per_second=-1), 400, LIMIT).flat
+
+
+def test_a_leak_shows_in_level_and_slope() -> None:
+    verdict = judge(series(per_second=0.2), 400, LIMIT)
+    assert verdict.rise == pytest.approx(20)
+    assert len(verdict.reasons) == 2
+
+
+def test_a_leak_that_restarts_hide_shows_in_the_slope_of_the_third_quarter() -> None:
+    saw = [(at, 100 + (0.5 * (at - 200) if 200 <= at < 300 else 0)) for at in range(0, 400, 2)]
+    (reason,) = judge(saw, 400, LIMIT).reasons
+    assert "third quarter" in reason
+
+
+def test_a_step_between_the_compared_quarters_shows_in_the_level() -> None:
+    stepped = [(at, 100.0 if at < 300 else 130.0) for at in range(0, 400, 2)]
+    (reason,) = judge(stepped, 400, LIMIT).reasons
+    assert "last quarter" in reason
+
+
+def test_a_quarter_without_samples_is_not_flat() -> None:
+    assert judge([(at, 1.0) for at in range(200)], 400, LIMIT).reasons == (
+        "a quarter has no samples from a time in which nothing went wrong",
+    )
+
+
+def rows(*numbers: int, key: int = 7, total: int = 0, release: int = 0, handled: int = 0) -> Model:
+    """The model after these rows of one key were written in this order."""
+    model = Model()
+    _write(model, numbers, key, total, release, handled)
+    return model
+
+
+def _write(
+    model: Model, numbers: tuple[int, ...], key: int, total: int, release: int, handled: int
+) -> None:
+    for n in numbers:
+        total, handled = total + n + weight(release), handled + 1
+        count = handled if release else None
+        model.add("here", [[key], [total], [n], [release], [count]])
+
+
+def test_the_model_accepts_rows_in_any_order_whose_totals_follow_each_other() -> None:
+    model = rows(2, 0, 1)
+    assert (model.faults, model.rows, model.complete) == ([], 3, 3)
+
+
+def test_the_model_sees_a_row_that_is_there_twice() -> None:
+    assert rows(0, 1, 1).faults == ["here: row 1 is there twice"]
+
+
+def test_the_model_sees_a_total_that_was_computed_from_old_state() -> None:
+    model = rows(0, 1)
+    model.add("later", [[7], [1 + 2 + 3 + 4], [2], [0], [None]])
+    assert model.faults == ["later: row 2 of key 7 has the total 10, not 6"]
+
+
+def test_the_model_sees_which_row_is_missing() -> None:
+    assert rows(0, 1, 3).complete == 2
+
+
+def test_the_model_knows_what_each_release_adds() -> None:
+    model = rows(0)
+    _write(model, (1, 2), key=7, total=weight(0), release=1, handled=1)
+    assert model.faults == []
+    assert model.totals == {7: 0 + weight(0) + 1 + weight(1) + 2 + weight(1)}
+
+
+def test_the_model_sees_a_state_variable_that_was_lost() -> None:
+    model = rows(0, 1, release=1)
+    total = model.totals[7] + 2 + weight(1)
+    model.add("later", [[7], [total], [2], [1], [1]])
+    assert model.faults == ["later: row 2 of key 7 is number 1, not 3"]
+
+
+def test_a_line_chart_has_a_panel_for_each_curve() -> None:
+    curves = [Curve("memory <driver>", "MiB", ((0, 5.0), (30, 10.0))), Curve("none", "files", ())]
+    svg = line_charts("Over the run", "min", curves, 60, marks=(1.0, 2.0, 30.0))
+    assert svg.count('class="mark"') == 3
+    assert svg.count("<polyline") == 2
+    assert "memory &lt;driver&gt;" in svg
+    assert "10 MiB" in svg

@@ -1,0 +1,39 @@
+"""Plans, summed up by directory."""
+
+from __future__ import annotations
+
+from epochal.cli.printing.plan_text import directory_rows, file_rows
+from epochal.tools.edit.edit_plan import Change, Stamp
+
+
+def deleted(path: str, size: int, why: str, root: str = "") -> Change:
+    return Change(path, Stamp(size, 0), None, why, root)
+
+
+CHANGES = [
+    deleted("state/0/0/7.delta", 100, "delta of version 7"),
+    deleted("state/0/0/8.delta", 100, "delta of version 8"),
+    deleted("state/0/0/8.snapshot", 300, "snapshot of version 8"),
+    deleted("state/0/1/8.delta", 100, "delta of version 8"),
+    deleted("state/1/0/left/8.delta", 50, "delta of version 8"),
+    deleted("offsets/7", 10, "batch after 6"),
+    Change("metadata", None, b"12345", "new id {braces}"),
+    deleted("part-0.parquet", 2048, "written after batch 6", "sink"),
+]
+
+
+def test_files_of_one_directory_and_partitions_of_one_operator_share_a_row() -> None:
+    assert directory_rows(CHANGES) == [
+        ("delete", "state/0/*", "4", "600 B", "delta of version 7 to 8, snapshot of version 8"),
+        ("delete", "state/1/0/left", "1", "50 B", "delta of version 8"),
+        ("delete", "offsets", "1", "10 B", "batch after 6"),
+        ("create", ".", "1", "5 B", "new id {braces}"),
+        ("delete", "sink:.", "1", "2.0 KiB", "written after batch 6"),
+    ]
+
+
+def test_verbose_names_every_file() -> None:
+    rows = file_rows(CHANGES)
+    assert len(rows) == len(CHANGES)
+    assert rows[0] == ("delete", "state/0/0/7.delta", "100 B", "delta of version 7")
+    assert rows[-1] == ("delete", "sink:part-0.parquet", "2.0 KiB", "written after batch 6")

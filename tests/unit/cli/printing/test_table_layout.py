@@ -1,0 +1,87 @@
+"""Tables and text that fit a terminal."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from epochal.cli.printing.table_layout import (
+    cells_wide,
+    folded_text,
+    table_lines,
+    text_lines,
+)
+
+TIME = "2026-11-15T22:40:13.224Z"
+
+
+def test_a_table_that_fits_is_only_aligned() -> None:
+    head, lines = table_lines(("a", "long name"), [("1", "x"), ("222", "y")], 20)
+    assert (head, lines) == ("a    long name", ["1    x", "222  y"])
+
+
+def test_without_a_width_nothing_is_folded() -> None:
+    long = "x" * 300
+    assert table_lines(("a",), [(long,)]) == ("a", [long])
+
+
+def test_the_widest_column_is_folded_at_words() -> None:
+    head, lines = table_lines(("batch", "change"), [("1", "offset 5 to 7, watermark later")], 24)
+    assert head == "batch  change"
+    assert lines == ["1      offset 5 to 7,", "       watermark later"]
+
+
+def test_times_stay_whole_while_other_columns_give_way() -> None:
+    rows = [(TIME, TIME, "a word and another word and one more word")]
+    _, lines = table_lines(("from", "to", "what"), rows, 72)
+    assert lines[0].startswith(f"{TIME}  {TIME}  a word")
+    assert len(lines) == 3
+
+
+def test_a_table_that_cannot_fit_becomes_blocks() -> None:
+    rows = [(TIME, TIME, "one"), (TIME, TIME, "two")]
+    head, lines = table_lines(("from", "to", "what"), rows, 30)
+    assert head == ""
+    assert lines[:4] == [f"from  {TIME}", f"to    {TIME}", "what  one", ""]
+
+
+def test_a_control_character_breaks_no_row() -> None:
+    _, lines = table_lines(("key", "n"), [("a\nb\x1b[31m", "1")])
+    assert lines == ["a\\nb\\x1b[31m  1"]
+
+
+def test_wide_characters_take_two_columns() -> None:
+    _, lines = table_lines(("key", "n"), [("日本", "1"), ("abcd", "2")])
+    assert lines == ["日本  1", "abcd  2"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_line_is_wider_than_the_terminal_and_no_text_is_lost(seed: int) -> None:
+    chance = random.Random(seed)
+    alphabet = "ab,/. é日" if seed % 2 else "ab "
+
+    def cell() -> str:
+        return "".join(chance.choices(alphabet, k=chance.randrange(60))).strip()
+
+    names = [f"c{n}" for n in range(chance.randrange(1, 6))]
+    rows = [[cell() for _ in names] for _ in range(chance.randrange(1, 5))]
+    width = chance.randrange(40, 120)
+    head, lines = table_lines(names, rows, width)
+    assert all(cells_wide(line) <= width for line in (head, *lines))
+    kept = sorted("".join("".join(row) for row in rows).replace(" ", ""))
+    shown = sorted("".join(lines).replace(" ", ""))
+    labels = sorted(
+        "" if head else "".join(n * sum(bool(r[i]) for r in rows) for i, n in enumerate(names))
+    )
+    assert shown == sorted([*kept, *labels])
+
+
+def test_a_long_word_is_folded_after_punctuation() -> None:
+    assert folded_text("/data/input/events/000.json", 20) == ["/data/input/events/", "000.json"]
+    assert folded_text("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
+
+
+def test_a_paragraph_is_indented_from_its_second_line_on() -> None:
+    assert text_lines("note: one two three", 12, "  ") == ["note: one", "  two three"]
+    assert text_lines("note: one two three", None, "  ") == ["note: one two three"]
