@@ -9,7 +9,7 @@ from tests.golden.planted import Fault
 
 from epochal.cli.main import main
 from epochal.files.local import LocalFiles
-from epochal.tools.verify import remedy_commands
+from epochal.tools.verify import remedies
 from epochal.tools.verify.depth import Depth
 from epochal.tools.verify.findings import Finding
 from epochal.tools.verify.verify import verify
@@ -29,7 +29,7 @@ def findings_of(place: Unpacked, *, with_sink: bool) -> tuple[Finding, ...]:
 
 
 def commands_in(remedy: str) -> list[list[str]]:
-    return [words[1:] for words in remedy_commands.commands_in(remedy)]
+    return [words[1:] for words in remedies.commands_in(remedy)]
 
 
 def obey(command: list[str], place: Unpacked) -> int:

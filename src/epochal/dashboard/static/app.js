@@ -175,6 +175,7 @@ document.addEventListener("keydown", (event) => {
 $("timeline").addEventListener("keydown", (event) => {
   const by = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
   if (by) { event.preventDefault(); stepEpoch(by); }
+  else if (event.key === "Escape") { pinned = false; draw(); }
 });
 $("theme").addEventListener("click", nextTheme);
 $("keys").addEventListener("click", () => $("help").showModal());

@@ -111,7 +111,10 @@ export function lines(box, series, options = {}) {
 
 // The newest epochs, one row each, divided into their phases.
 export function timeline(box, epochs, chosen, choose) {
-  const shown = epochs.slice(box.clientWidth < 500 ? -12 : -20);
+  // The newest, or those around a chosen one that is older.
+  const size = box.clientWidth < 500 ? 12 : 20, at = epochs.findIndex((each) => each.epoch === chosen);
+  const last = at >= 0 && at < epochs.length - size ? Math.min(epochs.length, Math.max(size, at + size / 2)) : epochs.length;
+  const begin = Math.max(0, last - size), shown = epochs.slice(begin, last);
   if (!shown.length) {
     box.replaceChildren(el("p", { class: "empty" }, "No epochs yet."));
     for (const name of ["role", "tabindex", "aria-activedescendant"]) box.removeAttribute(name);
@@ -129,8 +132,7 @@ export function timeline(box, epochs, chosen, choose) {
     drawn.append(svg("text", { x: x(step), y: height - 5, "text-anchor": "middle" }, UNITS.time.text(step)));
   }
   shown.forEach((epoch, index) => {
-    const before = epochs.at(index - shown.length - 1);
-    const again = before !== undefined && index + epochs.length > shown.length && epoch.attempt > before.attempt;
+    const again = begin + index > 0 && epoch.attempt > epochs[begin + index - 1].attempt;
     const group = svg("g", { class: "row", role: "option", id: `epoch-${epoch.epoch}`, "data-epoch": epoch.epoch,
       "aria-selected": String(epoch.epoch === chosen) });
     group.append(svg("rect", { class: "back", x: 0, y: index * row, width, height: row, rx: 3 }));

@@ -30,7 +30,9 @@ export function drawHealth(health, query) {
   if ($("findings").drawn === drawn) return; // a button that has the focus must not be replaced
   $("findings").drawn = drawn;
   const notes = health.findings.filter((each) => each.severity === "info");
+  const mends = health.findings.some((each) => each.commands.length && each.severity !== "info");
   $("findings").replaceChildren(...groups(health.findings.filter((each) => each.severity !== "info")),
+    mends ? el("p", { class: "hint" }, "Stop the query before you run a command. Without --execute, it only shows its plan; ", el("code", {}, "epochal checkpoint undo"), " takes a change back.") : "",
     notes.length ? el("details", {}, el("summary", {}, plural(notes.length, "note")), ...groups(notes)) : "", health.count > health.findings.length ? el("p", { class: "hint" }, `${health.count - health.findings.length} more findings are not shown.`) : "");
 }
 
@@ -44,8 +46,7 @@ function groups(findings) {
   return [...found.values()].map((each) => el("article", { class: "finding", "data-commands": each[0].commands.length, "data-severity": each[0].severity },
     el("ul", {}, ...each.map((one) => el("li", {}, el("p", {}, chip(one.severity), " ", el("b", {}, one.code), " ", el("code", { class: "path" }, one.path)), el("p", {}, capital(one.message)), each.every((other) => other.remedy === each[0].remedy) ? null : el("p", { class: "remedy" }, ...prose(one.remedy))))),
     each.every((other) => other.remedy === each[0].remedy) ? el("p", { class: "remedy" }, ...prose(each[0].remedy)) : null,
-    ...each[0].commands.map(command),
-    each[0].commands.length ? el("p", { class: "hint" }, "Stop the query first. Without --execute, the command only shows what it would do; ", el("code", {}, "epochal checkpoint undo"), " takes it back.") : null));
+    ...each[0].commands.map(command)));
 }
 
 // One row per source, and one per Kafka partition below it.

@@ -14,6 +14,8 @@ are there and undamaged. So this module needs all findings before it can word on
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -71,6 +73,29 @@ _REPARTITION = (
 )
 _OLD = f"{NOTHING}: a restart does not need this file. Only a rewind to a version that does fails."
 _BACKUP = "restore the files from a backup, or start over with an empty checkpoint directory"
+
+
+_COMMAND = re.compile(r"`(epochal [^`]+)`")
+_UNKNOWN = "N"
+"""Stands for a number in the remedies of the table, where the checkpoint does not give one."""
+
+
+def commands_in(remedy: str) -> list[list[str]]:
+    """The words of each command that a remedy names, with its placeholders."""
+    return [found.split() for found in _COMMAND.findall(remedy)]
+
+
+def commands_to_run(remedy: str, checkpoint: str) -> list[str]:
+    """The commands of a remedy for this checkpoint, as lines that a shell runs.
+
+    Commands that edit only show their plan unless they have `--execute`, so it is added. `OUTPUT`
+    stays: only the user knows where the query writes to. A command with an open number is left out.
+    """
+    return [
+        shlex.join([*(checkpoint if word == "CHECKPOINT" else word for word in words), "--execute"])
+        for words in commands_in(remedy)
+        if _UNKNOWN not in words
+    ]
 
 
 def with_exact_remedies(

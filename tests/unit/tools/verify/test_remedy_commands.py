@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from epochal.cli.main import app
 from epochal.tools.verify.findings import RULES
-from epochal.tools.verify.remedy_commands import commands_in, commands_to_run
+from epochal.tools.verify.remedies import commands_in, commands_to_run
 
 
 def test_a_command_names_the_checkpoint_and_is_executed() -> None:
