@@ -127,6 +127,7 @@ class PageRun:
         wanted = self._kafka_checkpoint() if self._is_about_kafka(words) else self._home / "sound"
         stands_for = {
             "CHECKPOINT": str(wanted),
+            "CHECKPOINT/offsets": str(wanted / "offsets"),
             "OUTPUT": str(self._home / "output"),
             "COPY": str(self._home / "copy"),
             "41": str(self._world.newest - 2),

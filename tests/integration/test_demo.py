@@ -38,6 +38,23 @@ def test_the_demo_balances_through_a_kill(table: str, tmp_path: Path) -> None:
     assert list(verify(LocalFiles(home / "checkpoint")).findings) == []
 
 
+def test_the_story_has_no_warnings_and_its_commands_work(tmp_path: Path) -> None:
+    home = tmp_path / "my orders"
+    command = [sys.executable, "-m", "epochal", "demo", "--seconds", "5", "--rate", "200"]
+    run = subprocess.run([*command, "--directory", str(home)], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout + run.stderr[-4000:]
+    assert "WARN" not in run.stdout
+    assert "WARN" in (home / "demo.log").read_text()
+    assert " 0 customers" not in run.stdout
+    lines = run.stdout.splitlines()
+    tried = [line.strip() for line in lines[lines.index("Try next:") + 1 :]]
+    assert len(tried) == 3
+    for line in tried:
+        done = subprocess.run(line, shell=True, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), line
+    assert "customer-" in done.stdout
+
+
 @pytest.mark.long
 def test_the_demo_balances_on_kafka_too() -> None:
     found = outcome("--kafka", "--seconds", "10")["balance"]

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from epochal.checkpoint import FileSinkLog
+from epochal.files import local_path
 
 
 class Output(Protocol):
@@ -35,7 +36,7 @@ class ParquetOutput:
 
     def files(self) -> list[str]:
         log = FileSinkLog(f"{self._path}/_spark_metadata", read_only=True)
-        return [each.path.removeprefix("file://") for each in log.all_files()]
+        return [local_path(each.path) for each in log.all_files()]
 
     def read(self, spark: Any, columns: list[str]) -> pa.Table:
         table: pa.Table = spark.read.parquet(self._path).select(*columns).toArrow()
@@ -54,7 +55,7 @@ class DeltaOutput:
 
         if not DeltaTable.is_deltatable(self._path):
             return []
-        return [each.removeprefix("file://") for each in DeltaTable(self._path).file_uris()]
+        return [local_path(each) for each in DeltaTable(self._path).file_uris()]
 
     def read(self, spark: Any, columns: list[str]) -> pa.Table:
         # Read without deltalake: its own reader now and then aborts the process at its end.

@@ -41,6 +41,16 @@ class Figures:
     def backlog(self) -> int:
         return max(0, self.sent - self.committed)
 
+    @property
+    def are_known(self) -> bool:
+        """Whether rows are committed and the query has reported; before that all are zero."""
+        return self.committed > 0 and self.customers > 0
+
+    @property
+    def latency(self) -> str:
+        p50, p99 = self.latency_ms
+        return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms" if p99 else "not measured yet"
+
 
 class View(Protocol):
     """What the demo shows while it runs."""
@@ -89,7 +99,7 @@ class Lines:
 
     def show(self, figures: Figures) -> None:
         now = (int(figures.seconds / SECONDS_BETWEEN_LINES), figures.note)
-        if figures.committed and now != self._shown:
+        if figures.are_known and now != self._shown:
             self._shown = now
             _print(line(figures))
 
@@ -109,7 +119,7 @@ class Screen:
         self._steps.append((what, 0.0))
 
     def show(self, figures: Figures) -> None:
-        if figures.committed:
+        if figures.are_known:
             if self._figures is None:
                 self.end()
             self._figures = figures
@@ -141,10 +151,9 @@ class Screen:
 
 def line(figures: Figures) -> str:
     """All figures in one line."""
-    p50, p99 = figures.latency_ms
     return (
-        f"{figures.seconds:4.0f} s  {figures.rate:6,.0f} rows/s  row p50 {p50:.1f} p99 {p99:.1f} "
-        f"ms  epoch {figures.epoch} (+{figures.epoch_ms:.0f} ms)  {figures.customers} customers  "
+        f"{figures.seconds:4.0f} s  {figures.rate:6,.0f} rows/s  latency {figures.latency}  "
+        f"epoch {figures.epoch} (+{figures.epoch_ms:.0f} ms)  {figures.customers} customers  "
         f"backlog {figures.backlog:,}  {figures.note}"
     ).rstrip()
 
@@ -154,7 +163,6 @@ def _table(figures: Figures) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    p50, p99 = figures.latency_ms
     share = figures.committed / max(figures.sent, 1)
     committed = f"{figures.committed:,} ({share:.0%}), {figures.rate:,.0f} per second"
     table = Table(
@@ -173,7 +181,7 @@ def _table(figures: Figures) -> RenderableType:
         ("sent", f"{figures.sent:,} orders", ""),
         ("committed", committed, "green"),
         ("waiting", f"{figures.backlog:,}", "yellow" if figures.backlog > figures.rate else ""),
-        ("row latency", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms", ""),
+        ("row latency", figures.latency, ""),
         ("epoch", f"{figures.epoch}, committed {figures.epoch_ms:.0f} ms after its end", ""),
         ("state", f"{figures.customers} customers", ""),
         ("restarts", str(figures.attempt), ""),

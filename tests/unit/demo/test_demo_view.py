@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import re
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
-from epochal.demo.demo_view import Figures, line, live_view
+from epochal.demo.demo_view import Figures, Screen, line, live_view
 
 FIGURES = Figures(3.0, 500, 450, 99.6, (1.5, 20.25), 7, 12.0, 40, 0)
 
 
 def test_a_line_contains_all_figures() -> None:
     assert line(FIGURES) == (
-        "   3 s     100 rows/s  row p50 1.5 p99 20.2 ms  epoch 7 (+12 ms)  40 customers  backlog 50"
+        "   3 s     100 rows/s  latency p50 1.5 ms, p99 20.2 ms  epoch 7 (+12 ms)  40 customers  "
+        "backlog 50"
     )
 
 
@@ -39,3 +43,41 @@ def test_quiet_mode_prints_no_figures(capsys: pytest.CaptureFixture[str]) -> Non
         view.doing("Starting")
         view.show(FIGURES)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("missing", [{"committed": 0}, {"customers": 0}])
+def test_no_figures_are_shown_while_they_are_zero(
+    missing: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with live_view() as view:
+        view.doing("Starting the query")
+        view.show(replace(FIGURES, **missing))  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "Starting the query ...\n"
+
+
+def test_the_screen_says_what_it_does_until_there_are_figures() -> None:
+    screen = Screen()
+    screen.doing("Starting Spark")
+    screen.doing("Starting the query")
+    screen.show(replace(FIGURES, committed=0))
+    shown = rendered(screen)
+    assert re.search(r"✓ Starting Spark +[\d.]+ s", shown)
+    assert re.search(r". Starting the query +\d+ s", shown)
+    assert "rows" not in shown
+    screen.show(FIGURES)
+    shown = rendered(screen)
+    assert "✓ Starting the query" in shown
+    assert re.search(r"committed +│ 450 \(90%\), 100 per second", shown)
+    assert "not measured yet" in rendered_with(screen, replace(FIGURES, latency_ms=(0.0, 0.0)))
+
+
+def rendered(screen: Screen) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as captured:
+        console.print(screen.render())
+    return captured.get()
+
+
+def rendered_with(screen: Screen, figures: Figures) -> str:
+    screen.show(figures)
+    return rendered(screen)

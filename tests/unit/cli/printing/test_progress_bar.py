@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import threading
-import time
 
 import pytest
+from tests.waiting import eventually
 
 from epochal.cli.printing import progress_bar
 from epochal.cli.printing.progress_bar import progress, rate_text
@@ -50,12 +50,14 @@ def test_shows_only_the_time_while_the_amount_is_unknown(
 ) -> None:
     pretend_terminal(monkeypatch)
     shown = ""
+
+    def read() -> str:
+        nonlocal shown
+        shown += plain(capsys.readouterr().err)
+        return shown
+
     with progress("asking the brokers"):
-        for _ in range(600):
-            shown += plain(capsys.readouterr().err)
-            if "asking the brokers" in shown:
-                break
-            time.sleep(0.05)
+        eventually(lambda: "asking the brokers" in read(), "the bar")
     assert "asking the brokers" in shown
     assert "/s" not in shown
     assert "left" not in shown
@@ -73,10 +75,12 @@ def test_work_that_forks_gets_no_thread(monkeypatch: pytest.MonkeyPatch) -> None
 def test_is_silent_if_stderr_is_not_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress_bar, "PROGRESS_AFTER_SECONDS", 0.0)
-    with progress("reading") as advance:
+    monkeypatch.setattr(progress_bar, "PROGRESS_AFTER_SECONDS", -1.0)
+    made: list[str] = []
+    monkeypatch.setattr(progress_bar, "_rich_bar", lambda unit, **_: made.append(unit))
+    with progress("reading", forks=True) as advance:
         advance(1, 2)
-    assert capsys.readouterr() == ("", "")
+    assert (made, *capsys.readouterr()) == ([], "", "")
 
 
 def test_is_silent_beside_rows_on_the_same_terminal(
