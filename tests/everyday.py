@@ -63,7 +63,6 @@ FULL: dict[str, str] = {
     r"frames/test_write_stream\.py.*(available_now|a_table_is|writer_of_rows)": "more sinks",
     r"unit/state/disk/test_memory_bound\.py": "two million keys take a minute",
     r"unit/cli/test_terminal\.py.*terminal\[(80|140)\]": "more widths",
-    r"integration/test_demo\.py.*story": "the demo once more; its result is tested daily",
     r"frames/test_state_on_disk\.py.*\[(?!inner join with time bounds-)": "more operators, kills",
     r"fault/test_continuous_kills\.py.*\[disk": "state on disk; operators run on it in unit tests",
     r"fault/test_postgres_kills\.py.*\[driver": "a driver that starts again",

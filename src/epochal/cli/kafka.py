@@ -14,6 +14,7 @@ import typer
 
 from epochal.cli.arguments import BootstrapServers, ClientConfig, Host, Json, parse_pairs
 from epochal.cli.groups import LazyGroup, group_app
+from epochal.cli.interruption import says_when_interrupted
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 from epochal.wording import counted, time_text
@@ -111,7 +112,12 @@ def commit(
         allow_backwards=allow_backwards,
         as_json=as_json,
     )
-    raise typer.Exit(follow_commits(job, poll_seconds) if follow else commit_once(job))
+    left = (
+        "Interrupted. The group may have been moved already; `epochal kafka lag` shows where it is."
+    )
+    with says_when_interrupted(lambda: left):
+        status = follow_commits(job, poll_seconds) if follow else commit_once(job)
+    raise typer.Exit(status)
 
 
 @commands.command()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epochal.cli.arguments import Conf, Json, parse_pairs
-from epochal.cli.printing.output import print_json, print_line
+from epochal.cli.printing.output import print_json, print_line, print_text
 from epochal.errors import EpochalError, OptionError
 
 if TYPE_CHECKING:
@@ -168,15 +168,15 @@ _VERDICTS = {
 def _print(report: Report) -> None:
     for each in report.differences:
         print_line(f"{_VERDICTS[type(each.verdict).__name__]}: {each.subject}")
-        print_line(f"  checkpoint: {each.was}")
-        print_line(f"  query:      {each.wants}")
-        print_line(f"  {each.verdict.why}.")
+        print_text(f"  checkpoint: {each.was}", " " * 14)
+        print_text(f"  query:      {each.wants}", " " * 14)
+        print_text(f"  {each.verdict.why}.")
         if command := getattr(each.verdict, "command", None):
             print_line(f"  {'To change that, run' if each.outcome == 0 else 'Run'}: {command}")
         if each.is_silent:
-            print_line(f"  {report.engine} would start the query without a word about this.")
+            print_text(f"  {report.engine} would start the query without a word about this.")
         elif each.refusal:
-            print_line(f"  {report.engine} would refuse to start: {each.refusal}")
+            print_text(f"  {report.engine} would refuse to start: {each.refusal}")
     outcomes = (
         "The query can continue.",
         "The query needs an action first.",
@@ -184,4 +184,4 @@ def _print(report: Report) -> None:
     )
     print_line(outcomes[report.outcome])
     if report.not_compared:
-        print_line(f"A checkpoint does not record: {'; '.join(report.not_compared)}.")
+        print_text(f"A checkpoint does not record: {'; '.join(report.not_compared)}.")
