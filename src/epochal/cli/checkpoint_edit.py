@@ -380,8 +380,13 @@ def undo_command(
         _list_edits(journal, as_json=flags.as_json)
     elif prune:
         if flags.execute and journal.prunable():
-            edits = counted(len(journal.prunable()), "edit")
-            confirm(f"Forget {edits}? Then `epochal checkpoint undo` cannot revert them.", flags)
+            count = len(journal.prunable())
+            them = "it" if count == 1 else "them"
+            confirm(
+                f"Forget {counted(count, 'edit')}? `epochal checkpoint undo` will not find {them} "
+                f"again.",
+                flags,
+            )
         pruned = (
             prune_edits(files, replace(flags, settle_seconds=0, even_if_busy=True).conditions())
             if flags.execute

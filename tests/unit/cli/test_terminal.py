@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from fcntl import ioctl
 from pathlib import Path
+from select import select
 from termios import TIOCSWINSZ
 from typing import Any
 
@@ -23,6 +24,7 @@ from typer.core import TyperGroup
 from epochal.cli.main import app, main
 from epochal.cli.printing.table_layout import cells_wide
 
+CTRL_C = "\x03"
 PROGRAM = [sys.executable, "-m", "epochal"]
 
 
@@ -42,13 +44,22 @@ def on_terminal(columns: int, *arguments: object, answer: str = "") -> tuple[int
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         os.execv(sys.executable, [*PROGRAM, *map(str, arguments)])
     ioctl(terminal, TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    parts = []
+    parts: list[bytes] = []
+    answered = False
     try:
-        while part := os.read(terminal, 1 << 16):
-            parts.append(part)
-            if answer and b"[y/N]" in b"".join(parts):
+        while True:
+            # Python can miss a Ctrl-C that comes just as it begins to wait for a line. A person
+            # would press it again.
+            if not select([terminal], [], [], 2.0)[0] and answered and answer == CTRL_C:
                 os.write(terminal, answer.encode())
-                answer = ""
+                continue
+            part = os.read(terminal, 1 << 16)
+            if not part:
+                break
+            parts.append(part)
+            if answer and not answered and b"[y/N]" in b"".join(parts):
+                os.write(terminal, answer.encode())
+                answered = True
     except OSError:  # how Linux reports the end
         pass
     os.close(terminal)
@@ -89,9 +100,9 @@ def test_what_no_undo_takes_back_is_asked_for_on_a_terminal(checkpoint: Path) ->
     prune = ("checkpoint", "undo", checkpoint, "--prune", "--execute")
     status, shown = on_terminal(100, *prune, answer="n\n")
     assert status == 1
-    assert "Forget 1 edit? Then `epochal checkpoint undo` cannot revert them. [y/N]" in shown
+    assert "Forget 1 edit? `epochal checkpoint undo` will not find it again. [y/N]" in shown
     assert "Nothing was changed." in shown
-    status, shown = on_terminal(100, *prune, answer="\x03")
+    status, shown = on_terminal(100, *prune, answer=CTRL_C)
     assert (status, shown.count("Interrupted. Nothing was changed.")) == (130, 1)
     assert (checkpoint / ".epochal/journal/0001-rewind").exists()
     status, shown = on_terminal(100, *prune, "--yes", answer="not needed")
