@@ -1,4 +1,4 @@
-# make setup | demo | pictures | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | soak | lock | audit | docs | release
+# make setup | demo | pictures | test | test-unit | test-full | coverage | test-long | test-pages | simulate | check | bench | bench-NAME | soak | lock | audit | docs | release
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
@@ -7,7 +7,7 @@ WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
 BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables latency_suite
 
-.PHONY: setup demo pictures test test-unit test-full coverage test-long simulate check bench soak lock audit docs release format clean
+.PHONY: setup demo pictures test test-unit test-full coverage test-long test-pages simulate check bench soak lock audit docs release format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -35,6 +35,10 @@ coverage: setup
 
 test-long: setup
 	$(WITH_JAVA) $(PY) -m pytest --durations=15 -m long
+
+# README and every tutorial as a reader runs them, block by block.
+test-pages: setup
+	$(WITH_JAVA) $(PY) -m pytest --durations=5 -m "not long" tests/integration/test_tutorials.py
 
 simulate: setup
 	$(PY) -m tests.simulation.engine_run --seeds $(SEEDS)

@@ -216,6 +216,7 @@ def test_it_can_be_used_with_the_keyboard(stage: Stage, orders: Page) -> None:
     assert orders.evaluate("document.activeElement.id") == "timeline"
     for _ in range(3):
         orders.press("ArrowLeft")
+    orders.settle()
     orders.wait(
         "document.querySelector('#timeline [aria-selected=true]:not(:last-child)')",
         what="an earlier epoch is chosen",
@@ -254,9 +255,7 @@ def test_it_fits_the_screen_and_everyones_eyes(
         orders.wait(f"document.documentElement.scrollWidth <= {width}", what="nothing sticks out")
         ground = orders.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (int(re.findall(r"\d+", ground)[0]) < 128) == (scheme == "dark")
-        # Charts are drawn anew after the width has changed, before the second frame from now.
-        frame = "requestAnimationFrame"
-        orders.evaluate(f"new Promise((done) => {frame}(() => {frame}(() => done(true))))")
+        orders.settle()  # charts are drawn anew after the width has changed
         assert violations(orders) == []
         orders.screenshot(SCREENSHOTS / f"dashboard-{width}-{scheme}.png")
     finally:

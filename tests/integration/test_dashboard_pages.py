@@ -161,7 +161,7 @@ def test_each_source_has_its_unit_and_the_reason_why_its_lag_is_unknown(page: Pa
     )
     assert len(notes) == 3
     assert all(notes), "each says why"
-    assert page.evaluate("document.querySelectorAll('#input-charts .chart').length") == 2
+    page.wait("document.querySelectorAll('#input-charts .chart').length === 2")
 
 
 def test_the_command_of_a_finding_can_be_copied_and_mends_it(page: Page, checkpoints: Path) -> None:

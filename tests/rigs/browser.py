@@ -126,6 +126,11 @@ class Page:
 
         eventually(holds, failure, seconds, pause=0.05)
 
+    def settle(self) -> None:
+        """Wait until the page has drawn what it knows: until the second frame from now."""
+        frame = "requestAnimationFrame"
+        self.evaluate(f"new Promise((done) => {frame}(() => {frame}(() => done(true))))")
+
     def text(self, selector: str) -> str:
         """The visible text of an element; empty if there is no such element."""
         found: str = self.evaluate(

@@ -23,4 +23,4 @@ def test_a_setting_without_a_name_or_a_value_is_rejected(
     program = tmp_path / "program.py"
     program.write_text("")
     assert main(["run", "--conf", setting, str(program)]) == 2
-    assert "is not of the form LEFT=RIGHT" in capsys.readouterr().err
+    assert "--conf takes KEY=VALUE" in capsys.readouterr().err
