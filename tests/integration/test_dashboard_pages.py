@@ -164,6 +164,25 @@ def test_each_source_has_its_unit_and_the_reason_why_its_lag_is_unknown(page: Pa
     page.wait("document.querySelectorAll('#input-charts .chart').length === 2")
 
 
+def test_an_answer_about_a_query_that_is_no_longer_shown_is_ignored(page: Page) -> None:
+    choose(page, "web/rate")
+    page.evaluate(
+        "(() => { const ask = window.fetch; window.held = [];"
+        " window.release = () => { window.fetch = ask; window.held.forEach((go) => go()); };"
+        " window.fetch = async (at, ...more) => { const found = await ask(at, ...more);"
+        " if (at.includes('/stores')) await new Promise((go) => window.held.push(go));"
+        " return found; }; })()"
+    )
+    choose(page, "web/windowed")
+    page.wait("window.held.length > 0", what="its stores are known")
+    choose(page, "web/join_inner")
+    page.wait("window.held.length > 1")
+    page.evaluate("window.release()")
+    stores = "document.getElementById('state-store').textContent"
+    page.wait(f"{stores}.includes('left-keyToNumValues')", what="the stores of the join")
+    assert page.errors == [], "the stores of one query are not asked of another"
+
+
 def test_the_command_of_a_finding_can_be_copied_and_mends_it(page: Page, checkpoints: Path) -> None:
     choose(page, "fraud/windowed")
     page.wait("document.querySelector('.finding .copy')", what="a command")

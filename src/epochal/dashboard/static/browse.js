@@ -6,13 +6,24 @@ import { table } from "./charts.js";
 const PAGE = 20;
 let key = null, unit = "batch", older = null, page = 0, stateStores = [], timer = null;
 
+// Thrown where an answer is about a query that is no longer shown: it must change nothing.
+class Outdated extends Error {}
+
 // Asks about the shown query. A checkpoint that cannot be read answers with a problem.
 export async function ask(path, parameters = {}, of = key) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== null));
   const response = await fetch(`/api/queries/${encodeURIComponent(of)}/${path}?${query}`);
   const answer = await response.json();
+  if (of !== key) throw new Outdated();
   if (!response.ok || answer.problem !== undefined) throw new Error(answer.problem ?? answer.error ?? response.statusText);
   return answer;
+}
+
+// Shows why something could not be asked, in place of the answer.
+function explain(error, note, content) {
+  if (error instanceof Outdated) return;
+  $(note).textContent = error.message;
+  $(content).replaceChildren();
 }
 
 function plain(value) {
@@ -37,7 +48,7 @@ async function showOffsets(before) {
       whole(batch.batch_id), batch.committed ? "✓ committed" : "not committed", when(batch.timestamp_ms), when(batch.watermark_ms),
       batch.problem ? chip("error", batch.problem, el("span", { class: "chip wrap" })) : el("pre", {}, JSON.stringify(batch.offsets)),
     ]));
-  } catch (error) { $("offsets-range").textContent = error.message; $("offsets-table").replaceChildren(); }
+  } catch (error) { explain(error, "offsets-range", "offsets-table"); }
 }
 
 function place(select) {
@@ -75,7 +86,7 @@ async function showState() {
       ? `rows ${whole(first + 1)} to ${whole(first + found.rows.length)} after ${unit} ${found.batch_id}; ${versions}`
       : `no rows after ${unit} ${found.batch_id}`;
     table($("state-table"), found.columns.map((name) => [name, name === "partition_id"]), found.rows.map((row) => found.columns.map((name) => cell(row[name]))));
-  } catch (error) { $("state-range").textContent = error.message; $("state-table").replaceChildren(); }
+  } catch (error) { explain(error, "state-range", "state-table"); }
 }
 
 async function showPartitions() {
@@ -98,7 +109,7 @@ async function showPartitions() {
         el("span", { class: "key", title: large ? plain(large.key) : null }, large ? `largest ${plain(large.key)} (${bytes(large.bytes)})` : "")];
     });
     $("partitions").replaceChildren(el("div", { class: "bars" }, ...bars));
-  } catch (error) { $("skew").textContent = error.message; $("partitions").replaceChildren(); }
+  } catch (error) { explain(error, "skew", "partitions"); }
 }
 
 async function refresh() {
