@@ -19,7 +19,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml scripts/setup
 demo: setup
 	$(WITH_JAVA) $(VENV)/bin/epochal demo
 
-# Within ten minutes on two cores; test-full runs what it leaves out, test-unit answers in a minute.
+# Within ten minutes on two cores; test-full runs what it leaves out, test-unit answers in two.
 test: setup
 	$(WITH_JAVA) $(PY) -m scripts.run_tests
 
