@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import threading
@@ -32,13 +33,16 @@ def test_shows_amount_rate_and_time_left(
     forks: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_terminal(monkeypatch)
-    shown = ""
+    shown, done = "", itertools.count(1)
+
+    def work() -> bool:
+        nonlocal shown
+        advance(next(done), 1_000_000)
+        shown += plain(capsys.readouterr().err)
+        return "partitions/s" in shown and " left" in shown
+
     with progress("reading", "partition", forks=forks) as advance:
-        for done in range(1, 1_000_000):
-            advance(done, 1_000_000)
-            shown += plain(capsys.readouterr().err) if done % 10 == 0 else ""
-            if "partitions/s" in shown and " left" in shown:
-                break
+        eventually(work, "a rate and the time left")
     assert "reading" in shown
     assert "partitions/s" in shown
     assert re.search(r"[\d:]+ left", shown)
