@@ -112,6 +112,8 @@ class Soak:
             self._fault(f"minute {minute:.1f}: {incident.kind} {done}: {error!r}"[:1500])
             if self._program.ended():
                 self._program.start()
+            if incident.kind == "broker":
+                self._broker.start()
         happened = time.monotonic()
         self._catch_up(f"{incident.kind} in minute {minute:.1f}")
         now = time.monotonic()
