@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ from benchmarks.soak import running
 from benchmarks.soak.following import Follower, whole_table
 from benchmarks.soak.model import Model
 from benchmarks.soak.running import Soak
+from benchmarks.soak.sampling import _pool_threads
 from benchmarks.soak.schedule import Incident
 from deltalake import DeltaTable, write_deltalake
+from tests.fault.torment import held_by
+from tests.waiting import eventually
 
 PATIENCE = 0.2
 
@@ -114,3 +119,26 @@ def test_a_slow_recovery_is_a_fault_before_it_ends_the_run(
     (fault,) = soak.faults
     assert fault.startswith("after a kill, row 4 was not in the table")
     assert "what the log says" in fault
+
+
+def test_threads_of_deltas_library_are_counted_apart(tmp_path: Path) -> None:
+    before = _pool_threads(os.getpid())
+    write(tmp_path, 0)
+    after = _pool_threads(os.getpid())
+    assert 0 < after < held_by(os.getpid())[2]
+    assert after >= before
+
+
+def test_a_run_that_cannot_take_samples_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "SAMPLE_SECONDS", 0.001)
+    soak = soak_of(Query(rows=1), tmp_path)  # which has no processes
+    sampler = threading.Thread(target=soak._keep_sampling, daemon=True)
+    sampler.start()
+    eventually(lambda: soak._sampling_failure, "the sampler gives up")
+    soak._ending.set()
+    sampler.join()
+    soak._program.start()
+    with pytest.raises(RuntimeError, match="no samples can be taken: AttributeError"):
+        soak._look_for_failures()

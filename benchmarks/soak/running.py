@@ -24,6 +24,8 @@ from tests.fault.torment import state_totals
 from epochal.testing.kafka import Kafka
 
 SAMPLE_SECONDS, PROGRESS_SECONDS, SETTLING_SECONDS = 2.0, 60.0, 5.0
+MOST_LOST_SAMPLES = 10
+"""One after the other. More end the run: it could not be judged."""
 PATIENCE_SECONDS = 600.0
 """How long the query may take to catch up after an incident. Longer is a fault, but the run goes on
 for as long again: what comes after a slow recovery is worth seeing."""
@@ -69,7 +71,7 @@ class Soak:
             self._wait(self._began + self.seconds)
             self._finish()
             self.faults += self._uneven()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the report says it
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  the report says it
             self.faults.append(f"the run ended early: {error!r}")
         finally:
             self._ending.set()
@@ -169,28 +171,31 @@ class Soak:
             raise RuntimeError(f"no samples can be taken: {self._sampling_failure}")
 
     def _keep_sampling(self) -> None:
-        try:
-            self._sample()
-        except Exception as error:  # noqa: BLE001  the run ends with it
-            self._sampling_failure = repr(error)
-
-    def _sample(self) -> None:
-        told = time.monotonic()
+        told, failed = time.monotonic(), 0
         while not self._ending.wait(SAMPLE_SECONDS):
-            now = time.monotonic()
-            sample: dict[str, float] = {
-                "at": round(now - self._began, 1),
-                "disturbed": now - SAMPLE_SECONDS < self._disturbed_until,
-                "load": os.getloadavg()[0],
-                **sample_processes(self._program),
-                **sample_files(self._folder, self._program.checkpoint, self._program.out),
-                **sample_latency(self._follower.take_latencies()),
-            }
+            try:
+                sample, failed = self._sample(), 0
+            except Exception as error:  # noqa: BLE001  a process may end while it is looked at
+                failed += 1
+                if failed == MOST_LOST_SAMPLES:
+                    self._sampling_failure = repr(error)
+                continue
             if sample["at"] <= self.seconds:
                 self.samples.append(sample)
-            if now > told + PROGRESS_SECONDS:
-                told = now
+            if time.monotonic() > told + PROGRESS_SECONDS:
+                told = time.monotonic()
                 self._tell(sample)
+
+    def _sample(self) -> dict[str, float]:
+        now = time.monotonic()
+        return {
+            "at": round(now - self._began, 1),
+            "disturbed": now - SAMPLE_SECONDS < self._disturbed_until,
+            "load": os.getloadavg()[0],
+            **sample_processes(self._program),
+            **sample_files(self._folder, self._program.checkpoint, self._program.out),
+            **sample_latency(self._follower.take_latencies()),
+        }
 
     def _tell(self, sample: dict[str, float]) -> None:
         model, left = self._follower.model, max(0.0, self.seconds - sample["at"])

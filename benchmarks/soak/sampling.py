@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,7 @@ FIGURES = (
     *(Figure(f"memory, {role}", "MiB", _JVM) for role in ("driver's JVM", "executor")),
     *(Figure(f"open files, {role}", "files", Limit(1.1, 12)) for role in ROLES),
     *(Figure(f"threads, {role}", "threads", Limit(1.1, 10)) for role in ROLES),
+    Figure("threads, Delta's pool", "threads", Limit(1.25, 50)),
     Figure("processes", "processes", Limit(1.0, 3)),
     Figure("files, checkpoint", "files", Limit(1.25, 50)),
     Figure("files, local state", "files", Limit(1.25, 20)),
@@ -44,7 +46,13 @@ FIGURES = (
 )
 """Of several processes with one role the largest counts. A JVM may fill its heap, so its memory has
 more room; a leak in it ends the driver or the executor, and that ends the soak. Processes include
-those whose parent was killed and which live on."""
+those whose parent was killed and which live on.
+
+The driver's threads are without the pool of Delta's library, which has a figure of its own. The
+pool grows to the largest number of log entries that were ever read at once, and while the table is
+in use it does not shrink. So chance decides when it grows, but up to a bound."""
+
+_POOL = "tokio-rt-worker"
 
 
 def sample_processes(program: Program) -> dict[str, float]:
@@ -59,6 +67,7 @@ def sample_processes(program: Program) -> dict[str, float]:
             held[role].append(held_by(pid))
         except (OSError, KeyError):  # it has just ended
             continue
+    pool = _pool_threads(program.pid)
     orphans = sum(1 for pid in _orphans(program) if pid not in family)
     found: dict[str, float] = {"processes": sum(map(len, held.values())) + orphans}
     for role in ROLES:
@@ -66,8 +75,20 @@ def sample_processes(program: Program) -> dict[str, float]:
             kilobytes, files, threads = (max(each) for each in zip(*held[role], strict=True))
             found[f"memory, {role}"] = kilobytes / MEBIBYTE
             found[f"open files, {role}"] = files
-            found[f"threads, {role}"] = threads
+            found[f"threads, {role}"] = threads - pool if role == "driver" else threads
+    if held["driver"]:
+        found["threads, Delta's pool"] = pool
     return found
+
+
+def _pool_threads(pid: int) -> int:
+    """The number of threads of a process that belong to the pool of Delta's library."""
+    count, tasks = 0, Path(f"/proc/{pid}/task")
+    with suppress(OSError):  # the process has just ended
+        for number in os.listdir(tasks):
+            with suppress(OSError):  # the thread has just ended
+                count += (tasks / number / "comm").read_text().strip() == _POOL
+    return count
 
 
 def _orphans(program: Program) -> list[int]:
