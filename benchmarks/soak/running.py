@@ -239,7 +239,7 @@ class Soak:
         if all(UNKNOWN in each.reasons for each in verdicts.values()):
             yield (
                 f"Nothing can be said about flatness, because {UNKNOWN}: this machine needs more "
-                f"minutes ({self.skipped} incidents were left out)"
+                f"minutes or a larger --gap ({self.skipped} incidents were left out)"
             )
             return
         for name, verdict in verdicts.items():
