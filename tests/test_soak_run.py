@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from benchmarks.soak import running
+from benchmarks.soak.feeding import Feeder
 from benchmarks.soak.following import Follower, whole_table
 from benchmarks.soak.model import Model
 from benchmarks.soak.running import Soak
@@ -141,4 +142,16 @@ def test_a_run_that_cannot_take_samples_ends_with_the_reason(
     sampler.join()
     soak._program.start()
     with pytest.raises(RuntimeError, match="no samples can be taken: AttributeError"):
+        soak._look_for_failures()
+
+
+def test_a_feeder_that_cannot_write_ends_the_run(tmp_path: Path) -> None:
+    query = Query(rows=1)
+    query.start()
+    feeder = Feeder("127.0.0.1:1", "rows", 0, 3)  # no such rate: its thread fails
+    soak = soak_of(query, tmp_path)
+    soak._feeder = feeder
+    soak._look_for_failures()
+    feeder._keep_feeding()
+    with pytest.raises(RuntimeError, match="rows could not be written to the topic"):
         soak._look_for_failures()

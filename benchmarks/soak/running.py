@@ -167,6 +167,8 @@ class Soak:
             raise RuntimeError(f"the query ended by itself:\n{self._program.story()[-1500:]}")
         if self._follower.failure or self._follower.model.faults:
             raise RuntimeError(f"{self._follower.failure} {self._follower.model.faults[:3]}")
+        if self._feeder.failure:
+            raise RuntimeError(f"rows could not be written to the topic: {self._feeder.failure}")
         if self._sampling_failure:
             raise RuntimeError(f"no samples can be taken: {self._sampling_failure}")
 
