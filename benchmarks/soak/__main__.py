@@ -51,8 +51,12 @@ ROWS = pa.schema(
 
 
 def create_table(place: Path, quarter_seconds: float) -> None:
-    """Create the table; what is no longer needed may go after a sixth of a quarter."""
-    keep = f"interval {max(60, round(quarter_seconds / 6))} seconds"
+    """Create the table; what is no longer needed may go after a twelfth of a quarter.
+
+    When the clock steps forward, the table's log is cleaned up to the present. It is as long as
+    before after this time, which must be a small part of the quarter for medians not to show it.
+    """
+    keep = f"interval {max(20, round(quarter_seconds / 12))} seconds"
     settings = {"delta.logRetentionDuration": keep, "delta.deletedFileRetentionDuration": keep}
     DeltaTable.create(str(place), ROWS, configuration=settings)
 
