@@ -58,7 +58,7 @@ bench-%: setup
 	@$(WITH_JAVA) $(PY) -m benchmarks.$(subst -,_,$*) $(BENCH_SWITCHES); status=$$?; $(PY) -m benchmarks.report; exit $$status
 
 # A day in production, compressed; the report is in artifacts/soak. SEED repeats a run's incidents,
-# SOAK_SWITCHES=--busy lets it start on a busy machine.
+# SOAK_SWITCHES=--busy lets it start on a busy machine, --gap=100 leaves a slow one time to recover.
 MINUTES := 120
 SEED := 1
 soak: setup

@@ -46,7 +46,6 @@ from epochal.testing.files import FaultyFiles
 SIZES = (8, 64, 512)
 TASKS = 2
 KEYS = 5
-ATTEMPT = 1
 CHANGES = ("create", "replace", "delete")
 SCHEMA = pa.schema([("key", pa.int64()), ("total", pa.int64())])
 STORE = StoreSchema(
@@ -156,15 +155,21 @@ class OneFileSink:
 class Engine:
     """A driver and the stores of its tasks, without anything between them."""
 
-    def __init__(self, files: Files, stores: int, *, publish_seconds: float = 1e9) -> None:
-        self.stores = stores
+    def __init__(
+        self,
+        files: Files,
+        stores: int,
+        *,
+        publish_seconds: float = 1e9,
+        attempt: int = 1,
+    ) -> None:
+        self.stores, self.attempt = stores, attempt
         self.requests: Counter[str] = Counter()
         self.files = FaultyFiles(files, self._count)
         self.started: EpochStarted | None = None
         stage = StagePlan(0, TotalSpec(), (SCHEMA,), (), Target(1))  # type: ignore[arg-type]
         nobody: Any = None
         self._plan = QueryPlan((), (), (stage,), nobody, SCHEMA, stores)
-        self._tasks = [self._open(task) for task in range(TASKS)]
         self._clock = ManualClock()
         self.driver = EpochDriver(
             EpochResources(
@@ -179,16 +184,18 @@ class Engine:
                 is_stateful=True,
             ),
             Listeners(push=self._hear, committed=lambda *_: None, failed=_raise),
-            attempt=ATTEMPT,
+            attempt=attempt,
             clock=self._clock,
             pace=Pace(publish_seconds=publish_seconds),
         )
-        self.driver.recover()
+        found = self.driver.recover()
+        start = StateStart(found.first_epoch, found.state, found.commit, found.chain)
+        self._tasks = [self._open(task, start) for task in range(TASKS)]
         self.driver.start([(0, "0")], TASKS, background=False)
         for task in range(TASKS):
-            self.driver.handle(RegisterTask(ATTEMPT, task, "tcp://t", b"", "h", 1), b"peer")
+            self.driver.handle(RegisterTask(self.attempt, task, "tcp://t", b"", "h", 1), b"peer")
         for task in range(TASKS):
-            self.driver.handle(TaskReady(ATTEMPT, task))
+            self.driver.handle(TaskReady(self.attempt, task))
 
     def run(self, epochs: int) -> None:
         """Let this many epochs be cut, decided and committed."""
@@ -196,7 +203,7 @@ class Engine:
             assert self.started is not None
             epoch = self.started.epoch
             self._clock.advance(1)
-            self.driver.handle(IncrementAndGetEpoch(ATTEMPT))
+            self.driver.handle(IncrementAndGetEpoch(self.attempt))
             for task in range(TASKS):
                 self.driver.handle(self._report(task, epoch))
             while self.driver.perform_next() is not None:
@@ -209,12 +216,12 @@ class Engine:
             return
         for task, stores in enumerate(self._tasks):
             stores.publish(order.publish, stores.rows_after(order.publish), order.floor)
-            self.driver.handle(StatePublished(ATTEMPT, task, order.publish))
+            self.driver.handle(StatePublished(self.attempt, task, order.publish))
 
     def _report(self, task: int, epoch: int) -> CommitPartitionEpoch:
         prepared = self._tasks[task].prepare(epoch, self._changes(task, epoch))
         return CommitPartitionEpoch(
-            ATTEMPT,
+            self.attempt,
             task,
             epoch,
             b"",
@@ -229,20 +236,20 @@ class Engine:
             for partition in partitions_of_task(self.stores, task, TASKS)
         ]
 
-    def _open(self, task: int) -> TaskStores:
+    def _open(self, task: int, start: StateStart) -> TaskStores:
         partitions = partitions_of_task(self.stores, task, TASKS)
         found = TaskStores(
             self._plan,
             partitions,
             self.files,
             StateStoreConf(),
-            attempt=ATTEMPT,
+            attempt=self.attempt,
             run_id="run",
             task=task,
             tasks=TASKS,
         )
         operator: Any = Total()
-        found.load([operator], StateStart(0, None))
+        found.load([operator], start)
         return found
 
     def _hear(self, peers: Sequence[bytes], message: object) -> None:
@@ -268,12 +275,12 @@ class FilePerStore(Engine):
             codec = store.provider.codec
             for key, value in change.puts:
                 draft.put(codec.encode_key(key), codec.encode_value(value))
-            made = store.provider.prepare(epoch + 1, draft, f"a{ATTEMPT}")
+            made = store.provider.prepare(epoch + 1, draft, f"a{self.attempt}")
             store.rows = store.provider.get_store(epoch + 1, from_prepared=made).loaded_rows
             store.provider.release(made)
             state.append(PreparedState(*place, epoch + 1, made.name, made.checksum))
         return CommitPartitionEpoch(
-            ATTEMPT, task, epoch, b"", tuple(state), positions=end_of(task, epoch)
+            self.attempt, task, epoch, b"", tuple(state), positions=end_of(task, epoch)
         )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 
 import pytest
 from benchmarks.line_plots import Curve, line_charts
 from benchmarks.soak.flatness import Limit, Series, judge
 from benchmarks.soak.model import Model
-from benchmarks.soak.releases import weight
+from benchmarks.soak.releases import parallelism, weight
 from benchmarks.soak.schedule import CALM_QUARTER, Incident, plan
 
 HOURS = 7200.0
@@ -48,11 +47,23 @@ def test_two_hours_have_every_kind_of_incident() -> None:
 
 
 @pytest.mark.parametrize("seconds", [240.0, 600.0, HOURS])
-def test_the_quarters_that_are_compared_suffer_the_same(seconds: float) -> None:
-    kinds = [Counter[str]() for _ in range(4)]
+def test_the_quarters_that_are_compared_suffer_the_same_in_the_same_order(seconds: float) -> None:
+    quarters: list[list[tuple[float, str, int]]] = [[] for _ in range(4)]
     for each in plan(seconds, 5):
-        kinds[quarter_of(each, seconds)][each.kind] += 1
-    assert kinds[1] == kinds[3]
+        number = quarter_of(each, seconds)
+        at = round(each.at_seconds - number * seconds / 4, 6)
+        quarters[number].append((at, each.kind, each.step_seconds))
+    assert quarters[1] == quarters[3]
+    assert [kind for _, kind, _ in quarters[0]] != [kind for _, kind, _ in quarters[1]]
+
+
+@pytest.mark.parametrize("minutes", [4, 5, 6, 8, 10, 20, 60, 120, 240])
+def test_the_quarters_that_are_compared_begin_with_the_same_number_of_tasks(minutes: int) -> None:
+    release, at_start = 0, dict[int, int]()
+    for each in plan(minutes * 60, 5):
+        at_start.setdefault(quarter_of(each, minutes * 60), parallelism(release))
+        release += each.kind == "upgrade"
+    assert at_start[1] == at_start[3]
 
 
 def test_the_third_quarter_replaces_no_process() -> None:

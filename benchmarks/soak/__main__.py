@@ -1,6 +1,7 @@
 """Runs the soak: Kafka to keyed state to Delta, with incidents, for as long as asked.
 
     python -m benchmarks.soak --minutes 120 [--seed N] [--rows-per-second N] [--out FOLDER] [--busy]
+                             [--gap SECONDS] [--keep]
 
 The same seed gives the same incidents at the same times. It ends with status 1 if a row is lost or
 there twice, if a figure is not flat, or if the query does not recover. Everything runs below one
@@ -24,7 +25,7 @@ from benchmarks.soak.feeding import Feeder
 from benchmarks.soak.following import Follower
 from benchmarks.soak.incidents import Clock, SoakProgram
 from benchmarks.soak.running import Soak
-from benchmarks.soak.schedule import plan
+from benchmarks.soak.schedule import LEAST_GAP_SECONDS, plan
 from benchmarks.soak.summing_up import summary_rows
 from benchmarks.soak.written_report import write_report
 from deltalake import DeltaTable
@@ -33,6 +34,14 @@ from tests.kafka_topics import create_topic
 from epochal.testing.kafka import running_kafka
 
 TOPIC, PARTITIONS, ROWS_PER_SECOND = "rows", 3, 400
+RETAINED_EPOCHS = 20
+"""Few, so that the checkpoint has its final size long before the first quarter ends. With the usual
+100, a short run or a slow machine would spend most of its time filling it."""
+
+FILE_BYTES_PER_SECOND = 500
+"""The table's files grow to this many bytes per second of the run, a small part of a quarter's
+rows. With larger ones, the driver would need more memory for each compaction until the run ends."""
+
 PUBLISHED_MINUTES = 60
 """A shorter run is a trial, and the benchmark page does not show it."""
 
@@ -42,8 +51,12 @@ ROWS = pa.schema(
 
 
 def create_table(place: Path, quarter_seconds: float) -> None:
-    """Create the table; what is no longer needed may go after a sixth of a quarter."""
-    keep = f"interval {max(60, round(quarter_seconds / 6))} seconds"
+    """Create the table; what is no longer needed may go after a twelfth of a quarter.
+
+    When the clock steps forward, the table's log is cleaned up to the present. It is as long as
+    before after this time, which must be a small part of the quarter for medians not to show it.
+    """
+    keep = f"interval {max(20, round(quarter_seconds / 12))} seconds"
     settings = {"delta.logRetentionDuration": keep, "delta.deletedFileRetentionDuration": keep}
     DeltaTable.create(str(place), ROWS, configuration=settings)
 
@@ -63,6 +76,8 @@ def run(asked: argparse.Namespace, folder: Path) -> Soak:
             f"topic={TOPIC}",
             "stateMemory=64m",
             f"stateLocalDir={folder / 'local'}",
+            f"minBatchesToRetain={RETAINED_EPOCHS}",
+            f"targetFileBytes={round(seconds * FILE_BYTES_PER_SECOND)}",
             f"compactInterval={max(5, round(seconds / 240))} seconds",
             f"logCleanupInterval={max(5, round(seconds / 240))} seconds",
         )
@@ -70,7 +85,7 @@ def run(asked: argparse.Namespace, folder: Path) -> Soak:
         feeder = Feeder(servers, TOPIC, asked.rows_per_second, PARTITIONS)
         follower = Follower(folder / "out")
         soak = Soak(program, broker, feeder, follower, clock, folder, seconds, asked.seed)
-        soak.run(plan(seconds, asked.seed))
+        soak.run(plan(seconds, asked.seed, asked.gap))
         return soak
 
 
@@ -79,6 +94,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rows-per-second", type=int, default=ROWS_PER_SECOND)
+    parser.add_argument(
+        "--gap",
+        type=float,
+        default=LEAST_GAP_SECONDS,
+        help="at least so many seconds between two incidents; more for a slow machine",
+    )
     parser.add_argument("--out", type=Path, default=Path("artifacts/soak"))
     parser.add_argument("--keep", action="store_true", help="keep the table, checkpoint and logs")
     asked = parser.parse_args()
@@ -90,7 +111,9 @@ def main() -> int:
     try:
         soak = run(asked, folder)
     finally:
-        if not asked.keep:
+        if asked.keep:
+            print(f"table, checkpoint and logs are kept in {folder}")
+        else:
             shutil.rmtree(folder, ignore_errors=True)
     asked.out.mkdir(parents=True, exist_ok=True)
     for name, lines in (("samples", soak.samples), ("incidents", soak.history)):

@@ -30,7 +30,7 @@ class Feeder:
                 "topic.metadata.refresh.interval.ms": "2000",
             }
         )
-        self._thread = threading.Thread(target=self._feed, daemon=True, name="feeder")
+        self._thread = threading.Thread(target=self._keep_feeding, daemon=True, name="feeder")
 
     def start(self) -> None:
         self._thread.start()
@@ -53,6 +53,12 @@ class Feeder:
         ).values():
             made.result(FLUSH_SECONDS)
         return self.partitions
+
+    def _keep_feeding(self) -> None:
+        try:
+            self._feed()
+        except Exception as error:  # noqa: BLE001  the soak ends with it
+            self.failure = repr(error)
 
     def _feed(self) -> None:
         began = time.monotonic_ns()

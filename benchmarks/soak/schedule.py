@@ -1,8 +1,11 @@
 """Decides what goes wrong when, from a seed. Pure, given the random numbers.
 
-A run has four quarters. The first one warms up. The second and the last suffer the same incidents,
-each in its own order, so that their figures can be compared. In the third no process is killed or
+A run has four quarters. The first one warms up. The second and the last suffer the same incidents
+in the same order, so that their figures can be compared. In the third no process is killed or
 replaced, so that a leak of a long-lived process has time to show.
+
+Note: each upgrade changes the number of tasks between one and two. So a stormy quarter has an even
+number of upgrades, or the two that are compared would begin with different numbers.
 """
 
 from __future__ import annotations
@@ -13,17 +16,17 @@ from random import Random
 
 STORMY = (
     "worker",
-    "driver",
-    "broker",
     "upgrade",
+    "driver",
+    "upgrade",
+    "broker",
     "executor",
     "clock",
     "partition",
-    "worker",
     "driver's JVM",
     "broker pause",
     "worker",
-    "upgrade",
+    "worker",
     "executor",
     "broker",
     "worker",
@@ -55,28 +58,32 @@ class Incident:
     """By how much the clock is wrong for a while; only for `clock`."""
 
 
-def plan(seconds: float, seed: int) -> list[Incident]:
+def plan(seconds: float, seed: int, least_gap: float = LEAST_GAP_SECONDS) -> list[Incident]:
     """Return all incidents of a run, in their order."""
     quarter = seconds / 4
-    storm = _count(quarter)
+    storm = _count(quarter, least_gap)
     found = []
     for number in range(4):
-        rng = Random(f"{seed}/{number}")
+        order = FIRST_STORM if number == SECOND_STORM else number
+        rng = Random(f"{seed}/{order}")
         kinds = CALM[: max(2, storm // 3)] if number == CALM_QUARTER else _storm(storm)
         steps = CALM_STEPS_SECONDS if number == CALM_QUARTER else CLOCK_STEPS_SECONDS
         found += _spread(kinds, number * quarter, quarter, steps, rng)
     return found
 
 
-def _count(quarter: float) -> int:
+def _count(quarter: float, least_gap: float) -> int:
     """How many incidents a stormy quarter has."""
-    gap = min(MOST_GAP_SECONDS, max(LEAST_GAP_SECONDS, quarter / len(STORMY)))
+    gap = max(least_gap, min(MOST_GAP_SECONDS, quarter / len(STORMY)))
     return max(1, int(quarter / gap))
 
 
 def _storm(count: int) -> list[str]:
     """The first kinds of the list, and then the list again."""
-    return [STORMY[n % len(STORMY)] for n in range(count)]
+    kinds = [STORMY[n % len(STORMY)] for n in range(count)]
+    if kinds.count("upgrade") % 2:
+        kinds[len(kinds) - 1 - kinds[::-1].index("upgrade")] = "worker"
+    return kinds
 
 
 def _spread(

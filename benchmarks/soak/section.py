@@ -20,9 +20,11 @@ compared with a model as it appears, and at the end the whole table and the stat
 
 The time of an incident is from its end until every row that was due by then is in the table. A
 figure is flat if the median of the last quarter is not above that of the second, which suffers the
-same incidents, and if a line through the third quarter, in which no process is killed, does not
-rise; both with the room that the table shows. Only samples count from times in which nothing went
-wrong. Latency is from due to visible in the table, with epochs of 250 ms."""
+same incidents in the same order, and if a line through the third quarter, in which no process is
+killed, does not rise; both with the room that the table shows. Only samples count from times in
+which nothing went wrong. The checkpoint retains 20 epochs and the table's files stay small, so that
+both have their final size within the first quarter. Latency is from due to visible in the table,
+with epochs of 250 ms."""
 
 LIMITS = {each.name: each.limit for each in FIGURES}
 PLOTS = ("memory", "open files", "threads", "files", "latency")

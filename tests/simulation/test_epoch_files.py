@@ -14,6 +14,7 @@ from tests.simulation.test_engine import SEEDS_PER_FAULT, harm
 from epochal.checkpoint.claim import Claim
 from epochal.continuous.tasks import task_stores
 from epochal.continuous.tasks.task_stores import TaskStores
+from epochal.epoch import durable
 from epochal.epoch.driver import EpochDriver
 from epochal.epoch.epoch_files import chain_files
 from epochal.epoch.epoch_files.epoch_file import checksum_of
@@ -63,6 +64,15 @@ def keep_only_what_the_newest_decision_needs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Publication, "floor", property(lambda self: self.version))
 
 
+def keep_only_what_a_restart_needs(patch: pytest.MonkeyPatch) -> None:
+    """Let the floor of an attempt be the version that it starts from."""
+
+    def floor(_resources: object, _logs: object, first_epoch: int, chain: Any) -> int:
+        return first_epoch if chain is None else int(chain.published)
+
+    patch.setattr(durable, "_floor", floor)
+
+
 def forget_that_retained_decisions_have_files(patch: pytest.MonkeyPatch) -> None:
     """Sweep all files of earlier attempts."""
     patch.setattr(chain_files, "is_stray", lambda name, attempt, first_epoch: name[2] < attempt)
@@ -101,6 +111,7 @@ PLANTED: dict[str, Plant] = {
     "a base is named before all tasks have it": name_the_base_when_the_first_task_has_it,
     "names of epoch files lack the attempt": leave_the_attempt_out_of_names,
     "only what the newest decision needs is kept": keep_only_what_the_newest_decision_needs,
+    "only what a restart needs is kept": keep_only_what_a_restart_needs,
     "files of retained decisions are swept": forget_that_retained_decisions_have_files,
     "files are swept before the first decision": sweep_before_the_first_decision,
 }

@@ -200,7 +200,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         commit,
         _has_output(resources, plan),
         chain,
-        _floor(resources, logs, plan.first_epoch if chain is None else chain.published),
+        _floor(resources, logs, plan.first_epoch, chain),
     )
 
 
@@ -323,11 +323,20 @@ def _commit_before(resources: EpochResources, version: int) -> CommitEntry:
     return resources.commits.get(version - 1) or CommitEntry()
 
 
-def _floor(resources: EpochResources, logs: Logs, published: int) -> int:
-    """Return the lowest version that an entry in the log starts from."""
+def _floor(
+    resources: EpochResources, logs: Logs, first_epoch: int, chain: StateChain | None
+) -> int:
+    """Return the lowest version that a retained entry in the log starts from.
+
+    The log may have older entries. They do not count: otherwise a query that restarts before it
+    has committed as many epochs as are retained would never delete anything.
+    """
+    published = first_epoch if chain is None else chain.published
     if not resources.is_stateful or not logs.offset_ids:
         return published
-    oldest = logs.offset_ids[0]
+    retained_from = first_epoch - resources.min_batches_to_retain
+    older = [epoch for epoch in logs.offset_ids if epoch <= retained_from]
+    oldest = older[-1] if older else logs.offset_ids[0]
     entry, path = resources.offsets.get(oldest), join_url(resources.offsets.url, str(oldest))
     manifest = None if entry is None else manifest_of(entry, path, oldest)
     if manifest is None or manifest.chain is None:

@@ -7,6 +7,7 @@ the pipe closes and the server is killed, so no test run leaves a server behind.
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -22,6 +23,9 @@ from epochal.errors import ComponentError
 # server's process group. While the group exists, the system does not reuse the process id $$, so
 # the kill cannot hit another process.
 _KILL_WITH_PARENT = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 $$) & exec "$@" 3<&-'
+
+PORTS = range(10_000, 32_768)
+"""Below those of outgoing connections: from 32768 on Linux, from 49152 elsewhere."""
 
 
 class Server:
@@ -75,11 +79,16 @@ class Server:
 
 
 def free_port() -> int:
-    """A loopback port that is free now. Another process may take it before the caller does."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that is free now. Another server may take it before the caller does.
+
+    It is not one that the system gives to outgoing connections. Otherwise a client could get the
+    port of a server that is down for a moment, and the server could not start again.
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def accepts(host: str, port: int) -> bool:

@@ -70,3 +70,20 @@ def test_a_publication_writes_each_store_once_and_frees_what_is_not_needed() -> 
     assert len(epochs) <= TASKS * 125
     assert len(logged) <= 125
     assert len(versions) <= 125
+
+
+def test_a_query_that_restarts_often_keeps_no_more_than_the_retention() -> None:
+    files = MemoryFiles()
+    for attempt in range(1, 21):
+        engine = Engine(files, 8, publish_seconds=10, attempt=attempt)
+        for _ in range(40):  # fewer than the retention of 100, so that no attempt gets far
+            engine.run(1)
+            engine.publish()
+    logged = [name for name in files.tree if name.startswith("offsets/")]
+    epochs = [name for name in files.tree if name.startswith("epochs/")]
+    snapshots = [name for name in files.tree if name.endswith(".snapshot")]
+    # The last attempt has added its epochs to those that were retained at its start.
+    most = 100 + 40 + 25
+    assert len(logged) <= most
+    assert len(epochs) <= TASKS * most
+    assert len(snapshots) <= 8 * most // 10

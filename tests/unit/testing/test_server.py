@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +78,17 @@ def test_a_server_ends_when_the_process_that_started_it_is_killed(tmp_path: Path
         assert is_running(pid)
         os.kill(starter.pid, signal.SIGKILL)
     wait_until_gone(pid)
+
+
+def test_a_free_port_is_none_that_a_client_could_get() -> None:
+    outgoing = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(outgoing.read_text().split()[0]) if outgoing.exists() else 49_152
+    assert all(free_port() < first for _ in range(100))
+
+
+def test_a_port_in_use_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", free_port()))
+        port, other = used.getsockname()[1], free_port()
+        monkeypatch.setattr("epochal.testing.server.PORTS", [port] * 9 + [other])
+        assert free_port() == other
