@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.continuous.tasks.test_task import FIRST, start, totals
 
+from epochal.continuous.tasks.task_sources import TaskSources
 from epochal.continuous.tasks.worker import (
     EARLY_TURNS,
     TURN_SECONDS,
@@ -64,3 +65,9 @@ def test_a_turn_says_whether_rows_were_read_or_came_from_other_tasks() -> None:
     received = other.turn(0, frames, [start(FIRST)], read=False)
     assert (len(frames) > 0, received.had_rows) == (True, True)
     assert not other.turn(0, read=False).had_rows
+
+
+def test_a_task_with_state_never_waits_in_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must notice rows of other tasks, and timers."""
+    monkeypatch.setattr(TaskSources, "wait", lambda *_: True)
+    assert not totals(2, rows=3).cores[0].wait(1.0)
