@@ -75,7 +75,7 @@ def run_watched(assignment: TaskAssignment, watch: Watch) -> None:
     if watch.rows_per_turn:
         task_sources.MAX_ROWS_PER_TURN = watch.rows_per_turn
     if watch.hurry:
-        worker.TURN_SECONDS = worker.IDLE_TURN_SECONDS = 0.0
+        worker.TURN_SECONDS = worker.IDLE_TURN_SECONDS = worker.WOKEN_TURN_SECONDS = 0.0
     if watch.profile:
         profiler = cProfile.Profile()
         profiler.runcall(run_task, assignment)

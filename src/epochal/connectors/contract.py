@@ -39,7 +39,8 @@ class SourceReader(Protocol):
     A reader may also have `reads_all = True`: a read that returns fewer rows than it may has taken
     everything that was there, of all partitions. The engine then does not ask again in a turn.
     And it may have `fd`, a descriptor that becomes readable when rows come after a read that
-    returned None. The engine then reads at once.
+    returned None. The engine then reads at once. With `wait(seconds)`, which waits for rows in the
+    calling thread and returns False if it cannot, a task without other work need not use `fd`.
     """
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:

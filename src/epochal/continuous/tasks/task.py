@@ -158,6 +158,10 @@ class TaskCore:
         """Become readable when rows come; None if the sources must be read to find out."""
         return self._sources.descriptors
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for rows of the sources and nothing else; False, at once, if that cannot be done."""
+        return not self._stages and self._sources.wait(seconds)
+
     @property
     def counters(self) -> ExchangeCounters:
         return self._exchange.counters

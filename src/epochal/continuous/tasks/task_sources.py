@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -103,6 +103,11 @@ class TaskSources:
                 cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None,
                 getattr(reader, "reads_all", False),
             )
+        readers_open = [source.reader for source in self.open.values()]
+        self._waits: Callable[[float], bool] | None = None
+        """Only of a single reader: nobody would notice rows of another one meanwhile."""
+        if len(readers_open) == 1:
+            self._waits = getattr(readers_open[0], "wait", None)
         self._limits: dict[int, Position] | None = None
 
     @property
@@ -110,6 +115,10 @@ class TaskSources:
         """Become readable when rows come; None if some reader must be asked instead."""
         found = [getattr(source.reader, "fd", None) for source in self.open.values()]
         return tuple(each for each in found if each is not None) if None not in found else None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for rows in this thread; False, at once, if that cannot be done now."""
+        return self._waits is not None and self._waits(seconds)
 
     @property
     def limited(self) -> bool:

@@ -2,8 +2,8 @@
 
 There are three threads:
 
-- The data thread takes turns (see `task`) of at least a millisecond, or four if there have been no
-  rows for a second, unless its sources tell when rows come. It never touches storage.
+- The data thread takes turns (see `task`): one per millisecond, or in four if there have been no
+  rows for a second, or when its sources tell that rows have come. It never touches storage.
 - The durable thread makes epochs durable, in order, and reports them to the driver.
 - The publisher writes the state under Spark's names when the driver orders it.
 
@@ -66,11 +66,22 @@ from epochal.state.store.conf import StateStoreConf
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.001
-"""Minimum time between two reads of a source. Shorter turns make frames small and costly."""
+"""Average time between two reads that find rows. Shorter turns make frames small and costly."""
+
+EARLY_TURNS = 4
+"""How many reads may come early, after as many milliseconds without rows. So rows that come singly
+do not wait for the end of a millisecond."""
 
 IDLE_TURN_SECONDS = 0.004
 """The same for a task that has had no rows for a second. An idle query then costs a quarter. Unless
 its sources wake it, it reads the first row after a pause later, by 1.5 ms on average."""
+
+WOKEN_TURN_SECONDS = 0.02
+"""The same for a task that sources wake and that has no timers. It still looks whether another
+thread has failed, and whether the driver must hear of rows."""
+
+WAIT_SECONDS = 0.005
+"""How long a task waits in its source, where it does not notice messages from the driver."""
 
 IDLE_SECONDS = 1.0
 """How long a task must be without rows to count as idle."""
@@ -142,6 +153,14 @@ def run_task(assignment: TaskAssignment) -> None:
 def turn_seconds(idle_seconds: float) -> float:
     """Return the time between two reads of a task whose last rows came this long ago."""
     return IDLE_TURN_SECONDS if idle_seconds > IDLE_SECONDS else TURN_SECONDS
+
+
+def next_woken_read(earliest: float, now: float) -> float:
+    """Return when sources may next wake a task that has read rows now.
+
+    `earliest` is what this function returned for the read before.
+    """
+    return min(max(earliest, now - EARLY_TURNS * TURN_SECONDS), now) + TURN_SECONDS
 
 
 class _Left(Exception):
@@ -364,8 +383,9 @@ class _Worker:
     def _loop(self, core: TaskCore, channels: Channels) -> None:
         rpc_fd, clock, reports = self._rpc.fd, self._clock, self._durable.reports
         fixed_ms = self._assignment.batch_time_ms
-        next_read = last_read = busy_at = 0.0
+        next_read = next_woken = busy_at = 0.0
         wakes = core.descriptors or ()
+        only_woken = wakes and not self._assignment.plan.stages
         turns = 0
         ready: Collection[int] = (rpc_fd, channels.fd)
         """The descriptors that may have something to read."""
@@ -388,8 +408,10 @@ class _Worker:
             if out.had_rows:
                 busy_at = now
             if read:
-                last_read = now
-                next_read = now + turn_seconds(now - busy_at)
+                if out.had_rows:
+                    next_woken = next_woken_read(next_woken, now)
+                pause = WOKEN_TURN_SECONDS if only_woken else turn_seconds(now - busy_at)
+                next_read = now + pause
             for target, frame in out.frames:
                 channels.send(target, frame)
             for message in out.messages:
@@ -411,9 +433,12 @@ class _Worker:
                 # Only if nothing was sent: sending on a ZeroMQ socket may consume the edge that
                 # signals a received push, and the thread would not notice the push.
                 ready = ()
-                if wakes and (rest := last_read + TURN_SECONDS - time.monotonic()) > 0:
+                if wakes and (rest := next_woken - time.monotonic()) > 0:
                     ready = channels.wait(rest, rpc_fd)
-                ready = ready or channels.wait(next_read - time.monotonic(), rpc_fd, *wakes)
+                if not ready:
+                    if core.wait(WAIT_SECONDS):
+                        next_read = 0.0
+                    ready = channels.wait(next_read - time.monotonic(), rpc_fd, *wakes)
 
     def _repeat(self, messages: Sequence[EpochReply], core: TaskCore, channels: Channels) -> None:
         """Repeat what may have been lost: that this task is ready, and how much it has sent."""

@@ -79,6 +79,14 @@ class Readers:
         return self.reader
 
 
+def opened(readers: tuple[Script, ...]) -> TaskSources:
+    schema = pa.schema([("n", pa.int64())])
+    sources = tuple(SourcePlan(Readers(each), schema, ()) for each in readers)
+    plan = QueryPlan(sources, (), (), None, schema, 1)  # type: ignore[arg-type]
+    mine = [ReaderPlan(number, number, "0", "0") for number in range(len(readers))]
+    return TaskSources(plan, mine)
+
+
 @pytest.mark.parametrize(
     ("readers", "expected"),
     [((Told(), Told()), (7, 7)), ((Told(), Script()), None), ((), ())],
@@ -86,8 +94,21 @@ class Readers:
 def test_a_task_is_woken_only_if_all_its_sources_tell_when_rows_come(
     readers: tuple[Script, ...], expected: tuple[int, ...] | None
 ) -> None:
-    schema = pa.schema([("n", pa.int64())])
-    sources = tuple(SourcePlan(Readers(each), schema, ()) for each in readers)
-    plan = QueryPlan(sources, (), (), None, schema, 1)  # type: ignore[arg-type]
-    mine = [ReaderPlan(number, number, "0", "0") for number in range(len(readers))]
-    assert TaskSources(plan, mine).descriptors == expected
+    assert opened(readers).descriptors == expected
+
+
+class Waiting(Script):
+    """Waits for rows in the calling thread."""
+
+    def wait(self, seconds: float) -> bool:
+        return seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("readers", "expected"),
+    [((Waiting(),), True), ((Waiting(), Waiting()), False), ((Script(),), False), ((), False)],
+)
+def test_a_task_waits_in_its_source_only_if_it_has_no_other(
+    readers: tuple[Script, ...], expected: bool
+) -> None:
+    assert opened(readers).wait(1.0) is expected

@@ -92,17 +92,19 @@ class RowMaker:
 
     def by_column(self, messages: Sequence[Any]) -> Made:
         """Make one array per column."""
+        # `map` over a method of the class runs without Python code for each message.
+        kind: Any = type(messages[0])
         # With several partitions, topics, numbers and offsets are needed for the positions, even
         # if the query does not use these columns.
-        topics = None if self._topic is not None else [m.topic() for m in messages]
-        numbers = None if self._only_partition is not None else [m.partition() for m in messages]
-        offsets = [message.offset() for message in messages] if self._needs_offsets else None
+        topics = None if self._topic is not None else list(map(kind.topic, messages))
+        numbers = None if self._only_partition is not None else list(map(kind.partition, messages))
+        offsets = list(map(kind.offset, messages)) if self._needs_offsets else None
         made: dict[str, pa.Array[Any]] = {}
         wanted, count = self._wanted, len(messages)
         if "key" in wanted:
-            made["key"] = pa.array([message.key() for message in messages], pa.binary())
+            made["key"] = pa.array(list(map(kind.key, messages)), pa.binary())
         if "value" in wanted:
-            made["value"] = pa.array([message.value() for message in messages], pa.binary())
+            made["value"] = pa.array(list(map(kind.value, messages)), pa.binary())
         if "topic" in wanted:
             known = self._topic
             made["topic"] = pa.array(topics) if topics is not None else _repeated(known, count)
@@ -110,10 +112,12 @@ class RowMaker:
             made["partition"] = _numbers(numbers, np.int32) if numbers else self._number(count)
         if "offset" in wanted and offsets is not None:
             made["offset"] = _numbers(offsets, np.int64)
-        if "timestamp" in wanted:
-            made["timestamp"] = _times(messages, [message.timestamp()[1] for message in messages])
-        if "timestampType" in wanted:
-            made["timestampType"] = _kinds([message.timestamp()[0] for message in messages])
+        if "timestamp" in wanted or "timestampType" in wanted:
+            kinds, times = zip(*map(kind.timestamp, messages), strict=True)
+            if "timestamp" in wanted:
+                made["timestamp"] = _times(messages, times)
+            if "timestampType" in wanted:
+                made["timestampType"] = _kinds(kinds)
         if "headers" in wanted:
             made["headers"] = pa.array([_headers(message) for message in messages], HEADERS)
         columns = [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
 from epochal.connectors.kafka.source.kafka_reader import KafkaReader, KafkaReaders
@@ -212,3 +215,92 @@ def test_connection_errors_are_logged_once_and_retried(
 def test_an_unrecoverable_client_error_ends_the_task(error: KafkaError) -> None:
     with pytest.raises(BrokerError, match="no such user"):
         values(opened(Script([], errors=[error])))
+
+
+class Queued(Script):
+    """A client with a queue. Its position is behind the last record that it has delivered."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        super().__init__([])
+        self.queue = deque(messages)
+
+    def consume(self, most: int, timeout: float) -> list[Message]:
+        assert timeout == 0
+        return [self._next() for _ in range(min(most, len(self.queue)))]
+
+    def poll(self, timeout: float) -> Message | None:
+        del timeout
+        return self._next() if self.queue else None
+
+    def _next(self) -> Message:
+        message = self.queue.popleft()
+        if message.code is None:
+            self.positions[message.tp] = message.at + 1
+        return message
+
+
+def test_a_record_that_was_waited_for_is_not_in_the_positions_until_it_is_read() -> None:
+    reader = opened(Queued([Message(A, 0), Message(A, 1)]))
+    assert reader.wait(0.0)
+    assert reader.positions() == {"t-0": "0", "t-1": "0"}
+    assert values(reader) == ["0@0", "0@1"]
+    assert reader.positions() == {"t-0": "2", "t-1": "0"}
+
+
+def test_a_wait_keeps_one_record_until_it_is_read() -> None:
+    reader = opened(Queued([Message(A, 0), Message(A, 1)]))
+    assert (reader.wait(0.0), reader.wait(0.0)) == (True, False)
+    assert values(reader) == ["0@0", "0@1"]
+
+
+def test_a_wait_passes_the_end_of_a_partition_by() -> None:
+    reader = opened(Queued([end(B, 4), Message(A, 0)]))
+    reader.wait(0.0)
+    assert reader.positions() == {"t-0": "0", "t-1": "4"}
+    assert values(reader) == ["0@0"]
+
+
+def test_an_error_that_a_wait_meets_is_raised_by_the_next_read() -> None:
+    reader = opened(Queued([Message(A, -1, KafkaError._ALL_BROKERS_DOWN), Message(A, 0)]))
+    assert reader.wait(0.0)
+    with pytest.raises(BrokerError):
+        values(reader)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from((A, B)), st.integers(1, 3), st.booleans()), max_size=12),
+    st.lists(st.sampled_from(("read", "wait", "positions")), max_size=24),
+    st.integers(1, 3),
+)
+def test_rows_and_positions_are_the_same_with_and_without_waits(
+    steps: list[tuple[KafkaPartition, int, bool]], calls: list[str], most: int
+) -> None:
+    """Offsets grow by 1 to 3, because not every offset has a record; some steps are ends."""
+    at, messages, records = {A: 0, B: 0}, [], []
+    for tp, step, is_end in steps:
+        at[tp] += step
+        messages.append(end(tp, at[tp]) if is_end else Message(tp, at[tp]))
+        if not is_end:
+            records.append(messages[-1])
+            at[tp] += 1
+    reader = opened(Queued(messages))
+    taken: list[Message] = []
+    for call in [*calls, *(["read"] * (len(messages) + 1))]:
+        if call == "wait":
+            reader.wait(0.0)
+        elif call == "read":
+            batch = reader.read(most)
+            count = 0 if batch is None else batch.num_rows
+            assert count <= most
+            found = [] if batch is None else batch.column("offset").to_pylist()
+            expected = records[len(taken) : len(taken) + count]
+            assert found == [each.at for each in expected]
+            taken += expected
+        positions = reader.positions()
+        for tp, name in ((A, "t-0"), (B, "t-1")):
+            before = [each.at for each in taken if each.tp == tp]
+            after = [each.at for each in records[len(taken) :] if each.tp == tp]
+            assert int(positions[name]) > max(before, default=-1)
+            assert int(positions[name]) <= min(after, default=at[tp])
+    assert taken == records
+    assert reader.positions() == {"t-0": str(at[A]), "t-1": str(at[B])}

@@ -31,7 +31,7 @@ class Client:
 @contextmanager
 def waiting() -> Iterator[tuple[Client, RecordWaiter]]:
     client = Client()
-    waiter = RecordWaiter(client)
+    waiter = RecordWaiter(client, lambda found: found.startswith("end"))
     try:
         yield client, waiter
     finally:
@@ -46,11 +46,10 @@ def test_a_record_that_comes_later_makes_the_descriptor_readable() -> None:
     with waiting() as (client, waiter):
         waiter.wait()
         assert not is_readable(waiter, 0.0)
+        assert waiter.take() is None
         client.records.put("first")
         assert is_readable(waiter, 10.0)
-        while waiter.is_waiting:
-            pass
-        assert (waiter.take(), waiter.take()) == ("first", None)
+        assert waiter.take() == ["first"]
         assert not is_readable(waiter, 0.0)
 
 
@@ -61,23 +60,31 @@ def test_only_one_record_is_taken_until_the_next_wait() -> None:
         for record in ("first", "second"):
             waiter.wait()
             assert is_readable(waiter, 10.0)
-            while waiter.is_waiting:
-                pass
-            assert waiter.take() == record
+            assert waiter.take() == [record]
 
 
-def test_a_record_is_held_from_the_wait_until_it_is_taken() -> None:
+def test_a_wait_goes_on_until_the_reader_has_what_it_brought() -> None:
     with waiting() as (client, waiter):
-        assert not waiter.holds_record
+        assert not waiter.is_waiting
         waiter.wait()
-        assert waiter.holds_record
         client.records.put("first")
         assert is_readable(waiter, 10.0)
-        assert waiter.holds_record
-        while waiter.is_waiting:
-            pass
+        assert waiter.is_waiting
         waiter.take()
-        assert not waiter.holds_record
+        assert not waiter.is_waiting
+
+
+def test_the_end_of_a_partition_wakes_nobody_and_comes_before_the_next_record() -> None:
+    with waiting() as (client, waiter):
+        for found in ("end of 0", "end of 1", "first", "end of 0"):
+            client.records.put(found)
+        waiter.wait()
+        assert is_readable(waiter, 10.0)
+        assert waiter.take() == ["end of 0", "end of 1", "first"]
+        waiter.wait()
+        while not (ends := waiter.take_ends()):
+            pass
+        assert (ends, is_readable(waiter, 0.0), waiter.take()) == (["end of 0"], False, None)
 
 
 def test_an_error_of_the_client_is_raised_by_the_reader() -> None:
@@ -85,8 +92,6 @@ def test_an_error_of_the_client_is_raised_by_the_reader() -> None:
         client.records.put(RuntimeError("the client is closed"))
         waiter.wait()
         assert is_readable(waiter, 10.0)
-        while waiter.is_waiting:
-            pass
         with pytest.raises(RuntimeError, match="the client is closed"):
             waiter.take()
 
