@@ -91,7 +91,7 @@ def epochal_query(
         stream = stream.select("CAST(key AS string) AS key", "CAST(value AS string) AS value")
         stream = stream.transform_with_state(Count(), key=["key"], output=RECORDS)
     else:
-        stream = stream.map_in_arrow(mapped, "key binary, value binary")
+        stream = stream.select("key", "value").map_in_arrow(mapped, "key binary, value binary")
     return (
         stream.write_stream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
