@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any, cast
 
 import google_crc32c
@@ -31,6 +32,7 @@ import numpy.typing as npt
 
 from epochal.errors import StateFormatError
 from epochal.state.files.codecs import Unpacked
+from epochal.state.files.put_records import put_records
 from epochal.state.files.row_checksums import row_checksums as checksums_of
 from epochal.state.rows.byte_spans import Flags, Ints, Spans, join
 
@@ -42,7 +44,7 @@ _CHUNK_BYTES = 1 << 19
 """How much of a file is guessed at once: few enough guesses to stay in the processor's cache."""
 
 
-_PIECE_ITEMS = 1 << 16
+_PIECE_RECORDS = 1 << 14
 _SCANNED_BYTES = 1 << 23
 """How much of a file `scan_parts` holds at once."""
 
@@ -146,19 +148,22 @@ def encode_pieces(
     records: Iterable[tuple[bytes, bytes | None]], *, row_checksums: bool = False
 ) -> Iterator[bytes]:
     """As `encode_records`, in pieces of some records each."""
-    pieces: list[bytes] = []
-    for key, value in records:
-        if len(pieces) >= _PIECE_ITEMS:
-            yield b"".join(pieces)
-            pieces.clear()
-        if row_checksums:
-            checksum = google_crc32c.extend(google_crc32c.value(key), value or b"")
-            prefix = checksum.to_bytes(4, "little")
-            key, value = (key, prefix + value) if value is not None else (prefix + key, None)
-        pieces += (len(key).to_bytes(4, "big"), key)
-        pieces += (END_MARK,) if value is None else (len(value).to_bytes(4, "big"), value)
-    pieces.append(END_MARK)
-    yield b"".join(pieces)
+    rest = iter(records)
+    while listed := list(islice(rest, _PIECE_RECORDS)):
+        if not row_checksums and all(value is not None for _, value in listed):
+            yield put_records(*zip(*cast("list[tuple[bytes, bytes]]", listed), strict=True))
+        else:
+            yield b"".join(_record(key, value, row_checksums) for key, value in listed)
+    yield END_MARK
+
+
+def _record(key: bytes, value: bytes | None, row_checksums: bool) -> bytes:
+    if row_checksums:
+        checksum = google_crc32c.extend(google_crc32c.value(key), value or b"")
+        prefix = checksum.to_bytes(4, "little")
+        key, value = (key, prefix + value) if value is not None else (prefix + key, None)
+    head = len(key).to_bytes(4, "big") + key
+    return head + (END_MARK if value is None else len(value).to_bytes(4, "big") + value)
 
 
 def encode_spans(
