@@ -151,8 +151,7 @@ def decode_frame(data: bytes, schemas: Sequence[pa.Schema]) -> Frame:
     )
     if magic != MAGIC or version != FRAME_VERSION:
         raise FrameError(
-            f"it starts with {magic:#x}, version {version}, not {MAGIC:#x}, "
-            f"version {FRAME_VERSION}"
+            f"it starts with {magic:#x}, version {version}, not {MAGIC:#x}, version {FRAME_VERSION}"
         )
     if kind not in _KINDS or runs > _MAX_RUNS:
         raise FrameError(f"it is of kind {kind} with {runs} runs")

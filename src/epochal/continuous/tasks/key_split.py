@@ -96,7 +96,8 @@ class KeySplit:
         if self._dtypes is None or any(column.null_count for column in batch.columns):
             if len(order) > _FEW_SLICES:
                 return batch.take(pa.array(order, pa.int64()))
-            return cast(Any, pa).concat_batches([batch.slice(each, 1) for each in order])
+            rows = [batch.slice(each, 1) for each in order]
+            return cast(pa.RecordBatch, cast(Any, pa).concat_batches(rows))
         columns: list[Any] = []
         for dtype, column in zip(self._dtypes, cast(Any, batch.columns), strict=True):
             values = numpy_view(column.buffers()[1], dtype)[column.offset :][order]

@@ -151,7 +151,7 @@ def encode_pieces(
     rest = iter(records)
     while listed := list(islice(rest, _PIECE_RECORDS)):
         if not row_checksums and all(value is not None for _, value in listed):
-            yield put_records(*zip(*cast("list[tuple[bytes, bytes]]", listed), strict=True))
+            yield put_records(cast("list[tuple[bytes, bytes]]", listed))
         else:
             yield b"".join(_record(key, value, row_checksums) for key, value in listed)
     yield END_MARK

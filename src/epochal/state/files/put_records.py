@@ -26,9 +26,9 @@ class _Lengths(dict[int, bytes]):
 _written = _Lengths().__getitem__
 
 
-def put_records(keys: Sequence[bytes], values: Sequence[bytes], tag: bytes = b"") -> bytes:
-    """The records of these rows, each after the tag."""
+def put_records(rows: Sequence[tuple[bytes, bytes]], tag: bytes = b"") -> bytes:
+    """The records of these rows, at least one, each after the tag."""
+    keys, values = zip(*rows, strict=True)
     key_lengths, value_lengths = (map(_written, map(len, each)) for each in (keys, values))
-    return b"".join(
-        chain.from_iterable(zip(repeat(tag), key_lengths, keys, value_lengths, values))  # noqa: B905  a repeat has no end
-    )
+    # Not `strict`: the tag is repeated without end.
+    return b"".join(chain.from_iterable(zip(repeat(tag), key_lengths, keys, value_lengths, values)))

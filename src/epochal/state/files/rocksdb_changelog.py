@@ -91,7 +91,7 @@ def encode_family_changelog(
     pieces = [b"\0\2v2"] if lineage is None else [_head("v4", lineage)]
     listed = list(records)
     if _are_puts(listed):
-        pieces.append(put_records(*zip(*listed, strict=True), tag=bytes([Change.PUT])))
+        pieces.append(put_records(listed, bytes([Change.PUT])))
         return b"".join((*pieces, b"\0"))
     for key, value in listed:
         change = Change.DELETE if value is None else Change.PUT
@@ -109,7 +109,7 @@ def encode_changelog(
         pieces.append(_head("v3", lineage))
     listed = list(records)
     if _are_puts(listed):
-        return b"".join((*pieces, put_records(*zip(*listed, strict=True)), _END))
+        return b"".join((*pieces, put_records(listed), _END))
     for key, value in listed:
         pieces += (len(key).to_bytes(4, "big"), key)
         pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)

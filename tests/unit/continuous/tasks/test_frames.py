@@ -40,7 +40,9 @@ def test_a_data_frame_comes_back_with_its_rows_runs_event_times_and_credit() -> 
 def test_numbers_of_a_received_body_are_aligned(watermarks: int) -> None:
     decoded = decode_frame(wire(replace(DATA, highs=(1,) * watermarks)), [SCHEMA, SCHEMA]).batch
     assert decoded is not None
-    assert decoded.column(0).buffers()[1].address % 8 == 0
+    numbers = decoded.column(0).buffers()[1]
+    assert numbers is not None
+    assert numbers.address % 8 == 0
 
 
 @pytest.mark.parametrize("kind", [FrameKind.MARKER, FrameKind.CREDIT])

@@ -45,6 +45,6 @@ def test_so_is_a_changelog_of_column_families(
 @pytest.mark.parametrize("size", [0, 255, 256, 4_096, 4_097, 100_000])
 def test_rows_of_any_length_follow_their_length(size: int) -> None:
     row, length = b"x" * size, size.to_bytes(4, "big")
-    assert put_records([row, b"k"], [b"v", row]) == (
+    assert put_records([(row, b"v"), (b"k", row)]) == (
         length + row + b"\0\0\0\1v" + b"\0\0\0\1k" + length + row
     )
