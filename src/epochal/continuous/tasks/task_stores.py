@@ -37,8 +37,7 @@ from epochal.state.disk.disk_rows import DiskRows, PlainForm, RowForm
 from epochal.state.disk.disk_version import DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.files.chain import attempt_label, id_of_version, prepared_label
-from epochal.state.rows.row_codec import RowCodec
-from epochal.state.rows.tuples import encode_tuples
+from epochal.state.rows.row_codec import RowCodec, encode_tuples
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
 from epochal.state.store.prepared import EncodedVersion, PreparedVersion

@@ -20,10 +20,10 @@ sequentially, so results and errors are those of a sequential reader for any inp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any, cast
 
 import google_crc32c
@@ -32,7 +32,6 @@ import numpy.typing as npt
 
 from epochal.errors import StateFormatError
 from epochal.state.files.codecs import Unpacked
-from epochal.state.files.put_records import put_records
 from epochal.state.files.row_checksums import row_checksums as checksums_of
 from epochal.state.rows.byte_spans import Flags, Ints, Spans, join
 
@@ -155,6 +154,30 @@ def encode_pieces(
         else:
             yield b"".join(_record(key, value, row_checksums) for key, value in listed)
     yield END_MARK
+
+
+class _Lengths(dict[int, bytes]):
+    """Lengths as they are written. Most rows of a store have one of few lengths."""
+
+    def __missing__(self, length: int) -> bytes:
+        written = length.to_bytes(4, "big")
+        if length <= 1 << 12:
+            self[length] = written
+        return written
+
+
+_written = _Lengths().__getitem__
+
+
+def put_records(rows: Sequence[tuple[bytes, bytes]], tag: bytes = b"") -> bytes:
+    """The records of these rows, at least one, each after the tag.
+
+    All of it runs in C, because a thread that writes an epoch holds the interpreter lock.
+    """
+    keys, values = zip(*rows, strict=True)
+    key_lengths, value_lengths = (map(_written, map(len, each)) for each in (keys, values))
+    # Not `strict`: the tag is repeated without end.
+    return b"".join(chain.from_iterable(zip(repeat(tag), key_lengths, keys, value_lengths, values)))
 
 
 def _record(key: bytes, value: bytes | None, row_checksums: bool) -> bytes:

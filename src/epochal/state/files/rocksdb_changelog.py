@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import TypeGuard
 
 from epochal.errors import StateFormatError
-from epochal.state.files.put_records import put_records
+from epochal.state.files.delta_snapshot import put_records
 
 INVALID_VERSION = "CANNOT_LOAD_STATE_STORE.INVALID_CHANGE_LOG_READER_VERSION"
 INVALID_LINEAGE = "CANNOT_LOAD_STATE_STORE.INVALID_CHECKPOINT_LINEAGE"

@@ -19,7 +19,7 @@ from epochal.state.files.rocksdb_keys import NULL, ordered_long
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
-from epochal.state.rows.tuples import encode_tuples
+from epochal.state.rows.row_codec import encode_tuples
 from epochal.state.rows.types import AtomicType, StructField, StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochal.state.files.delta_snapshot import encode_records
-from epochal.state.files.put_records import put_records
+from epochal.state.files.delta_snapshot import encode_records, put_records
 from epochal.state.files.rocksdb_changelog import (
     LineageItem,
     encode_changelog,
