@@ -80,9 +80,9 @@ class Channels:
         body = b"" if frame.batch is None else encode_batch(frame.batch)
         if len(body) > MAX_BODY_BYTES:
             raise RowTooLargeError(frame.edge, len(body), MAX_BODY_BYTES)
-        parts = encode_frame(frame, body)
+        data = encode_frame(frame, body)
         try:
-            self._peers[target].send_multipart(parts, zmq.NOBLOCK)
+            self._peers[target].send(data, zmq.NOBLOCK)
         except zmq.Again:
             raise ExchangeError(frame.edge, target, "it has stopped reading") from None
 
@@ -91,13 +91,12 @@ class Channels:
         frames: list[Frame] = []
         while True:
             try:
-                parts = self._pull.recv_multipart(zmq.NOBLOCK)
+                data = self._pull.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return frames
             try:
-                header, body = parts
-                frames.append(decode_frame(header, body, self._schemas))
-            except (FrameError, ValueError):
+                frames.append(decode_frame(data, self._schemas))
+            except FrameError:
                 self.malformed += 1  # the gap in the sequence numbers will show it
 
     def wait(self, seconds: float, *others: int) -> list[int]:

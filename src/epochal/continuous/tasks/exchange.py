@@ -4,7 +4,8 @@ A query is a tree of stages. An edge leads from one producer of rows, the source
 input of a stage. Each edge has a channel from every task to every task. The frames of a channel are
 numbered. A frame that was seen before is dropped; a missing one ends the attempt, because rows are
 lost. A sender may have 8 data frames or 1 MB unacknowledged, whichever comes first. Further frames
-wait here, and a producer with waiting output processes no more input.
+wait here, and a producer with waiting output processes no more input. Frames that go the other way
+acknowledge what was processed; a frame of its own, a credit, is sent only if there are none.
 
 A marker ends the sender's rows of an epoch. Frames behind it are held back until the marker has
 arrived on all channels of all edges that lead to the stage. The stage is aligned then: it has
@@ -32,7 +33,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -47,6 +48,9 @@ CREDIT_BYTES = MAX_UNACKED_BYTES // 16
 """Processed frames or bytes before a credit is sent. A credit per frame would wake the sender as
 often as frames wake the receiver. Both are well below what a sender may have unacknowledged, so
 that it never waits for a credit that its receiver withholds."""
+
+_CARRIED_FRAMES = CREDIT_FRAMES // 2
+"""Processed frames before a frame that goes the other way carries the credit."""
 
 
 @dataclass(slots=True)
@@ -287,6 +291,15 @@ class Inbox:
             found.append(min(seen) if seen else -1)
         return tuple(found)
 
+    def ack_for(self, edge: int, sender: int) -> int:
+        """Return the credit that a frame to the sender can carry, which then is sent; 0 if none."""
+        channel = self._of[edge, sender]
+        if channel.owed_frames < _CARRIED_FRAMES and channel.owed_bytes < CREDIT_BYTES:
+            return 0
+        channel.owed_frames = channel.owed_bytes = 0
+        channel.repeat = False
+        return channel.processed
+
     def acknowledgements(self) -> list[tuple[int, int, int]]:
         """Return (edge, sender, seq) of the channels that are owed a credit."""
         found = []
@@ -337,6 +350,8 @@ class Exchange:
             elif frame.kind is FrameKind.CREDIT:
                 self.outboxes[frame.edge].acknowledge(frame.sender, frame.seq)
             else:
+                if frame.ack:
+                    self.outboxes[frame.edge].acknowledge(frame.sender, frame.ack)
                 self._inbox_of[frame.edge].receive(frame)
 
     def flush(self, inbox: int, send: Callable[[int, Frame], None]) -> None:
@@ -365,11 +380,21 @@ class Exchange:
                 if target != self.task:
                     send(target, frame)
 
-    def acknowledge(self, inbox: int, send: Callable[[int, Frame], None]) -> None:
-        """Send credits for what a stage, or the sink, has processed."""
+    def acknowledge(self, inbox: int, leaving: list[tuple[int, Frame]]) -> None:
+        """Acknowledge what a stage, or the sink, has processed.
+
+        `leaving` are the frames of this turn, as (target, frame). Those on the stage's own edges
+        carry the credits; for senders that get none of them, credits are added.
+        """
         box = self.inboxes[inbox]
+        for at, (target, frame) in enumerate(leaving):
+            if self._inbox_of[frame.edge] is box and frame.kind is FrameKind.DATA:
+                ack = box.ack_for(frame.edge, target)
+                if ack:
+                    leaving[at] = target, replace(frame, ack=ack)
         for edge, sender, seq in box.acknowledgements():
             if sender == self.task:
                 self.outboxes[edge].acknowledge(sender, seq)
             else:
-                send(sender, Frame(FrameKind.CREDIT, self.attempt, edge, self.task, box.epoch, seq))
+                credit = Frame(FrameKind.CREDIT, self.attempt, edge, self.task, box.epoch, seq)
+                leaving.append((sender, credit))

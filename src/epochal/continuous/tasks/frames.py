@@ -1,8 +1,9 @@
 """The frames that tasks exchange: a packed header, and rows as one Arrow IPC message. Pure.
 
-Both ends know the schema of an edge's rows from the plan, so no schema is sent. A frame has two
-parts, header and body; only data frames have a body. The rows of a data frame are ordered by state
-partition, and `runs` has the number of rows per partition, so the receiver need not hash again.
+Both ends know the schema of an edge's rows from the plan, so no schema is sent. A frame is one
+message, header then body; only data frames have a body. The rows of a data frame are ordered by
+state partition, and `runs` has the number of rows per partition, so the receiver need not hash
+again.
 
 Note: the checksum does not protect against the network; CURVE does that. It protects Arrow, which
 trusts the offsets inside a buffer: a frame from a broken peer must raise an error instead of making
@@ -23,7 +24,7 @@ import pyarrow as pa
 from epochal.errors import FrameError
 
 MAGIC = 0xEC
-FRAME_VERSION = 1
+FRAME_VERSION = 2
 MAX_FRAME_BYTES = 256 << 20
 """ZeroMQ closes the connection of a peer that sends more."""
 
@@ -34,8 +35,14 @@ SPLIT_BYTES = 16 << 20
 """Rows above this size are sent in several frames. Far above what a turn usually produces, so that
 it costs nothing there, and far below the limit, because the size is estimated."""
 
-_HEADER = struct.Struct("<BBBBIHIqQII")
-"""Magic, version, kind, watermarks, attempt, edge, sender, epoch, seq, runs, checksum."""
+_HEADER = struct.Struct("<BBBBIIH2xIqQQ")
+"""Magic, version, kind, watermarks, attempt, sender, edge, runs, epoch, seq, ack.
+
+The checksum of everything else comes before it. Together they are a multiple of eight bytes, and so
+is what follows, because Arrow reads numbers of the body in place."""
+
+_CHECKSUM_BYTES = 4
+_FIXED_BYTES = _CHECKSUM_BYTES + _HEADER.size
 
 _MAX_RUNS = 1 << 20
 
@@ -78,27 +85,30 @@ class Frame:
     batch: pa.RecordBatch | None = None
     size: int = 0
     """Bytes of the rows, as credits count them."""
+    ack: int = 0
+    """The sender has processed what the receiver sent on this edge up to this number, as a credit
+    would say; 0 if the frame says nothing about it."""
 
 
-def encode_frame(frame: Frame, body: Body = b"") -> tuple[bytes, Body]:
+def encode_frame(frame: Frame, body: Body = b"") -> bytes:
     """Pack a frame; `body` is `encode_batch` of its rows."""
     flat = [number for run in frame.runs for number in run]
-    rest = struct.pack(f"<{len(frame.highs)}q{len(flat)}I", *frame.highs, *flat)
-    fields = (
+    header = _HEADER.pack(
         MAGIC,
         FRAME_VERSION,
         frame.kind,
         len(frame.highs),
         frame.attempt,
-        frame.edge,
         frame.sender,
+        frame.edge,
+        len(frame.runs),
         frame.epoch,
         frame.seq,
-        len(frame.runs),
+        frame.ack,
     )
-    unsigned = _HEADER.pack(*fields, 0)
-    checksum = google_crc32c.extend(google_crc32c.value(unsigned + rest), body)
-    return _HEADER.pack(*fields, checksum) + rest, body
+    header += struct.pack(f"<{len(frame.highs)}q{len(flat)}I", *frame.highs, *flat)
+    checksum = google_crc32c.extend(google_crc32c.value(header), body)
+    return b"".join((checksum.to_bytes(_CHECKSUM_BYTES, "little"), header, body))
 
 
 def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
@@ -132,35 +142,41 @@ def _split_runs(runs: Runs, rows: int) -> tuple[Runs, Runs]:
     return tuple(first), tuple(second)
 
 
-def decode_frame(header: bytes, body: Body, schemas: Sequence[pa.Schema]) -> Frame:
+def decode_frame(data: bytes, schemas: Sequence[pa.Schema]) -> Frame:
     """Unpack a frame; `schemas` are those of the edges. FrameError if it is malformed."""
-    if len(header) < _HEADER.size:
-        raise FrameError(f"its header has {len(header)} bytes, but needs at least {_HEADER.size}")
-    magic, version, kind, watermarks, attempt, edge, sender, epoch, seq, runs, checksum = (
-        _HEADER.unpack_from(header)
+    if len(data) < _FIXED_BYTES:
+        raise FrameError(f"it has {len(data)} bytes, but needs at least {_FIXED_BYTES}")
+    magic, version, kind, watermarks, attempt, sender, edge, runs, epoch, seq, ack = (
+        _HEADER.unpack_from(data, _CHECKSUM_BYTES)
     )
     if magic != MAGIC or version != FRAME_VERSION:
-        raise FrameError(f"it starts with {magic:#x}, version {version}, not {MAGIC:#x}, version 1")
+        raise FrameError(
+            f"it starts with {magic:#x}, version {version}, not {MAGIC:#x}, version {FRAME_VERSION}"
+        )
     if kind not in _KINDS or runs > _MAX_RUNS:
         raise FrameError(f"it is of kind {kind} with {runs} runs")
-    if len(header) != _HEADER.size + 8 * watermarks + 8 * runs:
-        raise FrameError(f"its header has {len(header)} bytes, which contradicts its counts")
-    unsigned = header[: _HEADER.size - 4] + bytes(4) + header[_HEADER.size :]
-    if google_crc32c.extend(google_crc32c.value(unsigned), body) != checksum:
+    start = _FIXED_BYTES + 8 * watermarks + 8 * runs
+    if len(data) < start or (len(data) > start and kind != FrameKind.DATA):
+        raise FrameError(f"it has {len(data)} bytes, which contradicts its counts")
+    whole = pa.py_buffer(data)
+    checksum = int.from_bytes(data[:_CHECKSUM_BYTES], "little")
+    if google_crc32c.value(whole.slice(_CHECKSUM_BYTES)) != checksum:
         raise FrameError("its checksum does not match")
     if edge >= len(schemas):
         raise FrameError(f"it is for edge {edge}, the query has {len(schemas)}")
-    numbers = struct.unpack_from(f"<{watermarks}q{2 * runs}I", header, _HEADER.size)
+    numbers = struct.unpack_from(f"<{watermarks}q{2 * runs}I", data, _FIXED_BYTES)
     highs, flat = numbers[:watermarks], numbers[watermarks:]
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))
-    batch = _decode_batch(body, schemas[edge], pairs) if kind == FrameKind.DATA else None
-    size = memoryview(body).nbytes
-    return Frame(FrameKind(kind), attempt, edge, sender, epoch, seq, highs, pairs, batch, size)
+    batch = None
+    if kind == FrameKind.DATA:
+        batch = _decode_batch(whole.slice(start), schemas[edge], pairs)
+    size = len(data) - start
+    return Frame(FrameKind(kind), attempt, edge, sender, epoch, seq, highs, pairs, batch, size, ack)
 
 
-def _decode_batch(body: Body, schema: pa.Schema, runs: Runs) -> pa.RecordBatch:
+def _decode_batch(body: pa.Buffer, schema: pa.Schema, runs: Runs) -> pa.RecordBatch:
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+        batch = pa.ipc.read_record_batch(body, schema)
         batch.validate()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise FrameError(f"its rows cannot be read ({error})") from None

@@ -23,6 +23,10 @@ from epochal.state.rows.byte_spans import Ints, arrow_buffer, numpy_view
 from epochal.state.rows.murmur3 import partition_ids
 
 _FEW_ROWS = 128
+_FEW_SLICES = 16
+"""Up to this number of rows, it is faster to join slices of one row each than to `take` them."""
+
+_SMALL_BYTES = 1 << 14
 _MAX_KNOWN_KEYS = 1 << 16
 _SIGNED: dict[int, np.dtype[Any]] = {
     1: np.dtype("i1"),
@@ -82,13 +86,18 @@ class KeySplit:
         counts: dict[int, int] = {}
         for rank in ranks:
             counts[rank] = counts.get(rank, 0) + 1
-        order = sorted(range(len(ranks)), key=ranks.__getitem__)
-        return self._cut_up(self._taken(batch, order), sorted(counts), counts)
+        in_order = sorted(ranks)
+        if ranks != in_order:
+            batch = self._taken(batch, sorted(range(len(ranks)), key=ranks.__getitem__))
+        return self._cut_up(batch, sorted(counts), counts)
 
     def _taken(self, batch: pa.RecordBatch, order: list[int]) -> pa.RecordBatch:
-        """Return the rows in that order. If all columns are plain, this is faster than `take`."""
+        """Return the rows in that order. Both other ways are faster than `take`."""
         if self._dtypes is None or any(column.null_count for column in batch.columns):
-            return batch.take(pa.array(order, pa.int64()))
+            if len(order) > _FEW_SLICES:
+                return batch.take(pa.array(order, pa.int64()))
+            rows = [batch.slice(each, 1) for each in order]
+            return cast(pa.RecordBatch, cast(Any, pa).concat_batches(rows))
         columns: list[Any] = []
         for dtype, column in zip(self._dtypes, cast(Any, batch.columns), strict=True):
             values = numpy_view(column.buffers()[1], dtype)[column.offset :][order]
@@ -101,7 +110,10 @@ class KeySplit:
         """Return the bytes per row, as credits count them."""
         if self._row_bytes is not None:
             return self._row_bytes
-        return batch.nbytes / batch.num_rows
+        # Faster than `nbytes`, but it also counts rows beside a slice. Below this size that does
+        # not matter: credits for bytes come into play far above it.
+        whole: int = cast(Any, batch).get_total_buffer_size()
+        return (whole if whole <= _SMALL_BYTES else batch.nbytes) / batch.num_rows
 
     def _cut_up(
         self, batch: pa.RecordBatch, present: list[int], counts: Mapping[int, int] | list[int]

@@ -283,7 +283,7 @@ class TaskCore:
                 self._cut_stage(index, now_ms, out)
             if expire and not self._blocked(index):
                 self._expire(index, now_ms, out)
-            exchange.acknowledge(index, out.send)
+            exchange.acknowledge(index, out.frames)
             exchange.flush_blocked(index, out.send)
             if inbox.waiting and self._times.knows(inbox.epoch):
                 out.busy = True
@@ -302,7 +302,7 @@ class TaskCore:
                 break
             self._cut_sink(inbox.epoch, out)
             inbox.advance()
-        exchange.acknowledge(sink, out.send)
+        exchange.acknowledge(sink, out.frames)
         exchange.flush_blocked(sink, out.send)
         if inbox.waiting:
             out.busy = True

@@ -16,17 +16,15 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import pyarrow as pa
-
 from epochal.checkpoint.entries import CommitEntry
 from epochal.checkpoint.layout import EPOCHS, STATE
-from epochal.continuous.operators.contract import Row, StateChanges, StatefulOperator, StoreSchema
+from epochal.continuous.operators.contract import StateChanges, StatefulOperator, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, partitions_of_stage
 from epochal.epoch.epoch_files.chain_files import in_parallel, read_chain, write_epoch
 from epochal.epoch.epoch_files.epoch_file import Header, StoreFileEntry, encode_epoch, file_name
@@ -39,9 +37,7 @@ from epochal.state.disk.disk_rows import DiskRows, PlainForm, RowForm
 from epochal.state.disk.disk_version import DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.files.chain import attempt_label, id_of_version, prepared_label
-from epochal.state.rows.arrow_types import AnyArrowType, arrow_type
-from epochal.state.rows.row_codec import RowCodec
-from epochal.state.rows.types import AtomicType, DataType, StringType, StructType
+from epochal.state.rows.row_codec import RowCodec, encode_tuples
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
 from epochal.state.store.prepared import EncodedVersion, PreparedVersion
@@ -53,9 +49,6 @@ from epochal.state.store.versions import Draft, FrozenVersion
 Place: TypeAlias = tuple[int, int, str]
 """A store: its operator, partition and name."""
 
-_MIN_COLUMNAR_ROWS = 64
-"""With fewer rows than this, encoding them one at a time is faster than by columns."""
-
 _MORE_VERSIONS = 4
 """Versions kept in memory besides those of epochs in flight, because a hold and the limits after it
 end epochs regardless of that bound."""
@@ -65,21 +58,6 @@ _WRITERS = 4
 
 _READERS = 16
 """Stores read in parallel when a task starts."""
-
-_PLAIN: dict[str, AnyArrowType] = {
-    "long": pa.int64(),
-    "timestamp": pa.int64(),
-    "timestamp_ntz": pa.int64(),
-    "integer": pa.int32(),
-    "date": pa.int32(),
-    "short": pa.int16(),
-    "byte": pa.int8(),
-    "boolean": pa.bool_(),
-    "double": pa.float64(),
-    "float": pa.float32(),
-    "binary": pa.binary(),
-}
-"""Spark types whose Python values Arrow accepts unchanged as this type of the same width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,45 +420,10 @@ def _as_version(state: PreparedState) -> PreparedVersion:
 
 def _apply(draft: Draft, provider: StateStoreProvider, change: StateChanges) -> None:
     codec = provider.codec
-    if len(change.puts) < _MIN_COLUMNAR_ROWS:
-        for key, value in change.puts:
-            draft.put(codec.encode_key(key), codec.encode_value(value))
-    else:
+    if change.puts:
         keys, values = zip(*change.puts, strict=True)
         draft.put_many(
-            _encoded(keys, codec.key_schema, codec.encode_key, codec.encode_keys),
-            _encoded(values, codec.value_schema, codec.encode_value, codec.encode_values),
+            encode_tuples(keys, codec.key_schema), encode_tuples(values, codec.value_schema)
         )
     for key in change.removes:
         draft.remove(codec.encode_key(key))
-
-
-def _encoded(
-    rows: Sequence[Row],
-    schema: StructType,
-    one: Callable[[Row], bytes],
-    many: Callable[[pa.RecordBatch], list[bytes]],
-) -> list[bytes]:
-    """Encode many rows: by columns if Arrow accepts the values unchanged, else one by one."""
-    columns = _columns(rows, schema)
-    return [one(row) for row in rows] if columns is None else many(columns)
-
-
-def _columns(rows: Sequence[Row], schema: StructType) -> pa.RecordBatch | None:
-    types = [_plain_type(each.data_type) for each in schema.fields]
-    if not types or any(each is None for each in types):
-        return None
-    arrays = [
-        pa.array(column, type_).view(arrow_type(each.data_type))
-        for column, type_, each in zip(zip(*rows, strict=True), types, schema.fields, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=list(schema.names))
-
-
-def _plain_type(data_type: DataType) -> AnyArrowType | None:
-    match data_type:
-        case AtomicType(name):
-            return _PLAIN.get(name)
-        case StringType():
-            return pa.string()
-    return None

@@ -20,9 +20,10 @@ sequentially, so results and errors are those of a sequential reader for any inp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain, islice, repeat
 from typing import Any, cast
 
 import google_crc32c
@@ -42,7 +43,7 @@ _CHUNK_BYTES = 1 << 19
 """How much of a file is guessed at once: few enough guesses to stay in the processor's cache."""
 
 
-_PIECE_ITEMS = 1 << 16
+_PIECE_RECORDS = 1 << 14
 _SCANNED_BYTES = 1 << 23
 """How much of a file `scan_parts` holds at once."""
 
@@ -146,19 +147,46 @@ def encode_pieces(
     records: Iterable[tuple[bytes, bytes | None]], *, row_checksums: bool = False
 ) -> Iterator[bytes]:
     """As `encode_records`, in pieces of some records each."""
-    pieces: list[bytes] = []
-    for key, value in records:
-        if len(pieces) >= _PIECE_ITEMS:
-            yield b"".join(pieces)
-            pieces.clear()
-        if row_checksums:
-            checksum = google_crc32c.extend(google_crc32c.value(key), value or b"")
-            prefix = checksum.to_bytes(4, "little")
-            key, value = (key, prefix + value) if value is not None else (prefix + key, None)
-        pieces += (len(key).to_bytes(4, "big"), key)
-        pieces += (END_MARK,) if value is None else (len(value).to_bytes(4, "big"), value)
-    pieces.append(END_MARK)
-    yield b"".join(pieces)
+    rest = iter(records)
+    while listed := list(islice(rest, _PIECE_RECORDS)):
+        if not row_checksums and all(value is not None for _, value in listed):
+            yield put_records(cast("list[tuple[bytes, bytes]]", listed))
+        else:
+            yield b"".join(_record(key, value, row_checksums) for key, value in listed)
+    yield END_MARK
+
+
+class _Lengths(dict[int, bytes]):
+    """Lengths as they are written. Most rows of a store have one of few lengths."""
+
+    def __missing__(self, length: int) -> bytes:
+        written = length.to_bytes(4, "big")
+        if length <= 1 << 12:
+            self[length] = written
+        return written
+
+
+_written = _Lengths().__getitem__
+
+
+def put_records(rows: Sequence[tuple[bytes, bytes]], tag: bytes = b"") -> bytes:
+    """The records of these rows, at least one, each after the tag.
+
+    All of it runs in C, because a thread that writes an epoch holds the interpreter lock.
+    """
+    keys, values = zip(*rows, strict=True)
+    key_lengths, value_lengths = (map(_written, map(len, each)) for each in (keys, values))
+    # Not `strict`: the tag is repeated without end.
+    return b"".join(chain.from_iterable(zip(repeat(tag), key_lengths, keys, value_lengths, values)))
+
+
+def _record(key: bytes, value: bytes | None, row_checksums: bool) -> bytes:
+    if row_checksums:
+        checksum = google_crc32c.extend(google_crc32c.value(key), value or b"")
+        prefix = checksum.to_bytes(4, "little")
+        key, value = (key, prefix + value) if value is not None else (prefix + key, None)
+    head = len(key).to_bytes(4, "big") + key
+    return head + (END_MARK if value is None else len(value).to_bytes(4, "big") + value)
 
 
 def encode_spans(

@@ -15,8 +15,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeGuard
 
 from epochal.errors import StateFormatError
+from epochal.state.files.delta_snapshot import put_records
 
 INVALID_VERSION = "CANNOT_LOAD_STATE_STORE.INVALID_CHANGE_LOG_READER_VERSION"
 INVALID_LINEAGE = "CANNOT_LOAD_STATE_STORE.INVALID_CHECKPOINT_LINEAGE"
@@ -87,7 +89,11 @@ def encode_family_changelog(
 ) -> bytes:
     """Write a changelog of a store with column families: layout 2, or 4 if there is a lineage."""
     pieces = [b"\0\2v2"] if lineage is None else [_head("v4", lineage)]
-    for key, value in records:
+    listed = list(records)
+    if _are_puts(listed):
+        pieces.append(put_records(listed, bytes([Change.PUT])))
+        return b"".join((*pieces, b"\0"))
+    for key, value in listed:
         change = Change.DELETE if value is None else Change.PUT
         pieces += (bytes([change]), len(key).to_bytes(4, "big"), key)
         pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
@@ -101,10 +107,20 @@ def encode_changelog(
     pieces: list[bytes] = []
     if lineage is not None:
         pieces.append(_head("v3", lineage))
-    for key, value in records:
+    listed = list(records)
+    if _are_puts(listed):
+        return b"".join((*pieces, put_records(listed), _END))
+    for key, value in listed:
         pieces += (len(key).to_bytes(4, "big"), key)
         pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
     return b"".join((*pieces, _END))
+
+
+def _are_puts(
+    records: list[tuple[bytes, bytes | None]],
+) -> TypeGuard[list[tuple[bytes, bytes]]]:
+    """Whether there are records, and none deletes a key."""
+    return bool(records) and all(value is not None for _, value in records)
 
 
 def _head(layout: str, lineage: Sequence[LineageItem]) -> bytes:

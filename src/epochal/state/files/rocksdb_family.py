@@ -8,7 +8,7 @@ time. An index follows from the rows it is about, so nobody but this module writ
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from epochal.state.files.rocksdb_keys import NULL, ordered_long
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
+from epochal.state.rows.row_codec import encode_tuples
 from epochal.state.rows.types import AtomicType, StructField, StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 
@@ -68,6 +69,12 @@ class FamilyRows:
             case _:
                 return VERSION_BYTE + encode_row(key, self.schema.key)
         return _LENGTH.pack(len(first) + 1) + VERSION_BYTE + first + VERSION_BYTE + rest
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each key and each value is one UnsafeRow."""
+        encoder = self.schema.encoder or _PLAIN
+        return not self.is_list and self.avro is None and encoder.kind not in ("prefix", "range")
 
     def encode_prefix(self, prefix: Row) -> bytes:
         """What the keys with these first columns start with, if keys are encoded by prefix."""
@@ -162,7 +169,7 @@ class Family:
 
     def changes(
         self,
-        puts: Iterable[tuple[Row, RowOrList]],
+        puts: Sequence[tuple[Row, RowOrList]],
         removes: Iterable[Row],
         prefix_of: Callable[[str], bytes],
         get: Callable[[bytes], bytes | None],
@@ -174,6 +181,15 @@ class Family:
         """
         start = prefix_of(self.name)
         indexes = [(index, prefix_of(index.rows.name)) for index in self.indexes]
+        if puts and not indexes and self.rows.is_plain:
+            yield from ((start + self.rows.encode_key(key), None) for key in removes)
+            keys, values = zip(*puts, strict=True)
+            stored = encode_tuples(values, self.rows.schema.value)
+            start += VERSION_BYTE
+            for row, found in zip(encode_tuples(keys, self.rows.schema.key), stored, strict=True):
+                at = start + row
+                yield at, form.record(at, VERSION_BYTE + found)[1] or b""
+            return
         changed: list[tuple[Row, RowOrList | None]] = [*((key, None) for key in removes), *puts]
         for key, value in changed:
             at = start + self.rows.encode_key(key)

@@ -187,7 +187,7 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
         self,
         draft: Draft,
         family: str,
-        puts: Iterable[tuple[Row, RowOrList]],
+        puts: Sequence[tuple[Row, RowOrList]],
         removes: Iterable[Row],
     ) -> None:
         """Change rows of one family, and the indexes on it."""

@@ -94,15 +94,24 @@ class FrozenVersion:
         """The version after these changes. `changes` must not be changed afterwards."""
         if not self.base.rows and not self.overlay.rows:
             return FrozenVersion.of({k: v for k, v in changes.items() if v is not None})
-        base = self.base.rows
-        overlay = {**self.overlay.rows, **changes}
-        size, row_bytes = self.size, self.row_bytes
-        for key, value in changes.items():
-            before = self.get(key)
-            size += (value is not None) - (before is not None)
-            row_bytes += _row_bytes(key, value) - _row_bytes(key, before)
-            if value is None and key not in base:
-                del overlay[key]
+        base, newer = self.base.rows, self.overlay.rows
+        overlay = {**newer, **changes}
+        after = list(changes.values())
+        before = [
+            base.get(key) if (value := newer.get(key, _ABSENT)) is _ABSENT else value
+            for key in changes
+        ]
+        added, removed = before.count(None), after.count(None)
+        size, row_bytes = self.size + added - removed, self.row_bytes
+        if not added and not removed:
+            row_bytes += sum(map(len, after)) - sum(map(len, before))  # type: ignore[arg-type]
+        else:
+            row_bytes += sum(map(_row_bytes, changes, after)) - sum(
+                map(_row_bytes, changes, before)  # type: ignore[arg-type]
+            )
+            for key, value in changes.items():
+                if value is None and key not in base:
+                    del overlay[key]
         if len(overlay) <= FLATTEN_ABOVE_ROWS + len(base) // FLATTEN_ABOVE_PART:
             return FrozenVersion(self.base, Layer(overlay), size, row_bytes)
         flat = dict(base)

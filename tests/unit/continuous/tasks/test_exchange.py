@@ -152,6 +152,57 @@ def test_credit_is_given_at_once_for_a_large_frame() -> None:
     assert box.acknowledgements() == [(0, 0, 2)]
 
 
+def exchanges() -> list[Exchange]:
+    edge = Edge(SOURCES, Target(0, 0), is_local=False)
+    return [
+        Exchange(edges=[edge], task=task, tasks=2, attempt=ATTEMPT, epoch=EPOCH)
+        for task in range(2)
+    ]
+
+
+def turn(exchange: Exchange, frames: list[Frame], rows: bool) -> list[tuple[int, Frame]]:
+    """Receive frames, send rows to the other task if there are any, process, acknowledge."""
+    leaving: list[tuple[int, Frame]] = []
+    exchange.receive(frames)
+    if rows:
+        add(exchange.outboxes[0], 1 - exchange.task)
+    exchange.flush(0, lambda *each: leaving.append(each))
+    exchange.inboxes[0].take()
+    exchange.acknowledge(0, leaving)
+    return leaving
+
+
+def test_rows_that_go_the_other_way_carry_the_credit() -> None:
+    one, other = exchanges()
+    back: list[Frame] = []
+    for _ in range(10 * MAX_UNACKED_FRAMES):
+        there = [frame for _, frame in turn(one, back, True)]
+        back = [frame for _, frame in turn(other, there, True)]
+        assert [frame.kind for frame in (*there, *back)] == [FrameKind.DATA] * 2
+        assert back[0].ack in (0, there[0].seq)
+
+
+def test_a_task_that_sends_no_rows_gives_credit_in_frames_of_its_own() -> None:
+    one, other = exchanges()
+    back: list[Frame] = []
+    credits = 0
+    for _ in range(10 * MAX_UNACKED_FRAMES):
+        there = [frame for _, frame in turn(one, back, True)]
+        back = [frame for _, frame in turn(other, there, False)]
+        assert all(frame.kind is FrameKind.CREDIT for frame in back)
+        credits += len(back)
+    assert credits == 10 * MAX_UNACKED_FRAMES // CREDIT_FRAMES
+
+
+def test_a_credit_that_rows_carry_is_not_repeated_by_a_frame_of_its_own() -> None:
+    one, other = exchanges()
+    for _ in range(CREDIT_FRAMES):
+        add(one.outboxes[0], 1)
+    there = [frame for _, frame in one.outboxes[0].flush()]
+    assert [frame.kind for _, frame in turn(other, there, True)] == [FrameKind.DATA]
+    assert turn(other, [], False) == []
+
+
 @pytest.mark.parametrize("size", [1, MAX_UNACKED_BYTES // MAX_UNACKED_FRAMES, MAX_UNACKED_BYTES])
 def test_a_sender_that_stopped_always_gets_credit_for_what_it_sent(size: int) -> None:
     outbox, box = Outbox(0, 0, range(2), ATTEMPT), inbox()

@@ -46,7 +46,7 @@ def rows(schema: pa.Schema, count: int, *, nulls: bool) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=schema).slice(1, count)
 
 
-@pytest.mark.parametrize("count", [1, 25, 128, 129, 1_000])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 16, 17, 25, 128, 129, 1_000])
 @pytest.mark.parametrize("nulls", [False, True], ids=["whole", "with nulls"])
 @pytest.mark.parametrize("schema", [FIXED, MIXED], ids=["fixed width", "mixed"])
 def test_every_row_goes_where_spark_would_have_it_in_the_order_it_came(
@@ -78,8 +78,10 @@ def test_every_row_goes_where_spark_would_have_it_in_the_order_it_came(
 def test_a_row_of_fixed_width_has_a_size_and_another_one_is_measured() -> None:
     fixed, mixed = (KeySplit(schema, ["key"], PARTITIONS, TASKS) for schema in (FIXED, MIXED))
     assert fixed.size(rows(FIXED, 10, nulls=False)) == 8 + 2 + 8 + 4 + 8
-    batch = rows(MIXED, 10, nulls=False)
-    assert mixed.size(batch) == batch.nbytes / 10
+    batch = rows(MIXED, 10_000, nulls=False)
+    assert mixed.size(batch.slice(5, 10)) == batch.slice(5, 10).nbytes / 10
+    few = rows(MIXED, 10, nulls=False)
+    assert few.nbytes / 10 <= mixed.size(few) <= (1 << 14) / 10
 
 
 def test_few_rows_may_have_structs_as_keys_with_a_null_first() -> None:
