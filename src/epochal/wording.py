@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+
+_BATCH = re.compile(r"(?<![-\w/.])(?:([Aa]) )?([Bb])atch(es)?\b")
 
 
 def counted(number: int, noun: str) -> str:
@@ -17,6 +20,19 @@ def plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"
     return f"{noun}s"
+
+
+def of_epochs(text: str) -> str:
+    """A text about batches, said of a continuous query: `epoch 5`, `an epoch`. Commands stay."""
+    spans = text.split("`")
+    spans[::2] = [_BATCH.sub(_epoch, span) for span in spans[::2]]
+    return "`".join(spans)
+
+
+def _epoch(found: re.Match[str]) -> str:
+    article, first, more = found.groups()
+    noun = ("E" if first == "B" else "e") + ("pochs" if more else "poch")
+    return f"{article}n {noun}" if article else noun
 
 
 def time_text(ms: int) -> str:

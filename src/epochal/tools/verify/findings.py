@@ -16,8 +16,9 @@ from enum import StrEnum
 class Severity(StrEnum):
     """How bad a finding is.
 
-    An `error` prevents a restart or means wrong data. A `warning` limits what can be done. An
-    `info` is worth knowing.
+    An `error` prevents a restart or means wrong data. A `warning` limits what can be done, for
+    example how far a rewind can go. An `info` is worth knowing. So a finding for which nothing
+    needs to be done is never an `error`.
     """
 
     ERROR = "error"
@@ -217,7 +218,7 @@ RULES: dict[str, Rule] = {
         f"If this was not set on purpose, use {_REWIND}.",
     ),
     "TIMESTAMP_BACKWARDS": Rule(
-        _W,
+        _I,
         "A batch has an earlier timestamp than the batch before it.",
         f"{NOTHING}: later batches have later timestamps. Check the clocks of the machines that "
         f"the driver runs on, because processing-time timers depend on the timestamp.",

@@ -35,7 +35,7 @@ from epochal.checkpoint.pinned import CODEC
 from epochal.tools.inspect.listing import CheckpointListing
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.verify.check_files import log_offset
-from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, Finding
+from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, Finding, Severity
 
 LOST = frozenset({"STATE_OPERATOR_MISSING", "STATE_PARTITION_MISSING", "STATE_STORE_MISSING"})
 """Findings that affect every version of the state, so that no batch is whole."""
@@ -107,11 +107,15 @@ def with_exact_remedies(
 ) -> Iterator[Finding]:
     """Yield the findings, each with the remedy that fits this checkpoint.
 
-    `with_sink`: whether the output directory of a file sink was verified too.
+    An error that a restart survives becomes a warning. `with_sink`: whether the output directory of
+    a file sink was verified too.
     """
     advisor = _Advisor(findings, listing, operators, with_sink)
     for each in findings:
-        yield replace(each, remedy=advisor.remedy(each) or each.remedy)
+        remedy = advisor.remedy(each) or each.remedy
+        survives = remedy.startswith(NOTHING) and each.severity is Severity.ERROR
+        severity = Severity.WARNING if survives else each.severity
+        yield replace(each, severity=severity, remedy=remedy)
 
 
 class _Advisor:
