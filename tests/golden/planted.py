@@ -362,6 +362,15 @@ FAULTS = (
         case="file_sink",
         with_sink=True,
     ),
+    Fault(
+        "SINK_AHEAD",
+        "_spark_metadata/10",
+        remove("commits/10", "state/0/0/11.delta"),
+        case="file_sink_counts",
+        severity="error",
+        with_sink=True,
+        note="state-is-missing",
+    ),
     Fault("CRC_ORPHAN", "offsets/.11.crc", copy("offsets/.10.crc", "offsets/.11.crc")),
     Fault(
         "CRC_ORPHAN",

@@ -256,7 +256,9 @@ RULES: dict[str, Rule] = {
     "SINK_AHEAD": Rule(
         _W,
         "The sink's log has batches that the checkpoint's offsets do not have yet: the sink will "
-        "skip them, and their rows are lost unless they are the same as before.",
+        "skip them, and their rows are lost unless they are the same as before. It is an error if "
+        "the sink has a batch that is not committed and whose state is missing: the batch is "
+        "skipped, its state is never written, and the next batch fails.",
         f"Use {_REWIND}, with `--sink OUTPUT`, so that the sink goes back with it.",
     ),
     "CRC_ORPHAN": Rule(

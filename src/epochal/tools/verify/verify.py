@@ -6,7 +6,7 @@ error means that there is no checkpoint to verify.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from epochal.tools.inspect.listing import (
     read_bytes,
     require_directory,
 )
-from epochal.tools.inspect.state_listing import operators_of
+from epochal.tools.inspect.state_listing import OperatorListing, operators_of
 from epochal.tools.verify.check_logs import log_file_rules, log_rules
 from epochal.tools.verify.check_paths import checkpoint_path_rules, sink_path_rules
 from epochal.tools.verify.depth import Depth, Progress
@@ -100,7 +100,7 @@ def verify(
         found.extend(state_rules(listing, operators, facts, depth, progress, workers))
     if sink is not None:
         require_directory(sink)
-        found.extend(_sink_rules(sink, list_all(sink), listing))
+        found.extend(_sink_rules(sink, list_all(sink), listing, operators))
     found = list(_without_repeats(found))
     if found:
         from epochal.tools.verify.remedies import with_exact_remedies
@@ -205,11 +205,14 @@ def _log_with_crc_rules(files: Files, log: LogListing[object]) -> Iterator[Findi
 
 
 def _sink_rules(
-    output: Files, directories: Directories, listing: CheckpointListing | None
+    output: Files,
+    directories: Directories,
+    listing: CheckpointListing | None,
+    operators: Sequence[OperatorListing] = (),
 ) -> Iterator[Finding]:
     """Check a sink's output directory, and compare it with the checkpoint in `listing`."""
     from epochal.tools.inspect.source_listing import read_sink_log
-    from epochal.tools.verify.check_files import file_log_rules, sink_rules
+    from epochal.tools.verify.check_files import file_log_rules, sink_rules, skipped_rules
 
     twin = list(sink_path_rules(output.url))
     yield from twin
@@ -229,6 +232,7 @@ def _sink_rules(
         yield from sink_rules(log, names, None)
     else:
         yield from sink_rules(log, names, listing.offsets.latest, listing.commits.latest)
+        yield from skipped_rules(log, listing, operators)
 
 
 def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:
