@@ -15,7 +15,7 @@ def counted(number: int, noun: str) -> str:
 
 def plural(noun: str) -> str:
     """The plural of a regular English noun."""
-    if noun.endswith(("ch", "sh", "s", "x")):
+    if noun.endswith(("ch", "sh", "s", "x")) and not noun.endswith("epoch"):
         return f"{noun}es"
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"

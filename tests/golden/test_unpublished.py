@@ -64,8 +64,12 @@ def test_show_says_what_is_unpublished(pristine: Unpacked, killed: Unpacked) -> 
 def test_the_epochs_of_a_continuous_query_are_not_called_batches(
     pristine: Unpacked, killed: Unpacked, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for place, noun in ((pristine, "batch"), (killed, "epoch")):
-        for command, said in (("show", f"continue with {noun} 11"), ("verify", f", 11 {noun}")):
+    for place, noun, nouns in ((pristine, "batch", "batches"), (killed, "epoch", "epochs")):
+        for command, said in (
+            ("show", f"continue with {noun} 11"),
+            ("show", f"\n{nouns}\n{noun}  "),
+            ("verify", f", 11 {nouns}\n"),
+        ):
             assert main(["checkpoint", command, str(place.checkpoint)]) == 0
             assert said in capsys.readouterr().out
 

@@ -12,6 +12,7 @@ from epochal.wording import counted, duration_text, of_epochs, size_text, time_t
     [
         (1, "batch", "1 batch"),
         (2, "batch", "2 batches"),
+        (2, "epoch", "2 epochs"),
         (0, "entry", "0 entries"),
         (1, "entry", "1 entry"),
         (12_000, "key", "12,000 keys"),

@@ -46,7 +46,7 @@ def print_view(view: CheckpointView, limit: int) -> None:
         place = f"setting changed in {noun} {change.batch_id}"
         print_text(f"{place}: {change.key}: {before} → {after}")
     for problem in view.problems:
-        print_text(f"{painted('problem', RED)}: {problem.path}: {problem.message}")
+        print_text(f": {problem.path}: {problem.message}", head="problem", style=RED)
     if view.problems:
         print_line("Run `epochal checkpoint verify` for what is wrong and how to repair it.")
 

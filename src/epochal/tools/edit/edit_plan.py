@@ -115,10 +115,18 @@ class Plan:
 
     @property
     def counts(self) -> str:
-        """`3 created, 2 replaced, 40 deleted`."""
+        """What was done to files: `3 created, 2 replaced, 40 deleted`."""
+        return self._counted("{} {}d")
+
+    @property
+    def counts_to_do(self) -> str:
+        """What is still to be done: `3 to create, 2 to replace, 40 to delete`."""
+        return self._counted("{} to {}")
+
+    def _counted(self, form: str) -> str:
         actions = [change.action for change in self.changes]
         words = [
-            f"{actions.count(action)} {action}d"
+            form.format(actions.count(action), action)
             for action in ("create", "replace", "delete")
             if action in actions
         ]
