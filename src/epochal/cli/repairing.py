@@ -40,6 +40,7 @@ def run_repair(
     from epochal.tools.edit.survey import survey
     from epochal.tools.verify.depth import depth_to_find
     from epochal.tools.verify.findings import Severity
+    from epochal.tools.verify.remedies import with_places
     from epochal.tools.verify.verify import verify
 
     planned: list[Left] = []
@@ -85,7 +86,8 @@ def run_repair(
             found[:] = left()
         for each in found:
             code = f"left: {each.finding.code}"
-            print_text(f" {each.finding.path}: {each.reason}", head=code, style=YELLOW)
+            reason = with_places(each.reason, files.url, output[0].url if output else None)
+            print_text(f" {each.finding.path}: {reason}", head=code, style=YELLOW)
     if found:
         raise typer.Exit(EXIT_FINDINGS)
 

@@ -244,14 +244,16 @@ def _file_cells(entry: Any) -> tuple[str, ...]:
     )
 
 
-def print_report(report: Report) -> None:
-    """Print what `verify` has found."""
+def print_report(report: Report, checkpoint: str, output: str | None = None) -> None:
+    """Print what `verify` has found at a checkpoint, and at the output of its sink."""
     colours = {"error": RED, "warning": YELLOW}
     for each in report.findings:
+        from epochal.tools.verify.remedies import with_places  # a healthy checkpoint needs none
+
         severity = painted(f"{each.severity}: {each.code}", colours.get(str(each.severity), ""))
         print_line(f"{severity}  {each.path}")
         print_text(f"  {each.message}")
-        print_text(f"  remedy: {each.remedy}", "    ")
+        print_text(f"  remedy: {with_places(each.remedy, checkpoint, output)}", "    ")
     verdict = painted("healthy", GREEN) if report.healthy else painted("not healthy", RED)
     print_line(
         f"{verdict}: {counted(len(report.findings), 'finding')} in "

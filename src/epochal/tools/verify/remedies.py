@@ -85,6 +85,17 @@ def commands_in(remedy: str) -> list[list[str]]:
     return [found.split() for found in _COMMAND.findall(remedy)]
 
 
+def with_places(remedy: str, checkpoint: str, output: str | None = None) -> str:
+    """The remedy with the places of this checkpoint, and of its output, in its commands."""
+    places = {"CHECKPOINT": checkpoint, "OUTPUT": output or "OUTPUT"}
+
+    def placed(found: re.Match[str]) -> str:
+        words = (shlex.quote(places[word]) if word in places else word for word in found[1].split())
+        return f"`{' '.join(words)}`"
+
+    return _COMMAND.sub(placed, remedy)
+
+
 def commands_to_run(remedy: str, checkpoint: str) -> list[str]:
     """The commands of a remedy for this checkpoint, as lines that a shell runs.
 
