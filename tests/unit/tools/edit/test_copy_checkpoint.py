@@ -57,9 +57,9 @@ def test_what_a_continuous_query_needs_to_go_on_is_copied_and_its_claims_are_not
     for own in ("attempts/0", "lease/run", "stop/run", "journal/0001-put/plan.json", "stage/x"):
         files.create(f".epochal/{own}", b"of a run or an edit")
     copied(files, target)
-    own = {path: target.read(path) for path, _ in target.walk(".epochal")}
-    assert {path: own[path] for path in own if "/journal/" not in path} == needed
-    assert {path.split("/")[2] for path in own if "/journal/" in path} == {"0001-copy"}
+    there = {path: target.read(path) for path, _ in target.walk(".epochal")}
+    assert {path: there[path] for path in there if "/journal/" not in path} == needed
+    assert {path.split("/")[2] for path in there if "/journal/" in path} == {"0001-copy"}
     journal(target, files).undo()
     assert [path for path, _ in target.walk(".epochal") if "/journal/" not in path] == []
 
