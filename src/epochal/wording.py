@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+
+_BATCH = re.compile(r"(?<![-\w/.])(?:([Aa]) )?([Bb])atch(es)?\b")
 
 
 def counted(number: int, noun: str) -> str:
@@ -12,11 +15,24 @@ def counted(number: int, noun: str) -> str:
 
 def plural(noun: str) -> str:
     """The plural of a regular English noun."""
-    if noun.endswith(("ch", "sh", "s", "x")):
+    if noun.endswith(("ch", "sh", "s", "x")) and not noun.endswith("epoch"):
         return f"{noun}es"
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"
     return f"{noun}s"
+
+
+def of_epochs(text: str) -> str:
+    """A text about batches, said of a continuous query: `epoch 5`, `an epoch`. Commands stay."""
+    spans = text.split("`")
+    spans[::2] = [_BATCH.sub(_epoch, span) for span in spans[::2]]
+    return "`".join(spans)
+
+
+def _epoch(found: re.Match[str]) -> str:
+    article, first, more = found.groups()
+    noun = ("E" if first == "B" else "e") + ("pochs" if more else "poch")
+    return f"{article}n {noun}" if article else noun
 
 
 def time_text(ms: int) -> str:

@@ -263,8 +263,20 @@ FAULTS = (
     Fault(
         "OFFSETS_MISSING", "offsets", remove(*(f"offsets/{n}" for n in ALL)), note="beside-commits"
     ),
-    Fault("LOG_ENTRY_UNREADABLE", "offsets/5", content("offsets/5", b"v1"), note="truncated"),
-    Fault("LOG_ENTRY_UNREADABLE", "offsets/5", content("offsets/5", b""), note="empty"),
+    Fault(
+        "LOG_ENTRY_UNREADABLE",
+        "offsets/5",
+        content("offsets/5", b"v1"),
+        severity="warning",
+        note="truncated",
+    ),
+    Fault(
+        "LOG_ENTRY_UNREADABLE",
+        "offsets/5",
+        content("offsets/5", b""),
+        severity="warning",
+        note="empty",
+    ),
     Fault("LOG_ENTRY_UNREADABLE", "commits/5", content("commits/5", b"\xff\xfe"), note="not-utf8"),
     Fault("LOG_ENTRY_UNREADABLE", "sources/0/5", content("sources/0/5", b"v1\n{"), note="source"),
     Fault("LOG_VERSION_UNKNOWN", "offsets/5", content("offsets/5", b"v99999\n{}")),
@@ -349,6 +361,15 @@ FAULTS = (
         remove("offsets/8", "commits/8"),
         case="file_sink",
         with_sink=True,
+    ),
+    Fault(
+        "SINK_AHEAD",
+        "_spark_metadata/10",
+        remove("commits/10", "state/0/0/11.delta"),
+        case="file_sink_counts",
+        severity="error",
+        with_sink=True,
+        note="state-is-missing",
     ),
     Fault("CRC_ORPHAN", "offsets/.11.crc", copy("offsets/.10.crc", "offsets/.11.crc")),
     Fault(
@@ -455,6 +476,7 @@ FAULTS = (
         "STATE_FILE_UNREADABLE",
         "state/0/0/3.delta",
         rewrite("state/0/0/3.delta", lambda data: data[: len(data) // 2]),
+        severity="warning",
     ),
     Fault(
         "STATE_FILE_UNREADABLE",

@@ -17,7 +17,7 @@ from tests.golden.obeying import commands_in, findings_of, obey, planted
 from tests.golden.planted import FAULTS, Fault
 
 from epochal.errors import EpochalError
-from epochal.tools.verify.findings import CANNOT, NOTHING, RULES, is_healthy
+from epochal.tools.verify.findings import CANNOT, NOTHING, RULES, Severity, is_healthy
 
 HONEST = {
     "COMMITS_BEHIND-no-commits": CANNOT,
@@ -72,6 +72,21 @@ def test_obeying_a_remedy_leaves_a_healthy_checkpoint(fault: Fault, tmp_path: Pa
         # A repair fails as long as `verify` does, even if only the next start removes the finding.
         still_failing = command[1] == "repair" and not is_healthy(left)
         assert status == (1 if still_failing else 0), command
+
+
+@pytest.mark.parametrize(
+    "fault", [each for each in FAULTS if HONEST.get(str(each)) == NOTHING], ids=str
+)
+def test_what_needs_no_remedy_is_no_error(fault: Fault, tmp_path: Path) -> None:
+    [found] = findings_of(planted(fault, tmp_path), with_sink=fault.with_sink)
+    assert found.severity is not Severity.ERROR
+
+
+def test_the_batches_of_a_continuous_query_are_called_epochs(tmp_path: Path) -> None:
+    [fault] = [each for each in FAULTS if each.code == "EPOCH_FILE_BROKEN"]
+    [found] = findings_of(planted(fault, tmp_path), with_sink=False)
+    command = "`epochal checkpoint rewind CHECKPOINT --to-batch 9`"
+    assert found.remedy.startswith(f"Use {command}: epoch 9 is the newest whole one")
 
 
 def test_a_file_of_another_partition_is_mended_by_a_rewind_and_not_by_a_repartition(

@@ -61,6 +61,19 @@ def test_show_says_what_is_unpublished(pristine: Unpacked, killed: Unpacked) -> 
     assert inspect(LocalFiles(pristine.checkpoint)).unpublished is None
 
 
+def test_the_epochs_of_a_continuous_query_are_not_called_batches(
+    pristine: Unpacked, killed: Unpacked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, noun, nouns in ((pristine, "batch", "batches"), (killed, "epoch", "epochs")):
+        for command, said in (
+            ("show", f"continue with {noun} 11"),
+            ("show", f"\n{nouns}\n{noun}  "),
+            ("verify", f", 11 {nouns}\n"),
+        ):
+            assert main(["checkpoint", command, str(place.checkpoint)]) == 0
+            assert said in capsys.readouterr().out
+
+
 def test_batches_that_come_later_are_not_in_the_view(killed: Unpacked) -> None:
     files = LocalFiles(killed.checkpoint)
     view = overlaid(files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.wording import counted, duration_text, size_text, time_text
+from epochal.wording import counted, duration_text, of_epochs, size_text, time_text
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,7 @@ from epochal.wording import counted, duration_text, size_text, time_text
     [
         (1, "batch", "1 batch"),
         (2, "batch", "2 batches"),
+        (2, "epoch", "2 epochs"),
         (0, "entry", "0 entries"),
         (1, "entry", "1 entry"),
         (12_000, "key", "12,000 keys"),
@@ -62,3 +63,18 @@ def test_sizes_have_a_binary_unit() -> None:
         "1.5 MiB",
         "5120.0 GiB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a batch; Batches 3 to 5", "an epoch; Epochs 3 to 5"),
+        ("A batch, batch 5 and the micro-batch", "An epoch, epoch 5 and the micro-batch"),
+        ("Use `rewind --to-batch 5`: batch 5", "Use `rewind --to-batch 5`: epoch 5"),
+        (".epochal/batches/7", ".epochal/batches/7"),
+    ],
+)  # fmt: skip
+def test_batches_of_a_continuous_query_are_epochs_but_commands_keep_their_words(
+    text: str, said: str
+) -> None:
+    assert of_epochs(text) == said

@@ -234,7 +234,7 @@ def verify(
     if as_json:
         print_json(report.as_json())
     else:
-        print_report(report)
+        print_report(report, location, sink)
     if not report.healthy:
         raise typer.Exit(EXIT_FINDINGS)
 

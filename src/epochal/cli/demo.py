@@ -75,16 +75,7 @@ def demo(
     killed with kill -9. At the end, output and state are read back and compared with what was sent.
     The exit status is 1 if they differ.
     """
-    if find_spec("pyspark") is None:
-        needed = "spark,kafka" if kafka else "spark,pubsub"
-        raise OptionError(
-            f"The demo needs PySpark, which is not installed. Run pip install 'epochal[{needed}]'."
-        )
-    if table is Table.DELTA and find_spec("deltalake") is None:
-        raise OptionError(
-            "The demo needs deltalake to write a Delta table, and it is not installed. Run pip "
-            "install 'epochal[delta]'."
-        )
+    _require_packages(kafka, table)
     if directory is not None and directory.exists():
         raise OptionError(
             f"{directory} exists already. The demo needs a new directory: choose another name."
@@ -106,6 +97,21 @@ def demo(
         raise typer.Exit(1)
     if directory is None and json:
         shutil.rmtree(home.parent)
+
+
+def _require_packages(kafka: bool, table: Table) -> None:
+    """Raise OptionError, before anything is started, if a package is not installed."""
+    needed = {"pyspark": "spark"}
+    needed |= {"confluent_kafka": "kafka"} if kafka else {"grpc": "pubsub"}
+    if table is Table.DELTA:
+        needed["deltalake"] = "delta"
+    missing = [package for package in needed if find_spec(package) is None]
+    if missing:
+        extras = ",".join(dict.fromkeys(needed.values()))
+        raise OptionError(
+            f"The demo needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
+            f"not installed. Run pip install 'epochal[{extras}]'."
+        )
 
 
 def _run(home: Path, table: Table, *, kafka: bool, orders: int, rate: int, quiet: bool) -> Outcome:

@@ -194,7 +194,7 @@ def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) 
     if flags.as_json:
         print_json(_as_json(plan, None) | more())
         return
-    print_text(f"{plan.summary}: {plan.counts}")
+    print_text(f"{plan.summary}: {plan.counts_to_do}")
     if plan.changes and flags.verbose:
         print_table(FILE_COLUMNS, file_rows(plan.changes))
     elif plan.changes:
@@ -211,7 +211,7 @@ def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) 
 
 def _show_warnings(plan: Plan) -> None:
     for warning in plan.warnings:
-        print_text(f"{painted('note', YELLOW)}: {warning}")
+        print_text(f": {warning}", head="note", style=YELLOW)
 
 
 def _show_outcome(

@@ -1,20 +1,23 @@
-"""`epochal kafka`: commit a query's position to a consumer group, and measure its lag.
+"""`epochal kafka`: commit a query's position to a consumer group, measure its lag, start a broker.
 
-Neither command changes a checkpoint. `commit` writes to the group at once, without `--execute`:
+No command changes a checkpoint. `commit` writes to the group at once, without `--execute`:
 that is its only purpose, and Kafka's own tools can reset the group.
 """
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from epochal.cli.arguments import BootstrapServers, ClientConfig, Host, Json, parse_pairs
 from epochal.cli.groups import LazyGroup, group_app
 from epochal.cli.interruption import says_when_interrupted
+from epochal.cli.printing.output import print_line
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 from epochal.wording import counted, time_text
@@ -25,11 +28,15 @@ if TYPE_CHECKING:
     from epochal.connectors.kafka.offsets import Cluster
 
 COMMANDS = "epochal.cli.kafka:commands"
-HELP = "Commit a query's position to a Kafka consumer group, and measure its lag."
+HELP = "Commit a query's position to a consumer group, measure its lag, start a broker for trials."
 
 
 class KafkaCommands(LazyGroup):
-    table: ClassVar[dict[str, str]] = {"commit": COMMANDS, "lag": COMMANDS}
+    table: ClassVar[dict[str, str]] = {
+        "commit": COMMANDS,
+        "lag": COMMANDS,
+        "serve": COMMANDS,
+    }
 
 
 app = group_app(
@@ -42,7 +49,7 @@ commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=N
 
 @app.callback()
 def root() -> None:
-    """Commit a query's position to a Kafka consumer group, and measure its lag."""
+    """Commit a query's position to a consumer group, measure its lag, start a broker for trials."""
 
 
 CommandConfig = Annotated[
@@ -248,3 +255,50 @@ def _row(lag: PartitionLag) -> tuple[str, ...]:
         *(text(lag.committed), text(lag.processed), text(lag.latest), text(lag.lag)),
         "-" if lag.seconds is None else f"{lag.seconds:.1f}",
     )
+
+
+@commands.command()
+def serve(
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="T[:N]", help="A topic to create, with N partitions (1); may be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Run a Kafka broker on this machine, for trials and tests, until interrupted.
+
+    It needs Java 17, and downloads Kafka from Maven Central at the first start. It listens on a
+    free port of the loopback address only, without login. Nothing is durable: when the command
+    ends, topics and records are deleted. It prints the line to export with the broker's address.
+    """
+    wanted = [_topic(text) for text in topic or ()]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with says_when_interrupted(lambda: "The broker has ended, and its data are deleted."):
+        from epochal.connectors.kafka.kafka_client import import_kafka
+        from epochal.testing.kafka import running_kafka
+
+        admin = import_kafka().admin
+        with running_kafka() as broker:
+            if wanted:
+                _create_topics(admin, broker.bootstrap_servers, wanted)
+            print_line(f"export BROKER={broker.bootstrap_servers}")
+            sys.stdout.flush()
+            while True:
+                signal.pause()
+
+
+def _topic(text: str) -> tuple[str, int]:
+    name, colon, number = text.partition(":")
+    partitions = number if colon else "1"
+    if not name or not partitions.isdecimal() or int(partitions) == 0:
+        raise OptionError(f"--topic must be TOPIC or TOPIC:PARTITIONS, not {text!r}.")
+    return name, int(partitions)
+
+
+def _create_topics(admin: Any, servers: str, wanted: list[tuple[str, int]]) -> None:
+    # The client ends with this function: otherwise it would complain when the broker ends.
+    client = admin.AdminClient({"bootstrap.servers": servers})
+    topics = [admin.NewTopic(name, partitions) for name, partitions in wanted]
+    for made in client.create_topics(topics).values():
+        made.result()

@@ -18,7 +18,7 @@ import typer
 
 from epochal.cli.groups import LazyGroup
 from epochal.cli.interruption import EXIT_INTERRUPTED, NOTHING_CHANGED, Interrupted
-from epochal.cli.printing.output import EXIT_BROKEN_PIPE
+from epochal.cli.printing.output import EXIT_BROKEN_PIPE, print_error
 from epochal.errors import EpochalError, StorageError
 from epochal.version import __version__
 
@@ -49,7 +49,8 @@ class Commands(LazyGroup):
     }
 
 
-HELP = """Structured Streaming's commit machinery, in Python: checkpoints and state without a JVM.
+HELP = """Open, verify, repair and edit checkpoints and state of Spark's streaming queries, without
+a JVM. Run streaming queries in Python, upgrade them and watch them.
 
 Exit status: 0 for success or a healthy checkpoint, 1 for findings, 2 for wrong usage or unreadable
 input, 130 after Ctrl-C. `epochal --install-completion` lets your shell complete commands, options
@@ -109,13 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (EpochalError, OSError) as error:
         if "--debug" in arguments:
             raise
-        typer.echo(f"epochal: {describe(error)}", err=True)
+        print_error(f"epochal: {describe(error)}")
         return EXIT_UNREADABLE
     return _flush(0)
 
 
 def _interrupted(what_is_left: str) -> int:
-    typer.echo(f"epochal: {what_is_left}", err=True)
+    print_error(f"epochal: {what_is_left}")
     return EXIT_INTERRUPTED
 
 

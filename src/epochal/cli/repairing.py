@@ -13,7 +13,7 @@ import typer
 
 from epochal.cli.editing import Flags, run_edit
 from epochal.cli.interruption import NOTHING_CHANGED, says_when_interrupted
-from epochal.cli.printing.output import EXIT_FINDINGS, YELLOW, painted, print_text
+from epochal.cli.printing.output import EXIT_FINDINGS, YELLOW, print_text
 from epochal.cli.printing.progress_bar import progress
 from epochal.files import Files, open_files
 
@@ -40,6 +40,7 @@ def run_repair(
     from epochal.tools.edit.survey import survey
     from epochal.tools.verify.depth import depth_to_find
     from epochal.tools.verify.findings import Severity
+    from epochal.tools.verify.remedies import with_places
     from epochal.tools.verify.verify import verify
 
     planned: list[Left] = []
@@ -84,8 +85,9 @@ def run_repair(
         with _told(flags), progress("verifying"):
             found[:] = left()
         for each in found:
-            code = painted(f"left: {each.finding.code}", YELLOW)
-            print_text(f"{code} {each.finding.path}: {each.reason}")
+            code = f"left: {each.finding.code}"
+            reason = with_places(each.reason, files.url, output[0].url if output else None)
+            print_text(f" {each.finding.path}: {reason}", head=code, style=YELLOW)
     if found:
         raise typer.Exit(EXIT_FINDINGS)
 

@@ -68,10 +68,7 @@ class StateValueError(StateError):
         self.field, self.type_name, self.reason = field, type_name, reason
 
     def __str__(self) -> str:
-        return (
-            f"{self.field} ({self.type_name}): {self.reason}. Nothing was written: correct the "
-            f"value."
-        )
+        return f"{self.field} ({self.type_name}): {self.reason}. Correct it; nothing was changed."
 
 
 class StateLoadError(StateError):

@@ -69,7 +69,7 @@ def check_commands(
     before = digest_of(checkpoint)
     status, out, err = run(capsys, "checkpoint", "verify", checkpoint)
     assert (status, err) == (1, "")
-    [finding] = [line for line in out.splitlines() if line.startswith("error: ")]
+    [finding] = [line for line in out.splitlines() if line.startswith(("error: ", "warning: "))]
     assert finding.endswith(f"  {name}")
     assert "  remedy: " in out
     status, out, _ = run(capsys, "checkpoint", "show", checkpoint)

@@ -22,6 +22,7 @@ from tests.golden.library import Golden, unpack
 from typer.core import TyperGroup
 
 from epochal.cli.main import app, main
+from epochal.cli.printing.output import print_error
 from epochal.cli.printing.table_layout import cells_wide
 
 CTRL_C = "\x03"
@@ -89,6 +90,30 @@ def test_every_table_fits_the_terminal(columns: int, checkpoint: Path) -> None:
         wide = [line for line in shown.splitlines() if cells_wide(line) > columns]
         assert wide == [], words
         assert len(shown.splitlines()) > 1, words
+
+
+def test_errors_and_notes_are_folded_at_words(checkpoint: Path) -> None:
+    folder = checkpoint.parent / "output"
+    status, shown = on_terminal(80, "checkpoint", "show", folder, answer="not needed")
+    assert status == 2
+    assert len(shown.splitlines()) > 1
+    assert {"commits,", "sources,", "checkpointLocation."} <= set(shown.split())
+    assert all(cells_wide(line) <= 80 for line in shown.splitlines())
+    _, shown = on_terminal(80, "checkpoint", "copy", checkpoint, checkpoint.parent / "copy")
+    [note] = [line for line in shown.splitlines() if line.startswith("note: ")]
+    # As many words as fit, although the first one is in a colour.
+    assert note == "note: The copy has the same query id. Run only one of the two queries: both"
+
+
+def test_an_error_with_a_command_to_copy_is_not_folded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_error("Run the same command again, or `epochal checkpoint undo here --execute`.")
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    print_error("There is nothing at this place, and so nothing was done at all.")
+    assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def test_what_no_undo_takes_back_is_asked_for_on_a_terminal(checkpoint: Path) -> None:

@@ -15,7 +15,7 @@ from epochal.cli.printing.output import (
     print_table,
     print_text,
 )
-from epochal.wording import counted, size_text, time_text
+from epochal.wording import counted, of_epochs, plural, size_text, time_text
 
 if TYPE_CHECKING:
     from epochal.tools.inspect.log_entries import Line, LogKind
@@ -31,23 +31,22 @@ def newest(batches: tuple[BatchView, ...], limit: int) -> tuple[BatchView, ...]:
 def print_view(view: CheckpointView, limit: int) -> None:
     """Print a checkpoint, with its newest batches."""
     print_facts(_facts(view))
+    noun = "epoch" if view.continuous else "batch"
     shown = newest(view.batches, limit)
     if shown:
         left_out = len(view.batches) - len(shown)
-        title = f"batches ({left_out:,} older not shown)" if left_out else "batches"
+        title = f"{plural(noun)} ({left_out:,} older not shown)" if left_out else plural(noun)
         print_line()
-        columns, rows = (
-            ["batch", "committed", "time", "watermark", "offsets"],
-            map(_batch_row, shown),
-        )
-        _print_without_empty(columns, [*rows], "watermark", title)
+        columns = [noun, "committed", "time", "watermark", "offsets"]
+        _print_without_empty(columns, [*map(_batch_row, shown)], "watermark", title)
     _print_parts(view)
-    _print_conf(view)
+    _print_conf(view, noun)
     for change in view.conf_changes:
         before, after = change.before or "(none)", change.after or "(none)"
-        print_text(f"setting changed in batch {change.batch_id}: {change.key}: {before} → {after}")
+        place = f"setting changed in {noun} {change.batch_id}"
+        print_text(f"{place}: {change.key}: {before} → {after}")
     for problem in view.problems:
-        print_text(f"{painted('problem', RED)}: {problem.path}: {problem.message}")
+        print_text(f": {problem.path}: {problem.message}", head="problem", style=RED)
     if view.problems:
         print_line("Run `epochal checkpoint verify` for what is wrong and how to repair it.")
 
@@ -67,7 +66,7 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
     from epochal.tools.inspect.difference_text import offsets_text
     from epochal.tools.inspect.view_models import offsets_json
 
-    restart = view.restart
+    restart, restarted = view.restart, _restart_text(view)
     facts = [
         ("checkpoint", view.url),
         ("query id", view.query_id or "-"),
@@ -75,7 +74,7 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
             "log versions",
             f"offsets {_v(view.offset_log_version)}, commits {_v(view.commit_log_version)}",
         ),
-        ("a restart would", _restart_text(view)),
+        ("a restart would", of_epochs(restarted) if view.continuous else restarted),
     ]
     if restart.start is not None:
         facts.append(("from", offsets_text(offsets_json(restart.start), None)))
@@ -87,7 +86,7 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
         facts.append(
             (
                 "unpublished",
-                f"the state after batch {view.unpublished}; before Spark runs the query, stop it "
+                f"the state after epoch {view.unpublished}; before Spark runs the query, stop it "
                 f"gracefully or run `epochal checkpoint publish`",
             )
         )
@@ -177,12 +176,12 @@ def _print_parts(view: CheckpointView) -> None:
         print_table(names, states, title="state")
 
 
-def _print_conf(view: CheckpointView) -> None:
+def _print_conf(view: CheckpointView, noun: str) -> None:
     """Print all pinned settings: a restart uses them instead of its session's."""
     pinned = next((batch for batch in reversed(view.batches) if batch.conf), None)
     if pinned is not None and pinned.conf:
         print_line()
-        print_line(painted(f"settings pinned by batch {pinned.batch_id}", BOLD))
+        print_line(painted(f"settings pinned by {noun} {pinned.batch_id}", BOLD))
         for name, value in sorted(pinned.conf.items()):
             print_text(f"{name} = {value}")
 
@@ -245,16 +244,19 @@ def _file_cells(entry: Any) -> tuple[str, ...]:
     )
 
 
-def print_report(report: Report) -> None:
-    """Print what `verify` has found."""
+def print_report(report: Report, checkpoint: str, output: str | None = None) -> None:
+    """Print what `verify` has found at a checkpoint, and at the output of its sink."""
     colours = {"error": RED, "warning": YELLOW}
     for each in report.findings:
+        from epochal.tools.verify.remedies import with_places  # a healthy checkpoint needs none
+
         severity = painted(f"{each.severity}: {each.code}", colours.get(str(each.severity), ""))
         print_line(f"{severity}  {each.path}")
         print_text(f"  {each.message}")
-        print_text(f"  remedy: {each.remedy}", "    ")
+        print_text(f"  remedy: {with_places(each.remedy, checkpoint, output)}", "    ")
     verdict = painted("healthy", GREEN) if report.healthy else painted("not healthy", RED)
     print_line(
         f"{verdict}: {counted(len(report.findings), 'finding')} in "
-        f"{counted(report.files, 'file')}, {counted(report.batches, 'batch')}"
+        f"{counted(report.files, 'file')}, "
+        f"{counted(report.batches, 'epoch' if report.continuous else 'batch')}"
     )

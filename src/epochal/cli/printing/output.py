@@ -33,13 +33,25 @@ def print_json(value: object) -> None:
     print_line(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def print_text(text: str, indent: str = "  ") -> None:
+def print_text(text: str, indent: str = "  ", *, head: str = "", style: str = BOLD) -> None:
     """Print prose; on a terminal it is folded at words, and all lines but the first indented.
 
-    Use `print_line` for a command to copy: it must not be folded.
+    `head` is printed before the text, in a colour. Use `print_line` for a command to copy: it must
+    not be folded.
     """
-    for line in text_lines(text, terminal_width(), indent):
+    first, *rest = text_lines(head + text, terminal_width(), indent)
+    print_line(painted(head, style) + first.removeprefix(head))
+    for line in rest:
         print_line(line)
+
+
+def print_error(text: str) -> None:
+    """Print a message to stderr; on a terminal it is folded at words, unless it has a command."""
+    folds = sys.stderr.isatty() and "`" not in text
+    width = shutil.get_terminal_size().columns if folds else None
+    for line in text_lines(text, width, "  "):
+        sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:

@@ -257,12 +257,17 @@ def show_rows(
         )
 
 
+EXAMPLE = """an object in single quotes, such as '{"user": 1}'"""
+
+
 def parse_json(text: str, option: str) -> Any:
     """Parse JSON; `option` names its origin in the error message."""
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OptionError(f"{option} {text!r} is not valid JSON ({error}).") from None
+        raise OptionError(
+            f"{option} {text!r} is not valid JSON ({error}). Write {EXAMPLE}."
+        ) from None
 
 
 def json_lines(path: str) -> Iterator[Any]:

@@ -102,7 +102,7 @@ def verify(directory: Directory, as_json: Json = False) -> None:
     if as_json:
         print_json({"healthy": healthy, "findings": [each.as_json() for each in findings]})
     else:
-        print_report(replace(report, findings=tuple(findings)))
+        print_report(replace(report, findings=tuple(findings)), directory)
     if not healthy:
         raise typer.Exit(1)
 

@@ -11,12 +11,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final, Self
 
-from epochal.checkpoint.layout import EPOCHAL
 from epochal.errors import MalformedFileError
 from epochal.files import AtomicFile, Files, join_url
-from epochal.tools.edit.edit_plan import FileRef
+from epochal.tools.edit.edit_plan import STAGE_DIRECTORY, FileRef
 
-STAGE_DIRECTORY: Final = f"{EPOCHAL}/stage"
 PACK_BYTES: Final = 16 * 1024 * 1024
 NOWHERE: Final = -1
 

@@ -3,8 +3,11 @@
 Three kinds of files contain absolute paths. Operator metadata of version 2 names the checkpoint's
 schema files, so these paths are always adapted. The log of a file source names input files, and the
 log of a file sink output files. Their paths change only if the data was moved, which the caller
-declares with a map. Hadoop's hidden crcs and temporary files are not copied, and of Epochal's own
-directory only the plan of a continuous query.
+declares with a map. Hadoop's hidden crcs and temporary files are not copied.
+
+Of Epochal's own directory everything is copied that a restart may need: the plan of a continuous
+query, the batch that Spark planned and did not commit, and the staged rows of an epoch that is
+decided and not committed. What belongs to a run or an edit of the original stays there.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from epochal.checkpoint.file_log import FileEntry, FileLogFormat, FileSourceLog
-from epochal.checkpoint.layout import PLAN, SINK_LOG, SOURCES, STATE
+from epochal.checkpoint.layout import EPOCHAL, SINK_LOG, SOURCES, STATE
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
 from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError
@@ -29,6 +32,7 @@ from epochal.tools.edit.edit_plan import (
     Tree,
     is_crc,
     is_temporary,
+    stays,
 )
 from epochal.tools.edit.survey import Survey
 
@@ -61,8 +65,9 @@ def plan_copy(
     }
     adapted = dict(_rewritten(surveyed, target, moved))
     contents |= adapted
-    if surveyed.files.info(PLAN) is not None:  # the survey leaves out Epochal's own directory
-        contents[PLAN] = surveyed.files.read(PLAN)
+    for path, info in surveyed.files.walk(EPOCHAL):  # the survey leaves it out
+        if not stays(path) and not is_crc(path) and not is_temporary(path):
+            contents[path] = FileRef(ORIGIN, path, info.size)
     changes = [
         empty.write(path, content, "copied, with adapted paths" if path in adapted else "copied")
         for path, content in contents.items()

@@ -33,8 +33,9 @@ from epochal.checkpoint.layout import METADATA
 from epochal.clock import Clock, SystemClock
 from epochal.errors import EditError
 from epochal.files import Files, join_url, open_files
-from epochal.tools.edit.backup_packs import STAGE_DIRECTORY, PackReader, PackWriter, Stage, digest
+from epochal.tools.edit.backup_packs import PackReader, PackWriter, Stage, digest
 from epochal.tools.edit.edit_plan import (
+    STAGE_DIRECTORY,
     Change,
     FileRef,
     Plan,

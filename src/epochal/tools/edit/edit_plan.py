@@ -14,13 +14,19 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from epochal.checkpoint.layout import EPOCHAL, PLAN
+from epochal.checkpoint.layout import ATTEMPTS, CLAIMS, EPOCHAL, STOPS
 from epochal.files import FileInfo, Files
+from epochal.tools.inspect.edit_status import JOURNAL_DIRECTORY
 
 CHECKPOINT = ""
 """The root that every plan has. A plan that also changes a sink's output names that root."""
+STAGE_DIRECTORY: Final = f"{EPOCHAL}/stage"
+
+_STAYING = tuple(
+    f"{each}/" for each in (ATTEMPTS, CLAIMS, STOPS, JOURNAL_DIRECTORY, STAGE_DIRECTORY)
+)
 
 Action: TypeAlias = Literal["create", "replace", "delete"]
 
@@ -109,10 +115,18 @@ class Plan:
 
     @property
     def counts(self) -> str:
-        """`3 created, 2 replaced, 40 deleted`."""
+        """What was done to files: `3 created, 2 replaced, 40 deleted`."""
+        return self._counted("{} {}d")
+
+    @property
+    def counts_to_do(self) -> str:
+        """What is still to be done: `3 to create, 2 to replace, 40 to delete`."""
+        return self._counted("{} to {}")
+
+    def _counted(self, form: str) -> str:
         actions = [change.action for change in self.changes]
         words = [
-            f"{actions.count(action)} {action}d"
+            form.format(actions.count(action), action)
             for action in ("create", "replace", "delete")
             if action in actions
         ]
@@ -170,6 +184,11 @@ def read_tree(files: Files, *directories: str, root: str = CHECKPOINT) -> Tree:
     return Tree({path: info for path, info in found.items() if not path.startswith(own)}, root)
 
 
+def stays(path: str) -> bool:
+    """Whether a file belongs to a run or an edit of one checkpoint: no plan writes or copies it."""
+    return path.startswith(_STAYING)
+
+
 def crc_of(path: str) -> str:
     """The path of the hidden Hadoop checksum file of `path`."""
     folder, slash, name = path.rpartition("/")
@@ -194,8 +213,7 @@ def check_plan(plan: Plan) -> None:
     for change in plan.changes:
         place = (change.root, change.path)
         assert place not in seen, f"{plan.command} changes {change.path} twice"
-        own = change.path.startswith(f"{EPOCHAL}/") and change.path != PLAN
-        assert not own, f"{plan.command} changes {change.path}"
+        assert not stays(change.path), f"{plan.command} changes {change.path}"
         assert not change.root or change.root in plan.roots, change.root
         seen.add(place)
     for root, path in seen:

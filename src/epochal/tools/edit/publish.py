@@ -18,7 +18,7 @@ COMMAND = "epochal checkpoint publish"
 def plan_publish(surveyed: Survey) -> Plan:
     """Plan to publish the state after the newest batch."""
     decided = newest_decided(surveyed.files)
-    what = "the newest state" if decided is None else f"the state after batch {decided.epoch}"
+    what = "the newest state" if decided is None else f"the state after epoch {decided.epoch}"
     return Plan(
         command="publish",
         summary=f"publish {what}",
@@ -55,7 +55,7 @@ def refuse_unpublished(surveyed: Survey) -> None:
     if decided is not None and _changes(surveyed, decided):
         raise EditError(
             surveyed.url,
-            f"the state after batch {decided.epoch} does not have Spark's names yet, because the "
+            f"the state after epoch {decided.epoch} does not have Spark's names yet, because the "
             f"query was not stopped gracefully. Run `{COMMAND} {surveyed.url} --execute` first, or "
             f"start and stop the query.",
         )

@@ -111,7 +111,9 @@ def plan_repair(
         arguments[SINK] = sink.files.url
     plan = Plan(
         command=command,
-        summary=f"repair {len(mended)} of {counted(len(mended) + len(left), 'finding')}",
+        summary=f"repair {len(mended)} of {counted(len(mended) + len(left), 'finding')}"
+        if mended or left
+        else "no findings",
         changes=draft.changes(),
         arguments=arguments,
         warnings=tuple(dict.fromkeys(draft.warnings)),

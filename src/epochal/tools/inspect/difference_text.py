@@ -59,7 +59,7 @@ def first_lines(entry: Mapping[str, object]) -> list[str]:
     for name, value in entry.items():
         if name == "offsets":
             text = offsets_text(value)
-            lines.append(f"offset {text}" if text[:1].isdigit() else text)
+            lines.append(f"offset {text}" if text.lstrip("-")[:1].isdigit() else text)
         elif name in TIMES:
             if name != "timestamp_ms" and value:
                 lines.append(f"{TIMES[name]} {_time(value)}")

@@ -21,7 +21,15 @@ from epochal.checkpoint.entries import (
     OffsetEntry,
     QueryMetadata,
 )
-from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, METADATA, OFFSETS, SOURCES, STATE
+from epochal.checkpoint.layout import (
+    COMMITS,
+    COMPACT_SUFFIX,
+    METADATA,
+    OFFSETS,
+    OWN_KEY,
+    SOURCES,
+    STATE,
+)
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import CheckpointError, EpochalError, MalformedFileError, StorageError
@@ -124,6 +132,12 @@ class CheckpointListing:
     def is_stateful(self) -> bool:
         """Whether any operator has a directory below `state`."""
         return any(name.isdigit() for name in self.directories[STATE].folders)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether a continuous query wrote the newest batch, so that it is an epoch."""
+        newest = self.offsets.entries.get(max(self.offsets.entries, default=-1))
+        return newest is not None and OWN_KEY in newest.extra
 
     @property
     def restart_version(self) -> int:

@@ -19,7 +19,6 @@ from epochal.checkpoint.layout import (
     EPOCHS,
     METADATA,
     OFFSETS,
-    OWN_KEY,
     SOURCES,
     STATE,
     operator_metadata_log_path,
@@ -85,13 +84,8 @@ def inspect(files: Files) -> CheckpointView:
         edit=_edit(listing, problems),
         problems=tuple(problems),
         unpublished=view.unpublished,
-        continuous=_is_continuous(listing.offsets),
+        continuous=listing.is_continuous,
     )
-
-
-def _is_continuous(offsets: LogListing[OffsetEntry]) -> bool:
-    newest = offsets.entries.get(max(offsets.entries, default=-1))
-    return newest is not None and OWN_KEY in newest.extra
 
 
 def _sinks(listing: CheckpointListing) -> tuple[SinkMetadata, ...]:

@@ -27,6 +27,7 @@ from epochal.checkpoint.spark_json import parse_json
 from epochal.errors import MalformedFileError
 from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListing
 from epochal.tools.inspect.source_listing import FILE, SourceListing
+from epochal.tools.inspect.state_listing import OperatorListing
 from epochal.tools.verify.findings import Finding, Severity, finding
 
 CRC_MAGIC = b"crc\0"
@@ -235,6 +236,36 @@ def sink_rules(
             log.path,
             f"the sink has written batch {log.latest}, but the newest offsets are of batch "
             f"{newest}",
+        )
+
+
+def skipped_rules(
+    log: LogListing[Any], listing: CheckpointListing, operators: Iterable[OperatorListing]
+) -> Iterator[Finding]:
+    """Find a batch that Spark must run again for its state, and that its sink would skip.
+
+    Spark does not even compute the rows of a batch that the sink's log has. So the state after the
+    batch would never be written, and the next batch would fail. A continuous query finishes such a
+    batch without computing it again.
+    """
+    batch_id = listing.restart_version
+    if batch_id != listing.offsets.latest or listing.is_continuous:
+        return
+    count = listing.partitions_at(batch_id)
+    behind = [
+        store.path
+        for operator in operators
+        for store in operator.stores
+        if (count is None or store.partition < count) and batch_id + 1 not in store.versions
+    ]
+    if behind and log.latest is not None and log.latest >= batch_id:
+        yield finding(
+            "SINK_AHEAD",
+            log.path_of(batch_id),
+            f"the sink has written batch {batch_id}, which is not committed, so Spark skips it and "
+            f"never writes its state; {behind[0]} has no version {batch_id + 1}, so the next batch "
+            f"fails",
+            severity=Severity.ERROR,
         )
 
 

@@ -35,7 +35,7 @@ from epochal.errors import (
 )
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.verify.findings import Finding, Severity, finding
-from epochal.wording import counted
+from epochal.wording import counted, time_text
 
 NEEDED_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
 STATE_SHAPE_KEYS = (
@@ -235,15 +235,15 @@ def _neighbours(listing: CheckpointListing) -> Iterator[Finding]:
             yield finding(
                 "WATERMARK_BACKWARDS",
                 path,
-                f"its watermark is {entry.watermark_ms}; the watermark of batch {before_id} is "
-                f"{before.watermark_ms}",
+                f"its watermark is {time_text(entry.watermark_ms)}; the watermark of batch "
+                f"{before_id} is {time_text(before.watermark_ms)}",
             )
         if entry.timestamp_ms < before.timestamp_ms:
             yield finding(
                 "TIMESTAMP_BACKWARDS",
                 path,
-                f"its timestamp is {entry.timestamp_ms}; the timestamp of batch {before_id} is "
-                f"{before.timestamp_ms}",
+                f"its timestamp is {time_text(entry.timestamp_ms)}; the timestamp of batch "
+                f"{before_id} is {time_text(before.timestamp_ms)}",
             )
     for batch_id, commit in sorted(listing.commits.entries.items()):
         offsets = listing.offsets.entries.get(batch_id)
@@ -251,8 +251,8 @@ def _neighbours(listing: CheckpointListing) -> Iterator[Finding]:
             yield finding(
                 "WATERMARK_BACKWARDS",
                 f"{COMMITS}/{batch_id}",
-                f"the watermark after the batch is {commit.next_watermark_ms}; the watermark "
-                f"during the batch is {offsets.watermark_ms}",
+                f"the watermark after the batch is {time_text(commit.next_watermark_ms)}; the "
+                f"watermark during the batch is {time_text(offsets.watermark_ms)}",
             )
 
 

@@ -16,8 +16,9 @@ from enum import StrEnum
 class Severity(StrEnum):
     """How bad a finding is.
 
-    An `error` prevents a restart or means wrong data. A `warning` limits what can be done. An
-    `info` is worth knowing.
+    An `error` prevents a restart or means wrong data. A `warning` limits what can be done, for
+    example how far a rewind can go. An `info` is worth knowing. So a finding for which nothing
+    needs to be done is never an `error`.
     """
 
     ERROR = "error"
@@ -217,7 +218,7 @@ RULES: dict[str, Rule] = {
         f"If this was not set on purpose, use {_REWIND}.",
     ),
     "TIMESTAMP_BACKWARDS": Rule(
-        _W,
+        _I,
         "A batch has an earlier timestamp than the batch before it.",
         f"{NOTHING}: later batches have later timestamps. Check the clocks of the machines that "
         f"the driver runs on, because processing-time timers depend on the timestamp.",
@@ -255,7 +256,9 @@ RULES: dict[str, Rule] = {
     "SINK_AHEAD": Rule(
         _W,
         "The sink's log has batches that the checkpoint's offsets do not have yet: the sink will "
-        "skip them, and their rows are lost unless they are the same as before.",
+        "skip them, and their rows are lost unless they are the same as before. It is an error if "
+        "the sink has a batch that is not committed and whose state is missing: the batch is "
+        "skipped, its state is never written, and the next batch fails.",
         f"Use {_REWIND}, with `--sink OUTPUT`, so that the sink goes back with it.",
     ),
     "CRC_ORPHAN": Rule(

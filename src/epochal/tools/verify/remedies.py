@@ -35,7 +35,7 @@ from epochal.checkpoint.pinned import CODEC
 from epochal.tools.inspect.listing import CheckpointListing
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.verify.check_files import log_offset
-from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, Finding
+from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, Finding, Severity
 
 LOST = frozenset({"STATE_OPERATOR_MISSING", "STATE_PARTITION_MISSING", "STATE_STORE_MISSING"})
 """Findings that affect every version of the state, so that no batch is whole."""
@@ -85,6 +85,17 @@ def commands_in(remedy: str) -> list[list[str]]:
     return [found.split() for found in _COMMAND.findall(remedy)]
 
 
+def with_places(remedy: str, checkpoint: str, output: str | None = None) -> str:
+    """The remedy with the places of this checkpoint, and of its output, in its commands."""
+    places = {"CHECKPOINT": checkpoint, "OUTPUT": output or "OUTPUT"}
+
+    def placed(found: re.Match[str]) -> str:
+        words = (shlex.quote(places[word]) if word in places else word for word in found[1].split())
+        return f"`{' '.join(words)}`"
+
+    return _COMMAND.sub(placed, remedy)
+
+
 def commands_to_run(remedy: str, checkpoint: str) -> list[str]:
     """The commands of a remedy for this checkpoint, as lines that a shell runs.
 
@@ -107,11 +118,15 @@ def with_exact_remedies(
 ) -> Iterator[Finding]:
     """Yield the findings, each with the remedy that fits this checkpoint.
 
-    `with_sink`: whether the output directory of a file sink was verified too.
+    An error that a restart survives becomes a warning. `with_sink`: whether the output directory of
+    a file sink was verified too.
     """
     advisor = _Advisor(findings, listing, operators, with_sink)
     for each in findings:
-        yield replace(each, remedy=advisor.remedy(each) or each.remedy)
+        remedy = advisor.remedy(each) or each.remedy
+        survives = remedy.startswith(NOTHING) and each.severity is Severity.ERROR
+        severity = Severity.WARNING if survives else each.severity
+        yield replace(each, severity=severity, remedy=remedy)
 
 
 class _Advisor:

@@ -6,8 +6,8 @@ error means that there is no checkpoint to verify.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from epochal.checkpoint.layout import EPOCHAL, EPOCHS, SINK_LOG, SOURCES, STATE
@@ -23,7 +23,7 @@ from epochal.tools.inspect.listing import (
     read_bytes,
     require_directory,
 )
-from epochal.tools.inspect.state_listing import operators_of
+from epochal.tools.inspect.state_listing import OperatorListing, operators_of
 from epochal.tools.verify.check_logs import log_file_rules, log_rules
 from epochal.tools.verify.check_paths import checkpoint_path_rules, sink_path_rules
 from epochal.tools.verify.depth import Depth, Progress
@@ -34,6 +34,7 @@ from epochal.tools.verify.findings import (
     finding,
     is_healthy,
 )
+from epochal.wording import of_epochs
 
 if TYPE_CHECKING:
     from epochal.tools.verify.check_state import StateFacts
@@ -48,6 +49,8 @@ class Report:
     files: int
     batches: int
     depth: Depth
+    continuous: bool = False
+    """Whether the batches are the epochs of a continuous query; the findings say so."""
 
     @property
     def healthy(self) -> bool:
@@ -81,7 +84,7 @@ def verify(
     require_directory(files)
     directories = list_all(files)
     if SINK_LOG in directories[""].folders:
-        found = list(_sink_rules(files, directories, None))
+        found = list(_without_repeats(list(_sink_rules(files, directories, None))))
         names = [name for name in directories[SINK_LOG].files if not name.startswith(".")]
         return _report(files, found, directories, len(names), depth)
     view = view_with_epochs(files)
@@ -97,12 +100,20 @@ def verify(
         found.extend(state_rules(listing, operators, facts, depth, progress, workers))
     if sink is not None:
         require_directory(sink)
-        found.extend(_sink_rules(sink, list_all(sink), listing))
+        found.extend(_sink_rules(sink, list_all(sink), listing, operators))
+    found = list(_without_repeats(found))
     if found:
         from epochal.tools.verify.remedies import with_exact_remedies
 
         found = list(with_exact_remedies(found, listing, operators, with_sink=sink is not None))
-    return _report(files, found, directories, len(listing.offsets.ids), depth)
+    if not listing.is_continuous:
+        return _report(files, found, directories, len(listing.offsets.ids), depth)
+    said = [
+        replace(each, message=of_epochs(each.message), remedy=of_epochs(each.remedy))
+        for each in found
+    ]
+    report = _report(files, said, directories, len(listing.offsets.ids), depth)
+    return replace(report, continuous=True)
 
 
 def _epoch_rules(view: EpochView) -> Iterator[Finding]:
@@ -116,7 +127,7 @@ def _epoch_rules(view: EpochView) -> Iterator[Finding]:
 def _report(
     files: Files, found: list[Finding], directories: Directories, batches: int, depth: Depth
 ) -> Report:
-    findings = tuple(by_weight(_without_repeats(found)))
+    findings = tuple(by_weight(found))
     return Report(files.url, findings, directories.file_count, batches, depth)
 
 
@@ -194,11 +205,14 @@ def _log_with_crc_rules(files: Files, log: LogListing[object]) -> Iterator[Findi
 
 
 def _sink_rules(
-    output: Files, directories: Directories, listing: CheckpointListing | None
+    output: Files,
+    directories: Directories,
+    listing: CheckpointListing | None,
+    operators: Sequence[OperatorListing] = (),
 ) -> Iterator[Finding]:
     """Check a sink's output directory, and compare it with the checkpoint in `listing`."""
     from epochal.tools.inspect.source_listing import read_sink_log
-    from epochal.tools.verify.check_files import file_log_rules, sink_rules
+    from epochal.tools.verify.check_files import file_log_rules, sink_rules, skipped_rules
 
     twin = list(sink_path_rules(output.url))
     yield from twin
@@ -218,6 +232,7 @@ def _sink_rules(
         yield from sink_rules(log, names, None)
     else:
         yield from sink_rules(log, names, listing.offsets.latest, listing.commits.latest)
+        yield from skipped_rules(log, listing, operators)
 
 
 def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:

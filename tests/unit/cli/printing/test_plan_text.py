@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epochal.cli.printing.plan_text import directory_rows, file_rows
-from epochal.tools.edit.edit_plan import Change, Stamp
+from epochal.tools.edit.edit_plan import Change, Plan, Stamp
 
 
 def deleted(path: str, size: int, why: str, root: str = "") -> Change:
@@ -37,3 +37,8 @@ def test_verbose_names_every_file() -> None:
     assert len(rows) == len(CHANGES)
     assert rows[0] == ("delete", "state/0/0/7.delta", "100 B", "delta of version 7")
     assert rows[-1] == ("delete", "sink:part-0.parquet", "2.0 KiB", "written after batch 6")
+
+
+def test_a_dry_run_says_what_is_to_be_done_and_an_edit_what_was_done() -> None:
+    plan = Plan("rewind", "", tuple(CHANGES))
+    assert (plan.counts_to_do, plan.counts) == ("1 to create, 7 to delete", "1 created, 7 deleted")

@@ -44,16 +44,24 @@ def test_everything_is_copied_but_hidden_crcs_and_temporary_files() -> None:
     assert content(target) == kept
 
 
-def test_the_plan_of_a_continuous_query_is_copied_and_its_claims_are_not() -> None:
+def test_what_a_continuous_query_needs_to_go_on_is_copied_and_its_claims_are_not() -> None:
     files, target = checkpoint(2), MemoryFiles(prefix="there")
-    files.create(".epochal/plan", b"the operators")
-    for own in ("attempts/0", "lease/run", "stop/run"):
-        files.create(f".epochal/{own}", b"of a run")
+    needed = {
+        ".epochal/plan": b"the operators",
+        ".epochal/planned/2": b"the batch that Spark planned",
+        ".epochal/kafka/e2-a1-t0-0123abcd.arrow": b"rows of an epoch that is decided",
+        ".epochal/letters/e2-a1-t0-0123abcd.arrow": b"its dead letters",
+    }
+    for path, data in needed.items():
+        files.create(path, data)
+    for own in ("attempts/0", "lease/run", "stop/run", "journal/0001-put/plan.json", "stage/x"):
+        files.create(f".epochal/{own}", b"of a run or an edit")
     copied(files, target)
-    assert target.read(".epochal/plan") == b"the operators"
-    assert {info.name for info in target.list(".epochal")} == {"journal", "plan"}
+    there = {path: target.read(path) for path, _ in target.walk(".epochal")}
+    assert {path: there[path] for path in there if "/journal/" not in path} == needed
+    assert {path.split("/")[2] for path in there if "/journal/" in path} == {"0001-copy"}
     journal(target, files).undo()
-    assert target.info(".epochal/plan") is None
+    assert [path for path, _ in target.walk(".epochal") if "/journal/" not in path] == []
 
 
 def test_what_was_read_back_is_held_against_what_was_copied() -> None:

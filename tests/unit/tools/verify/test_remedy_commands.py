@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from epochal.cli.main import app
 from epochal.tools.verify.findings import RULES
-from epochal.tools.verify.remedies import commands_in, commands_to_run
+from epochal.tools.verify.remedies import commands_in, commands_to_run, with_places
 
 
 def test_a_command_names_the_checkpoint_and_is_executed() -> None:
@@ -45,3 +45,15 @@ def test_every_command_of_the_table_can_be_executed() -> None:
     for words in sorted(commands):
         help_text = CliRunner().invoke(app, [*words, "--help"]).output
         assert "--execute" in help_text, words
+
+
+def test_a_remedy_for_people_names_their_directories_in_its_commands_only() -> None:
+    remedy = (
+        "Restore the CHECKPOINT, or use `epochal checkpoint rewind CHECKPOINT --to-batch 7 --sink "
+        "OUTPUT`."
+    )
+    assert with_places(remedy, "my dir", "out") == (
+        "Restore the CHECKPOINT, or use `epochal checkpoint rewind 'my dir' --to-batch 7 --sink "
+        "out`."
+    )
+    assert with_places(remedy, "here").endswith("rewind here --to-batch 7 --sink OUTPUT`.")

@@ -9,6 +9,7 @@ from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
 from epochal.files import Files, open_files
 from epochal.tools.edit.edit_file_log import relative_to
 from epochal.tools.switch.compare_rows import Row
+from epochal.tools.switch.output_contract import WholeOutput
 from epochal.tools.switch.outputs.row_files import read_rows
 
 
@@ -53,11 +54,8 @@ class FileOutput:
                 yield from read_rows(below, self._files.read(below), header=self._header)
 
 
-class PlainOutput:
+class PlainOutput(WholeOutput):
     """A directory of files without a log: nobody knows which epoch wrote what."""
-
-    by_epoch = False
-    doubt = ""
 
     def __init__(self, files: Files, *, header: bool = False) -> None:
         self._files, self._header = files, header
@@ -72,10 +70,6 @@ class PlainOutput:
         return frozenset(
             path for path in found if not any(part[:1] in "._" for part in path.split("/"))
         )
-
-    def replaces(self, epochs: range) -> bool:
-        del epochs
-        return False
 
     def rows(self, parts: Iterable[str]) -> Iterator[Row]:
         for path in sorted(parts):

@@ -19,6 +19,7 @@ from epochal.connectors.kafka.source.source_options import read_source_options
 from epochal.errors import KafkaUnavailableError, OptionError
 from epochal.files.local import LocalFiles
 from epochal.tools.switch.compare_rows import Row
+from epochal.tools.switch.output_contract import WholeOutput
 
 MAX_ROWS = 10_000
 PATIENCE_SECONDS = 60.0
@@ -26,11 +27,8 @@ DEFAULTS = {"startingOffsets": "earliest", "kafka.isolation.level": "read_commit
 COMPARED = ("key", "value", "headers")
 
 
-class KafkaOutput:
+class KafkaOutput(WholeOutput):
     """A topic as it is now."""
-
-    by_epoch = False
-    doubt = ""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
@@ -49,14 +47,6 @@ class KafkaOutput:
     @property
     def name(self) -> str:
         return f"Kafka topic {self._topic}"
-
-    def parts_at(self, epoch: int) -> frozenset[str] | None:
-        del epoch
-        return frozenset({"topic"})
-
-    def replaces(self, epochs: range) -> bool:
-        del epochs
-        return False
 
     def rows(self, parts: Iterable[str]) -> Iterator[Row]:
         if not list(parts):

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator
 from epochal.connectors.postgres.postgres_options import import_psycopg
 from epochal.errors import OptionError
 from epochal.tools.switch.compare_rows import Row
+from epochal.tools.switch.output_contract import WholeOutput
 
 
-class PostgresOutput:
+class PostgresOutput(WholeOutput):
     """A table as it is now."""
-
-    by_epoch = False
-    doubt = ""
 
     def __init__(self, address: str) -> None:
         self._server, _, table = address.partition("#")
@@ -27,14 +25,6 @@ class PostgresOutput:
     @property
     def name(self) -> str:
         return f"PostgreSQL table {'.'.join(self._table)}"
-
-    def parts_at(self, epoch: int) -> frozenset[str] | None:
-        del epoch
-        return frozenset({"table"})
-
-    def replaces(self, epochs: range) -> bool:
-        del epochs
-        return False
 
     def rows(self, parts: Iterable[str]) -> Iterator[Row]:
         if not list(parts):
