@@ -58,14 +58,16 @@ class Size:
     warm_up_seconds: float = 12.0
     """A JVM still compiles its code for about ten seconds after a query has started."""
     measured_seconds: float = 10.0
-    records: int = 3_000_000
+    records: int = 12_000_000
+    """So many that no engine reaches the end before it has been measured for ten seconds."""
+    throughput_warm_up_seconds: float = 5.0
     listened_records: int = 150_000
     rounds: int = 3
     spark: bool = True
     """Whether Spark's own modes run too."""
 
 
-QUICK = Size(1.0, 3.0, 500_000, 20_000, 1, spark=False)
+QUICK = Size(1.0, 3.0, 500_000, 0.5, 20_000, 1, spark=False)
 QUICK_PARTS = ("map-1000", "latency-1000", "throughput")
 
 
@@ -169,7 +171,7 @@ def flat_out(report: Report, servers: str, size: Size) -> None:
                 target,
                 size.records,
                 engine.pid,
-                warm_up_seconds=2.0,
+                warm_up_seconds=size.throughput_warm_up_seconds,
                 measured_seconds=size.measured_seconds,
                 alive=engine.alive,
             )
