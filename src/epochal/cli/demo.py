@@ -144,10 +144,11 @@ def _broker(kafka: bool) -> Iterator[Broker]:
     if kafka:
         from confluent_kafka.admin import AdminClient, NewTopic
 
+        from epochal.connectors.kafka.kafka_client import QUIET
         from epochal.testing.kafka import running_kafka
 
         with running_kafka() as broker:
-            admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+            admin = AdminClient({**QUIET, "bootstrap.servers": broker.bootstrap_servers})
             admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result()
             yield Broker("kafka", broker.bootstrap_servers)
         return

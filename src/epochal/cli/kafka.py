@@ -297,8 +297,10 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 def _create_topics(admin: Any, servers: str, wanted: list[tuple[str, int]]) -> None:
+    from epochal.connectors.kafka.kafka_client import QUIET
+
     # The client ends with this function: otherwise it would complain when the broker ends.
-    client = admin.AdminClient({"bootstrap.servers": servers})
+    client = admin.AdminClient({**QUIET, "bootstrap.servers": servers})
     topics = [admin.NewTopic(name, partitions) for name, partitions in wanted]
     for made in client.create_topics(topics).values():
         made.result()
