@@ -1,6 +1,6 @@
 """Measures how long a failure and a start take: until the next commit, wall time.
 
-    python -m benchmarks.recovery [--quick] [--busy]
+    python -m benchmarks.recovery [workers] [starts] [executors] [keys] [--quick] [--busy]
 
 A query that counts rows by key runs as a program of its own. Its worker or executor is killed, or
 an executor is frozen with all its workers, which looks like a host that is cut off. On a local
@@ -21,8 +21,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
-from benchmarks.harness import Report, arguments, percentile
+from benchmarks.harness import Report, adopt_orphans, arguments, percentile
 from tests.fault.torment import Program
 from tests.spark.continuous import parents_of_all
 
@@ -34,6 +35,9 @@ LOCAL, CLUSTER = "local[2]", "local-cluster[2,2,1024]"
 DAEMONS = {"warm": "epochal.warm_daemon", "spark": "pyspark.daemon"}
 KEYS = (100_000, 1_000_000, 10_000_000)
 PATIENCE_SECONDS = 900.0
+
+Figure: TypeAlias = tuple[str, dict[str, float | int]]
+"""A name, and what was found."""
 
 
 class Query(Program):
@@ -122,31 +126,55 @@ def with_keys(keys: int, rng: Random) -> dict[str, float]:
 
 
 def main() -> None:
-    asked = arguments("recovery").parse_args()
+    parser = arguments("recovery")
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; by default all")
+    asked = parser.parse_args()
+    unknown = [part for part in asked.parts if part not in PARTS]
+    if unknown:
+        raise SystemExit(f"There is no part {unknown[0]}. Parts: {', '.join(PARTS)}.")
+    adopt_orphans()
     report = Report("recovery", busy=asked.busy, quick=asked.quick)
-    quick, rng = bool(asked.quick), Random(15)
+    rng = Random(15)
+    for part in asked.parts or PARTS:
+        for figure, found in PARTS[part](rng, quick=bool(asked.quick)):
+            report.row(figure, **found)
+
+
+def _workers(rng: Random, *, quick: bool) -> Iterator[Figure]:
     rounds, each = (1, 3) if quick else (2, 10)
     lost: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
         for name in DAEMONS:
             lost[name] += workers_killed(each, name, rng)
     for name, found in lost.items():
-        report.row(f"worker killed: {name}", **_spread(found))
+        yield f"worker killed: {name}", _spread(found)
+
+
+def _starts(_: Random, *, quick: bool) -> Iterator[Figure]:
     first: defaultdict[str, list[float]] = defaultdict(list)
     again: defaultdict[str, list[float]] = defaultdict(list)
-    for _ in range(1 if quick else 4):
+    for _round in range(1 if quick else 4):
         for name in DAEMONS:
             new, *reused = starts(3 if quick else 5, name)
             first[name].append(new)
             again[name] += reused
     for name in DAEMONS:
-        report.row(f"start, new workers: {name}", **_spread(first[name]))
-        report.row(f"start, reused workers: {name}", **_spread(again[name]))
+        yield f"start, new workers: {name}", _spread(first[name])
+        yield f"start, reused workers: {name}", _spread(again[name])
+
+
+def _executors(rng: Random, *, quick: bool) -> Iterator[Figure]:
     for figure, silent in (("executor killed", False), ("silent host", True)):
         times = 1 if quick else 3
-        report.row(figure, **_spread([executor_lost(rng, silent=silent) for _ in range(times)]))
+        yield figure, _spread([executor_lost(rng, silent=silent) for _ in range(times)])
+
+
+def _keys(rng: Random, *, quick: bool) -> Iterator[Figure]:
     for keys in KEYS[:1] if quick else KEYS:
-        report.row(f"state of {keys} keys", keys=keys, **with_keys(keys, rng))
+        yield f"state of {keys} keys", {"keys": keys, **with_keys(keys, rng)}
+
+
+PARTS = {"workers": _workers, "starts": _starts, "executors": _executors, "keys": _keys}
 
 
 def _spread(seconds: list[float]) -> dict[str, float | int]:

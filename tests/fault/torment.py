@@ -9,6 +9,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,6 +39,7 @@ class Program:
         self.checkpoint, self.out, self.log = folder / "checkpoint", folder / "out", log
         self._master, self._options = master, options
         self._process: subprocess.Popen[bytes] | None = None
+        self._frozen: list[int] = []
 
     @property
     def pid(self) -> int:
@@ -85,6 +87,7 @@ class Program:
             family = [*family, *fresh]
         for each in family:
             os.kill(each, signal.SIGSTOP)
+        self._frozen += family
 
     def kill(self, kind: str, rng: Random) -> None:
         """Kill one process of a kind. A driver is restarted, as its operator would do."""
@@ -129,7 +132,10 @@ class Program:
         return self._process.wait(PATIENCE_SECONDS)
 
     def end(self) -> None:
-        """Kill all processes that are left."""
+        """Kill all processes that are left; frozen ones would not end with the driver."""
+        for each in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
         if self._process is not None and self._process.poll() is None:
             self.kill_driver()
 
