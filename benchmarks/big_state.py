@@ -76,14 +76,14 @@ def main() -> None:
         return
     report = Report("big_state", busy=asked.busy, quick=asked.quick)
     for keys in asked.keys[:1] if asked.quick else asked.keys:
-        with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
-            write_snapshots(Path(folder), keys)
-            for memory in (asked.memory, "all"):
-                if memory == "all" and keys > FITS_IN_DICTIONARIES:
-                    continue
+        for memory in (asked.memory, "all"):
+            if memory == "all" and keys > FITS_IN_DICTIONARIES:
+                continue
+            with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
+                write_snapshots(Path(folder), keys)
                 found = in_a_process(folder, memory, keys, asked.rate, asked.seconds)
-                where = "dictionaries" if memory == "all" else f"disk, stateMemory {memory}"
-                report.row("state of a task by number of keys", keys=keys, state_in=where, **found)
+            where = "dictionaries" if memory == "all" else f"disk, stateMemory {memory}"
+            report.row("state of a task by number of keys", keys=keys, state_in=where, **found)
 
 
 def in_a_process(folder: str, memory: str, keys: int, rate: int, seconds: float) -> dict[str, Any]:
