@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.harness import BUSY_CORES
 
 HEAD = ("taken", "commit", "machine", "versions", "load", "others_cores")
-IDENTITY = ("tasks", "keys")
+IDENTITY = ("tasks", "keys", "state_in")
 """Values that tell figures of the same name apart."""
 
 

@@ -480,6 +480,18 @@ def test_rounds_of_one_run_become_their_median(tmp_path: Path) -> None:
     assert row.values["rounds"] == 3
 
 
+def test_the_same_state_in_two_places_gives_two_figures(tmp_path: Path) -> None:
+    figure = {"figure": "state of a task by number of keys", "keys": 1_000_000}
+    places = [("dictionaries", 1.0), ("disk, stateMemory 1g", 3.0)]
+    save(
+        tmp_path,
+        "big_state",
+        [{**figure, "state_in": place, "restart_seconds": seconds} for place, seconds in places],
+    )
+    rows = read_suite(tmp_path, "big_state").rows
+    assert [(row.values["state_in"], row.number("restart_seconds")) for row in rows] == places
+
+
 def test_a_round_that_failed_does_not_hide_the_others(tmp_path: Path) -> None:
     figure = "map at 1000 rows/s: epochal"
     rounds: list[dict[str, Any]]
