@@ -255,6 +255,11 @@ def _options(rocksdict: Any, memory_bytes: int) -> Any:
     blocks.set_bloom_filter(10, False)
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    # In parts: whole, those of a large file have megabytes. They do not fit into a shard of the
+    # cache together, and would be read again for almost every key.
+    blocks.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    blocks.set_partition_filters(True)
+    blocks.set_pin_top_level_index_and_filter(True)
     blocks.set_format_version(5)
     options.set_block_based_table_factory(blocks)
     options.set_write_buffer_size(max(_MIN_BUFFER, min(_MAX_BUFFER, memory_bytes // 24)))
