@@ -213,6 +213,28 @@ def test_transactions_are_seen_as_was_asked_and_leave_no_lag(
         producer.abort_transaction(30)
 
 
+def test_a_reader_that_waits_moves_past_records_that_are_aborted(
+    broker: Kafka, tmp_path: Path
+) -> None:
+    topic = make_topic(broker, unique("aborted"), partitions=1)
+    given = options(broker, subscribe=topic) | {"kafka.isolation.level": "read_committed"}
+    with (
+        closing(source(tmp_path, given)) as opened,
+        closing(opened.readers.open(opened.initial())) as reader,
+    ):
+        assert reader.fd >= 0  # type: ignore[attr-defined]  # from now on a thread waits for it
+        assert take(reader) == []
+        names = {"transactional.id": uuid.uuid4().hex, "log_level": "0"}
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **names})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce(topic, b"never seen")
+        assert producer.flush(30) == 0
+        producer.abort_transaction(30)
+        wait_for(lambda: reader.positions() == {f"{topic}-0": "2"})  # the record and its marker
+        assert take(reader) == []
+
+
 def test_records_that_aged_out_before_they_were_read_are_an_error(
     broker: Kafka, topic: str, tmp_path: Path
 ) -> None:

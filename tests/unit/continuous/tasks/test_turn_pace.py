@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.unit.continuous.tasks.test_task import FIRST, start, totals
 
@@ -28,6 +28,7 @@ def test_a_task_reads_every_millisecond_until_it_had_no_rows_for_a_second(
 
 
 @given(st.lists(st.floats(0.0, 0.01), max_size=40))
+@example([0.0] * 40)
 def test_woken_reads_are_a_millisecond_apart_on_average_and_some_come_early(
     gaps: list[float],
 ) -> None:
