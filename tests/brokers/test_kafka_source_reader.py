@@ -222,7 +222,7 @@ def test_a_reader_that_waits_moves_past_records_that_are_aborted(
         closing(source(tmp_path, given)) as opened,
         closing(opened.readers.open(opened.initial())) as reader,
     ):
-        assert reader.fd >= 0  # type: ignore[attr-defined]  # from now on a thread waits for it
+        assert reader.fd >= 0  # from now on a thread waits for it
         assert take(reader) == []
         names = {"transactional.id": uuid.uuid4().hex, "log_level": "0"}
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **names})
