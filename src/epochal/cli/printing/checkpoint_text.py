@@ -19,7 +19,7 @@ from epochal.wording import counted, of_epochs, plural, size_text, time_text
 
 if TYPE_CHECKING:
     from epochal.tools.inspect.log_entries import Line, LogKind
-    from epochal.tools.inspect.view_models import BatchView, CheckpointView
+    from epochal.tools.inspect.view_models import BatchView, CheckpointView, Gap
     from epochal.tools.verify.verify import Report
 
 
@@ -81,7 +81,7 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
     if restart.end is not None:
         facts.append(("to", offsets_text(offsets_json(restart.end), None)))
     facts += [("note", note) for note in restart.notes]
-    facts += [("gap", f"{gap.log}: {gap.first} to {gap.last} are missing") for gap in view.gaps]
+    facts += [("gap", _gap_text(gap)) for gap in view.gaps]
     if view.unpublished is not None:
         facts.append(
             (
@@ -107,6 +107,12 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
             )
         )
     return facts
+
+
+def _gap_text(gap: Gap) -> str:
+    if gap.first == gap.last:
+        return f"{gap.log}: {gap.first} is missing"
+    return f"{gap.log}: {gap.first} to {gap.last} are missing"
 
 
 def _v(version: int | None) -> str:
