@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,23 @@ def test_repair_names_the_committed_batches_before_it_drops_them(
     assert f"note: {told} and will run again" in capsys.readouterr().out
     run("rewind", files.url, "--to-batch", str(torn[0] - 1), *NOW)
     run("verify", files.url)
+
+
+def test_the_commands_that_are_named_work_in_a_directory_with_a_space(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = stateless(tmp_path / "my checkpoint")
+    before = content(files)
+    run("rewind", files.url, "--to-batch", "3", *NOW)
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert main([*shlex.split(command)[1:], "--settle-seconds", "0"]) == 0
+    assert content(files) == before
+    files.replace("offsets/5", b"v1")
+    capsys.readouterr()
+    run("show", files.url, status=1)
+    command = capsys.readouterr().out.splitlines()[-1].split("`")[1]
+    assert main(shlex.split(command)[1:]) == 1
+    assert "error: LOG_ENTRY_UNREADABLE  offsets/5" in capsys.readouterr().out
 
 
 def test_a_time_before_all_batches_is_answered_with_the_oldest_one(

@@ -7,6 +7,8 @@ per store and epoch, oldest first: Spark refuses to start until all of them are 
 
 from __future__ import annotations
 
+import shlex
+
 from epochal.errors import EditError, EpochalError
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
@@ -70,11 +72,12 @@ def _newest_readable(surveyed: Survey) -> Decided | None:
 
 
 def _not_published(surveyed: Survey, decided: Decided) -> EditError:
+    place = shlex.quote(surveyed.url)
     return EditError(
         surveyed.url,
         f"the state after epoch {decided.epoch} does not have Spark's names yet, because the "
-        f"query was not stopped gracefully. Run `{COMMAND} {surveyed.url} --execute` first, or "
-        f"start and stop the query.",
+        f"query was not stopped gracefully. Run `{COMMAND} {place} --execute` first, or start and "
+        f"stop the query.",
     )
 
 
