@@ -44,7 +44,7 @@ from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Condi
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.inspect.edit_status import JournalEntry, JournalState
-from epochal.tools.inspect.listing import PARTS, gather
+from epochal.tools.inspect.listing import require_checkpoint
 from epochal.tools.reporting import reporting
 
 
@@ -187,8 +187,7 @@ def _require_checkpoint(files: Files, command: str) -> None:
     """Fail before anything is written to a directory that is not a checkpoint."""
     if command in ("copy", "clone", "switch"):
         return  # they may write to an empty directory
-    if not {info.name for info in files.list()}.intersection(PARTS):
-        gather(files)  # raises an error that names the directory
+    require_checkpoint(files)
 
 
 def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) -> None:

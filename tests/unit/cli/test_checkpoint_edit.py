@@ -216,6 +216,8 @@ def test_edits_are_listed_and_pruned(files: LocalFiles, capsys: pytest.CaptureFi
     capsys.readouterr()
     run("undo", files.url, "--list", "--json")
     assert json.loads(capsys.readouterr().out) == []
+    run("undo", files.url, "--list")
+    assert capsys.readouterr().out == "There are no edits.\n"
 
 
 def test_a_copy_is_verified_and_undone_at_its_destination(

@@ -203,6 +203,15 @@ def test_unreadable_input_is_one_line_with_the_file_and_status_2(sample: Sample,
     assert "state/0/1/2.delta" in line
 
 
+def test_an_export_into_a_directory_that_does_not_exist_is_refused(
+    sample: Sample, tmp_path: Path, run: Run
+) -> None:
+    folder = tmp_path / "nowhere"
+    run("export", sample.path, "--to", str(folder / "rows.csv"))
+    assert run.status == 2
+    assert f"there is no directory {folder}. Create it" in run.errors
+
+
 def test_put_and_delete_accept_what_read_prints(sample: Sample, tmp_path: Path, run: Run) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(run("read", sample.path, "--json"), encoding="utf-8")

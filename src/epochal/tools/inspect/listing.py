@@ -176,10 +176,7 @@ def gather(files: Files, directories: Directories | None = None) -> CheckpointLi
     if not any(part in root.folders or part in root.files for part in PARTS):
         if "" in directories.unreadable:
             raise directories.unreadable[""]
-        raise CheckpointError(
-            f"{files.url} is not a checkpoint: it contains none of {', '.join(PARTS)}. Pass the "
-            f"directory that the query uses as its checkpointLocation."
-        )
+        raise _no_checkpoint(files)
     metadata, raw = _read_metadata(files, root)
     return CheckpointListing(
         files,
@@ -198,6 +195,20 @@ def require_directory(files: Files) -> None:
         raise FileNotFoundError(2, "No such directory", files.url)
     if not info.is_dir:
         raise NotADirectoryError(20, "Not a directory", files.url)
+
+
+def require_checkpoint(files: Files) -> None:
+    """Raise OSError or CheckpointError if there is no checkpoint at all, with few requests."""
+    require_directory(files)
+    if not {info.name for info in files.list()}.intersection(PARTS):
+        raise _no_checkpoint(files)
+
+
+def _no_checkpoint(files: Files) -> CheckpointError:
+    return CheckpointError(
+        f"{files.url} is not a checkpoint: it contains none of {', '.join(PARTS)}. Pass the "
+        f"directory that the query uses as its checkpointLocation."
+    )
 
 
 def list_all(files: Files) -> Directories:
