@@ -305,6 +305,20 @@ def test_the_commands_that_are_named_work_in_a_directory_with_a_space(
     assert "error: LOG_ENTRY_UNREADABLE  offsets/5" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("target", "added"),
+    [(("--shift-by", "-1"), "batches 6 to 7"), (("--to-offset", "5"), "batch 6")],
+)
+def test_set_offsets_counts_the_batches_that_it_adds(
+    target: tuple[str, ...], added: str, files: LocalFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("set-offsets", files.url, *target, "--json")
+    plan = answer(capsys)
+    assert plan["summary"].startswith(f"add {added}: source 0 ")
+    [why] = {each["why"] for each in plan["changes"] if each["path"].startswith("offsets/")}
+    assert why.startswith('source 0: {"logOffset":5} -> ')
+
+
 def test_a_time_before_all_batches_is_answered_with_the_oldest_one(
     files: LocalFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:

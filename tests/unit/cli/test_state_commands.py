@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.golden.library import Golden, unpack
 from tests.unit.state.samples import Content, Sample, make
 
 from epochal.cli.main import main
@@ -164,6 +165,11 @@ def test_show_lists_stores_with_their_schemas(sample: Sample, run: Run) -> None:
     [store] = found["stores"]
     assert store["operator_name"] == "stateStoreSave"
     assert (store["key"], store["value"]) == ("struct<k:string>", "struct<count:bigint,sum:bigint>")
+
+
+def test_show_says_that_a_query_has_no_state(tmp_path: Path, run: Run) -> None:
+    place = unpack(Golden("4.3.0", "rate"), tmp_path)
+    assert run("show", str(place.checkpoint)) == "batch 11: the query has no stateful operator\n"
 
 
 def test_export_writes_parquet_csv_and_json_lines(sample: Sample, tmp_path: Path, run: Run) -> None:

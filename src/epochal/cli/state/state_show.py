@@ -18,7 +18,7 @@ from epochal.cli.arguments import (
     Variable,
 )
 from epochal.cli.printing.checkpoint_text import print_report
-from epochal.cli.printing.output import print_json, print_line, print_table
+from epochal.cli.printing.output import print_json, print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
 from epochal.cli.printing.row_text import cell_text
 from epochal.cli.state.open_state import open_state
@@ -35,14 +35,19 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> None:
     """List the operators, their stores and variables, and the schemas of keys and values."""
+    from epochal.tools.inspect.listing import is_continuous
     from epochal.tools.read_state.overview import overview
 
     found = overview(open_state(directory, batch))
     if as_json:
         print_json(found.as_json())
         return
+    noun = "epoch" if is_continuous(open_files(directory)) else "batch"
+    if not found.stores:
+        print_line(f"{noun} {found.batch_id}: the query has no stateful operator")
+        return
     print_line(
-        f"batch {found.batch_id}, version {found.version}, {found.provider} provider, "
+        f"{noun} {found.batch_id}, version {found.version}, {found.provider} provider, "
         f"{_partitions(found.partitions)}, {found.codec}"
     )
     rows = [
@@ -108,9 +113,10 @@ def verify(directory: Directory, as_json: Json = False) -> None:
 
 
 def _show_stats(found: StateStats) -> None:
-    print_line(
+    print_text(
         f"{counted(found.rows, 'row')}, {size_text(found.bytes)} of keys and values, "
-        f"{size_text(found.file_bytes)} of files, skew {found.skew}"
+        f"{size_text(found.file_bytes)} of files, "
+        f"skew {found.skew} (rows of the largest partition / average)"
     )
     rows = [
         (

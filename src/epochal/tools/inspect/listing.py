@@ -19,6 +19,7 @@ from epochal.checkpoint.entries import (
     OFFSET_FORMAT,
     CommitEntry,
     OffsetEntry,
+    OffsetLog,
     QueryMetadata,
 )
 from epochal.checkpoint.layout import (
@@ -162,6 +163,17 @@ class CheckpointListing:
         """The number of partitions of each version of the state that the offsets still cover."""
         counts = ((batch_id, self.partitions_at(batch_id)) for batch_id in self.offsets.entries)
         return {batch_id + 1: count for batch_id, count in counts if count is not None}
+
+
+def is_continuous(files: Files) -> bool:
+    """Whether a continuous query wrote the newest batch; reads nothing else of the checkpoint."""
+    try:
+        log = OffsetLog(files.at(OFFSETS), read_only=True)
+        newest = log.latest_batch_id()
+        entry = None if newest is None else log.get(newest)
+    except (EpochalError, OSError):
+        return False  # the logs cannot be read, which others report
+    return entry is not None and OWN_KEY in entry.extra
 
 
 def gather(files: Files, directories: Directories | None = None) -> CheckpointListing:
