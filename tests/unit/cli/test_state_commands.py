@@ -82,7 +82,7 @@ def test_a_wrong_operator_or_store_is_answered_with_what_there_is(sample: Sample
     run("read", sample.path, "--operator", "3")
     assert run.status == 2
     assert (
-        "there is no operator 3. The checkpoint has the operators 0 (stateStoreSave)." in run.errors
+        "there is no operator 3. The checkpoint has only operator 0 (stateStoreSave)." in run.errors
     )
     run("read", sample.path, "--store", "left")
     assert run.status == 2
@@ -227,6 +227,15 @@ def test_put_and_delete_accept_what_read_prints(sample: Sample, tmp_path: Path, 
     run("put", sample.path, *words)
     found = run.lines("read", sample.path)
     assert {row["key"]["k"]: tuple(row["value"].values()) for row in found} == BATCHES[1]
+
+
+def test_what_an_edit_does_not_find_is_named_as_the_user_wrote_it(sample: Sample, run: Run) -> None:
+    run("delete", sample.path, "--key", '{"k": "nobody"}')
+    assert run.status == 2
+    assert 'the key {"k": "nobody"} is not in the state, so it cannot be deleted.' in run.errors
+    run("evolve", sample.path, "--rename", "nothing=something")
+    assert run.status == 2
+    assert "There is no column 'nothing'; the columns are k, " in run.errors
 
 
 def test_editing_commands_change_nothing_without_execute(sample: Sample, run: Run) -> None:
