@@ -195,6 +195,9 @@ def test_no_help_text_is_cut_off_or_too_wide(
         assert not re.search(r"\w\.\.\.$", shown, re.MULTILINE), path
         assert [line for line in shown.splitlines() if len(line) > columns] == [], path
         assert "<float" not in shown, path
+        assert not re.search(r"--[-\w]*-$", shown, re.MULTILINE), path  # an option cut in two
+        named = re.findall(r"With\s+(--[-\w]+)[:,]", shown)
+        assert all(re.search(rf"^  (-\w, )?{name}\b", shown, re.MULTILINE) for name in named), path
 
 
 @pytest.mark.parametrize(
