@@ -216,6 +216,17 @@ def test_nothing_in_the_tree_names_one_machine() -> None:
     assert named == []
 
 
+def test_a_command_that_installs_a_package_is_in_backticks_so_that_it_can_be_copied() -> None:
+    said = [
+        (name_of(path), node.value)
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and "pip install" in str(node.value)
+    ]
+    assert said
+    assert [each for each in said if "`pip install" not in str(each[1])] == []
+
+
 def test_importing_the_tools_does_not_import_pyspark() -> None:
     code = (
         "import sys, epochal, epochal.checkpoint, epochal.state, epochal.cli.main; "

@@ -22,6 +22,11 @@ def plural(noun: str) -> str:
     return f"{noun}s"
 
 
+def span(first: int, last: int, noun: str) -> str:
+    """`batch 7`, `batches 7 to 9`."""
+    return f"{noun} {first}" if first == last else f"{plural(noun)} {first} to {last}"
+
+
 def of_epochs(text: str) -> str:
     """A text about batches, said of a continuous query: `epoch 5`, `an epoch`. Commands stay."""
     spans = text.split("`")

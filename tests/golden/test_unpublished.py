@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,38 @@ def test_edits_wait_until_the_state_is_published(
         assert "epochal checkpoint publish" in capsys.readouterr().err
     run("checkpoint", "publish", place)
     assert run(*edits[0]) == 0
+
+
+def test_state_before_torn_offsets_is_published_and_then_the_offsets_are_repaired(
+    killed: Unpacked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, offsets = str(killed.checkpoint), killed.checkpoint / "offsets"
+    newest = max(int(path.name) for path in offsets.iterdir() if path.name.isdigit())
+    (offsets / str(newest + 1)).write_bytes((offsets / str(newest)).read_bytes()[:40])
+    assert run("checkpoint", "repair", place) == 2
+    assert f"the state after epoch {newest} does not" in capsys.readouterr().err
+    assert run("checkpoint", "publish", place) == 0
+    assert run("checkpoint", "repair", place) == 0
+    assert main(["checkpoint", "verify", place]) == 0
+
+
+def test_a_lost_epoch_file_is_left_by_a_repair_with_the_rewind_that_helps(
+    killed: Unpacked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(killed.checkpoint)
+    shutil.rmtree(killed.checkpoint / "epochs")
+    assert run("checkpoint", "repair", place) == 1
+    assert f"`epochal checkpoint rewind {place} --to-batch 9`" in capsys.readouterr().out
+    assert run("checkpoint", "rewind", place, "--to-batch", "9") == 0
+    assert main(["checkpoint", "verify", place]) == 0
+
+
+def test_a_rewind_that_is_refused_names_the_batches_that_are_in_epoch_files(
+    killed: Unpacked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = inspect(LocalFiles(killed.checkpoint)).unpublished
+    assert run("checkpoint", "rewind", str(killed.checkpoint), "--to-batch", "99") == 2
+    assert f"the latest {newest}." in capsys.readouterr().err
 
 
 def test_a_rewind_publishes_what_it_goes_back_to(pristine: Unpacked, killed: Unpacked) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.wording import counted, duration_text, of_epochs, size_text, time_text
+from epochal.wording import counted, duration_text, of_epochs, size_text, span, time_text
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,9 @@ def test_batches_of_a_continuous_query_are_epochs_but_commands_keep_their_words(
     text: str, said: str
 ) -> None:
     assert of_epochs(text) == said
+
+
+def test_a_span_of_one_is_singular() -> None:
+    assert span(7, 7, "batch") == "batch 7"
+    assert span(7, 9, "batch") == "batches 7 to 9"
+    assert span(7, 9, "epoch") == "epochs 7 to 9"

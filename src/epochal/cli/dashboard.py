@@ -62,8 +62,8 @@ def dashboard(
         from epochal.dashboard.dashboard_server import serve_dashboard
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"The dashboard needs {error.name}, which is not installed. Run pip install "
-            f"'epochal[dashboard]'."
+            f"The dashboard needs {error.name}, which is not installed. Run `pip install "
+            f"'epochal[dashboard]'`."
         ) from None
     from epochal.metrics.run_journal import runs_directory
 

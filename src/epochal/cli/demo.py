@@ -110,7 +110,7 @@ def _require_packages(kafka: bool, table: Table) -> None:
         extras = ",".join(dict.fromkeys(needed.values()))
         raise OptionError(
             f"The demo needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
-            f"not installed. Run pip install 'epochal[{extras}]'."
+            f"not installed. Run `pip install 'epochal[{extras}]'`."
         )
 
 

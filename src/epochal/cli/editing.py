@@ -7,6 +7,7 @@ are printed as tables or as JSON.
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -152,7 +153,7 @@ def interruptible(files: Files, command: str) -> Iterator[None]:
     known = {(each.id, each.state) for each in Journal(files).entries()}
 
     def what_is_left() -> str:
-        undo = f"`epochal checkpoint undo {files.url} --execute`"
+        undo = f"`epochal checkpoint undo {shlex.quote(files.url)} --execute`"
         new = [each for each in Journal(files).entries() if (each.id, each.state) not in known]
         if not new:
             return NOTHING_CHANGED
@@ -241,7 +242,7 @@ def _show_outcome(
         print_text(f"{planned[-1].summary}: {planned[-1].counts}")
         _show_warnings(planned[-1])
         print_line(f"{painted('Done.', GREEN)} To undo {entry.id}, run")
-        print_line(f"  epochal checkpoint undo {files.url} --execute")
+        print_line(f"  epochal checkpoint undo {shlex.quote(files.url)} --execute")
 
 
 def _as_json(plan: Plan, entry_id: str | None, finished_earlier: bool = False) -> dict[str, object]:

@@ -99,8 +99,8 @@ def serve(
         from epochal.connectors.pubsub.server.pubsub_server import serve as run
     except ImportError as error:
         raise OptionError(
-            f"The Pub/Sub server needs {error.name}, which is not installed. Run pip install "
-            f"'epochal[pubsub]'."
+            f"The Pub/Sub server needs {error.name}, which is not installed. Run `pip install "
+            f"'epochal[pubsub]'`."
         ) from error
     unknown = sorted(set(deny or ()) - set(method_names()))
     if unknown:

@@ -43,8 +43,8 @@ def run(
     """
     if find_spec("pyspark") is None:
         raise OptionError(
-            "Running queries needs PySpark, which is not installed. Run pip install "
-            "'epochal[spark]'."
+            "Running queries needs PySpark, which is not installed. Run `pip install "
+            "'epochal[spark]'`."
         )
     if not file.is_file():
         raise OptionError(f"{file} is not a file. Name a Python program that starts queries.")

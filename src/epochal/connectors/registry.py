@@ -349,8 +349,8 @@ def _open_iceberg_sink(request: SinkRequest) -> Sink:
         from epochal.connectors.iceberg.iceberg_sink import IcebergSink
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"iceberg: the package {error.name} is not installed. Run pip install "
-            f"'epochal[iceberg]'."
+            f"iceberg: the package {error.name} is not installed. Run `pip install "
+            f"'epochal[iceberg]'`."
         ) from error
     return IcebergSink(
         read_options(IcebergSinkOptions, request.options, of="iceberg"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,19 @@ def on_disk(tree: MemoryFiles, directory: Path) -> LocalFiles:
     files = LocalFiles(directory, durable=False)
     for path, data in sorted(content(tree).items(), key=lambda item: item[0].endswith(".crc")):
         files.create(path, data)
+    return files
+
+
+def stateless(
+    directory: Path, *, uncommitted: bool = False, torn: tuple[int, ...] = ()
+) -> LocalFiles:
+    """A checkpoint without state and checksums; the offsets of some batches are cut off."""
+    files = on_disk(checkpoint(6, stateful=False, uncommitted=uncommitted), directory)
+    for path in list(content(files)):
+        if path.rpartition("/")[2].startswith("."):
+            files.delete(path)
+    for batch_id in torn:
+        files.replace(f"offsets/{batch_id}", files.read(f"offsets/{batch_id}")[:40])
     return files
 
 
@@ -223,10 +237,7 @@ def test_a_copy_is_verified_and_undone_at_its_destination(
 def test_repair_lists_what_is_left_and_exits_1_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = on_disk(checkpoint(6, stateful=False), tmp_path / "ckpt")
-    for path in list(content(files)):
-        if path.rpartition("/")[2].startswith("."):
-            files.delete(path)
+    files = stateless(tmp_path / "ckpt")
     run("verify", files.url)
     files.delete("metadata")
     files.create("offsets/.6.crc", b"crc")
@@ -240,6 +251,64 @@ def test_repair_lists_what_is_left_and_exits_1_for_it(
     assert [each["code"] for each in done["left"]] == ["LOG_VERSION_UNKNOWN"]
     assert files.read("metadata") == f'{{"id":"{QUERY_ID}"}}'.encode()
     assert files.info("offsets/.6.crc") is None
+
+
+def test_repair_drops_the_newest_batch_if_its_offsets_are_torn_and_it_is_not_committed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = stateless(tmp_path / "ckpt", uncommitted=True, torn=(5,))
+    run("repair", files.url, *NOW, "--json")
+    assert "offsets/5" in [each["path"] for each in answer(capsys)["changes"]]
+    run("verify", files.url)
+
+
+@pytest.mark.parametrize(
+    ("torn", "dropped", "told"),
+    [
+        ((5,), "batch 5:", "Batch 5 was committed"),
+        ((4, 5), "batches 4 to 5:", "Batches 4 to 5 were committed"),
+    ],
+)
+def test_repair_names_the_committed_batches_before_it_drops_them(
+    torn: tuple[int, ...],
+    dropped: str,
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = stateless(tmp_path / "ckpt", torn=torn)
+    run("repair", files.url, status=1)
+    command = f"`epochal checkpoint rewind {files.url} --to-batch {torn[0] - 1}`"
+    assert f"drop the committed {dropped} run {command}" in capsys.readouterr().out
+    run("repair", files.url, "--rewind")
+    assert f"note: {told} and will run again" in capsys.readouterr().out
+    run("rewind", files.url, "--to-batch", str(torn[0] - 1), *NOW)
+    run("verify", files.url)
+
+
+def test_the_commands_that_are_named_work_in_a_directory_with_a_space(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = stateless(tmp_path / "my checkpoint")
+    before = content(files)
+    run("rewind", files.url, "--to-batch", "3", *NOW)
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert main([*shlex.split(command)[1:], "--settle-seconds", "0"]) == 0
+    assert content(files) == before
+    files.replace("offsets/5", b"v1")
+    capsys.readouterr()
+    run("show", files.url, status=1)
+    command = capsys.readouterr().out.splitlines()[-1].split("`")[1]
+    assert main(shlex.split(command)[1:]) == 1
+    assert "error: LOG_ENTRY_UNREADABLE  offsets/5" in capsys.readouterr().out
+
+
+def test_a_time_before_all_batches_is_answered_with_the_oldest_one(
+    files: LocalFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("rewind", files.url, "--to-datetime", "2020-01-01", status=2)
+    told = "no committed batch is as old as 2020-01-01T00:00:00.000Z; the oldest is of 2023-11-14T"
+    assert told in capsys.readouterr().err
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,6 @@ def test_names_missing_packages_and_what_installs_them_before_it_starts_spark(
     directory = tmp_path / "orders"
     assert main(["demo", "--directory", str(directory), *words]) == 2
     printed, said = capsys.readouterr(), f"The demo needs {named} not installed."
-    told = f"epochal: {said} Run pip install 'epochal[{extras}]'."
+    told = f"epochal: {said} Run `pip install 'epochal[{extras}]'`."
     assert (printed.out, " ".join(printed.err.split())) == ("", told)
     assert not directory.exists()

@@ -105,15 +105,32 @@ def test_errors_and_notes_are_folded_at_words(checkpoint: Path) -> None:
     assert note == "note: The copy has the same query id. Run only one of the two queries: both"
 
 
-def test_an_error_with_a_command_to_copy_is_not_folded(
+def test_an_error_is_folded_around_a_command_to_copy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
     print_error("Run the same command again, or `epochal checkpoint undo here --execute`.")
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "Run the same command again, or",
+        "  `epochal checkpoint undo here --execute`.",
+    ]
     print_error("There is nothing at this place, and so nothing was done at all.")
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_the_command_of_a_remedy_stays_whole(checkpoint: Path) -> None:
+    (checkpoint / "state/0/0" / max_delta(checkpoint)).unlink()
+    status, shown = on_terminal(80, "checkpoint", "verify", checkpoint)
+    assert status == 1
+    command = f"`epochal checkpoint rewind {checkpoint} --to-batch "
+    assert any(command in line for line in shown.splitlines()), shown
+
+
+def max_delta(checkpoint: Path) -> str:
+    """The name of the newest delta of the first partition."""
+    names = [path.name for path in (checkpoint / "state/0/0").glob("*.delta")]
+    return max(names, key=lambda name: int(name.partition(".")[0]))
 
 
 def test_what_no_undo_takes_back_is_asked_for_on_a_terminal(checkpoint: Path) -> None:

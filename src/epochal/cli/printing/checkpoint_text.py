@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from epochal.cli.printing.output import (
@@ -19,7 +20,7 @@ from epochal.wording import counted, of_epochs, plural, size_text, time_text
 
 if TYPE_CHECKING:
     from epochal.tools.inspect.log_entries import Line, LogKind
-    from epochal.tools.inspect.view_models import BatchView, CheckpointView
+    from epochal.tools.inspect.view_models import BatchView, CheckpointView, Gap
     from epochal.tools.verify.verify import Report
 
 
@@ -48,7 +49,8 @@ def print_view(view: CheckpointView, limit: int) -> None:
     for problem in view.problems:
         print_text(f": {problem.path}: {problem.message}", head="problem", style=RED)
     if view.problems:
-        print_line("Run `epochal checkpoint verify` for what is wrong and how to repair it.")
+        verify = f"epochal checkpoint verify {shlex.quote(view.url)}"
+        print_text(f"Run `{verify}` for what is wrong and how to repair it.", "")
 
 
 def _print_without_empty(
@@ -66,7 +68,7 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
     from epochal.tools.inspect.difference_text import offsets_text
     from epochal.tools.inspect.view_models import offsets_json
 
-    restart, restarted = view.restart, _restart_text(view)
+    restart, restarted, place = view.restart, _restart_text(view), shlex.quote(view.url)
     facts = [
         ("checkpoint", view.url),
         ("query id", view.query_id or "-"),
@@ -81,13 +83,13 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
     if restart.end is not None:
         facts.append(("to", offsets_text(offsets_json(restart.end), None)))
     facts += [("note", note) for note in restart.notes]
-    facts += [("gap", f"{gap.log}: {gap.first} to {gap.last} are missing") for gap in view.gaps]
+    facts += [("gap", _gap_text(gap)) for gap in view.gaps]
     if view.unpublished is not None:
         facts.append(
             (
                 "unpublished",
                 f"the state after epoch {view.unpublished}; before Spark runs the query, stop it "
-                f"gracefully or run `epochal checkpoint publish`",
+                f"gracefully or run `epochal checkpoint publish {place} --execute`",
             )
         )
     if view.owner is not None:
@@ -103,10 +105,16 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
             (
                 "interrupted",
                 f"{view.edit.command} ({view.edit.id}) is {view.edit.state}: run it "
-                f"again to finish it, or `epochal checkpoint undo`",
+                f"again to finish it, or `epochal checkpoint undo {place} --execute` to revert it",
             )
         )
     return facts
+
+
+def _gap_text(gap: Gap) -> str:
+    if gap.first == gap.last:
+        return f"{gap.log}: {gap.first} is missing"
+    return f"{gap.log}: {gap.first} to {gap.last} are missing"
 
 
 def _v(version: int | None) -> str:

@@ -36,8 +36,8 @@ def print_json(value: object) -> None:
 def print_text(text: str, indent: str = "  ", *, head: str = "", style: str = BOLD) -> None:
     """Print prose; on a terminal it is folded at words, and all lines but the first indented.
 
-    `head` is printed before the text, in a colour. Use `print_line` for a command to copy: it must
-    not be folded.
+    `head` is printed before the text, in a colour. A command to copy must not be folded: write it
+    in backticks, or use `print_line`.
     """
     first, *rest = text_lines(head + text, terminal_width(), indent)
     print_line(painted(head, style) + first.removeprefix(head))
@@ -46,9 +46,8 @@ def print_text(text: str, indent: str = "  ", *, head: str = "", style: str = BO
 
 
 def print_error(text: str) -> None:
-    """Print a message to stderr; on a terminal it is folded at words, unless it has a command."""
-    folds = sys.stderr.isatty() and "`" not in text
-    width = shutil.get_terminal_size().columns if folds else None
+    """Print a message to stderr; on a terminal it is folded at words, but not inside commands."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
     for line in text_lines(text, width, "  "):
         sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -7,6 +7,7 @@ Without a width nothing is folded, so that the output of a pipe can be searched.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +20,9 @@ MOST_LINES = 12
 """A cell that would take more lines than this makes the table a list of blocks."""
 MARKS = ",;/.:=>-_"
 """Characters after which a long word may be folded."""
+
+_QUOTED = re.compile(r"`[^`]*`")
+_UNBROKEN = "\0"
 
 
 def table_lines(
@@ -47,14 +51,31 @@ def table_lines(
 
 
 def text_lines(text: str, width: int | None, indent: str = "") -> list[str]:
-    """The lines of a paragraph; all but the first are indented."""
+    """The lines of a paragraph; all but the first are indented.
+
+    What stands in backticks is never folded: a command that was cut in two cannot be copied. If it
+    is wider than the terminal, it begins on a line of its own, which the terminal folds.
+    """
     if width is None or cells_wide(text) <= width:
         return [text]
-    first, *_ = folded_text(text, width)
-    rest = text[len(first) :].lstrip(" ")
-    if not rest:
-        return [first]
-    return [first, *(f"{indent}{line}" for line in folded_text(rest, width - len(indent)))]
+    lines: list[str] = []
+    line: str | None = None
+    for word in _QUOTED.sub(lambda found: found[0].replace(" ", _UNBROKEN), text).split(" "):
+        room = width - (len(indent) if lines else 0)
+        longer = word if line is None else f"{line} {word}"
+        if cells_wide(longer) <= room:
+            line = longer
+            continue
+        if line is not None and line.strip(" "):
+            lines.append(line.rstrip(" "))
+            room = width - len(indent)
+        if "`" in word:
+            line = word
+        else:
+            *full, line = folded_text(word, room)
+            lines += full
+    first, *rest = (each.replace(_UNBROKEN, " ") for each in (*lines, line or ""))
+    return [first, *(f"{indent}{each}" for each in rest)]
 
 
 def folded_text(text: str, width: int) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epochal.cli.arguments import Conf, Json, parse_pairs
-from epochal.cli.printing.output import print_json, print_line, print_text
+from epochal.cli.printing.output import print_error, print_json, print_line, print_text
 from epochal.errors import EpochalError, OptionError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def check(
             asked = _Asked(program, arguments or [], checkpoint, before, query)
             report = _report(asked, spark)
     except (EpochalError, OSError) as error:
-        typer.echo(f"epochal: {' '.join(str(error).split())}", err=True)
+        print_error(f"epochal: {' '.join(str(error).split())}")
         raise typer.Exit(EXIT_NOT_CHECKED) from None
     if as_json:
         print_json(to_json(report))
@@ -88,8 +88,8 @@ def check(
 def _session(program: Path, master: str, settings: dict[str, str]) -> Iterator[Any]:
     if find_spec("pyspark") is None:
         raise OptionError(
-            "Checking a program needs PySpark, which is not installed. Run pip install "
-            "'epochal[spark]'."
+            "Checking a program needs PySpark, which is not installed. Run `pip install "
+            "'epochal[spark]'`."
         )
     from epochal.cli.run_program import open_session
 

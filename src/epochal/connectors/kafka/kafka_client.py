@@ -357,6 +357,6 @@ def import_kafka() -> Any:
         import confluent_kafka.admin
     except ImportError:
         raise OptionError(
-            "Kafka needs its client, which is not installed. Run pip install 'epochal[kafka]'."
+            "Kafka needs its client, which is not installed. Run `pip install 'epochal[kafka]'`."
         ) from None
     return confluent_kafka

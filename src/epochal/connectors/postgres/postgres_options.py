@@ -151,8 +151,8 @@ def import_psycopg() -> Any:
         import psycopg.conninfo
     except ImportError:
         raise OptionError(
-            "PostgreSQL needs its client, which is not installed. Run pip install "
-            "'epochal[postgres]'."
+            "PostgreSQL needs its client, which is not installed. Run `pip install "
+            "'epochal[postgres]'`."
         ) from None
     return psycopg
 

@@ -215,7 +215,7 @@ def _checked(spec: ValueSpec) -> ValueSpec:
             import ptars  # noqa: F401
     except ImportError as error:
         raise ComponentError(
-            f"valueFormat={spec.form.value} needs the package {error.name}. Install it: "
-            f"pip install 'epochal[registry]'."
+            f"valueFormat={spec.form.value} needs the package {error.name}. Run "
+            f"`pip install 'epochal[registry]'`."
         ) from None
     return spec

@@ -244,6 +244,6 @@ def import_rocksdict(what: str = _READING) -> Any:
         import rocksdict
     except ImportError:
         raise OptionError(
-            f"{what} needs the package rocksdict. Install it with: pip install 'epochal[rocksdb]'."
+            f"{what} needs the package rocksdict. Run `pip install 'epochal[rocksdb]'`."
         ) from None
     return rocksdict

@@ -50,8 +50,8 @@ def _hypothesis() -> Any:
         from hypothesis import strategies
     except ModuleNotFoundError:
         raise OptionError(
-            "testing.rows draws rows with Hypothesis, which is not installed. Run pip install "
-            "hypothesis."
+            "testing.rows draws rows with Hypothesis, which is not installed. Run `pip install "
+            "hypothesis`."
         ) from None
     return strategies
 

@@ -155,8 +155,8 @@ def _require_end(sink: SinkSurvey, newest: int) -> None:
             sink.log.url,
             f"the sink's log has batch {latest}, but the newest batch of the checkpoint is "
             f"{newest}. The sink would skip the batches up to {latest}. Check that --sink names "
-            f"this query's output. If it does, first run `epochal checkpoint rewind --to-batch "
-            f"{newest} --sink {sink.files.url}`.",
+            f"this query's output. If it does, first run `epochal checkpoint rewind CHECKPOINT "
+            f"--to-batch {newest} --sink {sink.files.url}`.",
         )
     ids = set(sink.names.values())
     needed = live_batches(newest, sink.log.compact_interval) if newest >= 0 else range(0)
@@ -166,7 +166,7 @@ def _require_end(sink: SinkSurvey, newest: int) -> None:
             sink.log.url,
             f"the sink's log lacks batch {missing[0]}, although batch {newest} of the checkpoint "
             f"is committed. Check that --sink names this query's output. If it does, first run "
-            f"`epochal checkpoint repair --sink {sink.files.url}`.",
+            f"`epochal checkpoint repair CHECKPOINT --sink {sink.files.url}`.",
         )
 
 

@@ -7,6 +7,8 @@ per store and epoch, oldest first: Spark refuses to start until all of them are 
 
 from __future__ import annotations
 
+import shlex
+
 from epochal.errors import EditError, EpochalError
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
@@ -16,8 +18,8 @@ COMMAND = "epochal checkpoint publish"
 
 
 def plan_publish(surveyed: Survey) -> Plan:
-    """Plan to publish the state after the newest batch."""
-    decided = newest_decided(surveyed.files)
+    """Plan to publish the state after the newest batch whose offsets can be read."""
+    decided = _newest_readable(surveyed)
     what = "the newest state" if decided is None else f"the state after epoch {decided.epoch}"
     return Plan(
         command="publish",
@@ -42,23 +44,41 @@ def changes_to_publish(surveyed: Survey, batch_id: int) -> tuple[Change, ...]:
 def require_published(surveyed: Survey) -> None:
     """Raise EditError if an edit would not see the newest state."""
     try:
-        refuse_unpublished(surveyed)
-    except EditError:
-        raise
+        decided = newest_decided(surveyed.files)
+        unpublished = _changes(surveyed, decided)
     except EpochalError as error:
         raise EditError(surveyed.url, f"its newest state cannot be read: {error}") from error
+    if decided is not None and unpublished:
+        raise _not_published(surveyed, decided)
 
 
 def refuse_unpublished(surveyed: Survey) -> None:
-    """Raise EditError if the newest state is whole but does not have Spark's names."""
-    decided = newest_decided(surveyed.files)
-    if decided is not None and _changes(surveyed, decided):
-        raise EditError(
-            surveyed.url,
-            f"the state after epoch {decided.epoch} does not have Spark's names yet, because the "
-            f"query was not stopped gracefully. Run `{COMMAND} {surveyed.url} --execute` first, or "
-            f"start and stop the query.",
-        )
+    """Raise EditError if the newest state is whole but does not have Spark's names.
+
+    What cannot be read does not count: a repair reports it, and can often mend it.
+    """
+    try:
+        decided = _newest_readable(surveyed)
+        unpublished = _changes(surveyed, decided)
+    except EpochalError:
+        return
+    if decided is not None and unpublished:
+        raise _not_published(surveyed, decided)
+
+
+def _newest_readable(surveyed: Survey) -> Decided | None:
+    newest = max(surveyed.offsets, default=None)
+    return None if newest is None else newest_decided(surveyed.files, newest)
+
+
+def _not_published(surveyed: Survey, decided: Decided) -> EditError:
+    place = shlex.quote(surveyed.url)
+    return EditError(
+        surveyed.url,
+        f"the state after epoch {decided.epoch} does not have Spark's names yet, because the "
+        f"query was not stopped gracefully. Run `{COMMAND} {place} --execute` first, or start and "
+        f"stop the query.",
+    )
 
 
 def _changes(surveyed: Survey, decided: Decided | None) -> tuple[Change, ...]:

@@ -13,6 +13,7 @@ from epochal.tools.edit.rewind import delete_state_after, possible_batches
 from epochal.tools.edit.survey import Survey, delete_batches_after
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.findings import Finding
+from epochal.wording import span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +85,11 @@ class RepairDraft:
             )
         to_batch = possible[-1]
         committed = [each for each in surveyed.listing.commits.ids if each > to_batch]
+        dropped = span(committed[0], committed[-1], "batch") if committed else ""
         if committed and not self.options.may_go_back:
             return (
-                f"this would drop the committed batches {committed[0]} to {committed[-1]}: run "
-                f"`epochal checkpoint rewind --to-batch {to_batch}`, or repair with --rewind"
+                f"this would drop the committed {dropped}: run `epochal checkpoint rewind "
+                f"CHECKPOINT --to-batch {to_batch}`, or repair with --rewind"
             )
         if self.sink is not None:
             try:
@@ -98,8 +100,8 @@ class RepairDraft:
         self.add(*delete_batches_after(surveyed.tree, to_batch, why))
         if committed:
             self.warnings.append(
-                f"Batches {committed[0]} to {committed[-1]} were committed and will run again: "
-                f"a sink that does not recognize batch ids gets duplicate rows."
+                f"{dropped.capitalize()} {'was' if len(committed) == 1 else 'were'} committed and "
+                f"will run again: a sink that does not recognize batch ids gets duplicate rows."
             )
             if self.sink is None:
                 self.warnings.append(

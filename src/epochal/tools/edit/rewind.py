@@ -31,7 +31,7 @@ from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, orphaned_files, r
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.publish import changes_to_publish
 from epochal.tools.edit.survey import Survey, delete_batches_after
-from epochal.wording import counted
+from epochal.wording import counted, time_text
 
 
 def plan_rewind(
@@ -42,8 +42,7 @@ def plan_rewind(
     keep_sink_files: bool = False,
 ) -> Plan:
     """Plan the deletions after which the query continues right after `to_batch`."""
-    published = changes_to_publish(surveyed, to_batch)
-    obstacle = obstacle_to(surveyed, to_batch, has_state=bool(published))
+    obstacle, published = _obstacle_or_state(surveyed, to_batch)
     if obstacle is not None:
         raise EditError(
             surveyed.url,
@@ -100,10 +99,10 @@ def batch_at(surveyed: Survey, moment_ms: int) -> int:
     }
     earlier = [batch_id for batch_id, time_ms in times.items() if time_ms <= moment_ms]
     if not earlier:
-        oldest = min(times.values(), default=None)
+        oldest = f"the oldest is of {time_text(min(times.values()))}" if times else "there is none"
         raise EditError(
             surveyed.url,
-            f"no committed batch is as old as {moment_ms} ms; the oldest is of {oldest} ms. "
+            f"no committed batch is as old as {time_text(moment_ms)}; {oldest}. "
             f"Choose a later time, or start over with an empty checkpoint directory.",
         )
     return max(earlier)
@@ -133,8 +132,14 @@ def obstacle_to(
     return None
 
 
+def _obstacle_or_state(surveyed: Survey, to_batch: int) -> tuple[str | None, tuple[Change, ...]]:
+    """Why a rewind cannot go to `to_batch`, if so, and the state in epoch files that it needs."""
+    published = changes_to_publish(surveyed, to_batch)
+    return obstacle_to(surveyed, to_batch, has_state=bool(published)), published
+
+
 def possible_batches(surveyed: Survey) -> Iterator[int]:
-    """Yield the batches that a rewind can go to, ascending."""
+    """Yield the batches from which a restart can continue with Spark's files alone, ascending."""
     for batch_id in sorted(surveyed.offsets.keys() & surveyed.commits.keys()):
         if obstacle_to(surveyed, batch_id) is None:
             yield batch_id
@@ -176,12 +181,17 @@ def _warnings(surveyed: Survey, to_batch: int) -> Iterator[str]:
 
 
 def _possible(surveyed: Survey, to_batch: int) -> str:
-    possible = list(possible_batches(surveyed))
+    both = sorted(surveyed.offsets.keys() & surveyed.commits.keys())
+    possible = [each for each in both if _obstacle_or_state(surveyed, each)[0] is None]
     if not possible:
         return "No other batch is possible either: restore the files from a backup."
     if possible[-1] - possible[0] + 1 == len(possible):
         return f"The earliest possible batch is {possible[0]}, the latest {possible[-1]}."
     below = max((each for each in possible if each < to_batch), default=None)
     above = min((each for each in possible if each > to_batch), default=None)
-    nearest = " and ".join(str(each) for each in (below, above) if each is not None)
-    return f"The nearest possible batches: {nearest}. The newest is {possible[-1]}."
+    if above is None:
+        return f"The newest possible batch is {below}."
+    if below is None:
+        return f"The oldest possible batch is {above}, the newest {possible[-1]}."
+    newest = "" if above == possible[-1] else f" The newest is {possible[-1]}."
+    return f"The nearest possible batches are {below} and {above}.{newest}"

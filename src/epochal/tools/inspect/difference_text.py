@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from epochal.tools.inspect.checkpoint_diff import Difference
-from epochal.wording import counted, duration_text, time_text
+from epochal.wording import counted, duration_text, span, time_text
 
 PARTS_SHOWN = 6
 """Offsets with more parts than this are summed up."""
@@ -126,9 +126,7 @@ def _told(found: Sequence[Difference]) -> tuple[str, ...]:
 
 
 def _span(numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return f"batch {numbers[0]}"
-    return f"batches {numbers[0]} to {numbers[-1]}"
+    return span(numbers[0], numbers[-1], "batch")
 
 
 def _inside(found: Sequence[Difference]) -> list[Difference]:

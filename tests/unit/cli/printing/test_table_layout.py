@@ -85,3 +85,21 @@ def test_a_long_word_is_folded_after_punctuation() -> None:
 def test_a_paragraph_is_indented_from_its_second_line_on() -> None:
     assert text_lines("note: one two three", 12, "  ") == ["note: one", "  two three"]
     assert text_lines("note: one two three", None, "  ") == ["note: one two three"]
+
+
+def test_what_stands_in_backticks_is_not_folded() -> None:
+    assert text_lines("  to undo, run `undo --now` here", 20, "  ") == [
+        "  to undo, run",
+        "  `undo --now` here",
+    ]
+    assert text_lines("run `undo what was done` soon", 12, "  ") == [
+        "run",
+        "  `undo what was done`",
+        "  soon",
+    ]
+    assert text_lines("`undo what was done` or a_very_long_name", 12) == [
+        "`undo what was done`",
+        "or",
+        "a_very_long_",
+        "name",
+    ]

@@ -229,7 +229,7 @@ def test_unreadable_offsets_of_a_committed_batch_are_gone_back_from_only_if_allo
     files.replace("offsets/5", b"")
     refused = repaired(files, ("LOG_ENTRY_UNREADABLE", "offsets/5"))
     assert actions(refused) == []
-    assert "rewind --to-batch 4" in refused.left[0].reason
+    assert "rewind CHECKPOINT --to-batch 4" in refused.left[0].reason
     repaired(files, ("LOG_ENTRY_UNREADABLE", "offsets/5"), may_go_back=True)
     assert restart(files).batch_id == 5
 
@@ -346,7 +346,7 @@ def test_a_broken_delta_is_gone_back_from_to_the_last_version_that_loads() -> No
     files = checkpoint(6, snapshots=(3,))
     found = ("STATE_FILE_UNREADABLE", "state/0/1/5.delta")
     refused = repaired(files, found)
-    assert "rewind --to-batch 3" in refused.left[0].reason
+    assert "rewind CHECKPOINT --to-batch 3" in refused.left[0].reason
     repaired(files, found, may_go_back=True)
     assert restart(files).batch_id == 4
     assert survey(files).missing_state(3) is None

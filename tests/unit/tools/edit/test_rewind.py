@@ -190,8 +190,25 @@ def test_in_a_log_with_gaps_the_nearest_possible_batches_are_named() -> None:
     for batch_id in (2, 3, 4, 6):
         files.delete(f"offsets/{batch_id}")
         files.delete(f"commits/{batch_id}")
-    with pytest.raises(EditError, match=r"nearest possible batches: 1 and 5\. The newest is 7"):
+    with pytest.raises(EditError, match=r"nearest possible batches are 1 and 5\. The newest is 7"):
         plan_rewind(survey(files), 3)
+
+
+@pytest.mark.parametrize(
+    ("to_batch", "advice"),
+    [
+        (9, r"newest possible batch is 7\.$"),
+        (0, r"oldest possible batch is 1, the newest 7\.$"),
+        (6, r"nearest possible batches are 5 and 7\.$"),
+    ],
+)
+def test_beyond_a_log_with_gaps_its_end_is_named(to_batch: int, advice: str) -> None:
+    files = checkpoint(8, stateful=False)
+    for batch_id in (0, 2, 3, 4, 6):
+        files.delete(f"offsets/{batch_id}")
+        files.delete(f"commits/{batch_id}")
+    with pytest.raises(EditError, match=advice):
+        plan_rewind(survey(files), to_batch)
 
 
 def test_partitions_that_only_a_later_repartition_made_need_not_load() -> None:
@@ -273,5 +290,5 @@ def test_a_moment_means_the_last_committed_batch_cut_by_then(seconds: int, batch
 
 
 def test_a_moment_before_every_batch_is_refused() -> None:
-    with pytest.raises(EditError, match=f"the oldest is of {START_MS} ms"):
+    with pytest.raises(EditError, match=r"the oldest is of 2023-11-14T22:13:20\.000Z"):
         batch_at(survey(checkpoint(3)), START_MS - 1)

@@ -66,8 +66,8 @@ def test_before_the_first_compaction_the_plan_says_which_interval_it_assumes() -
     ("batches", "gone", "reason"),
     [
         (7, None, r"has batch 6, but the newest batch of the checkpoint is 5"),
-        (5, None, r"lacks batch 5.*checkpoint repair --sink memory:/out"),
-        (6, "5.compact", r"lacks batch 5.*checkpoint repair --sink memory:/out"),
+        (5, None, r"lacks batch 5.*checkpoint repair CHECKPOINT --sink memory:/out"),
+        (6, "5.compact", r"lacks batch 5.*checkpoint repair CHECKPOINT --sink memory:/out"),
     ],
 )
 def test_a_log_that_does_not_end_where_the_checkpoint_does_is_refused(

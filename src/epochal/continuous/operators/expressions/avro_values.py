@@ -41,7 +41,7 @@ def _reader(written: str, expected: str | None) -> Callable[[bytes], Any]:
         import fastavro
     except ImportError:
         raise ComponentError(
-            "from_avro needs the package fastavro. Install it: pip install 'epochal[pubsub]'."
+            "from_avro needs the package fastavro. Run `pip install 'epochal[pubsub]'`."
         ) from None
     schema = fastavro.parse_schema(stored(json.loads(written)))
     wanted = None if expected is None else fastavro.parse_schema(stored(json.loads(expected)))

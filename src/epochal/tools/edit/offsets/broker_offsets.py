@@ -71,7 +71,7 @@ def _import_kafka() -> Any:
         import confluent_kafka.admin
     except ImportError:
         raise OptionError(
-            "Asking a Kafka broker requires its client: pip install 'epochal[kafka]'. The options "
-            "--to-offset and --shift-by work without it."
+            "Asking a Kafka broker needs its client, which is not installed. Run `pip install "
+            "'epochal[kafka]'`. The options --to-offset and --shift-by work without it."
         ) from None
     return confluent_kafka
