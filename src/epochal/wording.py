@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-_BATCH = re.compile(r"(?<![-\w/.])(?:([Aa]) )?([Bb])atch(es)?\b")
+_BATCH = re.compile(r"(?<![-\w/.\"'])(?:([Aa]) )?([Bb])atch(es)?\b(?![=:]\S)")
+"""Our own word: not in an option or a path, and not a name in quotes or before its value."""
 
 
 def counted(number: int, noun: str) -> str:

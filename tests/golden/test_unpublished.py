@@ -70,9 +70,30 @@ def test_the_epochs_of_a_continuous_query_are_not_called_batches(
             ("show", f"continue with {noun} 11"),
             ("show", f"\n{nouns}\n{noun}  "),
             ("verify", f", 11 {nouns}\n"),
+            ("log offsets", f"\n{noun}  "),
+            ("log commits", f"\n{noun}  "),
+            ("rewind --to-batch 9", f"rewind to {noun} 9: "),
+            ("rewind --to-batch 9", f"that run again after {noun} 9."),
+            ("rewind --to-batch 9", f"{noun} after 9"),
         ):
-            assert main(["checkpoint", command, str(place.checkpoint)]) == 0
+            name, *options = command.split()
+            folder = options.pop() if name == "log" else ""
+            assert main(["checkpoint", name, str(place.checkpoint / folder), *options]) == 0
             assert said in capsys.readouterr().out
+        assert main(["state", "show", str(place.checkpoint)]) == 0
+        assert capsys.readouterr().out.startswith(f"{noun} 10, version 11, ")
+        assert main(["checkpoint", "diff", str(place.checkpoint), "--batch", "1", "--batch", "99"])
+        assert f"there is no {noun} 99" in capsys.readouterr().err
+
+
+def test_two_checkpoints_of_continuous_queries_differ_in_epochs(
+    killed: Unpacked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(killed.checkpoint, tmp_path / "other")
+    for log in ("offsets", "commits"):
+        (other / log / "0").unlink()
+    assert main(["checkpoint", "diff", str(killed.checkpoint), str(other)]) == 1
+    assert "\nepoch 0  only before\n" in capsys.readouterr().out
 
 
 def test_batches_that_come_later_are_not_in_the_view(killed: Unpacked) -> None:

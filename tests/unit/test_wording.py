@@ -72,6 +72,8 @@ def test_sizes_have_a_binary_unit() -> None:
         ("A batch, batch 5 and the micro-batch", "An epoch, epoch 5 and the micro-batch"),
         ("Use `rewind --to-batch 5`: batch 5", "Use `rewind --to-batch 5`: epoch 5"),
         (".epochal/batches/7", ".epochal/batches/7"),
+        ('source 0 {"batch":{"0":5}}, batch 3', 'source 0 {"batch":{"0":5}}, epoch 3'),
+        ("every batch: add batch:int", "every epoch: add batch:int"),
     ],
 )  # fmt: skip
 def test_batches_of_a_continuous_query_are_epochs_but_commands_keep_their_words(

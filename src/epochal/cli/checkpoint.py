@@ -161,7 +161,7 @@ def diff(
     """
     from epochal.tools.inspect.difference_text import change_lines, checkpoint_rows
 
-    differences = _differences(first, second, batches or [])
+    differences, noun = _differences(first, second, batches or [])
     if as_json:
         print_json({"differences": [each.as_json() for each in differences]})
     elif not differences:
@@ -171,7 +171,7 @@ def diff(
             print_text(line)
     else:
         rows, above = [], ""
-        for where, line in checkpoint_rows(differences):
+        for where, line in checkpoint_rows(differences, noun):
             rows.append(("" if where == above else where, line))
             above = where
         print_table(("where", "before → after"), rows)
@@ -245,12 +245,16 @@ def _output_of(location: str) -> str:
     return (folder or ".") if name == SINK_LOG else location
 
 
-def _differences(first: str, second: str | None, batches: list[int]) -> list[Difference]:
+def _differences(
+    first: str, second: str | None, batches: list[int]
+) -> tuple[list[Difference], str]:
+    """What differs, and the word for a batch: `epoch` if both checkpoints have epochs."""
     from epochal.tools.inspect.checkpoint_diff import diff_batches, diff_checkpoints
     from epochal.tools.inspect.show import inspect
 
     before = inspect(open_files(first))
     after = before if second is None else inspect(open_files(second))
+    noun = "epoch" if before.continuous and after.continuous else "batch"
     match batches:
         case []:
             if second is None:
@@ -258,11 +262,11 @@ def _differences(first: str, second: str | None, batches: list[int]) -> list[Dif
                     "diff: there is nothing to compare. Give two checkpoints, or --batch N "
                     "--batch M."
                 )
-            return diff_checkpoints(before, after)
+            return diff_checkpoints(before, after), noun
         case [only] if second is not None:
-            return diff_batches(_batch(before, only), _batch(after, only))
+            return diff_batches(_batch(before, only), _batch(after, only)), noun
         case [one, other]:
-            return diff_batches(_batch(before, one), _batch(after, other))
+            return diff_batches(_batch(before, one), _batch(after, other)), noun
     raise OptionError(
         "diff: give --batch twice for one checkpoint, or once or twice for two checkpoints."
     )
@@ -274,4 +278,5 @@ def _batch(view: CheckpointView, batch_id: int) -> BatchView:
             return batch
     known = [batch.batch_id for batch in view.batches]
     span = f"{known[0]} to {known[-1]}" if known else "none"
-    raise OptionError(f"{view.url}: there is no batch {batch_id}. Choose one that exists: {span}.")
+    noun = "epoch" if view.continuous else "batch"
+    raise OptionError(f"{view.url}: there is no {noun} {batch_id}. Choose one that exists: {span}.")

@@ -41,6 +41,7 @@ from epochal.tools.edit.apply_edit import Conditions, require_quiet, undo
 from epochal.tools.edit.apply_edit import prune as prune_edits
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
+from epochal.tools.inspect.listing import require_checkpoint, require_directory
 from epochal.wording import counted, time_text
 
 if TYPE_CHECKING:
@@ -375,7 +376,10 @@ def undo_command(
     files. Without --execute the command reports this too, with exit status 1.
     """
     files = open_files(directory)
+    require_directory(files)
     journal = Journal(files)
+    if not journal.entries():
+        require_checkpoint(files)
     if list_:
         _list_edits(journal, as_json=flags.as_json)
     elif prune:
@@ -438,6 +442,9 @@ def _list_edits(journal: Journal, *, as_json: bool) -> None:
                 for each in entries
             ]
         )
+        return
+    if not entries:
+        print_line("There are no edits.")
         return
     rows = [
         (each.id, each.state.value, time_text(each.started_ms), str(each.changes), each.summary)

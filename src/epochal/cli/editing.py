@@ -36,6 +36,7 @@ from epochal.cli.printing.plan_text import (
     FILE_COLUMNS,
     directory_rows,
     file_rows,
+    worded_for_epochs,
 )
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
@@ -44,7 +45,7 @@ from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Condi
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.inspect.edit_status import JournalEntry, JournalState
-from epochal.tools.inspect.listing import PARTS, gather
+from epochal.tools.inspect.listing import is_continuous, require_checkpoint
 from epochal.tools.reporting import reporting
 
 
@@ -98,7 +99,7 @@ _FLAGS = [
 def run_edit(
     files: Files,
     command: str,
-    make_plan: Callable[[], Plan],
+    plan_batches: Callable[[], Plan],
     flags: Flags,
     more: Callable[[], dict[str, object]] = dict,
 ) -> Applied | None:
@@ -107,6 +108,12 @@ def run_edit(
     `more` returns further fields for the JSON that the command learned while planning.
     """
     _require_checkpoint(files, command)
+    says_epochs = command not in OF_TWO_CHECKPOINTS and is_continuous(files)
+
+    def make_plan() -> Plan:
+        made = plan_batches()
+        return worded_for_epochs(made) if says_epochs else made
+
     if not flags.execute:
         if (unfinished := Journal(files).unfinished()) is not None:
             _show_unfinished(unfinished, command, as_json=flags.as_json)
@@ -183,12 +190,14 @@ def _show_unfinished(unfinished: JournalEntry, command: str, *, as_json: bool) -
         )
 
 
+OF_TWO_CHECKPOINTS = ("copy", "clone", "switch")
+
+
 def _require_checkpoint(files: Files, command: str) -> None:
     """Fail before anything is written to a directory that is not a checkpoint."""
-    if command in ("copy", "clone", "switch"):
+    if command in OF_TWO_CHECKPOINTS:
         return  # they may write to an empty directory
-    if not {info.name for info in files.list()}.intersection(PARTS):
-        gather(files)  # raises an error that names the directory
+    require_checkpoint(files)
 
 
 def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from epochal.errors.base import EpochalError
 
 
@@ -129,9 +131,10 @@ class CheckpointSwitchedError(CheckpointError):
         return f"after epoch {self.epoch} the query was switched to {self.to}"
 
     def __str__(self) -> str:
+        place = shlex.quote(self.path.removesuffix("/metadata"))
         return (
             f"{self.path}: {self.reason}. Running it here as well would write the same rows again: "
-            f"start it on {self.to}, or go back with `epochal switch --back`."
+            f"start it on {self.to}, or go back with `epochal switch {place} --back --execute`."
         )
 
 

@@ -242,3 +242,42 @@ def test_an_astronomical_batch_id_takes_no_longer_than_a_small_one(
     assert status == 1
     assert "OFFSETS_GAP" in out
     assert run(capsys, "checkpoint", "show", checkpoint)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("group", "options"),
+    [
+        (("checkpoint", "show"), ()),
+        (("checkpoint", "verify"), ()),
+        (("checkpoint", "rewind"), ("--to-batch", "1")),
+        (("checkpoint", "repair"), ()),
+        (("checkpoint", "undo"), ()),
+        (("checkpoint", "undo"), ("--list",)),
+        (("checkpoint", "undo"), ("--prune",)),
+        (("state", "show"), ()),
+        (("state", "read"), ()),
+        (("state", "get"), ("--key", "{}")),
+        (("state", "stats"), ()),
+        (("state", "verify"), ()),
+        (("state", "put"), ("--key", "{}", "--value", "{}")),
+        (("stop",), ()),
+    ],
+    ids=lambda words: "-".join(words),
+)
+def test_all_commands_say_the_same_about_a_place_without_a_checkpoint(
+    group: tuple[str, ...],
+    options: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for name, told in (
+        ("nowhere", ": No such directory. Nothing exists there. Check the path."),
+        ("empty", " is not a checkpoint: it contains none of metadata, offsets, commits,"),
+        ("file", ": Not a directory. A directory is needed, but there is a file."),
+    ):
+        status, out, err = run(capsys, *group, tmp_path / name, *options)
+        assert (status, out) == (2, "")
+        assert err.startswith(f"epochal: {tmp_path / name}{told}")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"]

@@ -216,6 +216,8 @@ def test_edits_are_listed_and_pruned(files: LocalFiles, capsys: pytest.CaptureFi
     capsys.readouterr()
     run("undo", files.url, "--list", "--json")
     assert json.loads(capsys.readouterr().out) == []
+    run("undo", files.url, "--list")
+    assert capsys.readouterr().out == "There are no edits.\n"
 
 
 def test_a_copy_is_verified_and_undone_at_its_destination(
@@ -301,6 +303,20 @@ def test_the_commands_that_are_named_work_in_a_directory_with_a_space(
     command = capsys.readouterr().out.splitlines()[-1].split("`")[1]
     assert main(shlex.split(command)[1:]) == 1
     assert "error: LOG_ENTRY_UNREADABLE  offsets/5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("target", "added"),
+    [(("--shift-by", "-1"), "batches 6 to 7"), (("--to-offset", "5"), "batch 6")],
+)
+def test_set_offsets_counts_the_batches_that_it_adds(
+    target: tuple[str, ...], added: str, files: LocalFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("set-offsets", files.url, *target, "--json")
+    plan = answer(capsys)
+    assert plan["summary"].startswith(f"add {added}: source 0 ")
+    [why] = {each["why"] for each in plan["changes"] if each["path"].startswith("offsets/")}
+    assert why.startswith('source 0: {"logOffset":5} -> ')
 
 
 def test_a_time_before_all_batches_is_answered_with_the_oldest_one(

@@ -1,6 +1,8 @@
 """The basics of the command line: one-line errors, exit codes, lazy commands, tables."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +151,32 @@ def test_compares_the_offsets_of_two_batches_part_by_part(
 def test_python_m_epochal_has_the_exit_status_of_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "epochal", "checkpoint", "show", str(tmp_path / "nowhere")]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 2
+
+
+def test_an_entry_that_cannot_be_read_differs_in_few_words(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(checkpoint, tmp_path / "other")
+    newest = max(int(path.name) for path in (other / "offsets").iterdir() if path.name.isdigit())
+    (other / "offsets" / str(newest)).write_bytes(b"v1")
+    assert main(["checkpoint", "diff", str(other), str(checkpoint)]) == 1
+    shown = capsys.readouterr().out
+    assert re.search(rf"batch {newest} +offset \? → .*\n", shown)
+    assert re.search(r"\n +pinned settings: - → \d+\n", shown)
+    assert "{" not in shown
+
+
+def test_a_commit_that_cannot_be_read_is_neither_there_nor_missing(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = max(
+        int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit()
+    )
+    (checkpoint / "commits" / str(newest)).write_bytes(b"")
+    assert main(["checkpoint", "show", str(checkpoint)]) == 1
+    shown = capsys.readouterr().out
+    assert re.search(rf"\n{newest} +\? +20", shown)
+    assert re.search(rf"\n{newest - 1} +yes +20", shown)
 
 
 def test_finds_no_difference_between_a_checkpoint_and_itself(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.golden.library import Golden, unpack
 from tests.unit.state.samples import Content, Sample, make
 
 from epochal.cli.main import main
@@ -81,7 +82,7 @@ def test_a_wrong_operator_or_store_is_answered_with_what_there_is(sample: Sample
     run("read", sample.path, "--operator", "3")
     assert run.status == 2
     assert (
-        "there is no operator 3. The checkpoint has the operators 0 (stateStoreSave)." in run.errors
+        "there is no operator 3. The checkpoint has only operator 0 (stateStoreSave)." in run.errors
     )
     run("read", sample.path, "--store", "left")
     assert run.status == 2
@@ -166,6 +167,11 @@ def test_show_lists_stores_with_their_schemas(sample: Sample, run: Run) -> None:
     assert (store["key"], store["value"]) == ("struct<k:string>", "struct<count:bigint,sum:bigint>")
 
 
+def test_show_says_that_a_query_has_no_state(tmp_path: Path, run: Run) -> None:
+    place = unpack(Golden("4.3.0", "rate"), tmp_path)
+    assert run("show", str(place.checkpoint)) == "batch 11: the query has no stateful operator\n"
+
+
 def test_export_writes_parquet_csv_and_json_lines(sample: Sample, tmp_path: Path, run: Run) -> None:
     for suffix in ("parquet", "csv", "jsonl"):
         assert "3 rows written" in run("export", sample.path, "--to", str(tmp_path / f"s.{suffix}"))
@@ -203,6 +209,15 @@ def test_unreadable_input_is_one_line_with_the_file_and_status_2(sample: Sample,
     assert "state/0/1/2.delta" in line
 
 
+def test_an_export_into_a_directory_that_does_not_exist_is_refused(
+    sample: Sample, tmp_path: Path, run: Run
+) -> None:
+    folder = tmp_path / "nowhere"
+    run("export", sample.path, "--to", str(folder / "rows.csv"))
+    assert run.status == 2
+    assert f"there is no directory {folder}. Create it" in run.errors
+
+
 def test_put_and_delete_accept_what_read_prints(sample: Sample, tmp_path: Path, run: Run) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(run("read", sample.path, "--json"), encoding="utf-8")
@@ -212,6 +227,15 @@ def test_put_and_delete_accept_what_read_prints(sample: Sample, tmp_path: Path, 
     run("put", sample.path, *words)
     found = run.lines("read", sample.path)
     assert {row["key"]["k"]: tuple(row["value"].values()) for row in found} == BATCHES[1]
+
+
+def test_what_an_edit_does_not_find_is_named_as_the_user_wrote_it(sample: Sample, run: Run) -> None:
+    run("delete", sample.path, "--key", '{"k": "nobody"}')
+    assert run.status == 2
+    assert 'the key {"k": "nobody"} is not in the state, so it cannot be deleted.' in run.errors
+    run("evolve", sample.path, "--rename", "nothing=something")
+    assert run.status == 2
+    assert "There is no column 'nothing'; the columns are k, " in run.errors
 
 
 def test_editing_commands_change_nothing_without_execute(sample: Sample, run: Run) -> None:

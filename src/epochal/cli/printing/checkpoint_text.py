@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from epochal.checkpoint.layout import COMMITS, OWN_KEY
 from epochal.cli.printing.output import (
     BOLD,
     GREEN,
@@ -38,8 +39,10 @@ def print_view(view: CheckpointView, limit: int) -> None:
         left_out = len(view.batches) - len(shown)
         title = f"{plural(noun)} ({left_out:,} older not shown)" if left_out else plural(noun)
         print_line()
+        unreadable = {problem.path for problem in view.problems}
+        rows = [_batch_row(each, f"{COMMITS}/{each.batch_id}" in unreadable) for each in shown]
         columns = [noun, "committed", "time", "watermark", "offsets"]
-        _print_without_empty(columns, [*map(_batch_row, shown)], "watermark", title)
+        _print_without_empty(columns, rows, "watermark", title)
     _print_parts(view)
     _print_conf(view, noun)
     for change in view.conf_changes:
@@ -134,12 +137,12 @@ def _restart_text(view: CheckpointView) -> str:
     return f"fail: {condition}{restart.reason}"
 
 
-def _batch_row(batch: BatchView) -> tuple[str, ...]:
+def _batch_row(batch: BatchView, commit_is_unreadable: bool) -> tuple[str, ...]:
     from epochal.tools.inspect.difference_text import offsets_text
 
     return (
         str(batch.batch_id),
-        "yes" if batch.committed else "no",
+        "?" if commit_is_unreadable else "yes" if batch.committed else "no",
         "?" if batch.timestamp_ms is None else time_text(batch.timestamp_ms),
         "?" if batch.watermark_ms is None else time_text(batch.watermark_ms),
         offsets_text(batch.offsets),
@@ -236,10 +239,11 @@ def print_entries(kind: LogKind, lines: list[Line]) -> None:
         told = "; ".join(each for each in changes if not each.startswith("time "))
         rows.append((str(batch), time_text(entry.get("timestamp_ms") or 0), told or "no change"))
         before = entry
+    noun = "epoch" if isinstance(before, dict) and OWN_KEY in before else "batch"
     if all(moment in ("", "-") for _, moment, _ in rows):
-        print_table(("batch", "change"), [(batch, told) for batch, _, told in rows])
+        print_table((noun, "change"), [(batch, told) for batch, _, told in rows])
     else:
-        print_table(("batch", "time", "change"), rows)
+        print_table((noun, "time", "change"), rows)
 
 
 def _file_cells(entry: Any) -> tuple[str, ...]:

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from epochal.checkpoint.layout import STATE
-from epochal.tools.edit.edit_plan import Change
-from epochal.wording import size_text
+from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.wording import of_epochs, size_text
 
 _NUMBER = re.compile(r"\d+")
 
 DIRECTORY_COLUMNS = ("action", "directory", "files", "size", "why")
 FILE_COLUMNS = ("action", "file", "size", "why")
+
+
+def worded_for_epochs(plan: Plan) -> Plan:
+    """A plan that speaks of epochs, as for the checkpoint of a continuous query.
+
+    Not its details: they quote the user's rows.
+    """
+    return replace(
+        plan,
+        summary=of_epochs(plan.summary),
+        warnings=tuple(map(of_epochs, plan.warnings)),
+        changes=tuple(replace(each, why=of_epochs(each.why)) for each in plan.changes),
+    )
 
 
 def file_rows(changes: Iterable[Change]) -> list[tuple[str, ...]]:
@@ -66,4 +80,5 @@ def _reasons(changes: Sequence[Change]) -> str:
     for text, numbers_of in found.items():
         low, high = min(numbers_of, default=0), max(numbers_of, default=0)
         words.append(text.format(low if low == high else f"{low} to {high}"))
-    return ", ".join(word for word in words if word)
+    apart = "; " if any("," in word for word in words) else ", "
+    return apart.join(word for word in words if word)

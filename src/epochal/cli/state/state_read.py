@@ -32,6 +32,7 @@ from epochal.cli.interruption import says_when_interrupted
 from epochal.cli.printing.output import print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
 from epochal.cli.printing.row_text import cell_text
+from epochal.cli.state.open_state import open_state
 from epochal.errors import OptionError
 from epochal.tools.reporting import reporting
 from epochal.wording import counted
@@ -68,9 +69,9 @@ def read(
 ) -> None:
     """Show the rows of a store, or what changed in it."""
     from epochal.tools.read_state.changes import open_changes
-    from epochal.tools.read_state.read import open_batch, open_reader
+    from epochal.tools.read_state.read import open_reader
 
-    opened = open_batch(directory, batch, key_schema, value_schema)
+    opened = open_state(directory, batch, key_schema, value_schema)
     if changes_since is not None:
         reader: StateReader = open_changes(
             opened, changes_since, operator, store, state_variable=variable
@@ -101,9 +102,9 @@ def get(
 ) -> None:
     """Show the rows of one key. The exit status is 1 if there are none."""
     from epochal.tools.read_state.lookup import rows_with_key
-    from epochal.tools.read_state.read import open_batch, open_reader
+    from epochal.tools.read_state.read import open_reader
 
-    opened = open_batch(directory, batch, key_schema, value_schema)
+    opened = open_state(directory, batch, key_schema, value_schema)
     reader = open_reader(opened, operator, store, state_variable=variable)
     wanted = parse_json(key, "--key")
     with progress("reading", "partition") as advance, reporting(advance):
@@ -156,14 +157,14 @@ def diff(
     As with `epochal checkpoint diff`, the old side comes first: DIR is before and --other is after,
     or --from-batch is before and --to-batch is after.
     """
-    from epochal.tools.read_state.read import open_batch, open_reader
+    from epochal.tools.read_state.read import open_reader
     from epochal.tools.read_state.state_diff import differences
 
-    later = open_batch(directory if other is None else other, to_batch)
+    later = open_state(directory if other is None else other, to_batch)
     if other is not None:
-        earlier = open_batch(directory, from_batch)
+        earlier = open_state(directory, from_batch)
     else:
-        earlier = open_batch(directory, later.batch_id - 1 if from_batch is None else from_batch)
+        earlier = open_state(directory, later.batch_id - 1 if from_batch is None else from_batch)
     readers = [
         open_reader(
             each, operator, store, join_side=_side(side), state_variable=variable, timers=timers
@@ -209,10 +210,10 @@ def export(
 ) -> None:
     """Write the rows of a store to a file; its name chooses Parquet, CSV or JSON lines."""
     from epochal.tools.read_state.export import export_state
-    from epochal.tools.read_state.read import open_batch, open_reader
+    from epochal.tools.read_state.read import open_reader
 
     reader = open_reader(
-        open_batch(directory, batch, key_schema, value_schema),
+        open_state(directory, batch, key_schema, value_schema),
         operator,
         store,
         join_side=_side(side),

@@ -18,9 +18,10 @@ from epochal.cli.arguments import (
     Variable,
 )
 from epochal.cli.printing.checkpoint_text import print_report
-from epochal.cli.printing.output import print_json, print_line, print_table
+from epochal.cli.printing.output import print_json, print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
 from epochal.cli.printing.row_text import cell_text
+from epochal.cli.state.open_state import open_state
 from epochal.files import open_files
 from epochal.tools.reporting import reporting
 from epochal.wording import counted, size_text
@@ -34,15 +35,19 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> None:
     """List the operators, their stores and variables, and the schemas of keys and values."""
+    from epochal.tools.inspect.listing import is_continuous
     from epochal.tools.read_state.overview import overview
-    from epochal.tools.read_state.read import open_batch
 
-    found = overview(open_batch(directory, batch))
+    found = overview(open_state(directory, batch))
     if as_json:
         print_json(found.as_json())
         return
+    noun = "epoch" if is_continuous(open_files(directory)) else "batch"
+    if not found.stores:
+        print_line(f"{noun} {found.batch_id}: the query has no stateful operator")
+        return
     print_line(
-        f"batch {found.batch_id}, version {found.version}, {found.provider} provider, "
+        f"{noun} {found.batch_id}, version {found.version}, {found.provider} provider, "
         f"{_partitions(found.partitions)}, {found.codec}"
     )
     rows = [
@@ -71,10 +76,10 @@ def stats(
     as_json: Json = False,
 ) -> None:
     """Count the rows and bytes of each partition, and show the skew and the largest keys."""
-    from epochal.tools.read_state.read import open_batch, open_reader
+    from epochal.tools.read_state.read import open_reader
     from epochal.tools.read_state.stats import state_stats
 
-    opened = open_batch(directory, batch, key_schema, value_schema)
+    opened = open_state(directory, batch, key_schema, value_schema)
     reader = open_reader(opened, operator, store, state_variable=variable)
     with progress("reading", "partition") as advance, reporting(advance):
         found = state_stats(reader, largest=largest)
@@ -108,9 +113,10 @@ def verify(directory: Directory, as_json: Json = False) -> None:
 
 
 def _show_stats(found: StateStats) -> None:
-    print_line(
+    print_text(
         f"{counted(found.rows, 'row')}, {size_text(found.bytes)} of keys and values, "
-        f"{size_text(found.file_bytes)} of files, skew {found.skew}"
+        f"{size_text(found.file_bytes)} of files, "
+        f"skew {found.skew} (rows of the largest partition / average)"
     )
     rows = [
         (

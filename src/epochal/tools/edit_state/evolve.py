@@ -193,6 +193,8 @@ def evolved(
     rewrites: list[Rewrite] = []
     for step in steps:
         if isinstance(step, RenameColumn) and step.name not in inner.names and not target.family:
+            if step.name not in key.names:
+                raise _no_column(step.name, (*key.names, *inner.names))
             key, _ = evolve(key, step)
         else:
             inner, rewrite = evolve(inner, step)
@@ -255,9 +257,11 @@ def _index(schema: StructType, name: str) -> int:
     try:
         return schema.names.index(name)
     except ValueError:
-        raise OptionError(
-            f"There is no column {name!r}; the columns are {', '.join(schema.names)}."
-        ) from None
+        raise _no_column(name, schema.names) from None
+
+
+def _no_column(name: str, columns: Sequence[str]) -> OptionError:
+    return OptionError(f"There is no column {name!r}; the columns are {', '.join(columns)}.")
 
 
 def _widening(old: StructField, new: DataType) -> Callable[[Any], Any]:

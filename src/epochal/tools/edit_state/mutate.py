@@ -224,7 +224,7 @@ def _change(
             for key, value in zip(rows.keys, rows.values, strict=True):
                 if key in edits:
                     edits[key].before = decode_row(value, schema, source=rows.source)
-        _refuse_absent(base, edits)
+        _refuse_absent(base, target, edits)
         records = [
             (key, None if each.value is None else encode_row(each.value, schema))
             for key, each in edits.items()
@@ -239,7 +239,7 @@ def _change(
         stored = content.entries.get(at)
         if stored is not None:
             each.before = family.rows.decode_value(at, stored, form, store.path)
-    _refuse_absent(base, edits)
+    _refuse_absent(base, target, edits)
     changes = family.changes(
         [(each.key, each.value) for each in edits.values() if each.value is not None],
         [each.key for each in edits.values() if each.value is None],
@@ -250,13 +250,15 @@ def _change(
     version.change_content(place, changes, has_families=bool(content.families))
 
 
-def _refuse_absent(base: EditBase, edits: Edits) -> None:
-    absent = [key for key, each in edits.items() if each.value is None and each.before is None]
+def _refuse_absent(base: EditBase, target: _Target, edits: Edits) -> None:
+    absent = [each.key for each in edits.values() if each.value is None and each.before is None]
     if absent:
+        first = _shown(absent[0], target.reader.target.schema.key)
+        more = f", nor are {counted(len(absent) - 1, 'other key')}" if len(absent) > 1 else ""
         raise EditError(
             base.url,
-            f"{len(absent)} of the keys to delete are not in the state "
-            f"(the first is {absent[0].hex()}). Nothing was changed.",
+            f"the key {first} is not in the state{more}, so it cannot be deleted. Nothing was "
+            f"changed.",
         )
 
 

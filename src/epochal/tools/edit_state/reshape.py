@@ -211,8 +211,9 @@ def _stores(base: EditBase, operator: int) -> list[StoreListing]:
     found = [store for store in base.stores if store.operator == operator]
     if not found:
         there = sorted({store.operator for store in base.stores})
+        noun = "only operator" if len(there) == 1 else "the operators"
         raise OptionError(
-            f"There is no operator {operator}. The checkpoint has the operators "
+            f"There is no operator {operator}. The checkpoint has {noun} "
             f"{', '.join(map(str, there))}."
         )
     return found

@@ -67,13 +67,16 @@ def first_lines(entry: Mapping[str, object]) -> list[str]:
             if value:
                 lines.append(f"pins {counted(len(value), 'setting')}")
         elif name == OURS and isinstance(value, Mapping):
-            lines.append(f"attempt {value.get('attempt')}")
+            if value.get("attempt") is not None:
+                lines.append(f"attempt {value['attempt']}")
         elif name not in ("version", "state_unique_ids"):
             lines.append(f"{name} {_value(value)}")
     return lines
 
 
-def checkpoint_rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str]]:
+def checkpoint_rows(
+    differences: Sequence[Difference], noun: str = "batch"
+) -> Iterator[tuple[str, str]]:
     """What differs between two checkpoints: a subject and a line about it, for each difference.
 
     Batches next to each other that differ in the same way share a line.
@@ -84,11 +87,11 @@ def checkpoint_rows(differences: Sequence[Difference]) -> Iterator[tuple[str, st
         if isinstance(subject, int):
             per_batch.append((subject, found))
             continue
-        yield from _batch_rows(per_batch)
+        yield from _batch_rows(per_batch, noun)
         per_batch.clear()
         for each in found:
             yield subject, _change(each)
-    yield from _batch_rows(per_batch)
+    yield from _batch_rows(per_batch, noun)
 
 
 def _subject(found: Difference) -> int | str:
@@ -100,7 +103,9 @@ def _subject(found: Difference) -> int | str:
     return "checkpoint"
 
 
-def _batch_rows(batches: Sequence[tuple[int, list[Difference]]]) -> Iterator[tuple[str, str]]:
+def _batch_rows(
+    batches: Sequence[tuple[int, list[Difference]]], noun: str
+) -> Iterator[tuple[str, str]]:
     """Settings that differ alike in several batches first, then each batch."""
     alike: dict[str, list[int]] = {}
     for batch_id, found in batches:
@@ -108,10 +113,10 @@ def _batch_rows(batches: Sequence[tuple[int, list[Difference]]]) -> Iterator[tup
             if each.path.startswith("conf."):
                 alike.setdefault(_change(each), []).append(batch_id)
     for line, numbers in alike.items():
-        yield _span(numbers), line
+        yield span(numbers[0], numbers[-1], noun), line
     for told, run in groupby(batches, lambda each: _told(each[1])):
         numbers = [batch_id for batch_id, _ in run]
-        yield from ((_span(numbers), line) for line in told)
+        yield from ((span(numbers[0], numbers[-1], noun), line) for line in told)
 
 
 def _told(found: Sequence[Difference]) -> tuple[str, ...]:
@@ -123,10 +128,6 @@ def _told(found: Sequence[Difference]) -> tuple[str, ...]:
         case ["timestamp_ms"]:
             return ("planned at other times",)
     return tuple(change_lines(inside))
-
-
-def _span(numbers: Sequence[int]) -> str:
-    return span(numbers[0], numbers[-1], "batch")
 
 
 def _inside(found: Sequence[Difference]) -> list[Difference]:
@@ -159,7 +160,8 @@ def _part(found: Difference, brief: bool) -> str:
     inner = found.path.split(".")[2:]
     where = f"{'.'.join(inner[:-1])} {inner[-1]}: " if len(inner) > 1 else ""
     step = f" ({found.step:+,})" if found.step else ""
-    before, after = (_offset(each, PARTS_SHOWN) for each in (found.before, found.after))
+    words = _offset if "." in found.path else offsets_text
+    before, after = (words(each, PARTS_SHOWN) for each in (found.before, found.after))
     return f"{where}{after}{step}" if brief and step else f"{where}{before} → {after}{step}"
 
 
@@ -171,6 +173,9 @@ def _change(found: Difference, brief: bool = False) -> str:
     head, _, rest = found.path.partition(".")
     if head == "state":
         rest = rest.partition(".")[2] or "operator"
+    if found.path == "conf":
+        before, after = _settings(found.before), _settings(found.after)
+        return f"pinned settings: {before} → {after}"
     if head == "conf":
         return f"{rest}: {_setting(found.before)} → {_setting(found.after)}"
     words = {OURS: name, "state": rest.replace(".", " ")}.get(head, found.path)
@@ -186,6 +191,10 @@ def _later(found: Difference) -> str:
 
 def _time(value: object) -> str:
     return time_text(value) if isinstance(value, int) else "-"
+
+
+def _settings(value: object) -> str:
+    return f"{len(value):,}" if isinstance(value, Mapping) else "-"
 
 
 def _setting(value: object) -> str:

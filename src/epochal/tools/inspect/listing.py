@@ -19,6 +19,7 @@ from epochal.checkpoint.entries import (
     OFFSET_FORMAT,
     CommitEntry,
     OffsetEntry,
+    OffsetLog,
     QueryMetadata,
 )
 from epochal.checkpoint.layout import (
@@ -164,6 +165,17 @@ class CheckpointListing:
         return {batch_id + 1: count for batch_id, count in counts if count is not None}
 
 
+def is_continuous(files: Files) -> bool:
+    """Whether a continuous query wrote the newest batch; reads nothing else of the checkpoint."""
+    try:
+        log = OffsetLog(files.at(OFFSETS), read_only=True)
+        newest = log.latest_batch_id()
+        entry = None if newest is None else log.get(newest)
+    except (EpochalError, OSError):
+        return False  # the logs cannot be read, which others report
+    return entry is not None and OWN_KEY in entry.extra
+
+
 def gather(files: Files, directories: Directories | None = None) -> CheckpointListing:
     """List a checkpoint and read its logs.
 
@@ -176,10 +188,7 @@ def gather(files: Files, directories: Directories | None = None) -> CheckpointLi
     if not any(part in root.folders or part in root.files for part in PARTS):
         if "" in directories.unreadable:
             raise directories.unreadable[""]
-        raise CheckpointError(
-            f"{files.url} is not a checkpoint: it contains none of {', '.join(PARTS)}. Pass the "
-            f"directory that the query uses as its checkpointLocation."
-        )
+        raise _no_checkpoint(files)
     metadata, raw = _read_metadata(files, root)
     return CheckpointListing(
         files,
@@ -198,6 +207,20 @@ def require_directory(files: Files) -> None:
         raise FileNotFoundError(2, "No such directory", files.url)
     if not info.is_dir:
         raise NotADirectoryError(20, "Not a directory", files.url)
+
+
+def require_checkpoint(files: Files) -> None:
+    """Raise OSError or CheckpointError if there is no checkpoint at all, with few requests."""
+    require_directory(files)
+    if not {info.name for info in files.list()}.intersection(PARTS):
+        raise _no_checkpoint(files)
+
+
+def _no_checkpoint(files: Files) -> CheckpointError:
+    return CheckpointError(
+        f"{files.url} is not a checkpoint: it contains none of {', '.join(PARTS)}. Pass the "
+        f"directory that the query uses as its checkpointLocation."
+    )
 
 
 def list_all(files: Files) -> Directories:

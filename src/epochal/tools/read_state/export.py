@@ -45,6 +45,9 @@ def export_state(reader: StateReader, path: str, partition: int | None = None) -
         raise OptionError(
             f"{path}: the ending selects the format and must be one of {', '.join(writers)}."
         )
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise OptionError(f"{path}: there is no directory {folder}. Create it, or choose another.")
     partial = f"{path}.part"
     try:
         count = write(reader, partial, partition)

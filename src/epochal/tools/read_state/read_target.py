@@ -434,9 +434,10 @@ class StateBatch:
         if operator_id not in there:
             names = {each: self.operator_name(each) for each in there}
             named = [f"{each} ({name})" if name else str(each) for each, name in names.items()]
+            noun = "only operator" if len(named) == 1 else "the operators"
             self._refuse(
                 f"there is no operator {operator_id}. The checkpoint has "
-                + (f"the operators {', '.join(named)}." if named else "no stateful operator."),
+                + (f"{noun} {', '.join(named)}." if named else "no stateful operator."),
                 "STDS_FAILED_TO_READ_STATE_SCHEMA",
             )
 

@@ -31,6 +31,7 @@ from epochal.clock import Clock
 from epochal.errors import CheckpointInUseError, EditError, MissingBatchError, NotStoppedError
 from epochal.files import Files, join_url
 from epochal.tools.inspect.epoch_overlay import view_with_epochs
+from epochal.tools.inspect.listing import require_checkpoint, require_directory
 
 POLL_SECONDS = 0.25
 
@@ -64,6 +65,7 @@ def stop_query(
     advance: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> StoppedQuery:
     """Ask the query on this checkpoint to stop, and wait; NotStoppedError if it does not."""
+    require_directory(files)
     owner = _newest(files)
     if owner is None or owner.purpose != QUERY_PURPOSE or not _is_claimed(files, owner):
         return _not_running(files, owner)
@@ -78,6 +80,8 @@ def _not_running(files: Files, owner: Attempt | None) -> StoppedQuery:
     if owner is not None and owner.purpose != QUERY_PURPOSE and _is_claimed(files, owner):
         evidence = f"{owner.purpose}, process {owner.process} on {owner.host}"
         raise CheckpointInUseError(files.url, "that asks to stop", owner.run_id, evidence)
+    if owner is None:
+        require_checkpoint(files)
     if owner is None or not _is_ours(files):
         raise EditError(
             files.url,

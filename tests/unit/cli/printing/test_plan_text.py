@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochal.cli.printing.plan_text import directory_rows, file_rows
+from epochal.cli.printing.plan_text import directory_rows, file_rows, worded_for_epochs
 from epochal.tools.edit.edit_plan import Change, Plan, Stamp
 
 
@@ -30,6 +30,29 @@ def test_files_of_one_directory_and_partitions_of_one_operator_share_a_row() -> 
         ("create", ".", "1", "5 B", "new id {braces}"),
         ("delete", "sink:.", "1", "2.0 KiB", "written after batch 6"),
     ]
+
+
+def test_reasons_with_commas_are_separated_by_semicolons() -> None:
+    [row] = directory_rows(
+        [
+            deleted("state/0/0/4.delta", 1, "version 4, the same state as 3"),
+            deleted("state/0/0/5.delta", 1, "version 5, the same state as 4"),
+        ]
+    )
+    assert row[-1] == "version 4, the same state as 3; version 5, the same state as 4"
+
+
+def test_a_plan_for_a_continuous_query_speaks_of_epochs_but_leaves_the_rows_alone() -> None:
+    plan = Plan(
+        "put", "as batch 3", tuple(CHANGES[5:6]), warnings=("A batch.",), details=("batch 3",)
+    )
+    said = worded_for_epochs(plan)
+    assert (said.summary, said.warnings, said.details) == (
+        "as epoch 3",
+        ("An epoch.",),
+        ("batch 3",),
+    )
+    assert [each.why for each in said.changes] == ["epoch after 6"]
 
 
 def test_verbose_names_every_file() -> None:

@@ -10,6 +10,7 @@ backwards. So a second batch follows, from the new offset to the same offset.
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,6 +33,7 @@ from epochal.tools.edit.offsets.offset_targets import (
 )
 from epochal.tools.edit.rewind import obstacle_to
 from epochal.tools.edit.survey import Survey, last_committed
+from epochal.wording import span
 
 
 def plan_set_offsets(
@@ -65,13 +67,14 @@ def plan_set_offsets(
     for batch_id, last in zip(new_ids, empty.commits, strict=True):
         added = replace(_with_offset(entry, source, moved), watermark_ms=watermark_ms)
         done: CommitEntry = replace(last, next_watermark_ms=watermark_ms)
-        why = f"{source}: {current} -> {moved}"
+        why = f"source {source}: {current} -> {moved}"
         tree = surveyed.tree
         changes.append(tree.write(f"{OFFSETS}/{batch_id}", OFFSET_FORMAT.serialize(added), why))
         changes.append(tree.write(f"{COMMITS}/{batch_id}", COMMIT_FORMAT.serialize(done), why))
+    added_ids = span(new_ids[0], new_ids[-1], "batch")
     plan = Plan(
         command="set-offsets",
-        summary=f"batch {', '.join(map(str, new_ids))}: source {source} {current} -> {moved}",
+        summary=f"add {added_ids}: source {source} {current} -> {moved}",
         changes=tuple(changes),
         arguments={"source": source, "offset": moved},
         warnings=tuple(_warnings(surveyed, source, current, moved, back=back)),
@@ -88,7 +91,7 @@ def _base(surveyed: Survey) -> int:
             surveyed.url,
             f"batch {newest} has started but is not committed. A restart would not run it again "
             f"if a batch were added after it. Let the query finish it, or first run `epochal "
-            f"checkpoint rewind --to-batch {base}`.",
+            f"checkpoint rewind {shlex.quote(surveyed.url)} --to-batch {base}`.",
         )
     if (obstacle := obstacle_to(surveyed, base, reads_state=False)) is not None:
         raise EditError(surveyed.url, f"cannot add a batch after {base}: {obstacle}.")
