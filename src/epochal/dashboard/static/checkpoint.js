@@ -34,7 +34,7 @@ export function drawHealth(health, query) {
   const notes = health.findings.filter((each) => each.severity === "info");
   const mends = health.findings.some((each) => each.commands.length && each.severity !== "info");
   $("findings").replaceChildren(...groups(health.findings.filter((each) => each.severity !== "info")),
-    mends ? el("p", { class: "hint" }, "Stop the query before you run a command. Without --execute, it only shows its plan; ", el("code", {}, "epochal checkpoint undo"), " takes a change back.") : "",
+    mends ? el("p", { class: "hint" }, "Stop the query before you run a command. To see only its plan, leave out --execute; ", el("code", {}, "epochal checkpoint undo"), " takes a change back.") : "",
     notes.length ? el("details", {}, el("summary", {}, plural(notes.length, "note")), ...groups(notes)) : "", health.count > health.findings.length ? el("p", { class: "hint" }, `${health.count - health.findings.length} more findings are not shown.`) : "");
 }
 
