@@ -19,12 +19,14 @@ import json
 import os
 import platform
 import resource
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -194,29 +196,55 @@ class Others:
 
 
 def _machine_cpu_seconds() -> float:
-    """CPU seconds of all processes since the machine started."""
+    """CPU seconds of all processes, and of other virtual machines, since the machine started.
+
+    Without interrupts: they are charged to no process, and those of a busy loopback device would
+    make a benchmark that uses it look like work of others.
+    """
     line = Path("/proc/stat").read_text().partition("\n")[0]
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    user, nice, system, _idle, _iowait, _irq, _softirq, steal = map(int, line.split()[1:9])
+    return (user + nice + system + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int, *, with_ended: bool = False) -> float:
     """CPU seconds of a process and its live descendants, or also of those that have ended."""
-    parents, used = {}, {}
     columns = slice(11, 15) if with_ended else slice(11, 13)
+    stats = _stats()
+    used = (sum(map(int, stats[each][columns])) for level in _family(pid, stats) for each in level)
+    return sum(used) / os.sysconf("SC_CLK_TCK")
+
+
+def kill_family(pid: int) -> None:
+    """Kill a process and its descendants, parents first, each generation after the one before it.
+
+    The daemon of PySpark's workers ignores children that end, and with them the CPU time that they
+    have used. If it ends first, `adopt_orphans` lets this process inherit its workers, and
+    `cpu_seconds` finds their time after their end.
+    """
+    for level in _family(pid, _stats()):
+        for each in level:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        while any(_stats().get(each, "Z")[0] not in "ZX" for each in level):
+            time.sleep(0.01)
+
+
+def _stats() -> dict[int, list[str]]:
+    """What Linux says about every process, from its state on."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                words = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry.name)] = int(words[1])
-            used[int(entry.name)] = sum(map(int, words[columns]))
-    family, fresh = {pid}, {pid}
-    while fresh:
-        fresh = {child for child, parent in parents.items() if parent in fresh} - family
-        family |= fresh
-    return sum(used.get(each, 0) for each in family) / os.sysconf("SC_CLK_TCK")
+            with suppress(OSError):
+                found[int(entry.name)] = (entry / "stat").read_text().rpartition(")")[2].split()
+    return found
+
+
+def _family(pid: int, stats: Mapping[int, Sequence[str]]) -> list[set[int]]:
+    """A process, its children, their children and so on, one set per generation."""
+    levels = [{pid} & stats.keys()]
+    while levels[-1]:
+        levels.append({each for each, words in stats.items() if int(words[1]) in levels[-1]})
+    return levels
 
 
 class Report:

@@ -7,8 +7,9 @@ Without arguments all parts run. Peers that are not part of Spark are installed,
 into separate environments in the cache. The same consumer of committed records reads every engine's
 output; a record's delay is the time from when it was due until that consumer received it. `map` is
 a Python function per record, on one task. `latency` is a count per key, in Python, ours on two
-tasks; real-time mode only passes records on, in the JVM, which is the best it can do. CPU time is
-that of all processes of an engine: driver, JVM and workers. Epochs have 100 ms.
+tasks; real-time mode only passes records on, in the JVM, because it has no Python state. Its
+aggregation is in `latency_suite`. CPU time is that of all processes of an engine: driver, JVM and
+workers. Epochs have 100 ms.
 
 `--quick` is for trying it out, without Spark's own modes: its figures mean nothing.
 """
@@ -16,12 +17,10 @@ that of all processes of an engine: driver, JVM and workers. Epochs have 100 ms.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from benchmarks.harness import (
     arguments,
     child_environment,
     installed,
+    kill_family,
 )
 from benchmarks.kafka_load import Load, create_topics, delays, fill, throughput, warm
 
@@ -94,10 +94,9 @@ class Engine:
             raise RuntimeError(f"it ended: {self._log.read_text(errors='replace')[-600:]}")
 
     def end(self) -> None:
-        """Kill it; a JVM or a worker of its group goes with it."""
-        os.killpg(self.pid, signal.SIGKILL)
+        """Kill it with its JVM and its workers."""
+        kill_family(self.pid)
         self._process.wait()
-        time.sleep(1)  # workers in their own process group end when their pipe closes
 
 
 @contextmanager

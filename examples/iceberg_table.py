@@ -1,5 +1,6 @@
 """Count the words of text files in an Iceberg table: a word's newest count replaces the last one.
 
+pip install 'epochal[spark,iceberg]'
 python examples/iceberg_table.py /tmp/words
 """
 

@@ -1,5 +1,6 @@
 """A Spark query over Kafka that shows its position and lag to every Kafka tool.
 
+pip install 'epochal[spark,kafka]'
 spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 \
     examples/kafka_committer.py broker:9092 /tmp/orders
 kafka-consumer-groups.sh --bootstrap-server broker:9092 --describe --group orders-query

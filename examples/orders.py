@@ -1,7 +1,11 @@
 """Read orders from Pub/Sub and write a running total per customer to Parquet, exactly once.
 
+pip install 'epochal[spark,pubsub]'
 epochal pubsub serve --project demo --subscription orders-sub:orders
 PUBSUB_EMULATOR_HOST=127.0.0.1:8085 python examples/orders.py /tmp/orders
+
+It waits for messages in the topic orders: {"order_id": 1, "customer": "ada", "cents": 250}.
+The page docs/tutorial-pubsub.md shows how to publish some.
 """
 
 import sys

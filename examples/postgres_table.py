@@ -1,5 +1,7 @@
 """Keep a table of totals per user up to date in PostgreSQL, exactly once.
 
+pip install 'epochal[spark,postgres]'
+mkdir -p /tmp/totals/orders
 PGPASSWORD=... python examples/postgres_table.py postgresql://app@localhost:5432/sales /tmp/totals
 
 It reads JSON files from /tmp/totals/orders: {"user": "ada", "cents": 250}. Watch the table with

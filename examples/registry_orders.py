@@ -2,6 +2,7 @@
 
 Orders that cannot be decoded, and orders without an amount, become dead letters.
 
+pip install 'epochal[spark,kafka,registry]'
 python examples/registry_orders.py BROKER:9092 http://REGISTRY:8081 /tmp/orders
 """
 

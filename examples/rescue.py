@@ -48,10 +48,10 @@ def main() -> int:
 
     say("4. What is wrong, and what a repair would do. Nothing is written without --execute.")
     epochal("checkpoint", "verify", checkpoint, expect=1)
-    epochal("checkpoint", "repair", checkpoint)
+    epochal("checkpoint", "repair", checkpoint, "--sink", home / "unique")
 
     say("5. Repair it, with a backup and a journal: `epochal checkpoint undo` would revert it.")
-    epochal("checkpoint", "repair", checkpoint, "--execute")
+    epochal("checkpoint", "repair", checkpoint, "--sink", home / "unique", "--execute")
     epochal("checkpoint", "verify", checkpoint)
 
     say("6. The same query resumes.")

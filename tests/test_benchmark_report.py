@@ -567,6 +567,40 @@ def test_the_work_of_a_child_counts_as_the_benchmarks_own_even_when_it_has_ended
     assert harness.cpu_seconds(os.getpid(), with_ended=True) - before >= 0.4
 
 
+KILLED_WORKERS = """
+import os, subprocess, sys, time
+from benchmarks import harness
+
+spin = (
+    "import os, signal, time\\n"
+    "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\\n"
+    "if os.fork() == 0:\\n"
+    "    while time.process_time() < 0.5: pass\\n"
+    "    print('spun', flush=True)\\n"
+    "time.sleep(60)\\n"
+)
+harness.adopt_orphans()
+before = harness.cpu_seconds(os.getpid(), with_ended=True)
+daemon = subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE, text=True)
+assert daemon.stdout.readline() == "spun\\n"
+harness.kill_family(daemon.pid)
+daemon.wait()
+print(harness.cpu_seconds(os.getpid(), with_ended=True) - before)
+"""
+
+
+def test_the_work_of_killed_workers_counts_although_their_daemon_ignores_them() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", KILLED_WORKERS],
+        cwd=Path(harness.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert float(run.stdout) >= 0.45
+
+
 def test_every_suite_takes_the_switch_for_a_busy_machine() -> None:
     folder = Path(harness.__file__).parent
     files = [*folder.glob("*.py"), *folder.glob("*/__main__.py")]

@@ -160,6 +160,10 @@ def test_every_panel_shows_live_data(stage: Stage, orders: Page) -> None:
     orders.wait("document.getElementById('tile-state-rows').innerText === '40'", what="state rows")
     orders.wait("document.querySelectorAll('#sources tbody tr').length === 1", what="sources")
     assert orders.text("#sources tbody tr td:nth-child(4)").isdigit(), "the backlog is known"
+    assert orders.text("#sources tbody tr td:nth-child(5)") == "rows; its position is in seconds"
+    assert orders.text("#growth-hint") == "Rows in all stores.", "its size is not reported"
+    dashed = "document.querySelectorAll('#latency .line.l6.dashed').length"
+    assert orders.evaluate(dashed) == 1, "the p99 is seen below the highest"
     assert "batch" not in orders.text("#detail"), "it has epochs"
     assert "✓ healthy No problem was found." in orders.text("#checkpoint")
 
@@ -343,6 +347,7 @@ def test_a_query_that_dies_is_seen_soon_with_its_error(stage: Stage, orders: Pag
         orders.wait(
             "document.getElementById('error').innerText.includes('the row that nobody expected')"
         )
+        assert orders.text("#tile-state-rows") == "none", "the query is stateless"
         orders.screenshot(SCREENSHOTS / "dashboard-failed.png")
         ends = [line for line in lines() if " ended after epoch " in line["message"]]
         assert [(line["query_id"], line["run_id"]) for line in ends] == [(query.id, query.run_id)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,10 +45,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for team in TEAMS:
             shutil.copytree(made, base / "data" / team / case / "checkpoint")
     broken = base / "data" / "fraud"
-    (broken / "windowed" / "checkpoint" / "commits" / "2").unlink()
-    (broken / "windowed" / "checkpoint" / "commits" / ".2.crc").unlink()
+    for batch in range(2, 6):
+        (broken / "windowed" / "checkpoint" / "commits" / f"{batch}").unlink()
+        (broken / "windowed" / "checkpoint" / "commits" / f".{batch}.crc").unlink()
     (broken / "chained" / "checkpoint" / "offsets" / "3").write_text("v1\nbroken")
-    (broken / "dedup" / "checkpoint" / "state" / "0" / "0" / "5.delta").write_bytes(b"garbage")
+    (broken / "dedup" / "checkpoint" / "state" / "0" / "0" / "11.delta").write_bytes(b"garbage")
     return base / "data"
 
 
@@ -161,7 +163,76 @@ def test_each_source_has_its_unit_and_the_reason_why_its_lag_is_unknown(page: Pa
     )
     assert len(notes) == 3
     assert all(notes), "each says why"
-    page.wait("document.querySelectorAll('#input-charts .chart').length === 2")
+    page.wait("document.querySelectorAll('#input-charts .chart svg').length === 2")
+    assert page.evaluate(
+        "[...document.querySelectorAll('#input-charts .legend')].map((each) => each.innerText)"
+    ) == ["file 0\nfile 1", "rows"]
+    assert page.evaluate(
+        "[...document.querySelectorAll('#sources td:first-child')].map((each) => each.innerText)"
+    ) == ["file 0", "file 1", "rate"]
+    assert page.text("#tile-input") == "2 + 0"
+    assert page.text("#tile-input + .more") == "files + rows in the newest batch"
+    axis = page.evaluate(
+        "[...document.querySelectorAll('#input-charts svg text')].map((each) => each.textContent)"
+    )
+    assert not [each for each in axis if "." in each], "files and rows are whole numbers"
+
+
+def test_the_newest_batch_is_named_even_if_its_offsets_cannot_be_read(
+    page: Page, checkpoints: Path
+) -> None:
+    choose(page, "web/limit")
+    page.wait("/\\d/.test(document.getElementById('tile-newest-batch')?.innerText)")
+    newest = page.text("#tile-newest-batch")
+    file = checkpoints / "web" / "limit" / "checkpoint" / "offsets" / newest
+    before = file.read_bytes()
+    file.write_text("v1\n")
+    try:
+        told = "document.querySelector('#tile-newest-batch + .more').innerText"
+        page.wait(f"{told} === 'without readable offsets'", what="it says why there is no time")
+        assert page.text("#tile-newest-batch") == newest
+    finally:
+        file.write_bytes(before)
+    page.wait("document.getElementById('health').dataset.value === 'healthy'")
+
+
+def test_a_restart_is_not_promised_if_the_state_cannot_be_loaded(page: Page) -> None:
+    choose(page, "fraud/dedup")
+    page.wait("document.querySelector('#findings .finding')", what="a finding")
+    told = "A restart would continue with batch 11, unless it fails to load the state."
+    assert told in page.text("#verdict")
+    choose(page, "web/dedup")
+    page.wait("document.getElementById('verdict').innerText.includes('No problem was found')")
+    assert "A restart would continue with batch 11. " in page.text("#verdict")
+
+
+def test_commands_in_messages_are_shown_as_such(page: Page) -> None:
+    choose(page, "fraud/chained")
+    page.wait("document.querySelector('#offsets-table .chip code')", what="a command")
+    page.wait("document.querySelector('#findings .remedy')", what="a remedy")
+    assert page.text("#offsets-table .chip code") == "epochal checkpoint verify"
+    assert "`" not in page.text("#detail")
+
+
+def test_what_is_selected_stays_selected_until_it_is_copied(page: Page) -> None:
+    choose(page, "web/rate")
+    page.wait("document.querySelector('#offsets-table pre')", what="offsets")
+    page.evaluate(
+        "(() => { window.kept = document.querySelector('#offsets-table pre');"
+        " getSelection().selectAllChildren(window.kept);"
+        " const ask = window.fetch; window.asked = 0;"
+        " window.fetch = (at, ...more) => { window.asked += at.includes('/offsets');"
+        " return ask(at, ...more); }; })()"
+    )
+    page.wait("window.asked > 2", what="the page has asked again")
+    assert page.evaluate("window.kept.isConnected && getSelection().toString()") == "[11]"
+    page.evaluate("getSelection().removeAllRanges()")
+    page.wait("!window.kept.isConnected", what="it is drawn again")
+
+
+def test_the_time_zone_is_told(page: Page) -> None:
+    choose(page, "web/rate")
+    assert re.search(r"Times are in your time zone, .*UTC", page.text("#zone"))
 
 
 def test_an_answer_about_a_query_that_is_no_longer_shown_is_ignored(page: Page) -> None:
@@ -248,9 +319,21 @@ def help_is_open(page: Page) -> None:
     page.evaluate("document.getElementById('help').showModal()")
 
 
+def long_names(page: Page) -> None:
+    choose(page, "web/join_inner")
+    page.wait("document.querySelector('#partitions .bar')")
+
+
+def unreadable_state(page: Page) -> None:
+    choose(page, "fraud/dedup")
+    page.wait("document.getElementById('skew').innerText.includes('11.delta')")
+
+
 VIEWS: dict[str, Callable[[Page], None]] = {
     "healthy": healthy,
     "sick": sick,
+    "join": long_names,
+    "unreadable": unreadable_state,
     "state": rows_of_state,
     "help": help_is_open,
 }
@@ -330,6 +413,10 @@ def test_without_queries_the_page_says_what_to_type(tmp_path: Path) -> None:
             "[...document.querySelectorAll('#start .command code')].map((each) => each.innerText)"
         )
         assert commands[0] == "epochal dashboard --checkpoint /data/orders/checkpoint"
+        words = page.evaluate(
+            "[...document.querySelectorAll('#start .command .whole')].map((e) => e.innerText)"
+        )
+        assert "--bootstrap-servers" in words, "it is not broken after its hyphens"
         assert str(tmp_path / "runs") in page.text("#start")
         assert page.text("#waiting") == "Waiting for orders."
         for width in WIDTHS:
@@ -340,6 +427,42 @@ def test_without_queries_the_page_says_what_to_type(tmp_path: Path) -> None:
                 assert violations(page) == []
                 page.screenshot(SCREENSHOTS / f"start-{width}-{scheme}.png")
         assert page.errors == []
+
+
+def test_a_checkpoint_that_is_not_there_or_has_no_batch_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "new" / "offsets").mkdir(parents=True)
+    places = ("--checkpoint", tmp_path / "new", "--checkpoint", tmp_path / "gone")
+    arguments = ("--runs", tmp_path / "runs", *places)
+    with running_dashboard(tmp_path, *arguments) as (link, _), running_browser() as page:
+        page.open(link)
+        choose(page, "gone")
+        problem = f"There is no directory {tmp_path / 'gone'}."
+        page.wait(f"document.getElementById('verdict').innerText.includes({json.dumps(problem)})")
+        assert "no checkpoint" in page.text("#health")
+        choose(page, "new")
+        page.wait("document.getElementById('verdict').innerText.includes('There is no batch yet')")
+        page.wait("document.getElementById('duration').innerText.includes('Too few batches yet')")
+        assert [page.text(f"#tile-{name}") for name in ("state-rows", "watermark")] == [NONE, NONE]
+        assert page.errors == []
+
+
+def test_a_dashboard_that_was_stopped_says_so_wherever_the_page_is_scrolled(
+    tmp_path: Path, checkpoints: Path
+) -> None:
+    arguments = ("--runs", tmp_path / "runs", "--checkpoint", checkpoints / "web" / "rate")
+    with running_browser() as page:
+        page.look(390, 700, "light")
+        with running_dashboard(tmp_path, *arguments) as (link, _):
+            page.open(link)
+            page.wait("document.getElementById('link').dataset.state === 'live'")
+            page.wait("document.querySelector('#offsets-table td')")
+            page.evaluate("document.getElementById('browse').scrollIntoView({behavior: 'instant'})")
+        page.wait("document.getElementById('link').dataset.state === 'lost'")
+        assert "does not respond" in page.text("#link")
+        box = page.evaluate("document.getElementById('link').getBoundingClientRect().toJSON()")
+        assert 0 <= box["top"] <= box["bottom"] <= 700
+        assert 0 <= box["left"] <= box["right"] <= 390
+        assert violations(page) == []
 
 
 @contextmanager

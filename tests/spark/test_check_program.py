@@ -102,6 +102,18 @@ def test_a_program_of_our_engine_is_checked_and_may_end_its_session(home: Path) 
     assert "--query NAME" in done.stderr
 
 
+def test_a_program_that_waits_for_rows_of_its_query_is_checked(home: Path) -> None:
+    (home / "polling.py").write_text(
+        PROGRAM.replace(
+            "query.awaitTermination()",
+            "while query.lastProgress is None:\n    query.awaitTermination(1)\nraise OSError",
+        )
+    )
+    at = ("--checkpoint", str(home / "checkpoint"))
+    done = epochal(home, "check", "polling.py", *at, "--", str(home), "k")
+    assert (done.returncode, done.stderr.count("OSError")) == (0, 0), done.stderr
+
+
 def test_a_checkpoint_that_does_not_exist_is_not_safe(home: Path) -> None:
     done = epochal(home, "check", "program.py", "--checkpoint", "typo", "--", str(home), "k")
     assert done.returncode == 3

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fault.torment import lives
+from tests.spark.continuous import parents_of_all
 from tests.waiting import eventually
 
 from epochal.checkpoint import Checkpoint
@@ -85,6 +87,25 @@ def test_a_signal_ends_queries_where_an_epoch_ends(
     assert (process.returncode, said) == (0, "All queries have ended.\n"), complained
     found = Checkpoint(str(tmp_path / "checkpoint"))
     assert found.offsets.batch_ids() == found.commits.batch_ids()
+
+
+def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(tmp_path: Path) -> None:
+    process = started(tmp_path, COUNTS)
+
+    def children() -> list[int]:
+        return [pid for pid, parent in parents_of_all().items() if parent == process.pid]
+
+    try:
+        jvms = eventually(children, "a JVM")
+        process.send_signal(signal.SIGINT)
+        said, complained = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
+    told = "epochal: Interrupted while Spark was starting. The program was not run."
+    assert (process.returncode, said, complained.splitlines()[-1]) == (130, "", told)
+    assert not (tmp_path / "checkpoint").exists()
+    eventually(lambda: not any(map(lives, jvms)), "the end of the JVM")
 
 
 def test_a_query_that_fails_ends_the_program_with_its_cause(tmp_path: Path) -> None:

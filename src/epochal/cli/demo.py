@@ -174,7 +174,7 @@ def _print_outcome(outcome: Outcome, home: Path, table: Table, operator: int) ->
                 f"{_wanted_zero(found.wrong_totals)} in the output, "
                 f"{_wanted_zero(found.wrong_states)} in state",
             ),
-            ("row latency", f"p50 {half:.1f} ms, p99 {most:.1f} ms, including the kill"),
+            ("row latency", f"p50 {half:,.1f} ms, p99 {most:,.1f} ms, including the kill"),
             ("first commit", f"{outcome.first_commit_seconds:.1f} s after the start of the query"),
             ("recovery", f"{outcome.recovery_seconds:.1f} s from kill -9 to the next commit"),
         ]

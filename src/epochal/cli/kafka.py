@@ -268,9 +268,10 @@ def serve(
 ) -> None:
     """Run a Kafka broker on this machine, for trials and tests, until interrupted.
 
-    It needs Java 17, and downloads Kafka from Maven Central at the first start. It listens on a
-    free port of the loopback address only, without login. Nothing is durable: when the command
-    ends, topics and records are deleted. It prints the line to export with the broker's address.
+    It needs Java 17 and PySpark, and downloads Kafka from Maven Central at the first start. It
+    listens on a free port of the loopback address only, without login. Nothing is durable: when the
+    command ends, topics and records are deleted. It prints the line to export with the broker's
+    address.
     """
     wanted = [_topic(text) for text in topic or ()]
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated, ClassVar
 
 import typer
 
 from epochal.cli.arguments import Host, Port
 from epochal.cli.groups import LazyGroup, group_app
+from epochal.cli.interruption import Interrupted
 from epochal.cli.printing.output import print_line
 from epochal.errors import OptionError
 
@@ -115,7 +117,11 @@ def serve(
         subscriptions=wanted_subscriptions,
         checks=CallChecks(deny=frozenset(deny or ()), require_routing=require_routing),
     )
-    run(wanted, started=lambda address: print_line(f"export PUBSUB_EMULATOR_HOST={address}"))
+    ended_by = run(
+        wanted, started=lambda address: print_line(f"export PUBSUB_EMULATOR_HOST={address}")
+    )
+    if ended_by == signal.SIGINT:
+        raise Interrupted("The server has ended, and its messages are deleted.")
 
 
 def _resources(

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from epochal.cli.arguments import Conf, parse_pairs
+from epochal.cli.interruption import Interrupted
 from epochal.cli.printing.output import print_line
 from epochal.errors import OptionError, QueryFailedError
 
@@ -50,10 +51,13 @@ def run(
     settings = parse_pairs(conf or [], "--conf", may_be_empty=True)
     from epochal.cli.run_program import open_session, run_program
 
-    spark = open_session(file.stem, master, settings)
     stopping = threading.Event()
     _stop_on_signals(stopping)
+    spark = open_session(file.stem, master, settings)
+    _stop_on_signals(stopping)
     try:
+        if stopping.is_set():
+            raise Interrupted("Interrupted while Spark was starting. The program was not run.")
         run_program(file, arguments or [], spark, stopping)
     except QueryFailedError as error:
         typer.echo(f"epochal: {error}", err=True)
@@ -66,8 +70,9 @@ def run(
 def _stop_on_signals(stopping: threading.Event) -> None:
     """Stop queries on SIGINT and SIGTERM.
 
-    Call this after the session is created, because PySpark installs its own handler then, which
-    would cancel the tasks in the middle of an epoch.
+    Call this before the session is created and once more afterwards. A signal that ends the process
+    while it starts the JVM can leave the JVM behind. And PySpark installs a handler of its own,
+    which would cancel the tasks in the middle of an epoch.
     """
 
     def stop(number: int, frame: Any) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.clock import Clock
-from epochal.dashboard.query_names import HEALTHY, UNHEALTHY, UNREADABLE
+from epochal.dashboard.query_names import HEALTHY, MISSING, UNHEALTHY, UNREADABLE
 from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.show import inspect
@@ -49,12 +49,14 @@ class Health:
     view: CheckpointView | None = None
     problem: str | None = None
     """Why the checkpoint cannot be read at all."""
+    missing: bool = False
+    """Whether there is no such directory."""
 
     @property
     def status(self) -> str:
-        """`healthy`, `unhealthy`, or `unreadable`."""
+        """`healthy`, `unhealthy`, `unreadable`, or `missing`."""
         if self.problem is not None:
-            return UNREADABLE
+            return MISSING if self.missing else UNREADABLE
         return HEALTHY if is_healthy(self.findings) else UNHEALTHY
 
     @property
@@ -106,9 +108,11 @@ class HealthMonitor:
         try:
             findings, slept = self._confirmed(depth)
             view = inspect(self._files)
-            problem = None
+            problem, missing = None, False
         except (EpochalError, OSError) as error:
-            findings, slept, view, problem = (), 0.0, None, str(error)
+            findings, slept, view = (), 0.0, None
+            missing = isinstance(error, FileNotFoundError) and error.filename == self._files.url
+            problem = f"There is no directory {self._files.url}." if missing else str(error)
         now = self._clock.monotonic()
         took = now - began - slept
         if depth is Depth.NORMAL:
@@ -128,6 +132,7 @@ class HealthMonitor:
             findings,
             view,
             problem,
+            missing,
         )
         return self.health
 

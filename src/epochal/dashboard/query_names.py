@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from epochal.dashboard.query_runs import FAILED, LOST, RUNNING
+from epochal.dashboard.query_runs import FAILED, LOST, RUNNING, STOPPED
 
 ACTIVE = "active"
 """The state of a query without a run whose checkpoint was written to a moment ago."""
 CHECKPOINT = "checkpoint"
 """The state of any other query without a run."""
 HEALTHY, UNHEALTHY, UNREADABLE, UNKNOWN = "healthy", "unhealthy", "unreadable", "unknown"
+MISSING = "missing"
+"""There is no such directory."""
 
 ATTENTION, AT_WORK, AT_REST, UNCHECKED = "attention", "running", "idle", "unchecked"
 """The groups of statuses, in the order in which the page lists them."""
@@ -30,11 +32,16 @@ _GENERIC = frozenset(
 
 
 def status_of(state: str, health: str) -> str:
-    """The one word to show first: what needs attention, then what the query does."""
+    """The one word to show first: what needs attention, then what the query does.
+
+    Of a query that has ended and whose checkpoint was removed there is nothing to rescue.
+    """
+    if state in (STOPPED, LOST) and health == MISSING:
+        return MISSING
     if state in (FAILED, LOST):
         return state
-    if health in (UNHEALTHY, UNREADABLE):
-        return health
+    if health in (UNHEALTHY, UNREADABLE, MISSING):
+        return UNREADABLE if health == MISSING else health
     if state in (RUNNING, ACTIVE):
         return state
     return HEALTHY if health == HEALTHY else UNKNOWN
@@ -46,7 +53,7 @@ def group_of(status: str) -> str:
         return ATTENTION
     if status in (RUNNING, ACTIVE):
         return AT_WORK
-    return AT_REST if status == HEALTHY else UNCHECKED
+    return AT_REST if status in (HEALTHY, MISSING) else UNCHECKED
 
 
 def place_of(url: str) -> str:

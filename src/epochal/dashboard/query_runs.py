@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from epochal.dashboard.batch_history import SHOWN_PARTITIONS, UNITS, offset_of
+from epochal.dashboard.batch_history import FILE, SHOWN_PARTITIONS, UNITS, offset_of
 from epochal.metrics.phases import phases_of
 from epochal.metrics.query_metrics import behind_latest
 from epochal.metrics.run_records import (
@@ -185,6 +185,7 @@ def report_json(progress: Progressed) -> dict[str, Any]:
 
 def _source_json(source: dict[str, Any]) -> dict[str, Any]:
     at, latest = offset_of(source.get("endOffset")), offset_of(source.get("latestOffset"))
+    name = source.get("description")
     lag = behind_latest(source)
     lags = {tp: max(0, end - at.parts[tp]) for tp, end in latest.parts.items() if tp in at.parts}
     parts = [
@@ -198,9 +199,9 @@ def _source_json(source: dict[str, Any]) -> dict[str, Any]:
         for tp, end in sorted(latest.parts.items(), key=lambda part: -lags.get(part[0], 0))
     ]
     return {
-        "name": source.get("description"),
+        "name": name,
         "kind": at.kind,
-        "unit": UNITS[at.kind],
+        "unit": _unit_of_lag(at.kind, str(name)),
         "rate": source.get("inputRowsPerSecond", 0.0),
         "at": at.total,
         "end": source.get("endOffset"),
@@ -210,6 +211,12 @@ def _source_json(source: dict[str, Any]) -> dict[str, Any]:
         "parts": parts[:SHOWN_PARTITIONS],
         "why": None if lag is not None else "This source does not report where it ends.",
     }
+
+
+def _unit_of_lag(kind: str, name: str) -> str:
+    if name.partition("[")[0] == "rate":
+        return "rows; its position is in seconds"
+    return "batches of files" if kind == FILE else UNITS[kind]
 
 
 def _watermark_ms(report: dict[str, Any]) -> int | None:

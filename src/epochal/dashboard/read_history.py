@@ -28,6 +28,7 @@ from epochal.tools.inspect.view_models import offsets_of
 BUDGET_SECONDS = 0.5
 """How long one call may measure state. The next call continues where it stopped."""
 MAX_MEASURED = 20_000
+UNREADABLE_STATE = "The state cannot be read. Checkpoint health says why."
 
 
 class HistoryReader:
@@ -46,16 +47,19 @@ class HistoryReader:
         """The history of a query, as its page draws it; without lag."""
         listing = gather(view_with_epochs(files).files)
         batches = _batches(listing)
-        state = self._state(files, batches) if listing.is_stateful else {}
+        state, failed = self._state(files, batches) if listing.is_stateful else ({}, False)
         found = history_json(batches, _files_read(listing), state)
         found["stateful"] = listing.is_stateful
+        found["state_note"] = UNREADABLE_STATE if failed and not state else None
         return found
 
-    def _state(self, files: Files, batches: list[BatchFacts]) -> dict[int, StateSize]:
+    def _state(self, files: Files, batches: list[BatchFacts]) -> tuple[dict[int, StateSize], bool]:
+        """The sizes that are known so far, and whether that of a batch could not be measured."""
         wanted = batches_to_measure([each.batch_id for each in batches if each.committed])
         # The timestamp tells a batch from one of the same number before a rewind.
         names = {each.batch_id: (files.url, each.batch_id, each.started_ms) for each in batches}
         until = self._clock.monotonic() + BUDGET_SECONDS
+        failed = False
         for batch_id in wanted:
             name = names[batch_id]
             if name in self._measured:
@@ -63,7 +67,7 @@ class HistoryReader:
             try:
                 found = StateSize(*measure_state(files, batch_id))
             except (EpochalError, OSError):
-                found = None  # its files are purged, or cannot be read; `verify` says which
+                found, failed = None, True  # purged or unreadable files; `verify` says which
             with self._lock:
                 if len(self._measured) >= MAX_MEASURED:
                     self._measured.clear()
@@ -72,7 +76,7 @@ class HistoryReader:
             if self._clock.monotonic() >= until:
                 break
         known = {each: self._measured.get(names[each]) for each in wanted}
-        return {each: size for each, size in known.items() if size is not None}
+        return {each: size for each, size in known.items() if size is not None}, failed
 
 
 def _batches(listing: CheckpointListing) -> list[BatchFacts]:

@@ -49,7 +49,7 @@ class Figures:
     @property
     def latency(self) -> str:
         p50, p99 = self.latency_ms
-        return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms" if p99 else "not measured yet"
+        return f"p50 {p50:,.1f} ms, p99 {p99:,.1f} ms" if p99 else "not measured yet"
 
 
 class View(Protocol):
@@ -163,8 +163,8 @@ def _table(figures: Figures) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    share = figures.committed / max(figures.sent, 1)
-    committed = f"{figures.committed:,} ({share:.0%}), {figures.rate:,.0f} per second"
+    percent = 100 * figures.committed // max(figures.sent, 1)  # 100 only if nothing waits
+    committed = f"{figures.committed:,} ({percent}%), {figures.rate:,.0f} per second"
     table = Table(
         title=f"orders → totals per customer, {figures.seconds:.0f} s",
         title_style="bold",
@@ -175,7 +175,7 @@ def _table(figures: Figures) -> RenderableType:
         width=72,
     )
     table.add_column(style="cyan", width=12)
-    table.add_column()
+    table.add_column(ratio=1)  # without it, both columns grow, and change with the text
     recovering = figures.note.endswith("recovering")
     for name, value, style in (
         ("sent", f"{figures.sent:,} orders", ""),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.golden.library import Golden, unpack
 
 from epochal.dashboard.batch_history import (
     COPIED,
@@ -21,6 +23,9 @@ from epochal.dashboard.batch_history import (
     offset_of,
     with_lag,
 )
+from epochal.dashboard.read_history import UNREADABLE_STATE, HistoryReader
+from epochal.files.local import LocalFiles
+from epochal.testing.clock import ManualClock
 
 
 def batch(number: int, offset: Any, **changes: Any) -> BatchFacts:
@@ -157,3 +162,15 @@ def test_the_same_batches_are_measured_while_others_are_added() -> None:
     assert len(before) <= MAX_MEASURED_BATCHES + 1
     assert before[0] == 399
     assert set(before[1:]) & set(range(210, 400)) == set(after[1:])
+
+
+def test_state_that_cannot_be_read_is_not_called_unmeasured(tmp_path: Path) -> None:
+    checkpoint = unpack(Golden("4.3.0", "windowed"), tmp_path).checkpoint
+    reader = HistoryReader(ManualClock())
+    assert reader.read(LocalFiles(str(checkpoint)))["state_note"] is None
+    for file in (checkpoint / "state").glob("0/*/*.delta"):
+        file.write_bytes(b"garbage")
+    for file in (checkpoint / "state").glob("0/*/*.snapshot"):
+        file.unlink()
+    again = HistoryReader(ManualClock()).read(LocalFiles(str(checkpoint)))
+    assert again["state_note"] == UNREADABLE_STATE

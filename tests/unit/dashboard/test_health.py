@@ -106,6 +106,9 @@ def test_what_only_reading_everything_shows_stays_until_everything_is_read_again
 
 def test_where_there_is_no_checkpoint_that_is_said(tmp_path: Path) -> None:
     health = HealthMonitor(LocalFiles(str(tmp_path / "gone")), ManualClock()).check()
-    assert health.status == "unreadable"
-    assert health.problem is not None
-    assert "gone" in health.problem
+    assert health.status == "missing"
+    assert health.problem == f"There is no directory {tmp_path / 'gone'}."
+
+
+def test_a_directory_that_is_no_checkpoint_is_not_missing(tmp_path: Path) -> None:
+    assert HealthMonitor(LocalFiles(str(tmp_path)), ManualClock()).check().status == "unreadable"

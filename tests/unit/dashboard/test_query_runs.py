@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from tests.unit.metrics.runs import RUN, epoch, progress
 
 from epochal.dashboard.query_runs import KEPT_EPOCHS, RunView, epoch_json, report_json
@@ -82,6 +85,22 @@ def test_a_report_tells_lag_by_source_and_partition() -> None:
         {"topic": "orders", "partition": 1, "at": 9, "latest": 9, "lag": 0},
     ]
     assert told["operators"][0]["rows"] == 42
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "unit"),
+    [
+        ("rate", 56, "rows; its position is in seconds"),
+        ("rate[5 rows per second]", 56, "rows; its position is in seconds"),
+        ("json[inbox]", {"logOffset": 3}, "batches of files"),
+        ("kafka[orders]", {"orders": {"0": 5}}, "records"),
+        ("pubsub", 7, "offsets"),
+    ],
+)
+def test_lag_has_the_unit_in_which_its_source_counts(name: str, offset: Any, unit: str) -> None:
+    source = {"description": name, "endOffset": offset, "latestOffset": offset}
+    told = report_json(Progressed(1, {"sources": [source]}))
+    assert [each["unit"] for each in told["sources"]] == [unit]
 
 
 def test_the_watermark_is_compared_with_the_clock() -> None:

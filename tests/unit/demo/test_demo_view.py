@@ -71,6 +71,18 @@ def test_the_screen_says_what_it_does_until_there_are_figures() -> None:
     assert "not measured yet" in rendered_with(screen, replace(FIGURES, latency_ms=(0.0, 0.0)))
 
 
+def test_the_columns_stay_where_they_are_while_the_text_changes() -> None:
+    screen = Screen()
+    notes = ("", "a worker was killed (kill -9): recovered in 3.1 s")
+    tables = [rendered_with(screen, replace(FIGURES, note=note)) for note in notes]
+    assert tables[0].index("┬") == tables[1].index("┬")
+
+
+def test_all_are_committed_only_if_none_waits() -> None:
+    shown = rendered_with(Screen(), replace(FIGURES, sent=30_000, committed=29_999))
+    assert "29,999 (99%)" in shown
+
+
 def rendered(screen: Screen) -> str:
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as captured:

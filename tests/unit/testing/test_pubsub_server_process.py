@@ -55,7 +55,19 @@ def test_a_subscription_without_its_topic_is_a_usage_error() -> None:
         pass
 
 
-def test_a_stopping_server_ends_its_streams_and_prints_nothing() -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [
+        pytest.param(signal.SIGTERM, 0, "", id="by a service manager"),
+        pytest.param(
+            signal.SIGINT,
+            130,
+            "epochal: The server has ended, and its messages are deleted.\n",
+            id="by Ctrl-C",
+        ),
+    ],
+)
+def test_a_stopping_server_ends_its_streams(number: signal.Signals, status: int, said: str) -> None:
     command = [sys.executable, "-m", "epochal.cli.main", "pubsub", "serve", "--port", "0"]
     with subprocess.Popen(
         [*command, "--project", "p", "--subscription", "sub:top"],
@@ -78,8 +90,8 @@ def test_a_stopping_server_ends_its_streams_and_prints_nothing() -> None:
         with grpc.insecure_channel(address) as channel:
             stream = channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(requests())
             stream.initial_metadata()
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             with pytest.raises(grpc.RpcError, match="The server is shutting down"):
                 next(stream)
             still_open.set()
-        assert (process.wait(20), process.stderr.read()) == (0, "")
+        assert (process.wait(20), process.stderr.read()) == (status, said)

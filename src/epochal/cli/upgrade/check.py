@@ -54,10 +54,12 @@ def check(
     conf: Conf = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a changed program can continue from a checkpoint. Nothing is started or changed.
+    """Say whether a changed program can continue from a checkpoint. No query is started.
 
-    The program runs until its end, but its queries are only planned. Exit status: 0 if it is safe,
-    1 if it needs a command or a decision, 2 if it is impossible, 3 if it could not be checked.
+    The program runs until its end, or until it keeps waiting for a query. Its queries are only
+    planned; everything else in it, such as writing a file, is really done. Exit status: 0 if it is
+    safe, 1 if it needs a command or a decision, 2 if it is impossible, 3 if it could not be
+    checked.
     """
     try:
         if (checkpoint is None) == (before is None):

@@ -23,6 +23,9 @@ from epochal.files import local_path, scheme_of
 from epochal.tools.upgrade.check_query import written_options
 from epochal.wording import counted
 
+MOST_LOOKS = 10
+"""More than a program needs that looks at a query which has ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class WouldStart:
@@ -33,32 +36,69 @@ class WouldStart:
     checkpoint: str
 
 
-class NotStarted:
-    """What `start()` returns to the program: a query that has ended already."""
+class EndOfProgram(BaseException):
+    """Ends a program that waits for its query. No `except Exception` of the program catches it."""
 
-    id = runId = "00000000-0000-0000-0000-000000000000"
-    isActive = is_active = False
-    lastProgress = last_progress = None
+
+class NotStarted:
+    """What `start()` returns to the program: a query that has ended already.
+
+    A program may look at its query again and again until some rows have come. They never come, so
+    it is ended after `MOST_LOOKS`. It has started its queries by then.
+    """
+
+    id = run_id = "00000000-0000-0000-0000-000000000000"
 
     def __init__(self, name: str) -> None:
         self.name = name or None
-        self.recentProgress: list[Any] = []
-        self.status: dict[str, Any] = {}
+        self._looks = 0
 
-    def awaitTermination(self, timeout: float | None = None) -> bool:
+    def _look(self) -> None:
+        self._looks += 1
+        if self._looks > MOST_LOOKS:
+            raise EndOfProgram
+
+    @property
+    def is_active(self) -> bool:
+        self._look()
+        return False
+
+    @property
+    def status(self) -> dict[str, Any]:
+        self._look()
+        return {"message": "Not started", "isDataAvailable": False, "isTriggerActive": False}
+
+    @property
+    def last_progress(self) -> None:
+        self._look()
+
+    @property
+    def recent_progress(self) -> list[Any]:
+        self._look()
+        return []
+
+    def exception(self) -> None:
+        self._look()
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        self._look()
         return True
+
+    def process_all_available(self, timeout_seconds: float | None = None) -> None:
+        self._look()
 
     def stop(self) -> None:
         """Do nothing."""
 
-    def processAllAvailable(self) -> None:
+    def explain(self, extended: bool = False) -> None:
         """Do nothing."""
 
-    def exception(self) -> None:
-        return None
-
-    await_termination = awaitTermination
-    process_all_available = processAllAvailable
+    runId = run_id
+    isActive = is_active
+    lastProgress = last_progress
+    recentProgress = recent_progress
+    awaitTermination = await_termination
+    processAllAvailable = process_all_available
 
 
 def collect_queries(path: Path, arguments: Sequence[str], spark: SparkSession) -> list[WouldStart]:
@@ -67,6 +107,8 @@ def collect_queries(path: Path, arguments: Sequence[str], spark: SparkSession) -
     with intercepted(found.append), _own_imports(path.resolve().parent):
         try:
             execute(path, arguments, spark)
+        except EndOfProgram:
+            pass
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise OptionError(

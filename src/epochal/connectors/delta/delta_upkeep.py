@@ -1,6 +1,6 @@
 """Keeps a table fast to read and to write, on a thread beside the epochs: `DeltaSink` starts it.
 
-- Checkpoints of the table's log, every so many versions (`delta.checkpointInterval`).
+- Checkpoints of the table's log, every `CHECKPOINT_VERSIONS` versions.
 - Clean-up of the log, by the rules of the table (`delta.logRetentionDuration`).
 - Compaction: small files become larger ones, if the option `compactInterval` is set.
 

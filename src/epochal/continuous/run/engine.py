@@ -355,11 +355,15 @@ class Engine:
                 raise error
             case RestartAfter(seconds, number):
                 logger.warning(
-                    "%s failed after epoch %d; restart %d in %.2f s. Cause: %s",
-                    *(self._who(), self.state.committed, number, seconds, _error_text(error)),
+                    "%s failed %s; restart %d in %.2f s. Cause: %s",
+                    *(self._who(), self._when(), number, seconds, _error_text(error)),
                 )
                 self._show(message="Restarting", restarts=self._restarts.total)
                 self._stop_asked.wait(seconds)
+
+    def _when(self) -> str:
+        committed = self.state.committed
+        return "before its first epoch" if committed < 0 else f"after epoch {committed}"
 
     def _finish(self, error: Exception | None) -> None:
         report = self._reporter.report(final=True)
@@ -369,9 +373,9 @@ class Engine:
             text, condition = _error_text(error), getattr(error, "condition", "") or None
             self.error = QueryFailedError(self.query_id, self.run_id, self.name, text)
             self.error.__cause__ = error
-            logger.error("%s ended after epoch %d: %s", self._who(), self.state.committed, text)
+            logger.error("%s ended %s: %s", self._who(), self._when(), text)
         else:
-            logger.info("%s stopped after epoch %d", self._who(), self.state.committed)
+            logger.info("%s stopped %s", self._who(), self._when())
         self._show(message="Terminated with exception" if error else "Stopped")
         self._write_telemetry(report)
         self._telemetry.close(text)

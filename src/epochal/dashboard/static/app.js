@@ -1,7 +1,7 @@
 // The page: a list of queries and the details of the selected one. A stream of events from the
 // server keeps both current. A query with a run shows its epochs; a checkpoint alone, its batches.
 
-import { $, ago, chip, clock, command, count, el, millis, moment, sign, span, whole } from "./format.js";
+import { $, ago, chip, clock, command, count, el, isSelected, millis, moment, plural, sign, span, status, zone } from "./format.js";
 import { PHASES, lines, timeline, words } from "./charts.js";
 import { ask, browse } from "./browse.js";
 import { drawGrowth, drawHealth, drawHistory, drawSources, drawWatermark, historyTiles } from "./checkpoint.js";
@@ -24,7 +24,7 @@ function about() {
   document.title = `${sign(shown.status)} ${shown.name} – Epochal`;
   $("state").hidden = shown.state === "checkpoint";
   chip(shown.state, shown.state, $("state"));
-  chip(shown.health, shown.health === "unknown" ? "not checked yet" : shown.findings ? `${shown.health}, ${shown.findings} ${shown.findings === 1 ? "finding" : "findings"}` : shown.health, $("health"));
+  chip(shown.health, shown.findings ? `${shown.health}, ${plural(shown.findings, "finding")}` : status(shown.health), $("health"));
   $("message").textContent = shown.state === "lost" ? "The process of this query was killed, or its host went down." : shown.message;
   $("message").hidden = !$("message").textContent;
   $("error").hidden = !shown.error;
@@ -32,7 +32,7 @@ function about() {
   const report = reports.at(-1);
   const tiles = live() ? [
     ["rows/s", count(shown.input_rate), report ? `${count(report.processed_rate)} while reading` : ""], ["latency p50", millis(shown.p50_ms), "cut to commit"], ["latency p99", millis(shown.p99_ms), report?.max_ms ? `highest ${millis(report.max_ms)}` : ""],
-    ["epoch", shown.epoch ?? "–", shown.newest_ms ? `committed ${ago(shown.newest_ms)}` : ""], ["backlog", count(shown.behind), "not committed yet"], ["state rows", count(shown.state_rows), ""],
+    ["epoch", shown.epoch ?? "–", shown.newest_ms ? `committed ${ago(shown.newest_ms)}` : ""], ["backlog", count(shown.behind), shown.behind === null ? "unknown, see Sources" : "not committed yet"], ["state rows", report && shown.state_rows === null ? "none" : count(shown.state_rows), report && shown.state_rows === null ? "stateless query" : ""],
     ["restarts", shown.restarts ?? 0, restarts.length ? `last ${ago(restarts.at(-1))}` : ""], ["watermark", report?.watermark_ms ? span(Date.now() - report.watermark_ms) : "none", report?.watermark_ms ? `behind now, at ${moment(report.watermark_ms)}` : "no event time"],
   ] : historyTiles(shown, history, lag, health);
   $("tiles").replaceChildren(...tiles.map(([name, value, more]) => el("div", {}, el("dt", {}, name), el("dd", { id: `tile-${name.replaceAll(/[ /]/g, "-")}` }, value), el("dd", { class: "more" }, more))));
@@ -41,7 +41,7 @@ function about() {
     ["state", health?.checkpoint?.operators.map((each) => `${each.name ?? `operator ${each.operator_id}`}, ${each.partitions} partitions (${each.provider ?? "no files"})`).join("; ")],
     ["driver", shown.pid ? `process ${shown.pid} on ${shown.host}, attempt ${shown.attempt ?? "–"}` : null], ["known runs", shown.runs > 1 ? shown.runs : null]];
   const text = JSON.stringify(facts);
-  if ($("facts").drawn === text) return;
+  if ($("facts").drawn === text || isSelected($("facts"))) return;
   $("facts").drawn = text;
   $("facts").replaceChildren(...facts.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))]));
 }
@@ -63,7 +63,7 @@ function drawLive() {
   const points = (name) => reports.map((report) => [report.at_ms, report[name]]);
   const options = { marks: restarts, empty: "No reports yet." };
   drawEpochs();
-  lines($("latency").querySelector(".chart"), [{ name: "p50", kind: "l1", points: points("p50_ms") }, { name: "p99", kind: "l5", points: points("p99_ms") }, { name: "highest", kind: "l6", points: points("max_ms") }], { ...options, unit: "time" });
+  lines($("latency").querySelector(".chart"), [{ name: "p50", kind: "l1", points: points("p50_ms") }, { name: "p99", kind: "l5", points: points("p99_ms") }, { name: "highest", kind: "l6", dashed: true, points: points("max_ms") }], { ...options, unit: "time" });
   lines($("rate").querySelector(".chart"), [{ name: "arriving", kind: "l1", points: points("input_rate") }, { name: "processed while reading", kind: "l2", points: points("processed_rate") }], options);
   lines($("lag-chart"), [{ name: "behind", kind: "l5", points: points("behind") }], { ...options, empty: "No source reports its end." });
   drawGrowth(reports.filter((each) => each.state_rows !== null).map((each) => ({ at_ms: each.at_ms, rows: each.state_rows })), reports.some((each) => each.state_rows !== null), restarts);
@@ -112,7 +112,7 @@ function listen() {
   stream?.close();
   stream = new EventSource(`/api/events?key=${encodeURIComponent(chosen ?? "")}`);
   stream.addEventListener("open", () => link("live", "live"));
-  stream.addEventListener("error", () => link("lost", "the dashboard does not respond; reconnecting"));
+  stream.addEventListener("error", () => { if ($("link").dataset.state !== "lost") link("lost", `the dashboard does not respond since ${clock(Date.now())}; if you have stopped it, start it again and open its new link`); });
   stream.addEventListener("queries", (event) => {
     queries = JSON.parse(event.data);
     if (chosen === null || !query()) { chosen = null; pick(); }
@@ -189,6 +189,7 @@ const first = await (await fetch("/api/queries")).json();
 follow = first.follow;
 queries = first.queries;
 $("runs").textContent = first.runs;
+$("zone").textContent = `Times are in your time zone, ${zone()}.`;
 pick();
 list(queries, chosen);
 draw();

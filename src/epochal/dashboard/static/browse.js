@@ -1,6 +1,6 @@
 // Shows offsets and state of any version, and state by partition. It loads one page at a time.
 
-import { $, bytes, chip, count, el, many, moment, plural, whole } from "./format.js";
+import { $, bytes, chip, count, el, many, moment, plural, prose, whole } from "./format.js";
 import { table } from "./charts.js";
 
 const PAGE = 20;
@@ -22,7 +22,7 @@ export async function ask(path, parameters = {}, of = key) {
 // Shows why something could not be asked, in place of the answer.
 function explain(error, note, content) {
   if (error instanceof Outdated) return;
-  $(note).textContent = error.message;
+  $(note).replaceChildren(...prose(error.message));
   $(content).replaceChildren();
 }
 

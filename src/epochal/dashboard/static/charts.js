@@ -1,7 +1,7 @@
 // Draws charts as plain SVG, again whenever the data changes. The arrow keys move the cursor of a
 // chart that has the focus.
 
-import { bytes, clock, count, day, el, millis, moment, span, whole } from "./format.js";
+import { bytes, clock, count, day, el, isSelected, millis, moment, span, whole } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 export const PHASES = ["cut", "state", "prepare", "log", "commit", "ack"];
@@ -20,7 +20,7 @@ const TIME = (rough) => (rough < 1000 ? DECIMAL(rough) : [...TIMES, ...DECIMAL(r
 
 // The units of a chart: how to write a value, and which steps its axis may have.
 export const UNITS = {
-  rows: { text: count, steps: (rough) => DECIMAL(Math.max(rough, 1 / 3)) },
+  rows: { text: count, steps: (rough) => DECIMAL(Math.max(rough, 1)) },
   time: { text: (ms) => (ms === 0 ? "0" : millis(ms)), steps: TIME },
   span: { text: (ms) => (ms === 0 ? "0" : span(ms)), steps: TIME },
   bytes: { text: bytes, steps: BINARY },
@@ -35,7 +35,8 @@ function ticks(lowest, highest, unit) {
 }
 
 // series: [{name, kind, points: [[ms, value]], unit}]; all series have the same times. `options`:
-// unit (of UNITS), marks (times of restarts), label (index to the text of a point), empty (text).
+// unit (of UNITS), marks (times of restarts), label (index to the text of a point), empty (text),
+// legend (whether one series has a legend, too). A series may be `dashed`.
 export function lines(box, series, options = {}) {
   const unit = UNITS[options.unit ?? "rows"];
   const times = series[0]?.points.map(([at]) => at) ?? [];
@@ -64,7 +65,7 @@ export function lines(box, series, options = {}) {
     if (!known.length) return;
     const path = known.map(([at, value], number) => `${number ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     if (index === 0 && series.length < 3) drawn.append(svg("path", { class: `area ${each.kind}`, d: `${path}L${x(known.at(-1)[0]).toFixed(1)} ${y(floor)}L${x(known[0][0]).toFixed(1)} ${y(floor)}Z` }));
-    drawn.append(svg("path", { class: `line ${each.kind}`, d: path }));
+    drawn.append(svg("path", { class: `line ${each.kind}${each.dashed ? " dashed" : ""}`, d: path }));
     if (known.length < 40) for (const [at, value] of known) drawn.append(svg("circle", { class: `dot ${each.kind}`, cx: x(at), cy: y(value), r: 2.5 }));
   });
   const marks = (options.marks ?? []).filter((at) => at >= first && at <= last);
@@ -105,7 +106,7 @@ export function lines(box, series, options = {}) {
   box.onblur = () => point(null);
   const legend = el("ul", { class: "legend" }, ...series.map((each) => el("li", { class: each.kind.replace("l", "k") }, each.name)));
   if (marks.length) legend.append(el("li", { class: "restart" }, "restart"));
-  box.replaceChildren(...(series.length > 1 || marks.length ? [legend] : []), drawn, tip);
+  box.replaceChildren(...(series.length > 1 || marks.length || options.legend ? [legend] : []), drawn, tip);
   if (box.cursor !== null && box.cursor !== undefined && document.activeElement === box) point(box.cursor);
 }
 
@@ -160,6 +161,7 @@ export function words(epoch) {
 }
 
 export function table(box, columns, rows) {
+  if (isSelected(box)) return;
   const head = el("tr", {}, ...columns.map(([name, numeric]) => el("th", { scope: "col", class: numeric ? "num" : null }, name)));
   const body = rows.map((cells) => el("tr", {}, ...cells.map((cell, index) =>
     el("td", { class: columns[index][1] ? "num" : null }, cell instanceof Node ? cell : String(cell ?? "–")))));

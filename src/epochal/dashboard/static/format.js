@@ -14,6 +14,12 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
+// Whether the user has selected text here, to copy it. It must not be replaced meanwhile.
+export function isSelected(box) {
+  const selection = getSelection();
+  return !selection.isCollapsed && box.contains(selection.anchorNode);
+}
+
 const unknown = (value) => value === null || value === undefined || Number.isNaN(value);
 
 // 12345 is "12.3k": short, for tiles and axes.
@@ -75,6 +81,14 @@ export function moment(ms) {
   return Math.abs(Date.now() - ms) < 43200000 ? clock(ms) : `${day(ms)} ${clock(ms)}`;
 }
 
+// The browser's time zone, such as "Asia/Kolkata (UTC+05:30)".
+export function zone() {
+  const minutes = -new Date().getTimezoneOffset(), size = Math.abs(minutes);
+  const offset = `UTC${minutes < 0 ? "-" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)}`;
+  const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return !minutes || !name ? (minutes ? offset : "UTC") : `${name} (${offset})`;
+}
+
 export function ago(ms) {
   if (!ms) return "–";
   const past = Date.now() - ms;
@@ -83,18 +97,23 @@ export function ago(ms) {
 
 export function capital(text) { return text.charAt(0).toUpperCase() + text.slice(1); }
 
+// Words that are not broken at a hyphen, as browsers do with options such as --execute.
+const byWord = (text) => text.split(/(\s+)/).map((part) => (/\S/.test(part) ? el("span", { class: "whole" }, part) : part));
+
 // Text with `commands` in backticks as code.
 export function prose(text) {
-  return text.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
+  return text.split("`").map((part, index) => (index % 2 ? el("code", {}, ...byWord(part)) : part));
 }
 
 const KINDS = { running: "good", active: "good", healthy: "good", failed: "bad", lost: "bad", unhealthy: "bad", unreadable: "warn", error: "bad", warning: "warn" };
 const SIGNS = { running: "▶", active: "▶", failed: "✕", lost: "✕", stopped: "■", healthy: "✓", unhealthy: "✕", unreadable: "!", error: "✕", warning: "!", info: "i", unknown: "…" };
 export const sign = (value) => SIGNS[value] ?? "◇";
+// A status in words.
+export const status = (value) => ({ missing: "no checkpoint", unknown: "not checked yet" })[value] ?? value;
 export const kind = (value) => KINDS[value] ?? "plain";
 
 export function chip(value, text = value, node = el("span", { class: "chip" })) {
-  node.textContent = `${sign(value)} ${text}`;
+  node.replaceChildren(`${sign(value)} `, ...prose(text));
   node.dataset.kind = kind(value);
   node.dataset.value = value;
   return node;
@@ -102,7 +121,7 @@ export function chip(value, text = value, node = el("span", { class: "chip" })) 
 
 // A command with a button that copies it.
 export function command(text) {
-  const code = el("code", {}, text);
+  const code = el("code", {}, ...byWord(text));
   const button = el("button", { type: "button", class: "copy", "aria-label": `Copy: ${text}` }, "Copy");
   button.addEventListener("click", async () => {
     try { await navigator.clipboard.writeText(text); } catch {

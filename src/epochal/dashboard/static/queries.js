@@ -1,7 +1,7 @@
 // The list of queries: search, groups, one row each. Rows are kept and updated in place, so that
 // focus and pointer stay where they are while figures change.
 
-import { $, ago, count, el, kind, millis, plural, sign, whole } from "./format.js";
+import { $, ago, count, el, kind, millis, plural, sign, status, whole } from "./format.js";
 
 const GROUPS = { attention: "Needs attention", running: "Running", idle: "Not active", unchecked: "Not checked yet" };
 const rows = new Map();
@@ -16,8 +16,7 @@ function what(query) {
 
 function word(query) {
   if (query.status === "unhealthy") return plural(query.findings, "finding");
-  if (query.status === "unknown") return "not checked yet";
-  return query.status === "healthy" && query.state === "stopped" ? "stopped" : query.status;
+  return query.status === "healthy" && query.state === "stopped" ? "stopped" : status(query.status);
 }
 
 function row(query) {

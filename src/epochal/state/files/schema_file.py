@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from epochal.errors import StateSchemaError, UnsupportedVersionError
 from epochal.state.rows.types import StructType, parse_schema, schema_json
+from epochal.wording import counted
 
 NEWEST_VERSION = 3
 DEFAULT_FAMILY = "default"
@@ -216,7 +217,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         taken = self._data[self._at : self._at + size]
         if len(taken) < size:
-            raise self._error(f"it ends {size - len(taken)} bytes early")
+            raise self._error(f"it ends {counted(size - len(taken), 'byte')} early")
         self._at += size
         return taken
 

@@ -25,7 +25,7 @@ Pipeline: TypeAlias = "Stream | StreamWriter | DataFrame | DataFrameWriter"
 
 FOREACH, FOREACH_BATCH = "foreach", "foreachBatch"
 
-NAMING_OPTIONS = ("path", "subscribe", "subscribepattern", "assign", "subscription")
+NAMING_OPTIONS = ("path", "subscribe", "subscribepattern", "assign", "subscriptionid")
 """Options of sources that say what is read."""
 
 

@@ -156,10 +156,11 @@ def open_store(
     if variables is None:
         if state_variable is not None or timers:
             name = batch.operator_name(operator_id) or "unknown"
+            stores = ", ".join(batch.store_names(operator_id)) or "none"
             raise StateReadError(
                 batch.checkpoint.url,
-                f"operator {operator_id} is {name}; only transformWithState has variables and "
-                f"timers.",
+                f"operator {operator_id} is {name}; only Spark's transformWithState has variables "
+                f"and timers. Its stores are: {stores}. Choose one with --store.",
                 INVALID,
             )
         return StoreReader(batch.store(operator_id, store_name))

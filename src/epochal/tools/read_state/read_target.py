@@ -441,11 +441,15 @@ class StateBatch:
                 "STDS_FAILED_TO_READ_STATE_SCHEMA",
             )
 
+    def store_names(self, operator_id: int) -> list[str]:
+        """The stores that an operator has on disk."""
+        listed = {each.operator: each.store_names for each in operators_of(list_all(self.files))}
+        return listed.get(operator_id, [])
+
     def _require_store(self, operator_id: int, store_name: str) -> None:
         """Refuse a store that does not exist, and list those that do."""
         self._require_operator(operator_id)
-        listed = {each.operator: each.store_names for each in operators_of(list_all(self.files))}
-        names = listed.get(operator_id, [])
+        names = self.store_names(operator_id)
         if store_name not in names:
             sides = ", or one side of the join with --side" if set(names) & set(JOIN_STORES) else ""
             self._no_schema(

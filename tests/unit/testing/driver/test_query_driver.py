@@ -259,15 +259,25 @@ def test_real_sources_are_replaced_and_named_by_what_they_read(tmp_path: Path) -
     values = kafka.map_in_arrow(only_values, "line string")
     files = epochal.read_stream(spark).format("text").schema("value string")
     lines = files.load(str(tmp_path / "lines")).map_in_arrow(only_values, "line string")
-    driver = testing.Driver(values.union(lines))
+    reader = epochal.read_stream(spark).format("pubsub").option("projectId", "p")
+    pubsub = reader.option("subscriptionId", "letters").load()
+    texts = pubsub.map_in_arrow(only_data, "line string")
+    driver = testing.Driver(values.union(lines).union(texts))
     driver.feed("orders", [{"value": b"from kafka"}])
     driver.feed("lines", [("from files",)])
-    assert testing.rows_equal(driver.run(), [("from files",), ("from kafka",)])
+    driver.feed("letters", [{"data": b"from pubsub"}])
+    expected = [("from files",), ("from kafka",), ("from pubsub",)]
+    assert testing.rows_equal(driver.run(), expected)
 
 
 def only_values(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     for batch in batches:
         yield pa.record_batch({"line": batch["value"].cast(pa.string())})
+
+
+def only_data(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch({"line": batch["data"].cast(pa.string())})
 
 
 def test_two_sources_are_fed_by_name_or_number() -> None:

@@ -129,6 +129,11 @@ def condition_of(call: Any) -> str:
     return raised.value.condition
 
 
+def test_asking_an_operator_without_variables_for_one_names_its_stores(sample: Sample) -> None:
+    with pytest.raises(StateReadError, match=r"Its stores are: default\. Choose one with --store"):
+        read_state(sample.path, state_variable="total")
+
+
 def test_asking_for_what_is_not_there_has_sparks_conditions(sample: Sample, tmp_path: Path) -> None:
     path = sample.path
     assert condition_of(lambda: read_state(path, batch_id=-1)).endswith("IS_NEGATIVE")

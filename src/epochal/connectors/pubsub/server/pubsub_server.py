@@ -53,13 +53,16 @@ class Wanted:
     checks: CallChecks = field(default_factory=CallChecks)
 
 
-def serve(wanted: Wanted, *, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; call `started` with the address once the server listens."""
+def serve(wanted: Wanted, *, started: Callable[[str], None]) -> signal.Signals:
+    """Serve until SIGINT or SIGTERM, and return which one ended it.
+
+    `started` is called with the address once the server listens.
+    """
     # A backlog can be a million live objects, none of them in a cycle. With the default thresholds,
     # the garbage collector would scan them again and again and take half of the server's time.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
-    asyncio.run(_serve(wanted, SystemClock(), started))
+    return asyncio.run(_serve(wanted, SystemClock(), started))
 
 
 def method_names() -> list[str]:
@@ -68,7 +71,7 @@ def method_names() -> list[str]:
     return sorted([*service.publisher(), *service.subscriber(), STREAMING_PULL])
 
 
-async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -> None:
+async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -> signal.Signals:
     # A client must never take a new message for one that it got before a restart.
     seed = secrets.randbelow(SEEDS) if wanted.seed is None else wanted.seed
     service = Service(Broker(seed=seed, max_bytes=wanted.max_bytes), clock, wanted.checks)
@@ -87,16 +90,17 @@ async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -
         ) from error
     await server.start()
     ticking = asyncio.create_task(service.run_clock())
-    stop = asyncio.Event()
+    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
     started(f"{wanted.host}:{port}")
-    await stop.wait()
+    ended_by = await signals.get()
     ticking.cancel()
     service.close()
     await server.stop(STOP_SECONDS)
     with suppress(asyncio.CancelledError):
         await ticking
+    return ended_by
 
 
 def handlers(service: Service) -> tuple[Any, ...]:
