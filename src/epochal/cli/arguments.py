@@ -67,19 +67,28 @@ Variable = Annotated[
     str | None, typer.Option(metavar="NAME", help="A state variable of transformWithState.")
 ]
 Timers = Annotated[bool, typer.Option("--timers", help="Use the timers of transformWithState.")]
-KeySchema = Annotated[
+_KEY_SCHEMA = (
+    "The columns of the key, if the checkpoint has no schema file (Spark before 3.1): "
+    '"user string, n bigint".'
+)
+_VALUE_SCHEMA = "The columns of the value, likewise."
+KeySchema = Annotated[str | None, typer.Option(metavar="DDL", help=_KEY_SCHEMA)]
+ValueSchema = Annotated[str | None, typer.Option(metavar="DDL", help=_VALUE_SCHEMA)]
+# For commands that have --side.
+SideKeySchema = Annotated[
     str | None,
     typer.Option(
+        "--key-schema",
         metavar="DDL",
-        help="The columns of the key, if the checkpoint has no schema file (Spark before 3.1): "
-        '"user string, n bigint". With --side, the columns of the join key.',
+        help=f"{_KEY_SCHEMA} With --side, the columns of the join key.",
     ),
 ]
-ValueSchema = Annotated[
+SideValueSchema = Annotated[
     str | None,
     typer.Option(
+        "--value-schema",
         metavar="DDL",
-        help="The columns of the value, likewise. With --side, the columns of that side.",
+        help=f"{_VALUE_SCHEMA} With --side, the columns of that side.",
     ),
 ]
 Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N rows.", min=0)]

@@ -99,8 +99,8 @@ def commit(
     """Commit the position of a query's last finished batch to a consumer group.
 
     The position comes from the checkpoint; the running job is not involved. The group must have no
-    live members. It never moves backwards unless --allow-backwards is given. The exit status is 1
-    if a partition was skipped because the group is ahead or the partition does not exist.
+    live members. Without --allow-backwards it never moves backwards. The exit status is 1 if a
+    partition was skipped because the group is ahead or the partition does not exist.
     """
     from epochal.checkpoint import Checkpoint
     from epochal.cli.kafka_run import CommitJob, commit_once, follow_commits

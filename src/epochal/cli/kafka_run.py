@@ -199,7 +199,7 @@ def _report(
         for tp, offset in sorted(request.offsets.items())
     ]
     title = f"group {request.group}, batch {request.batch_id} of query {request.query_id}"
-    print_table(("topic", "partition", "before", "processed", ""), rows, title=title)
+    print_table(("topic", "partition", "before", "processed", "outcome"), rows, title=title)
 
 
 def _request_json(request: CommitRequest) -> dict[str, object]:

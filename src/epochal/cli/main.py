@@ -53,8 +53,9 @@ HELP = """Open, verify, repair and edit checkpoints and state of Spark's streami
 a JVM. Run streaming queries in Python, upgrade them and watch them.
 
 Exit status: 0 for success or a healthy checkpoint, 1 for findings, 2 for wrong usage or unreadable
-input, 130 after Ctrl-C. `epochal --install-completion` lets your shell complete commands, options
-and paths.
+input, 130 after Ctrl-C.
+
+`epochal --install-completion` lets your shell complete commands, options and paths.
 """
 
 app = typer.Typer(

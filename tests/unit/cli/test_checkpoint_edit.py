@@ -319,6 +319,21 @@ def test_set_offsets_counts_the_batches_that_it_adds(
     assert why.startswith('source 0: {"logOffset":5} -> ')
 
 
+def test_set_offsets_warns_of_partitions_that_the_query_has_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = stateless(tmp_path / "ckpt")
+    for batch_id in range(6):
+        lines = files.read(f"offsets/{batch_id}").split(b"\n")
+        files.replace(f"offsets/{batch_id}", b"\n".join([*lines[:2], b'{"orders":{"0":7,"1":8}}']))
+    run("set-offsets", files.url, "--to-offset", "orders:0:5", "--json")
+    assert not any("has not read" in each for each in answer(capsys)["warnings"])
+    targets = ("--to-offset", "orders:2:0", "--to-offset", "order:0:0")
+    run("set-offsets", files.url, *targets, "--json")
+    told = "Source 0 has not read orders:2, order:0 so far."
+    assert any(each.startswith(told) for each in answer(capsys)["warnings"])
+
+
 def test_a_time_before_all_batches_is_answered_with_the_oldest_one(
     files: LocalFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:

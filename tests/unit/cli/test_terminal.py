@@ -92,6 +92,15 @@ def test_every_table_fits_the_terminal(columns: int, checkpoint: Path) -> None:
         assert len(shown.splitlines()) > 1, words
 
 
+def test_stores_of_a_join_are_a_table_also_on_a_narrow_terminal(tmp_path: Path) -> None:
+    place = unpack(Golden("4.3.0", "join_inner"), tmp_path)
+    _, shown = on_terminal(80, "checkpoint", "show", place.checkpoint)
+    lines = shown.splitlines()
+    at = lines.index("all rows: name symmetricHashJoin")
+    assert lines[at + 1].split()[:3] == ["operator", "provider", "partitions"]
+    assert all(cells_wide(line) <= 80 for line in lines)
+
+
 def test_errors_and_notes_are_folded_at_words(checkpoint: Path) -> None:
     folder = checkpoint.parent / "output"
     status, shown = on_terminal(80, "checkpoint", "show", folder, answer="not needed")
@@ -186,6 +195,9 @@ def test_no_help_text_is_cut_off_or_too_wide(
         assert not re.search(r"\w\.\.\.$", shown, re.MULTILINE), path
         assert [line for line in shown.splitlines() if len(line) > columns] == [], path
         assert "<float" not in shown, path
+        assert not re.search(r"--[-\w]*-$", shown, re.MULTILINE), path  # an option cut in two
+        named = re.findall(r"With\s+(--[-\w]+)[:,]", shown)
+        assert all(re.search(rf"^  (-\w, )?{name}\b", shown, re.MULTILINE) for name in named), path
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from epochal.cli.printing.table_layout import cells_wide, table_lines, text_lines
+from epochal.cli.printing.table_layout import (
+    cells_wide,
+    shared_columns,
+    table_lines,
+    text_lines,
+)
 
 EXIT_FINDINGS = 1
 EXIT_BROKEN_PIPE = 141
@@ -57,7 +62,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
     """Print a table that fits the terminal."""
     if title:
         print_line(painted(title, BOLD))
-    head, lines = table_lines(columns, rows, terminal_width())
+    width = terminal_width()
+    if taken := shared_columns(columns, rows, width):
+        said = ", ".join(f"{columns[at]} {rows[0][at] or '-'}" for at in taken)
+        print_text(f"all rows: {said}")
+        kept = [at for at in range(len(columns)) if at not in taken]
+        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    head, lines = table_lines(columns, rows, width)
     for line in (painted(head, BOLD), *lines) if head else lines:
         print_line(line)
 

@@ -1,7 +1,8 @@
 """Lays out tables and paragraphs for a terminal of some width. Pure: text in, lines out.
 
 A table that is too wide is folded: its widest columns become narrower, at the ends of words where
-possible. If that would leave too little of them, each row is written as a block of lines instead.
+possible. If that would leave too little of them, columns with the same value in all rows are said
+once, above the table. If it still does not fit, each row is written as a block of lines instead.
 Without a width nothing is folded, so that the output of a pipe can be searched.
 """
 
@@ -12,10 +13,10 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 GAP = "  "
-NARROWEST = 14
+NARROWEST = 12
 """A column is not folded below this width."""
-LONGEST_WORD = 26
-"""Words up to this length stay whole: a time has 24 characters."""
+LONGEST_WORD = 30
+"""Words up to this length stay whole: a time has 24 characters, `window=[` and a time up to 29."""
 MOST_LINES = 12
 """A cell that would take more lines than this makes the table a list of blocks."""
 MARKS = ",;/.:=>-_"
@@ -30,18 +31,52 @@ def table_lines(
 ) -> tuple[str, list[str]]:
     """The head of a table and its lines; the head is empty if the rows became blocks."""
     cells = [[printable(cell) for cell in row] for row in rows]
+    if (table := _table(columns, cells, width)) is not None:
+        return table
+    assert width is not None
+    return "", list(_blocks(columns, cells, width))
+
+
+def shared_columns(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> list[int]:
+    """The columns to say once, above a table that is otherwise too wide; empty if it fits anyway.
+
+    They have the same value in all rows. The widest are taken, and no more than necessary.
+    """
+    if width is None or len(rows) < 2:
+        return []
+    cells = [[printable(cell) for cell in row] for row in rows]
+    same = [at for at, column in enumerate(zip(*cells, strict=True)) if len({*column}) == 1]
+    same.sort(key=lambda at: max(cells_wide(columns[at]), cells_wide(cells[0][at])))
+    if len(same) == len(columns):
+        return []
+    taken: list[int] = []
+    while True:
+        kept = [at for at in range(len(columns)) if at not in taken]
+        left = [[row[at] for at in kept] for row in cells]
+        if _table([columns[at] for at in kept], left, width) is not None:
+            return sorted(taken)
+        if not same:
+            return []
+        taken.append(same.pop())
+
+
+def _table(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], width: int | None
+) -> tuple[str, list[str]] | None:
+    """The head and the lines of a table; None if it cannot fit."""
     natural = [max(map(cells_wide, column)) for column in zip(columns, *cells, strict=True)]
     room = None if width is None else width - len(GAP) * (len(columns) - 1)
     if room is None or sum(natural) <= room:
         return _line(columns, natural), [_line(row, natural) for row in cells]
-    assert width is not None
     words = [_longest_word(column) for column in zip(columns, *cells, strict=True)]
     widths = _narrowed(natural, words, room)
     if widths is None:
-        return "", list(_blocks(columns, cells, width))
+        return None
     folded = [[folded_text(cell, widths[at]) for at, cell in enumerate(row)] for row in cells]
     if any(len(cell) > MOST_LINES for row in folded for cell in row):
-        return "", list(_blocks(columns, cells, width))
+        return None
     lines = []
     for row in folded:
         height = max(map(len, row))

@@ -23,6 +23,8 @@ from epochal.cli.arguments import (
     Operator,
     Partition,
     Side,
+    SideKeySchema,
+    SideValueSchema,
     Store,
     Timers,
     ValueSchema,
@@ -62,8 +64,8 @@ def read(
             help="Show what batch N and later ones changed, instead of the rows.",
         ),
     ] = None,
-    key_schema: KeySchema = None,
-    value_schema: ValueSchema = None,
+    key_schema: SideKeySchema = None,
+    value_schema: SideValueSchema = None,
     limit: Limit = None,
     as_json: JsonLines = False,
 ) -> None:
@@ -205,8 +207,8 @@ def export(
     side: Side = None,
     variable: Variable = None,
     timers: Timers = False,
-    key_schema: KeySchema = None,
-    value_schema: ValueSchema = None,
+    key_schema: SideKeySchema = None,
+    value_schema: SideValueSchema = None,
 ) -> None:
     """Write the rows of a store to a file; its name chooses Parquet, CSV or JSON lines."""
     from epochal.tools.read_state.export import export_state

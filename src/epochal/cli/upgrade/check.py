@@ -80,7 +80,7 @@ def check(
     if as_json:
         print_json(to_json(report))
     else:
-        _print(report)
+        print_check(report)
     raise typer.Exit(int(report.outcome))
 
 
@@ -167,7 +167,8 @@ _VERDICTS = {
 }
 
 
-def _print(report: Report) -> None:
+def print_check(report: Report) -> None:
+    """Print a report for people."""
     for each in report.differences:
         print_line(f"{_VERDICTS[type(each.verdict).__name__]}: {each.subject}")
         print_text(f"  checkpoint: {each.was}", " " * 14)
@@ -178,7 +179,8 @@ def _print(report: Report) -> None:
         if each.is_silent:
             print_text(f"  {report.engine} would start the query without a word about this.")
         elif each.refusal:
-            print_text(f"  {report.engine} would refuse to start: {each.refusal}")
+            error = f"with an error that contains: {each.refusal}"
+            print_text(f"  {report.engine} would refuse to start, {error}")
     outcomes = (
         "The query can continue.",
         "The query needs an action first.",

@@ -9,6 +9,7 @@ import pytest
 from epochal.cli.printing.table_layout import (
     cells_wide,
     folded_text,
+    shared_columns,
     table_lines,
     text_lines,
 )
@@ -44,6 +45,26 @@ def test_a_table_that_cannot_fit_becomes_blocks() -> None:
     head, lines = table_lines(("from", "to", "what"), rows, 30)
     assert head == ""
     assert lines[:4] == [f"from  {TIME}", f"to    {TIME}", "what  one", ""]
+
+
+def test_a_value_that_all_rows_share_is_said_above_a_table_that_would_not_fit() -> None:
+    columns = ("query", "group", "partition", "lag")
+    rows = [("q" * 36, "orders", "0", "5"), ("q" * 36, "orders", "1", "7")]
+    assert shared_columns(columns, rows, 70) == []
+    assert shared_columns(columns, rows, 40) == [0]
+    assert shared_columns(columns, rows, 18) == [0, 1]
+    assert shared_columns(columns, rows, 12) == []  # no column is narrow enough
+    assert shared_columns(columns, rows, None) == []
+    assert shared_columns(columns, rows[:1], 40) == []
+
+
+def test_the_bounds_of_a_window_are_not_cut() -> None:
+    window = f"window=[{TIME[:19]}Z, {TIME[:19]}Z), k=k4"
+    rows = [("10", "update", window, "count=6, sum=272", "0")]
+    columns = ("batch_id", "change_type", "key", "value", "partition_id")
+    _, lines = table_lines(columns, rows, 80)
+    assert f"window=[{TIME[:19]}Z," in lines[0]
+    assert len(lines) == 2
 
 
 def test_a_control_character_breaks_no_row() -> None:

@@ -127,6 +127,19 @@ def goes_back(current: str | None, moved: str) -> bool:
     return False
 
 
+def new_partitions(current: str | None, moved: str) -> list[str]:
+    """The partitions of topics that only the new offset of a Kafka source has: `orders:3`."""
+    if current is None or not _is_kafka(_parse(current)) or not _is_kafka(_parse(moved)):
+        return []
+    before, after = parse_kafka_offsets(current, ""), parse_kafka_offsets(moved, "")
+    return [
+        f"{topic}:{partition}"
+        for topic, offsets in after.items()
+        for partition in offsets
+        if partition not in before.get(topic, {})
+    ]
+
+
 def is_file_offset(offset: str | None) -> bool:
     """Whether an offset belongs to a file source."""
     if offset is None:

@@ -29,6 +29,7 @@ from epochal.tools.edit.offsets.offset_targets import (
     goes_back,
     is_file_offset,
     move,
+    new_partitions,
     no_broker,
 )
 from epochal.tools.edit.rewind import obstacle_to
@@ -115,6 +116,11 @@ def _warnings(
 ) -> Iterator[str]:
     if current == moved:
         yield f"Source {source} has this offset already: the new batch changes nothing."
+    if added := new_partitions(current, moved):
+        yield (
+            f"Source {source} has not read {', '.join(added)} so far. The query fails if a "
+            f"topic has no such partition: check names and numbers."
+        )
     if back:
         counted = ", and the state will count them again" if surveyed.stores else ""
         yield f"Source {source} goes back: rows will be read again{counted}."
