@@ -68,6 +68,9 @@ def run_in_terminal(command: list[str], folder: str) -> tuple[int, str]:
     if process == 0:
         os.chdir(folder)
         os.environ.update(TERM="xterm-256color", COLUMNS=str(COLUMNS), LINES=str(ROWS))
+        # As in an activated environment, so that the commands at the end begin with `epochal`.
+        here = str(Path(sys.executable).parent)
+        os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", "")))
         os.execvp(command[0], command)
     ioctl(terminal, TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     parts = []
