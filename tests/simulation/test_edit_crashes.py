@@ -67,7 +67,7 @@ class World:
             run_id=f"run-{self.runs}",
             settle_seconds=0,
             clock=self.clock,
-            open_root=lambda url: self.files(url.removeprefix("memory:/"), before),
+            places=[self.files(name, before) for name in ("checkpoint", "output", "empty")],
         )
 
     def content(self) -> dict[str, bytes]:

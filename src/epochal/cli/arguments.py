@@ -50,6 +50,9 @@ Sink = Annotated[
     str | None,
     typer.Option(metavar="OUTPUT", help="The output directory of the query's file sink."),
 ]
+NoFileSink = Annotated[
+    bool, typer.Option("--no-file-sink", help="The query does not write to a file sink.")
+]
 
 Operator = Annotated[int, typer.Option(metavar="N", help="The id of the stateful operator.")]
 Store = Annotated[

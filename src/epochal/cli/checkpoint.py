@@ -10,6 +10,7 @@ import typer
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.arguments import Directory, Json
 from epochal.cli.groups import LazyGroup, group_app
+from epochal.cli.places import open_place
 from epochal.cli.printing.checkpoint_text import (
     newest,
     print_entries,
@@ -25,7 +26,6 @@ from epochal.cli.printing.output import (
 )
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
-from epochal.files import open_files
 
 if TYPE_CHECKING:
     from epochal.tools.inspect.checkpoint_diff import Difference
@@ -91,7 +91,7 @@ def show(
     """
     from epochal.tools.inspect.show import inspect
 
-    view = inspect(open_files(location))
+    view = inspect(open_place(location))
     if as_json:
         document = view.as_json()
         if limit is not None:
@@ -123,7 +123,7 @@ def log(
     """
     from epochal.tools.inspect.log_entries import read_lines
 
-    kind, lines, broken = read_lines(open_files(location))
+    kind, lines, broken = read_lines(open_place(location))
     if as_json:
         for batch_id, entry in lines:
             print_json({"batch_id": batch_id, "entry": entry})
@@ -225,9 +225,9 @@ def verify(
     depth = Depth.DEEP if deep else Depth.QUICK if quick else Depth.NORMAL
     with progress("verifying", forks=True) as advance:
         report = verify_checkpoint(
-            open_files(_output_of(location)),
+            open_place(_output_of(location)),
             depth=depth,
-            sink=None if sink is None else open_files(_output_of(sink)),
+            sink=None if sink is None else open_place(_output_of(sink)),
             progress=advance,
             workers=os.cpu_count() or 1,
         )
@@ -252,8 +252,8 @@ def _differences(
     from epochal.tools.inspect.checkpoint_diff import diff_batches, diff_checkpoints
     from epochal.tools.inspect.show import inspect
 
-    before = inspect(open_files(first))
-    after = before if second is None else inspect(open_files(second))
+    before = inspect(open_place(first))
+    after = before if second is None else inspect(open_place(second))
     noun = "epoch" if before.continuous and after.continuous else "batch"
     match batches:
         case []:

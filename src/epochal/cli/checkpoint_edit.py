@@ -14,6 +14,7 @@ import typer
 from epochal.cli.arguments import (
     ClientConfig,
     Directory,
+    NoFileSink,
     OptionalBootstrapServers,
     Sink,
     parse_pairs,
@@ -27,6 +28,7 @@ from epochal.cli.editing import (
     takes_flags,
 )
 from epochal.cli.interruption import says_when_interrupted
+from epochal.cli.places import open_place, open_sink
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_json,
@@ -36,7 +38,7 @@ from epochal.cli.printing.output import (
 )
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import EditError, OptionError
-from epochal.files import Files, open_files
+from epochal.files import Files
 from epochal.tools.edit.apply_edit import Conditions, require_quiet, undo
 from epochal.tools.edit.apply_edit import prune as prune_edits
 from epochal.tools.edit.edit_journal import Journal
@@ -65,6 +67,7 @@ def rewind(
         ),
     ] = None,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     keep_sink_files: Annotated[
         bool,
         typer.Option(
@@ -86,22 +89,16 @@ def rewind(
 
     if (to_batch is None) == (to_datetime is None):
         raise OptionError("Give exactly one of --to-batch and --to-datetime.")
-    files = open_files(directory)
+    files, named = open_place(directory), open_sink(sink, no_file_sink)
 
     def plan() -> Plan:
         surveyed = survey(files)
         batch = batch_at(surveyed, parse_moment(to_datetime)) if to_datetime else to_batch
         assert batch is not None
-        return plan_rewind(
-            surveyed, batch, sink=find_sink(surveyed, sink), keep_sink_files=keep_sink_files
-        )
+        output = find_sink(surveyed, named)
+        return plan_rewind(surveyed, batch, sink=output, keep_sink_files=keep_sink_files)
 
-    run_edit(
-        files,
-        "rewind",
-        plan,
-        flags,
-    )
+    run_edit(files, "rewind", plan, flags, places=[named.place])
 
 
 @app.command("set-offsets")
@@ -138,6 +135,7 @@ def set_offsets(
     bootstrap_servers: OptionalBootstrapServers = None,
     client_config: ClientConfig = None,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -155,20 +153,15 @@ def set_offsets(
     target = _target(to_offset, shift_by, to_earliest, to_latest, to_datetime)
     settings = parse_pairs(client_config or [], "--client-config")
     ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
-    files = open_files(directory)
+    files, named = open_place(directory), open_sink(sink, no_file_sink)
 
     def plan() -> Plan:
         surveyed = survey(files)
         require_published(surveyed)
-        found = find_sink(surveyed, sink)
-        return plan_set_offsets(surveyed, source, target, sink=found, ask_broker=ask)
+        output = find_sink(surveyed, named)
+        return plan_set_offsets(surveyed, source, target, sink=output, ask_broker=ask)
 
-    run_edit(
-        files,
-        "set-offsets",
-        plan,
-        flags,
-    )
+    run_edit(files, "set-offsets", plan, flags, places=[named.place])
 
 
 def _target(
@@ -230,7 +223,7 @@ def migrate_offsets(
     if not all(index.isdigit() for index in given):
         raise OptionError("--name takes the source's index in the query, as in 0=NAME or 1=NAME.")
     names = {int(index): value for index, value in given.items()}
-    files = open_files(directory)
+    files = open_place(directory)
     run_edit(
         files,
         "migrate-offsets",
@@ -259,6 +252,7 @@ def repair(
         typer.Option("--rewind", help="Drop committed batches if nothing else helps."),
     ] = False,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -273,7 +267,8 @@ def repair(
     options = RepairOptions(
         query_id=query_id or str(uuid.uuid4()), codes=frozenset(code or ()), may_go_back=rewind
     )
-    run_repair(open_files(directory), "repair", options, sink, flags, lambda _: True)
+    named = open_sink(sink, no_file_sink)
+    run_repair(open_place(directory), "repair", options, named, flags, lambda _: True)
 
 
 @app.command()
@@ -290,7 +285,7 @@ def publish(
     from epochal.tools.edit.publish import plan_publish
     from epochal.tools.edit.survey import survey
 
-    files = open_files(directory)
+    files = open_place(directory)
     run_edit(
         files,
         "publish",
@@ -333,20 +328,24 @@ def copy(
     from epochal.tools.edit.survey import survey
 
     moved = parse_pairs(map_ or [], "--map", "OLD=NEW")
-    files, target = open_files(directory), open_files(destination)
+    files, target = open_place(directory), open_place(destination)
     if flags.execute:
         _require_settled(files, flags.conditions())
-    output = None if sink is None else survey_sink(open_files(sink))
+    output = None if sink is None else open_place(sink)
+    places = [files, output]
+    surveyed_sink = None if output is None else survey_sink(output)
     applied = run_edit(
         target,
         "copy",
-        lambda: plan_copy(survey(files), target, moved, sink=output),
+        lambda: plan_copy(survey(files), target, moved, sink=surveyed_sink),
         replace(flags, settle_seconds=0),
+        places=places,
     )
     if applied is not None and applied.entry is not None:
         read_back = "Interrupted: the copy is done, but not every file was read back."
         with says_when_interrupted(lambda: read_back), progress("reading back") as advance:
-            Journal(target).verify(applied.entry.id, advance)
+            journal = Journal(target, places=[place for place in places if place is not None])
+            journal.verify(applied.entry.id, advance)
         if not flags.as_json:
             print_line("Every file was read back and has the expected content.")
 
@@ -367,17 +366,30 @@ def undo_command(
             "--prune", help="Forget finished edits, so that they cannot be undone any more."
         ),
     ] = False,
+    sink: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OUTPUT", help="The output directory of the file sink that the edit changed."
+        ),
+    ] = None,
+    other: Annotated[
+        str | None,
+        typer.Option(metavar="CHECKPOINT", help="The other checkpoint of a switch."),
+    ] = None,
     *,
     flags: Flags,
 ) -> None:
     """Undo an edit, byte for byte. Edits are undone in reverse order, newest first.
 
     An edit cannot be undone once the query has continued, or if anything else has changed the same
-    files. Without --execute the command reports this too, with exit status 1.
+    files. Without --execute the command reports this too, with exit status 1. An edit that changed
+    an output directory or another checkpoint needs --sink or --other: what the journal in a
+    checkpoint names is never opened by itself.
     """
-    files = open_files(directory)
+    files = open_place(directory)
     require_directory(files)
-    journal = Journal(files)
+    places = [open_place(named) for named in (sink, other) if named is not None]
+    journal = Journal(files, places=places)
     if not journal.entries():
         require_checkpoint(files)
     if list_:
@@ -401,7 +413,7 @@ def undo_command(
         _show_undo(journal, entry, as_json=flags.as_json)
     else:
         with interruptible(files, "undo"), progress("undo") as advance:
-            done = undo(files, entry, flags.conditions(), advance)
+            done = undo(files, entry, flags.conditions(places), advance)
         if flags.as_json:
             print_json({"command": "undo", "executed": True, "journal": done.id})
         else:

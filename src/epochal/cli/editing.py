@@ -10,7 +10,7 @@ import inspect
 import shlex
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ from epochal.errors import OptionError
 from epochal.files import Files
 from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.edit_plan import Plan
+from epochal.tools.edit.edit_plan import SINK, Plan
 from epochal.tools.inspect.edit_status import JournalEntry, JournalState
 from epochal.tools.inspect.listing import is_continuous, require_checkpoint
 from epochal.tools.reporting import reporting
@@ -60,12 +60,13 @@ class Flags:
     verbose: bool = False
     yes: bool = False
 
-    def conditions(self) -> Conditions:
+    def conditions(self, places: Sequence[Files | None] = ()) -> Conditions:
         """The conditions under which this run applies edits."""
         return Conditions(
             run_id=f"tool-{uuid.uuid4()}",
             settle_seconds=self.settle_seconds,
             even_if_busy=self.even_if_busy,
+            places=[place for place in places if place is not None],
         )
 
 
@@ -102,8 +103,12 @@ def run_edit(
     plan_batches: Callable[[], Plan],
     flags: Flags,
     more: Callable[[], dict[str, object]] = dict,
+    *,
+    places: Sequence[Files | None] = (),
 ) -> Applied | None:
     """Show a command's plan, or apply it with `--execute`; return None after a dry run.
+
+    `places` are those outside the checkpoint that the command line names.
 
     `more` returns further fields for the JSON that the command learned while planning.
     """
@@ -136,7 +141,7 @@ def run_edit(
         return planned[-1]
 
     with interruptible(files, command), progress(command) as advance:
-        applied = apply(files, command, plan_once, flags.conditions(), advance)
+        applied = apply(files, command, plan_once, flags.conditions(places), advance)
     _show_outcome(files, command, applied, planned, more, as_json=flags.as_json)
     return applied
 
@@ -160,10 +165,10 @@ def interruptible(files: Files, command: str) -> Iterator[None]:
     known = {(each.id, each.state) for each in Journal(files).entries()}
 
     def what_is_left() -> str:
-        undo = f"`epochal checkpoint undo {shlex.quote(files.url)} --execute`"
         new = [each for each in Journal(files).entries() if (each.id, each.state) not in known]
         if not new:
             return NOTHING_CHANGED
+        undo = f"`{undo_command(files, new[-1])}`"
         match new[-1].state:
             case JournalState.UNFINISHED:
                 return (
@@ -177,6 +182,16 @@ def interruptible(files: Files, command: str) -> Iterator[None]:
 
     with says_when_interrupted(what_is_left):
         yield
+
+
+def undo_command(files: Files, entry: JournalEntry) -> str:
+    """The command that undoes an edit, with the other places that the edit has changed."""
+    words = ["epochal", "checkpoint", "undo", files.url]
+    if SINK in entry.arguments:
+        words += ["--sink", entry.arguments[SINK]]
+    if entry.command == "switch":
+        words += ["--other", entry.arguments.get("from", "")]
+    return shlex.join([*words, "--execute"])
 
 
 def _show_unfinished(unfinished: JournalEntry, command: str, *, as_json: bool) -> None:
@@ -205,6 +220,8 @@ def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) 
         print_json(_as_json(plan, None) | more())
         return
     print_text(f"{plan.summary}: {plan.counts_to_do}")
+    for name in sorted({change.root for change in plan.changes if change.root}):
+        print_line(f"also changes files in {plan.roots[name].url}")
     if plan.changes and flags.verbose:
         print_table(FILE_COLUMNS, file_rows(plan.changes))
     elif plan.changes:
@@ -251,7 +268,7 @@ def _show_outcome(
         print_text(f"{planned[-1].summary}: {planned[-1].counts}")
         _show_warnings(planned[-1])
         print_line(f"{painted('Done.', GREEN)} To undo {entry.id}, run")
-        print_line(f"  epochal checkpoint undo {shlex.quote(files.url)} --execute")
+        print_line(f"  {undo_command(files, entry)}")
 
 
 def _as_json(plan: Plan, entry_id: str | None, finished_earlier: bool = False) -> dict[str, object]:
@@ -263,7 +280,7 @@ def _as_json(plan: Plan, entry_id: str | None, finished_earlier: bool = False) -
         "journal": entry_id,
         "warnings": list(plan.warnings),
         "details": list(plan.details),
-        "roots": dict(plan.roots),
+        "roots": {name: place.url for name, place in plan.roots.items()},
         "changes": [
             {
                 "action": change.action,

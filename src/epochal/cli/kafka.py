@@ -235,7 +235,8 @@ def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str
     if as_json:
         print_json({"timestamp_ms": now_ms, "partitions": [lag.as_json() for lag in lags]})
     elif text_of is not None:
-        print_line(lag_text(lags, text_of).rstrip("\n"))
+        for line in lag_text(lags, text_of).splitlines():
+            print_line(line)
     elif not lags:
         print_line("There are no offsets yet, neither of the query nor of the group.")
     else:

@@ -18,8 +18,10 @@ import typer
 
 from epochal.cli.groups import LazyGroup
 from epochal.cli.interruption import EXIT_INTERRUPTED, NOTHING_CHANGED, Interrupted
+from epochal.cli.places import command_bounds
 from epochal.cli.printing.output import EXIT_BROKEN_PIPE, print_error
 from epochal.errors import EpochalError, StorageError
+from epochal.files import Bounds
 from epochal.version import __version__
 
 EXIT_UNREADABLE = 2
@@ -87,8 +89,20 @@ def root(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show tracebacks instead of one-line errors.")
     ] = False,
+    most_entry_bytes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="The largest log entry to read. [default: 64 MiB]"),
+    ] = None,
+    most_state_bytes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="The largest state file to read. [default: 8 GiB]"),
+    ] = None,
 ) -> None:
     """The options of all commands."""
+    usual = Bounds()
+    command_bounds.set(
+        Bounds(most_entry_bytes or usual.entry_bytes, most_state_bytes or usual.state_bytes)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

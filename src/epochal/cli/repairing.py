@@ -15,10 +15,11 @@ from epochal.cli.editing import Flags, run_edit
 from epochal.cli.interruption import NOTHING_CHANGED, says_when_interrupted
 from epochal.cli.printing.output import EXIT_FINDINGS, YELLOW, print_text
 from epochal.cli.printing.progress_bar import progress
-from epochal.files import Files, open_files
+from epochal.files import Files
 
 if TYPE_CHECKING:
     from epochal.tools.edit.edit_plan import Plan
+    from epochal.tools.edit.find_sink import NamedSink
     from epochal.tools.edit.repair import Left
     from epochal.tools.edit.repair_draft import RepairOptions
     from epochal.tools.verify.findings import Finding
@@ -28,7 +29,7 @@ def run_repair(
     files: Files,
     command: str,
     options: RepairOptions,
-    sink: str | None,
+    named: NamedSink,
     flags: Flags,
     is_asked_for: Callable[[Finding], bool],
     other: str = "",
@@ -45,16 +46,15 @@ def run_repair(
 
     planned: list[Left] = []
     depth = depth_to_find(options.codes)
-    output: list[Files] = [] if sink is None else [open_files(sink)]
+    sink = named.place
 
     def plan() -> Plan:
         surveyed = survey(files)
         refuse_unpublished(surveyed)
-        found = find_sink(surveyed, sink, required=False)
-        output[:] = [] if found is None else [found.files]
-        findings = verify(files, sink=output[0] if output else None, depth=depth).findings
+        output = find_sink(surveyed, named)
+        findings = verify(files, sink=sink, depth=depth).findings
         asked = [each for each in findings if is_asked_for(each)]
-        repair = plan_repair(surveyed, asked, options, sink=found, command=command)
+        repair = plan_repair(surveyed, asked, options, sink=output, command=command)
         rest = [each for each in findings if not is_asked_for(each)]
         planned[:] = [
             *repair.left,
@@ -67,7 +67,7 @@ def run_repair(
         if not flags.execute:
             return planned
         reasons = {(each.finding.code, each.finding.path): each.reason for each in planned}
-        report = verify(files, sink=output[0] if output else None, depth=depth)
+        report = verify(files, sink=sink, depth=depth)
         return [
             Left(each, reasons.get((each.code, each.path), each.remedy))
             for each in report.findings
@@ -80,13 +80,13 @@ def run_repair(
         found[:] = left()
         return {"left": [{**each.finding.as_json(), "reason": each.reason} for each in found]}
 
-    run_edit(files, command, plan, flags, more=more)
+    run_edit(files, command, plan, flags, more=more, places=[sink])
     if not flags.as_json:
         with _told(flags), progress("verifying"):
             found[:] = left()
         for each in found:
             code = f"left: {each.finding.code}"
-            reason = with_places(each.reason, files.url, output[0].url if output else None)
+            reason = with_places(each.reason, files.url, sink.url if sink else None)
             print_text(f" {each.finding.path}: {reason}", head=code, style=YELLOW)
     if found:
         raise typer.Exit(EXIT_FINDINGS)

@@ -31,7 +31,7 @@ from epochal.dashboard.query_names import (
 )
 from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
-from epochal.files import Files, open_files
+from epochal.files import Bounds, Files, open_files
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, run_files
 from epochal.metrics.run_records import Record, RunEnded, RunStarted
@@ -105,7 +105,7 @@ class Board:
         """How many pages show a query, by its key."""
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._places = [open_files(url) for url in checkpoints]
+        self._places = [open_files(url, bounds=Bounds()) for url in checkpoints]
         self._search_due = 0.0
         self.find_checkpoints()
 
@@ -160,7 +160,7 @@ class Board:
         """Open the checkpoint of a known query; None for any other key."""
         with self._lock:
             query = self._queries.get(key)
-        return open_files(query.url) if query else None
+        return open_files(query.url, bounds=Bounds()) if query else None
 
     def metrics(self) -> str:
         """Return the metrics of all runs, as their own endpoints would."""

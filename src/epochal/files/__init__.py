@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from epochal.errors import OptionError
 from epochal.files.contract import (
+    UNBOUNDED,
     AtomicFile,
+    Bounds,
     FileInfo,
     Files,
     checked_path,
@@ -17,7 +19,9 @@ from epochal.files.contract import (
 )
 
 __all__ = [
+    "UNBOUNDED",
     "AtomicFile",
+    "Bounds",
     "FileInfo",
     "Files",
     "checked_path",
@@ -31,24 +35,34 @@ OBJECT_STORE_SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "azure"
 HDFS_SCHEMES = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 
 
-def open_files(location: str, *, existing: bool = False) -> Files:
+def open_files(
+    location: str,
+    *,
+    existing: bool = False,
+    links: bool = False,
+    bounds: Bounds = UNBOUNDED,
+) -> Files:
     """Open a local path or a `file:`, S3, GCS, Azure or HDFS URL.
 
-    With `existing`, a local directory that is deleted later is not created again by a write.
+    With `existing`, a local directory that is deleted later is not created again by a write. With
+    `links`, symbolic links below a local directory are followed: for data, not for checkpoints.
+
+    Note: `location` must come from a command line or from code, never from what a checkpoint says.
+    Otherwise a prepared checkpoint decides which files are opened and which hosts are contacted.
     """
     scheme = scheme_of(location)
     if scheme in ("", "file"):
         from epochal.files.local import LocalFiles
 
         path = local_path(location)
-        return LocalFiles(path, existing=path if existing else None)
+        return LocalFiles(path, existing=path if existing else None, links=links, bounds=bounds)
     if scheme in OBJECT_STORE_SCHEMES:
         from epochal.files.objects import open_object_store
 
-        return open_object_store(location)
+        return open_object_store(location, bounds)
     if scheme in HDFS_SCHEMES:
         from epochal.files.webhdfs import open_webhdfs
 
-        return open_webhdfs(location)
+        return open_webhdfs(location, bounds)
     known = ", ".join(sorted({"file", *OBJECT_STORE_SCHEMES, *HDFS_SCHEMES}))
     raise OptionError(f"{location}: the scheme {scheme!r} is not supported. Use one of {known}.")

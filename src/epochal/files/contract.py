@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
 
-from epochal.errors import OptionError
+from epochal.errors import OptionError, StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,39 @@ class FileInfo:
     def hidden(self) -> bool:
         """Whether Spark's logs ignore this name: temporary files and crc files."""
         return self.name.startswith(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many bytes one read may bring into memory.
+
+    The tools open checkpoints that anybody may have prepared, with bounds. A query opens its own
+    checkpoint without: a log of very many files is large, and right.
+    """
+
+    entry_bytes: int | None = 64 << 20
+    """Of log entries, schemas, metadata and journals."""
+
+    state_bytes: int | None = 8 << 30
+    """Of files that are large by nature: state, backups, data."""
+
+    def most(self, *, large: bool) -> int | None:
+        """The largest size of a file that may be read; None if there is no bound."""
+        return self.state_bytes if large else self.entry_bytes
+
+    def check(self, url: str, size: int, *, large: bool) -> None:
+        """Raise StorageError if a file is too large to be read."""
+        most = self.most(large=large)
+        if most is not None and size > most:
+            option = "--most-state-bytes" if large else "--most-entry-bytes"
+            raise StorageError(
+                url,
+                f"is larger than {most} bytes, which is the most that is read of such a file. If "
+                f"the file is right, raise the bound: `epochal {option} BYTES COMMAND`.",
+            )
+
+
+UNBOUNDED = Bounds(None, None)
 
 
 class AtomicFile(Protocol):
@@ -95,8 +128,11 @@ class Files(Protocol):
         """Write a whole file, replacing an existing one."""
         ...
 
-    def read(self, path: str) -> bytes:
-        """The whole content of a file."""
+    def read(self, path: str, *, large: bool = False) -> bytes:
+        """The whole content of a file; StorageError if it exceeds the bounds of this storage.
+
+        `large` is for files that are large by nature: state, backups and data.
+        """
         ...
 
     def info(self, path: str) -> FileInfo | None:

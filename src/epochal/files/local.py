@@ -7,6 +7,10 @@ that loses nothing.
 
 With `existing`, that directory is never created. A query opens its checkpoint like this: if it is
 deleted or moved while the query runs, the next write fails instead of creating a part of it.
+
+The root may be a symbolic link, but below it links are not followed: a link in a checkpoint that
+somebody else wrote could lead anywhere. Links, pipes, sockets and devices are listed as files, can
+be deleted, and cannot be read. Data that the user's own code names is opened with `links`.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from stat import S_ISDIR
+from copy import copy
+from stat import S_ISDIR, S_ISREG
 from typing import Self
 
 from epochal.errors import StorageError
-from epochal.files.contract import FileInfo, checked_path
+from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, checked_path
 
 
 class LocalFiles:
@@ -34,9 +39,13 @@ class LocalFiles:
         *,
         durable: bool = True,
         existing: str | os.PathLike[str] | None = None,
+        links: bool = False,
+        bounds: Bounds = UNBOUNDED,
     ) -> None:
         self._root = os.path.abspath(os.fspath(root))
-        self._durable = durable
+        self._above = ""
+        """The part of the root that `at` added, in which links are not followed either."""
+        self._durable, self._links, self._bounds = durable, links, bounds
         self._existing = None if existing is None else os.path.abspath(os.fspath(existing))
 
     def __repr__(self) -> str:
@@ -47,7 +56,10 @@ class LocalFiles:
         return self._root
 
     def at(self, path: str) -> LocalFiles:
-        return LocalFiles(self._path(path), durable=self._durable, existing=self._existing)
+        below = copy(self)
+        below._root = self._full(path)
+        below._above = f"{self._above}/{path}".strip("/")
+        return below
 
     def create_atomic(self, path: str, *, overwrite: bool = False) -> LocalAtomicFile:
         full = self._path(path)
@@ -61,10 +73,11 @@ class LocalFiles:
         with self.create_atomic(path, overwrite=True) as out:
             out.write(data)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, large: bool = False) -> bytes:
         full = self._path(path)
         try:
-            with open(full, "rb", buffering=0) as source:
+            with open(full, "rb", buffering=0, opener=self._open) as source:
+                self._bounds.check(full, os.fstat(source.fileno()).st_size, large=large)
                 return source.readall()
         except NotADirectoryError:  # a parent of the path is a file
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full) from None
@@ -72,18 +85,19 @@ class LocalFiles:
     def info(self, path: str) -> FileInfo | None:
         full = self._path(path)
         try:
-            found = os.stat(full)
+            status = os.stat(full, follow_symlinks=self._links or not (path or self._above))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return _info(os.path.basename(full), found)
+        return _info(os.path.basename(full), status)
 
     def list(self, path: str = "") -> list[FileInfo]:
         names: list[FileInfo] = []
         try:
-            with os.scandir(self._path(path)) as entries:
+            with os.scandir(self._directory(path)) as entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):  # deleted since the directory was read
-                        names.append(_info(entry.name, entry.stat()))
+                        status = entry.stat(follow_symlinks=self._links)
+                        names.append(_info(entry.name, status))
         except FileNotFoundError:
             return []
         return sorted(names, key=lambda info: info.name)
@@ -98,7 +112,7 @@ class LocalFiles:
                 yield below, info
 
     def make_dirs(self, path: str = "") -> None:
-        self._make_parents(self._path(path))
+        self._make_parents(self._directory(path))
 
     def delete(self, path: str) -> None:
         full = self._path(path)
@@ -125,9 +139,40 @@ class LocalFiles:
     def _make_parents(self, folder: str) -> None:
         _make_dirs(folder, durable=self._durable, existing=self._existing)
 
+    def _directory(self, path: str) -> str:
+        """The full path of a directory, which must not be a link."""
+        full = self._path(path)
+        if path or self._above:
+            self._refuse_link(full)
+        return full
+
     def _path(self, path: str) -> str:
+        """The full path of a file or directory; no directory above it may be a link."""
+        full = folder = self._full(path)
+        if not self._links:
+            for _ in range(f"{self._above}/{path}".strip("/").count("/")):
+                folder = os.path.dirname(folder)
+                self._refuse_link(folder)
+        return full
+
+    def _full(self, path: str) -> str:
         below = checked_path(self._root, path)
         return os.path.join(self._root, below) if below else self._root
+
+    def _refuse_link(self, folder: str) -> None:
+        if not self._links and os.path.islink(folder):
+            raise special_file_error(folder)
+
+    def _open(self, path: str, flags: int) -> int:
+        """Open a regular file. Opening a pipe without O_NONBLOCK would wait for a writer."""
+        _require_regular(path, os.stat(path, follow_symlinks=self._links).st_mode)
+        descriptor = os.open(path, flags | os.O_NONBLOCK | (0 if self._links else os.O_NOFOLLOW))
+        try:  # the file may have been replaced since its status was read
+            _require_regular(path, os.fstat(descriptor).st_mode)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
 
 class LocalAtomicFile:
@@ -215,6 +260,28 @@ class LocalAtomicFile:
             self.close()
         else:
             self.cancel()
+
+
+_NOT_FOLLOWED = (
+    "Links below a checkpoint or an output directory are not followed, because they may lead out "
+    "of it. Replace the link by what it points to."
+)
+
+
+def special_file_error(path: str) -> StorageError:
+    """The error for a path that is neither a regular file nor a directory."""
+    if os.path.islink(path):
+        return StorageError(path, f"is a symbolic link. {_NOT_FOLLOWED}")
+    return StorageError(
+        path, "is a pipe, a socket or a device, and not a file. No query writes such a thing."
+    )
+
+
+def _require_regular(path: str, mode: int) -> None:
+    if S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not S_ISREG(mode):
+        raise special_file_error(path)
 
 
 def _crc_of(path: str) -> str:

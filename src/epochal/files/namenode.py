@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from epochal.errors import LostAnswerError, StorageError
 
 CONNECT_SECONDS = 10.0
-SILENCE_SECONDS = 60.0
+SILENCE_SECONDS = 30.0
 RETRY_SECONDS = 60.0
 ROUNDS = 5
 FIRST_PAUSE_SECONDS = 0.1
@@ -79,9 +79,9 @@ class NameNodes:
         _raise_for(answer, url)
         return json.loads(answer.body) if answer.body else None
 
-    def open(self, path: str, url: str) -> bytes:
+    def open(self, path: str, url: str, **parameters: str) -> bytes:
         """Read a file from the DataNode that the NameNode redirects to."""
-        target = self._target(path, "OPEN", {})
+        target = self._target(path, "OPEN", parameters)
 
         def attempt(address: tuple[str, int]) -> Answer | Failure:
             answer = self._request(address, "GET", target)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.errors import OptionError, StorageError
 from epochal.files.buffered import BufferedAtomicFile
-from epochal.files.contract import FileInfo, checked_path, join_url
+from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, checked_path, join_url
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -83,10 +83,10 @@ def parse_location(location: str) -> ObjectLocation:
     return ObjectLocation("az", container, prefix, account, endpoint)
 
 
-def open_object_store(location: str) -> ObjectFiles:
+def open_object_store(location: str, bounds: Bounds = UNBOUNDED) -> ObjectFiles:
     """Open the bucket or container of `location`, rooted at its path."""
     parsed = parse_location(location)
-    return ObjectFiles(_store(location, parsed), location.rstrip("/"), parsed.prefix)
+    return ObjectFiles(_store(location, parsed), location.rstrip("/"), parsed.prefix, bounds)
 
 
 def _store(location: str, parsed: ObjectLocation) -> Store:
@@ -102,7 +102,7 @@ def _store(location: str, parsed: ObjectLocation) -> Store:
     client: Any = {
         "allow_http": True,  # for endpoints given as http://; the clouds' own use https
         "connect_timeout": timedelta(seconds=10),
-        "read_timeout": timedelta(seconds=60),
+        "read_timeout": timedelta(seconds=30),
         "timeout": timedelta(seconds=600),
     }
     retry: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
@@ -127,21 +127,21 @@ def _store(location: str, parsed: ObjectLocation) -> Store:
 class ObjectFiles:
     """Files whose keys in one bucket start with a prefix."""
 
-    def __init__(self, store: Store, url: str, prefix: str) -> None:
-        self._store, self._url, self._prefix = store, url, prefix
+    def __init__(self, store: Store, url: str, prefix: str, bounds: Bounds = UNBOUNDED) -> None:
+        self._store, self._url, self._prefix, self._bounds = store, url, prefix, bounds
 
     def __repr__(self) -> str:
         return f"ObjectFiles({self._url!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_object_store, (self._url,)
+        return open_object_store, (self._url, self._bounds)
 
     @property
     def url(self) -> str:
         return self._url
 
     def at(self, path: str) -> ObjectFiles:
-        return ObjectFiles(self._store, join_url(self._url, path), self._key(path))
+        return ObjectFiles(self._store, join_url(self._url, path), self._key(path), self._bounds)
 
     def create_atomic(self, path: str, *, overwrite: bool = False) -> BufferedAtomicFile:
         self._key(path)
@@ -190,11 +190,16 @@ class ObjectFiles:
         with _translated(self._full(path)):
             put(self._store, self._key(path), data, use_multipart=False)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, large: bool = False) -> bytes:
         from obstore import get
 
-        with _translated(self._full(path)):
-            return bytes(get(self._store, self._key(path)).bytes())
+        url = self._full(path)
+        with _translated(url):
+            answer = get(self._store, self._key(path))
+            size = answer.meta["size"]
+        self._bounds.check(url, size, large=large)  # the body has not been read yet
+        with _translated(url):
+            return bytes(answer.bytes())
 
     def info(self, path: str) -> FileInfo | None:
         key = self._key(path)

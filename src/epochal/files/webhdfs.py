@@ -26,13 +26,13 @@ from typing import Any
 
 from epochal.errors import LostAnswerError, OptionError, StorageError
 from epochal.files.buffered import BufferedAtomicFile
-from epochal.files.contract import FileInfo, checked_path, join_url
+from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, checked_path, join_url
 from epochal.files.namenode import NameNodes
 
 DEFAULT_PORTS = {"http": 9870, "https": 9871}
 
 
-def open_webhdfs(location: str) -> WebHdfsFiles:
+def open_webhdfs(location: str, bounds: Bounds = UNBOUNDED) -> WebHdfsFiles:
     """Open the HDFS of `location`, rooted at its path."""
     scheme, _, rest = location.partition("://")
     authority, _, path = rest.partition("/")
@@ -43,7 +43,7 @@ def open_webhdfs(location: str) -> WebHdfsFiles:
     protocol = "https" if scheme.lower() == "swebhdfs" else "http"
     addresses = tuple(_address(location, name, protocol) for name in listed.split(","))
     namenodes = NameNodes(protocol, addresses, _identity())
-    return WebHdfsFiles(namenodes, location.rstrip("/"), "/" + path.strip("/"))
+    return WebHdfsFiles(namenodes, location.rstrip("/"), "/" + path.strip("/"), bounds)
 
 
 def _address(location: str, name: str, protocol: str) -> tuple[str, int]:
@@ -66,21 +66,23 @@ def _identity() -> dict[str, str]:
 class WebHdfsFiles:
     """Files below a directory of HDFS."""
 
-    def __init__(self, namenodes: NameNodes, url: str, root: str) -> None:
-        self._namenodes, self._url, self._root = namenodes, url, root
+    def __init__(
+        self, namenodes: NameNodes, url: str, root: str, bounds: Bounds = UNBOUNDED
+    ) -> None:
+        self._namenodes, self._url, self._root, self._bounds = namenodes, url, root, bounds
 
     def __repr__(self) -> str:
         return f"WebHdfsFiles({self._url!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_webhdfs, (self._url,)
+        return open_webhdfs, (self._url, self._bounds)
 
     @property
     def url(self) -> str:
         return self._url
 
     def at(self, path: str) -> WebHdfsFiles:
-        return WebHdfsFiles(self._namenodes, self._full(path), self._path(path))
+        return WebHdfsFiles(self._namenodes, self._full(path), self._path(path), self._bounds)
 
     def create_atomic(self, path: str, *, overwrite: bool = False) -> BufferedAtomicFile:
         self._path(path)
@@ -96,10 +98,15 @@ class WebHdfsFiles:
     def replace(self, path: str, data: bytes) -> None:
         self._write(path, data, "OVERWRITE")
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, large: bool = False) -> bytes:
         url = self._full(path)
+        most = self._bounds.most(large=large)
+        # One byte more than allowed shows that the file is too large, and no more is transferred.
+        part = {} if most is None else {"length": str(most + 1)}
         try:
-            return self._namenodes.open(self._path(path), url)
+            content = self._namenodes.open(self._path(path), url, **part)
+            self._bounds.check(url, len(content), large=large)
+            return content
         except (FileNotFoundError, NotADirectoryError):
             found = self.info(path)
             if found is not None and found.is_dir:

@@ -52,7 +52,7 @@ class MemoryFiles:
         with self.create_atomic(path, overwrite=True) as out:
             out.write(data)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, large: bool = False) -> bytes:
         try:
             return self.tree[self._key(path)][0]
         except KeyError:
@@ -157,9 +157,9 @@ class FaultyFiles:
         self._before("replace", self._full(path))
         self._inner.replace(path, data)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, large: bool = False) -> bytes:
         self._before("read", self._full(path))
-        return self._inner.read(path)
+        return self._inner.read(path, large=large)
 
     def info(self, path: str) -> FileInfo | None:
         self._before("info", self._full(path))

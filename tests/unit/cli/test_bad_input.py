@@ -145,7 +145,7 @@ def test_names_a_file_that_may_not_be_read(
     def open_denied(location: str) -> Files:
         return FaultyFiles(LocalFiles(location), deny)
 
-    monkeypatch.setattr(commands, "open_files", open_denied)
+    monkeypatch.setattr(commands, "open_place", open_denied)
     status, out, err = run(capsys, "checkpoint", "verify", checkpoint)
     assert (status, err) == (1, "")
     assert f"error: FILE_UNREADABLE  {name}\n  " in out
@@ -164,7 +164,7 @@ def test_reports_a_checkpoint_that_this_user_may_not_list(
             raise PermissionError(13, "Permission denied", str(checkpoint / path))
 
     monkeypatch.setattr(
-        commands, "open_files", lambda location: FaultyFiles(LocalFiles(location), deny)
+        commands, "open_place", lambda location: FaultyFiles(LocalFiles(location), deny)
     )
     status, out, err = run(capsys, "checkpoint", command, checkpoint)
     assert (status, out) == (2, "")

@@ -194,7 +194,9 @@ def test_a_rewind_includes_the_sink(
     assert done["roots"] == {"sink": output.url}
     assert sorted(content(output)) != sorted(before)
     assert "_spark_metadata/4" not in content(output)
-    run("undo", files.url, *NOW)
+    run("undo", files.url, *NOW, status=2)
+    assert f"name it on the command line, with --sink {output.url}" in capsys.readouterr().err
+    run("undo", files.url, "--sink", output.url, *NOW)
     assert content(output) == before
 
 

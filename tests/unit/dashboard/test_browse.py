@@ -24,7 +24,7 @@ class Purging(LocalFiles):
     def at(self, path: str) -> LocalFiles:
         return Purging(super().at(path).url, self.misses)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, large: bool = False) -> bytes:
         if path.endswith((".delta", ".snapshot")) and self.misses:
             raise FileNotFoundError(self.misses.pop())
         return super().read(path)

@@ -2,18 +2,24 @@
 
 In a pipe nothing is folded, cut or coloured, so that the text can be searched. Rich is not needed
 here, so programs that read the output do not wait for its import.
+
+Names, keys and summaries come from checkpoints that anybody may have prepared. So control
+characters are escaped here, at the only exit: an escape sequence cannot rewrite the screen, and a
+newline cannot forge a line.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
 
 from epochal.cli.printing.table_layout import (
     cells_wide,
+    printable,
     shared_columns,
     table_lines,
     text_lines,
@@ -24,9 +30,16 @@ EXIT_BROKEN_PIPE = 141
 
 BOLD, RED, GREEN, YELLOW, CYAN = "1", "31", "32", "33", "36"
 
+_COLOUR = re.compile(f"(\033\\[(?:{BOLD}|{RED}|{GREEN}|{YELLOW}|{CYAN}|0)m)")
+
 
 def print_line(text: str = "") -> None:
     """Print one line; exit if the reader of the output has ended, as after `| head`."""
+    if not text.isprintable():
+        # What stands at odd places are colours, as `painted` writes them.
+        parts = _COLOUR.split(text)
+        parts[::2] = map(printable, parts[::2])
+        text = "".join(parts)
     try:
         sys.stdout.write(f"{text}\n")
     except BrokenPipeError:
@@ -35,7 +48,10 @@ def print_line(text: str = "") -> None:
 
 def print_json(value: object) -> None:
     """Print compact JSON on one line; non-ASCII characters are not escaped."""
-    print_line(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+    print_line(text)
 
 
 def print_text(text: str, indent: str = "  ", *, head: str = "", style: str = BOLD) -> None:
@@ -44,6 +60,7 @@ def print_text(text: str, indent: str = "  ", *, head: str = "", style: str = BO
     `head` is printed before the text, in a colour. A command to copy must not be folded: write it
     in backticks, or use `print_line`.
     """
+    head, text = printable(head), printable(text)
     first, *rest = text_lines(head + text, terminal_width(), indent)
     print_line(painted(head, style) + first.removeprefix(head))
     for line in rest:
@@ -53,7 +70,7 @@ def print_text(text: str, indent: str = "  ", *, head: str = "", style: str = BO
 def print_error(text: str) -> None:
     """Print a message to stderr; on a terminal it is folded at words, but not inside commands."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-    for line in text_lines(text, width, "  "):
+    for line in text_lines(printable(text), width, "  "):
         sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -80,7 +97,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     for name, value in facts:
         room = None if width is None else max(width - margin, 20)
         first = painted(name, BOLD) + " " * (margin - cells_wide(name))
-        for line in text_lines(value, room):
+        for line in text_lines(printable(value), room):
             print_line(f"{first}{line}".rstrip())
             first = " " * margin
 
@@ -95,4 +112,4 @@ def painted(text: str, style: str) -> str:
     plain = (
         not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     )
-    return text if plain or not text else f"\033[{style}m{text}\033[0m"
+    return text if plain or not text else f"\033[{style}m{printable(text)}\033[0m"

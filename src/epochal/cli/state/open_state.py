@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from epochal.cli.places import open_place
 from epochal.errors import EpochalError
-from epochal.files import open_files
 
 if TYPE_CHECKING:
     from epochal.tools.read_state.read_target import StateBatch
@@ -24,7 +24,7 @@ def open_state(
     from epochal.tools.inspect.listing import require_checkpoint
     from epochal.tools.read_state.read import open_batch
 
-    files = open_files(directory)
+    files = open_place(directory)
     try:
         return open_batch(files, batch, key_schema, value_schema)
     except (EpochalError, OSError):

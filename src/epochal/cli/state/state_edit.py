@@ -15,6 +15,7 @@ import typer
 from epochal.checkpoint.layout import STATE
 from epochal.cli.arguments import (
     Directory,
+    NoFileSink,
     Operator,
     OptionalKey,
     Sink,
@@ -23,13 +24,14 @@ from epochal.cli.arguments import (
     Variable,
 )
 from epochal.cli.editing import Flags, run_edit, takes_flags
+from epochal.cli.places import open_place, open_sink
 from epochal.cli.state.state_read import json_lines, parse_json
 from epochal.errors import OptionError
-from epochal.files import open_files
 
 if TYPE_CHECKING:
     from epochal.tools.edit.edit_file_log import SinkSurvey
     from epochal.tools.edit.edit_plan import Plan
+    from epochal.tools.edit.find_sink import NamedSink
     from epochal.tools.edit.survey import Survey
     from epochal.tools.edit_state.evolve import Evolution
 
@@ -72,6 +74,7 @@ def put(
     variable: Variable = None,
     timers: Timers = False,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -94,7 +97,7 @@ def put(
     run_state_edit(
         directory,
         "state-put",
-        sink,
+        open_sink(sink, no_file_sink),
         lambda surveyed, output: plan_mutations(
             surveyed,
             rows,
@@ -119,6 +122,7 @@ def delete(
     variable: Variable = None,
     timers: Timers = False,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -134,7 +138,7 @@ def delete(
     run_state_edit(
         directory,
         "state-delete",
-        sink,
+        open_sink(sink, no_file_sink),
         lambda surveyed, output: plan_mutations(
             surveyed,
             rows,
@@ -154,6 +158,7 @@ def repartition(
     directory: Directory,
     partitions: Annotated[int, typer.Option(metavar="N", help="The new number of partitions.")],
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -163,7 +168,7 @@ def repartition(
     run_state_edit(
         directory,
         "state-repartition",
-        sink,
+        open_sink(sink, no_file_sink),
         lambda surveyed, output: plan_repartition(surveyed, partitions, sink=output),
         flags,
     )
@@ -177,6 +182,7 @@ def convert(
         str, typer.Option(metavar="hdfs|rocksdb", help="The state store provider to convert to.")
     ],
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -189,7 +195,7 @@ def convert(
     run_state_edit(
         directory,
         "state-convert",
-        sink,
+        open_sink(sink, no_file_sink),
         lambda surveyed, output: plan_convert(surveyed, Provider(to), sink=output),
         flags,
     )
@@ -226,6 +232,7 @@ def evolve(
     store: Store = "default",
     variable: Variable = None,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -259,7 +266,7 @@ def evolve(
             sink=output,
         )
 
-    run_state_edit(directory, "state-evolve", sink, plan, flags)
+    run_state_edit(directory, "state-evolve", open_sink(sink, no_file_sink), plan, flags)
 
 
 @app.command()
@@ -267,6 +274,7 @@ def evolve(
 def repair(
     directory: Directory,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -278,10 +286,10 @@ def repair(
     from epochal.tools.edit.repair_draft import RepairOptions
 
     run_repair(
-        open_files(directory),
+        open_place(directory),
         "state-repair",
         RepairOptions(query_id=str(uuid.uuid4()), may_go_back=True),
-        sink,
+        open_sink(sink, no_file_sink),
         flags,
         lambda found: found.path.startswith(f"{STATE}/") or found.code == "EDIT_UNFINISHED",
         "it is not in the state: run `epochal checkpoint repair`",
@@ -291,7 +299,7 @@ def repair(
 def run_state_edit(
     directory: str,
     command: str,
-    sink: str | None,
+    named: NamedSink,
     make_plan: Callable[[Survey, SinkSurvey | None], Plan],
     flags: Flags,
 ) -> None:
@@ -300,14 +308,14 @@ def run_state_edit(
     from epochal.tools.edit.publish import require_published
     from epochal.tools.edit.survey import survey
 
-    files = open_files(directory)
+    files = open_place(directory)
 
     def plan() -> Plan:
         surveyed = survey(files)
         require_published(surveyed)
-        return make_plan(surveyed, find_sink(surveyed, sink))
+        return make_plan(surveyed, find_sink(surveyed, named))
 
-    run_edit(files, command, plan, flags)
+    run_edit(files, command, plan, flags, places=[named.place])
 
 
 def _steps(

@@ -17,12 +17,14 @@ import typer
 
 from epochal.cli.arguments import (
     Directory,
+    NoFileSink,
     Operator,
     Sink,
     Store,
     parse_pairs,
 )
 from epochal.cli.editing import Flags, takes_flags
+from epochal.cli.places import open_sink
 from epochal.cli.state.state_edit import run_state_edit
 from epochal.cli.state.state_read import parse_json
 from epochal.errors import OptionError
@@ -63,6 +65,7 @@ def rekey(
     operator: Operator = 0,
     store: Store = "default",
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -76,7 +79,7 @@ def rekey(
     run_state_edit(
         directory,
         "state-rekey",
-        sink,
+        open_sink(sink, no_file_sink),
         lambda surveyed, output: plan_rekey(
             surveyed,
             function,
@@ -102,6 +105,7 @@ def split(
     to: FreeOperator,
     operator: Operator = 0,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -112,7 +116,7 @@ def split(
     run_state_edit(
         directory,
         "state-split",
-        sink,
+        open_sink(sink, no_file_sink),
         lambda surveyed, output: plan_split(surveyed, names, to, operator_id=operator, sink=output),
         flags,
     )
@@ -135,6 +139,7 @@ def merge(
         ),
     ] = None,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -146,7 +151,7 @@ def merge(
     run_state_edit(
         directory,
         "state-merge",
-        sink,
+        open_sink(sink, no_file_sink),
         lambda surveyed, output: plan_merge(
             surveyed, other, operator_id=operator, fill=values, sink=output
         ),
@@ -161,6 +166,7 @@ def move(
     to: FreeOperator,
     operator: Operator = 0,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     *,
     flags: Flags,
 ) -> None:
@@ -170,7 +176,7 @@ def move(
     run_state_edit(
         directory,
         "state-move",
-        sink,
+        open_sink(sink, no_file_sink),
         lambda surveyed, output: plan_move(surveyed, operator, to, sink=output),
         flags,
     )

@@ -17,12 +17,12 @@ from epochal.cli.arguments import (
     ValueSchema,
     Variable,
 )
+from epochal.cli.places import open_place
 from epochal.cli.printing.checkpoint_text import print_report
 from epochal.cli.printing.output import print_json, print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
 from epochal.cli.printing.row_text import cell_text
 from epochal.cli.state.open_state import open_state
-from epochal.files import open_files
 from epochal.tools.reporting import reporting
 from epochal.wording import counted, size_text
 
@@ -42,7 +42,7 @@ def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> No
     if as_json:
         print_json(found.as_json())
         return
-    noun = "epoch" if is_continuous(open_files(directory)) else "batch"
+    noun = "epoch" if is_continuous(open_place(directory)) else "batch"
     if not found.stores:
         print_line(f"{noun} {found.batch_id}: the query has no stateful operator")
         return
@@ -101,7 +101,7 @@ def verify(directory: Directory, as_json: Json = False) -> None:
     from epochal.tools.verify.verify import verify as verify_checkpoint
 
     with progress("verifying") as advance:
-        report = verify_checkpoint(open_files(directory), depth=Depth.DEEP, progress=advance)
+        report = verify_checkpoint(open_place(directory), depth=Depth.DEEP, progress=advance)
     findings = [each for each in report.findings if each.path.startswith(f"{STATE}/")]
     healthy = is_healthy(findings)
     if as_json:

@@ -9,10 +9,11 @@ import typer
 
 from epochal.cli.arguments import Directory, Execute, Json, Verbose
 from epochal.cli.editing import Flags, run_edit
+from epochal.cli.places import open_place
 from epochal.errors import EditError
-from epochal.files import open_files
 from epochal.tools.edit.apply_edit import undo
 from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.edit_plan import Plan
 
 TRIES = 3
 """A running query may delete files while they are copied. Then a newer epoch is cloned."""
@@ -64,25 +65,24 @@ def clone(
     from epochal.tools.edit.survey import survey
     from epochal.tools.switch.clone import COMMAND, CloneOptions, plan_clone
 
-    files, target = open_files(directory), open_files(destination)
-    output = None if sink is None else open_files(sink)
+    files, target = open_place(directory), open_place(destination)
+    output = None if sink is None else open_place(sink)
     options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
     flags = Flags(execute, as_json, settle_seconds=0, even_if_busy=True, verbose=verbose, yes=True)
+
+    def plan() -> Plan:
+        return plan_clone(survey(files), target, options, output=output)
+
     for _ in range(TRIES):
         try:
-            run_edit(
-                target,
-                COMMAND,
-                lambda: plan_clone(survey(files), target, options, output=output),
-                flags,
-            )
+            run_edit(target, COMMAND, plan, flags, places=[files, output])
             return
         except FileNotFoundError as error:
             if files.info("") is None:
                 raise
             missing = error.filename or str(error)
         if Journal(target).unfinished() is not None:
-            undo(target, None, flags.conditions())
+            undo(target, None, flags.conditions([files, output]))
         if at is not None:
             break
     raise EditError(

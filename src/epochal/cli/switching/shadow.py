@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epochal.cli.arguments import Json, parse_pairs
+from epochal.cli.places import open_place
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_facts,
@@ -16,7 +17,7 @@ from epochal.cli.printing.output import (
 )
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import CheckpointError, CheckpointSwitchedError, OptionError
-from epochal.files import Files, open_files
+from epochal.files import Files
 from epochal.tools.reporting import reporting
 from epochal.wording import counted
 
@@ -104,7 +105,7 @@ def _side(checkpoint: str, output: str, settings: dict[str, str], header: bool) 
     from epochal.tools.switch.outputs.open_output import open_output
     from epochal.tools.switch.shadow import Side, committed_places, has_state
 
-    files = open_files(checkpoint)
+    files = open_place(checkpoint)
     opened = open_output(output, _query_id(files), settings, header=header)
     return Side(committed_places(files), opened, has_state(files))
 

@@ -8,10 +8,11 @@ import typer
 
 from epochal.checkpoint.claim import Attempt
 from epochal.cli.arguments import Directory, Json
+from epochal.cli.places import open_place
 from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text
 from epochal.cli.printing.progress_bar import progress
 from epochal.clock import SystemClock
-from epochal.files import Files, open_files
+from epochal.files import Files
 
 if TYPE_CHECKING:
     from epochal.tools.switch.stop_query import StoppedQuery
@@ -38,7 +39,7 @@ def stop(
     queries cannot be asked. Exit status: 0 if the query does not run and the checkpoint is
     complete; 1 if it does not run, but left something to finish, which is shown; 2 if it runs on.
     """
-    stopped = wait_for_stop(open_files(directory), timeout, as_json=as_json)
+    stopped = wait_for_stop(open_place(directory), timeout, as_json=as_json)
     if as_json:
         print_json(
             {

@@ -5,19 +5,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from epochal.checkpoint.claim import Claim
-from epochal.cli.arguments import Directory, Sink
+from epochal.cli.arguments import Directory, NoFileSink, Sink
 from epochal.cli.editing import Flags, run_edit, takes_flags
+from epochal.cli.places import open_place, open_sink
 from epochal.cli.printing.output import print_line
 from epochal.cli.switching.stop import DEFAULT_TIMEOUT_SECONDS, StopTimeout, wait_for_stop
 from epochal.errors import EpochalError, OptionError
-from epochal.files import Files, open_files
+from epochal.files import Files
 from epochal.tools.edit.apply_edit import require_quiet
 from epochal.tools.edit.edit_plan import Plan
+
+if TYPE_CHECKING:
+    from epochal.tools.edit.find_sink import NamedSink
 
 commands = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -35,9 +40,14 @@ def switch(
         ),
     ] = None,
     back: Annotated[
-        bool, typer.Option("--back", help="Return to DIR, from which the query was switched away.")
-    ] = False,
+        str | None,
+        typer.Option(
+            metavar="FROM",
+            help="Return to DIR, from the checkpoint to which the query was switched.",
+        ),
+    ] = None,
     sink: Sink = None,
+    no_file_sink: NoFileSink = False,
     output_restored: Annotated[
         bool,
         typer.Option(
@@ -64,18 +74,22 @@ def switch(
     interrupted, run it again to finish it; `epochal checkpoint undo` on the checkpoint that was to
     be opened reverts it.
     """
-    if (to is None) == (not back):
+    named = to if back is None else back
+    if named is None or (to is not None and back is not None):
         raise OptionError("Give exactly one of --to and --back.")
+    here, there, output = open_place(directory), open_place(named), open_sink(sink, no_file_sink)
     stop_seconds = timeout if stop else None
-    if to is not None:
-        _forth(open_files(directory), open_files(to), sink, flags, stop_seconds)
+    if back is None:
+        plan = _forth(here, there, output, stop_seconds)
+        _run(here, there, output, plan, flags, stop_seconds)
     else:
-        _back(open_files(directory), sink, output_restored, flags, stop_seconds)
+        plan = _back(here, there, output, output_restored)
+        _run(there, here, output, plan, flags, stop_seconds)
 
 
 def _forth(
-    old: Files, target: Files, sink: str | None, flags: Flags, stop_seconds: float | None
-) -> None:
+    old: Files, target: Files, named: NamedSink, stop_seconds: float | None
+) -> Callable[[], Plan]:
     from epochal.tools.edit.copy_checkpoint import refuse_nested, refuse_occupied
     from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.survey import last_committed, survey
@@ -98,30 +112,29 @@ def _forth(
             return plan_new(surveyed, target, query_id)
         new = survey(target)
         moved_on = last_committed(new) != last_committed(surveyed)
-        return plan_existing(surveyed, new, find_sink(surveyed, sink) if moved_on else None)
+        output = find_sink(surveyed, named) if moved_on else None
+        return plan_existing(surveyed, new, output)
 
-    _run(closed=old, opened=target, plan=plan, flags=flags, stop_seconds=stop_seconds)
+    return plan
 
 
-def _back(
-    old: Files, sink: str | None, restored: bool, flags: Flags, stop_seconds: float | None
-) -> None:
+def _back(old: Files, new: Files, named: NamedSink, restored: bool) -> Callable[[], Plan]:
     from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.survey import survey
-    from epochal.tools.switch.switch import Output, plan_back, switched
-
-    new = open_files(_other(old) or switched(old).to)
+    from epochal.tools.switch.switch import Output, plan_back
 
     def plan() -> Plan:
         surveyed = survey(new)
-        version = None if sink is None else _delta_version(open_files(sink), new, old)
-        if version is not None:
-            output = Output(None, restored, f"version {version} of {sink}")
+        sink = named.place
+        version = None if sink is None else _delta_version(sink, new, old)
+        if sink is not None and version is not None:
+            output = Output(None, restored, f"version {version} of {sink.url}")
         else:
-            output = Output(find_sink(surveyed, sink, required=not restored), restored)
+            said = replace(named, is_absent=named.is_absent or restored)
+            output = Output(find_sink(surveyed, said), restored)
         return plan_back(survey(old), surveyed, output)
 
-    _run(closed=new, opened=old, plan=plan, flags=flags, stop_seconds=stop_seconds)
+    return plan
 
 
 def _delta_version(table: Files, new: Files, old: Files) -> int | None:
@@ -138,18 +151,10 @@ def _delta_version(table: Files, new: Files, old: Files) -> int | None:
     return version_after(versions, switched(old).new_epoch)
 
 
-def _other(old: Files) -> str | None:
-    """The checkpoint that an interrupted run of this command closes."""
-    from epochal.tools.edit.edit_journal import Journal
-
-    unfinished = Journal(old).unfinished()
-    return None if unfinished is None else unfinished.arguments.get("from")
-
-
 def _run(
-    *,
     closed: Files,
     opened: Files,
+    named: NamedSink,
     plan: Callable[[], Plan],
     flags: Flags,
     stop_seconds: float | None,
@@ -169,7 +174,7 @@ def _run(
         wait_for_stop(closed, stop_seconds, as_json=flags.as_json)
     try:
         with _claimed(closed, flags):
-            run_edit(opened, COMMAND, plan, flags)
+            run_edit(opened, COMMAND, plan, flags, places=[closed, named.place])
     except EpochalError:
         if stop_seconds is not None:
             typer.echo(

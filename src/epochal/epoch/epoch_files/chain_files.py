@@ -95,7 +95,7 @@ def read_epoch(files: Files, name: str) -> EpochFile:
     url = join_url(files.url, name)
     with storage_errors(url):
         try:
-            return decode_epoch(files.read(name), url)
+            return decode_epoch(files.read(name, large=True), url)
         except FileNotFoundError:
             raise StateLoadError(url, "the epoch file does not exist", MISSING_DELTA) from None
 

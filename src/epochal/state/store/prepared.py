@@ -81,7 +81,7 @@ def read_prepared(files: Files, prepared: PreparedVersion, store: str) -> bytes:
     """
     for name in (prepared.name, published_name(prepared.name)):
         try:
-            data = files.read(name)
+            data = files.read(name, large=True)
         except FileNotFoundError:
             continue
         if google_crc32c.value(data) == prepared.checksum:

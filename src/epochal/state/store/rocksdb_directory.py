@@ -271,7 +271,7 @@ class RocksDirectory:
     def _read_changelog(self, item: LineageItem) -> bytes:
         name = file_name(item, "changelog")
         try:
-            packed = self._files.read(name)
+            packed = self._files.read(name, large=True)
         except FileNotFoundError:
             raise self._missing(item) from None
         return self._inflate(packed, join_url(self._files.url, name))
@@ -320,7 +320,7 @@ def read_archive(
 
 def _archive(files: Files, name: str) -> bytes:
     try:
-        return files.read(name)
+        return files.read(name, large=True)
     except FileNotFoundError:
         source = join_url(files.url, name)
         raise StateLoadError(source, "the file does not exist", MISSING_SNAPSHOT) from None
@@ -355,7 +355,7 @@ def _unpack(
     for shared in metadata.files:
         path = join_url(files.url, shared.path)
         try:
-            data = files.read(shared.path)
+            data = files.read(shared.path, large=True)
         except FileNotFoundError:
             raise StateLoadError(path, "the file does not exist", MISSING_SNAPSHOT) from None
         if len(data) != shared.size:

@@ -169,7 +169,7 @@ class RocksStoreFiles(StoreFiles):
             with suppress(FileNotFoundError):
                 expected = self.files.read(checksum_name(name))
                 source = join_url(self.files.url, name)
-                verify_checksum(self.files.read(name), expected, source=source)
+                verify_checksum(self.files.read(name, large=True), expected, source=source)
 
     def apply_bytes(self, data: bytes, name: str, draft: Draft) -> None:
         """Apply a changelog, given its content, to a draft."""

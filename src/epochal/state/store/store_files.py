@@ -195,7 +195,7 @@ class StoreFiles:
             self.files.delete(name)
 
     def _checked(self, name: str, there: Collection[str]) -> bytes:
-        data = self.files.read(name)
+        data = self.files.read(name, large=True)
         checksum = checksum_name(name)
         if checksum in there:
             # A writer that replaces the file deletes its checksum first. So a checksum file that

@@ -10,13 +10,13 @@ are a safety net for those who forget.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.claim import Claim
 from epochal.clock import Clock, SystemClock
 from epochal.errors import CheckpointInUseError, EditError
-from epochal.files import Files, open_files
+from epochal.files import Files
 from epochal.tools.edit.edit_journal import Journal, Progress
 from epochal.tools.edit.edit_plan import Plan, Tree, is_temporary, read_tree
 from epochal.tools.inspect.edit_status import JournalEntry, JournalState
@@ -46,7 +46,8 @@ class Conditions:
     even_if_busy: bool = False
     """Apply the edit even if a query seems to write to the checkpoint."""
     clock: Clock = field(default_factory=SystemClock)
-    open_root: Callable[[str], Files] = open_files
+    places: Sequence[Files] = ()
+    """The places outside the checkpoint that the caller has named. No others are touched."""
 
 
 def apply(
@@ -140,7 +141,7 @@ def _claimed(files: Files, command: str, conditions: Conditions) -> Claim:
 
 
 def _journal(files: Files, conditions: Conditions) -> Journal:
-    return Journal(files, clock=conditions.clock, open_root=conditions.open_root)
+    return Journal(files, clock=conditions.clock, places=conditions.places)
 
 
 def _checked(

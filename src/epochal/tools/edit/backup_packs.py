@@ -96,7 +96,7 @@ class PackReader:
 
     def get(self, blob: Blob) -> bytes:
         if blob.pack != self._pack:
-            self._content = self._files.read(pack_name(self._prefix, blob.pack))
+            self._content = self._files.read(pack_name(self._prefix, blob.pack), large=True)
             self._pack = blob.pack
         content = self._content[blob.offset : blob.offset + blob.size]
         if not blob.matches(content):

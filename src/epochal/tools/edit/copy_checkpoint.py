@@ -23,8 +23,10 @@ from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
 from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, join_url, scheme_of
-from epochal.tools.edit.edit_file_log import SINK, SINK_FORMAT, SinkSurvey, log_batches
+from epochal.tools.edit.edit_file_log import SINK_FORMAT, SinkSurvey, log_batches
 from epochal.tools.edit.edit_plan import (
+    ORIGIN,
+    SINK,
     Change,
     Content,
     FileRef,
@@ -35,9 +37,6 @@ from epochal.tools.edit.edit_plan import (
     stays,
 )
 from epochal.tools.edit.survey import Survey
-
-ORIGIN = "origin"
-"""The name of the checkpoint that is copied among a plan's roots."""
 
 SOURCE_FORMAT: FileLogFormat[FileEntry] = FileLogFormat(FileEntry)
 
@@ -72,15 +71,17 @@ def plan_copy(
         empty.write(path, content, "copied, with adapted paths" if path in adapted else "copied")
         for path, content in contents.items()
     ]
-    roots = {ORIGIN: surveyed.url}
+    roots = {ORIGIN: surveyed.files}
+    arguments = {"from": surveyed.url, "to": target.url}
     if sink is not None:
-        roots[SINK] = sink.files.url
+        roots[SINK] = sink.files
+        arguments[SINK] = sink.files.url
         changes += _moved_sink(sink, moved)
     return Plan(
         command="copy",
         summary=f"copy {surveyed.url} to {target.url}",
         changes=tuple(changes),
-        arguments={"from": surveyed.url, "to": target.url},
+        arguments=arguments,
         warnings=tuple(_warnings(surveyed, adapted, moved)),
         roots=roots,
     )

@@ -24,10 +24,7 @@ from epochal.checkpoint.file_log import (
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
 from epochal.errors import EditError
 from epochal.files import Files, join_url, local_path, scheme_of
-from epochal.tools.edit.edit_plan import Change, Plan, Tree, read_tree
-
-SINK = "sink"
-"""The name of the output directory among a plan's roots."""
+from epochal.tools.edit.edit_plan import SINK, Change, Plan, Tree, read_tree
 
 SINK_FORMAT: FileLogFormat[SinkFileStatus] = FileLogFormat(SinkFileStatus)
 
@@ -144,7 +141,7 @@ def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
         arguments={**plan.arguments, SINK: sink.files.url},
         warnings=tuple(warnings),
         watches=(*plan.watches, sink.tree.watch(SINK_LOG)),
-        roots={**plan.roots, SINK: sink.files.url},
+        roots={**plan.roots, SINK: sink.files},
     )
 
 

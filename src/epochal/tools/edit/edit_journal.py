@@ -14,6 +14,10 @@ either the old checkpoint (no `plan.json`), or a journal that `finish` or `undo`
 crash and be repeated any number of times. The storage needs no rename and no lock. The caller must
 hold the checkpoint's guard meanwhile.
 
+A plan may also change files in other places: the output of a file sink, or the other checkpoint of
+a switch. The journal records their URLs, but never opens them: whoever finishes or undoes an edit
+must name these places again. Otherwise a prepared journal could change files anywhere.
+
 A plan with several changes first closes the gate: it replaces the file `metadata` by a notice with
 which no release of Spark starts. The last step restores `metadata`. So no query can run on a
 checkpoint that is only partly edited.
@@ -24,7 +28,8 @@ writes crcs back as separate files, each after the file that it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -32,9 +37,10 @@ import msgspec
 from epochal.checkpoint.layout import METADATA
 from epochal.clock import Clock, SystemClock
 from epochal.errors import EditError
-from epochal.files import Files, join_url, open_files
+from epochal.files import Files, join_url
 from epochal.tools.edit.backup_packs import PackReader, PackWriter, Stage, digest
 from epochal.tools.edit.edit_plan import (
+    SINK,
     STAGE_DIRECTORY,
     Change,
     FileRef,
@@ -83,12 +89,11 @@ class Journal:
         files: Files,
         *,
         clock: Clock | None = None,
-        open_root: Callable[[str], Files] = open_files,
+        places: Sequence[Files] = (),
     ) -> None:
         self._files = files
         self._clock = clock or SystemClock()
-        self._open_root = open_root
-        self._roots: dict[str, Files] = {}
+        self._places = {place.url: place for place in places}
 
     def entries(self) -> list[JournalEntry]:
         """List the edits that have a plan, oldest first."""
@@ -110,6 +115,7 @@ class Journal:
         check_plan(plan)
         self._sweep()
         entry_id = self._next_id(plan.command)
+        self._places |= {place.url: place for place in plan.roots.values()}
         steps = _Steps(2 * len(plan.changes), progress)
         try:
             record = self._prepare(entry_id, plan, steps)
@@ -217,7 +223,7 @@ class Journal:
             dict(plan.arguments),
             plan.summary,
             self._clock.now_ms(),
-            dict(plan.roots),
+            {root: place.url for root, place in plan.roots.items()},
             list(plan.watches),
             self._directories_to_make(plan),
             list(plan.emptied),
@@ -247,14 +253,14 @@ class Journal:
     def _prepare_change(
         self, plan: Plan, change: Change, backups: PackWriter, contents: PackWriter
     ) -> RecordedChange:
-        files = self._root(plan, change.root)
+        files = self._place_of(plan, change.root)
         before = crc = after = None
         source: FileRef | None = None
         stamp = stamp_of(files, change.path)
         if stamp != change.before:
             raise changed(files, change.path, describe(change.before), describe(stamp))
         if stamp is not None:
-            before = backups.add(files.read(change.path))
+            before = backups.add(files.read(change.path, large=True))
             if before.size != stamp.size:  # the file changed since its status was read
                 raise changed(files, change.path, describe(stamp), f"{before.size} bytes")
         if (hidden := crc_bytes(files, change.path)) is not None:
@@ -262,7 +268,7 @@ class Journal:
         match change.after:
             case FileRef():
                 source = change.after
-                after = digest(self._root(plan, source.root).read(source.path))
+                after = digest(self._place_of(plan, source.root).read(source.path, large=True))
             case bytes():
                 after = contents.add(change.after)
         return RecordedChange(
@@ -338,7 +344,7 @@ class Journal:
         if change.source is None:
             return contents.get(change.after)
         source = self._root(record, change.source.root)
-        content = source.read(change.source.path)
+        content = source.read(change.source.path, large=True)
         if not change.after.matches(content):
             raise changed(
                 source,
@@ -366,7 +372,7 @@ class Journal:
         for change in plan.changes:
             if change.before is not None or change.after is None:
                 continue
-            files = self._root(plan, change.root)
+            files = self._place_of(plan, change.root)
             for directory in ancestors(change.path):
                 place = (change.root, directory)
                 if place not in known:
@@ -448,13 +454,23 @@ class Journal:
     def _mark(self, entry_id: str, mark: str) -> None:
         self._files.replace(f"{entry_path(entry_id)}/{mark}", b"%d\n" % self._clock.now_ms())
 
-    def _root(self, named: Plan | Record, root: str) -> Files:
+    def _place_of(self, plan: Plan, root: str) -> Files:
+        return plan.roots[root] if root else self._files
+
+    def _root(self, record: Record, root: str) -> Files:
+        """The place of a recorded change: the checkpoint, or one that the caller has named."""
         if not root:
             return self._files
-        url = named.roots[root]
-        if url not in self._roots:
-            self._roots[url] = self._open_root(url)
-        return self._roots[url]
+        url = record.roots.get(root, "")
+        if url not in self._places:
+            option = "--sink" if root == SINK else "--other"
+            raise EditError(
+                self._files.url,
+                f"this {record.command} also concerns files in {url}. A place that only a "
+                f"checkpoint names is never opened. If it is yours, name it on the command line, "
+                f"with {option} {shlex.quote(url)}.",
+            )
+        return self._places[url]
 
     def _url(self, entry_id: str) -> str:
         return join_url(self._files.url, entry_path(entry_id))

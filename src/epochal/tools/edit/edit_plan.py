@@ -21,7 +21,11 @@ from epochal.files import FileInfo, Files
 from epochal.tools.inspect.edit_status import JOURNAL_DIRECTORY
 
 CHECKPOINT = ""
-"""The root that every plan has. A plan that also changes a sink's output names that root."""
+"""The root that every plan has."""
+SINK = "sink"
+"""The name of the output directory of a file sink among a plan's roots."""
+ORIGIN = "origin"
+"""The name of another checkpoint among a plan's roots: the one that is copied or closed."""
 STAGE_DIRECTORY: Final = f"{EPOCHAL}/stage"
 
 _STAYING = tuple(
@@ -104,7 +108,8 @@ class Plan:
     details: tuple[str, ...] = ()
     """What the changes do to single rows, for the caller to see; not kept in the journal."""
     watches: tuple[Watch, ...] = ()
-    roots: Mapping[str, str] = field(default_factory=dict)
+    roots: Mapping[str, Files] = field(default_factory=dict)
+    """The other places whose files the plan reads or changes, by name."""
     emptied: tuple[str, ...] = ()
     """Directories of the checkpoint to remove once the changes have emptied them."""
 

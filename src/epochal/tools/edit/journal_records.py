@@ -66,7 +66,7 @@ def change_is_made(files: Files, change: RecordedChange, *, trust_stamp: bool = 
     before, after = change.before, change.after
     if trust_stamp and before and stamp == Stamp(before.size, change.modified_ms):
         return False
-    content = files.read(change.path)
+    content = files.read(change.path, large=True)
     if after is not None and after.matches(content):
         return True
     if before is not None and before.matches(content):

@@ -29,8 +29,8 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import join_url
-from epochal.tools.edit.edit_file_log import SINK, SinkSurvey
-from epochal.tools.edit.edit_plan import Plan, crc_of
+from epochal.tools.edit.edit_file_log import SinkSurvey
+from epochal.tools.edit.edit_plan import SINK, Plan, crc_of
 from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions, needs_file
 from epochal.tools.edit.repair_sink import mend_sink_log
 from epochal.tools.edit.repair_sources import mend_file_log, mend_source_batch
@@ -118,7 +118,7 @@ def plan_repair(
         arguments=arguments,
         warnings=tuple(dict.fromkeys(draft.warnings)),
         watches=watches,
-        roots={} if sink is None else {SINK: sink.files.url},
+        roots={} if sink is None else {SINK: sink.files},
         emptied=tuple(draft.emptied),
     )
     return Repair(plan, tuple(mended), tuple(left))

@@ -27,8 +27,8 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import EditError
-from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, orphaned_files, rewind_sink
-from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.edit_file_log import SinkSurvey, orphaned_files, rewind_sink
+from epochal.tools.edit.edit_plan import SINK, Change, Plan
 from epochal.tools.edit.publish import changes_to_publish
 from epochal.tools.edit.survey import Survey, delete_batches_after
 from epochal.wording import counted, time_text
@@ -59,7 +59,7 @@ def plan_rewind(
     watches = surveyed.log_watches()
     roots = {}
     if sink is not None:
-        roots[SINK] = sink.files.url
+        roots[SINK] = sink.files
         watches += (sink.tree.watch(SINK_LOG),)
         changes += rewind_sink(sink, to_batch, keep_files=keep_sink_files)
         if not keep_sink_files:

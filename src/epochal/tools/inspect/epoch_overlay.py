@@ -103,7 +103,7 @@ def missing_files(
     base = max(set(versions.values()) - lacking, default=0)
     for path, version in sorted(versions.items(), key=lambda item: (item[1], item[0])):
         data = state.contents[path]
-        if version > base and (path not in there or files.read(path) != data):
+        if version > base and (path not in there or files.read(path, large=True) != data):
             yield path, data, f"version {version}"
 
 
@@ -182,9 +182,9 @@ class OverlaidFiles:
             return self
         return OverlaidFiles(self._files.at(path), self._contents, self._newest, self._key(path))
 
-    def read(self, path: str) -> bytes:
-        found = self._contents.get(self._key(path))
-        return self._files.read(path) if found is None else found
+    def read(self, path: str, *, large: bool = False) -> bytes:
+        content = self._contents.get(self._key(path))
+        return self._files.read(path, large=large) if content is None else content
 
     def info(self, path: str) -> FileInfo | None:
         key = self._key(path)

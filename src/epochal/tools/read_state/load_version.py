@@ -73,7 +73,7 @@ def read_records(
     source = join_url(files.url, name)
     kind = FileKind.SNAPSHOT if name.endswith(".snapshot") else FileKind.DELTA
     try:
-        packed = files.read(name)
+        packed = files.read(name, large=True)
     except FileNotFoundError:
         condition = MISSING_SNAPSHOT if kind is FileKind.SNAPSHOT else MISSING_DELTA
         raise StateLoadError(source, "the file does not exist", condition) from None

@@ -34,13 +34,14 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, join_url
 from epochal.tools.edit.copy_checkpoint import (
-    ORIGIN,
     follow_schema_paths,
     refuse_nested,
     refuse_occupied,
 )
-from epochal.tools.edit.edit_file_log import SINK, SINK_FORMAT
+from epochal.tools.edit.edit_file_log import SINK_FORMAT
 from epochal.tools.edit.edit_plan import (
+    ORIGIN,
+    SINK,
     Change,
     Content,
     FileRef,
@@ -87,12 +88,13 @@ def plan_clone(
         contents[f"{OFFSETS}/{batch + 1}"] = OFFSET_FORMAT.serialize(planned)
     contents[METADATA] = QueryMetadata(options.query_id).serialize()
     changes = [empty.write(path, each, why(each)) for path, each in contents.items()]
-    roots = {ORIGIN: surveyed.url}
+    roots = {ORIGIN: surveyed.files}
     arguments = {"from": surveyed.url, "at": str(batch), "query_id": options.query_id}
     if options.until is not None:
         arguments["until"] = str(options.until)
     if output is not None:
-        roots[SINK] = arguments[SINK] = output.url
+        roots[SINK] = output
+        arguments[SINK] = output.url
         changes += new_sink_log(output, batch)
     return Plan(
         command=COMMAND,

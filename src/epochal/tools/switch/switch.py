@@ -29,15 +29,14 @@ from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SINK_LOG
 from epochal.checkpoint.switched import Switched, parse_switched
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url
-from epochal.tools.edit.copy_checkpoint import ORIGIN, refuse_nested, refuse_occupied
+from epochal.tools.edit.copy_checkpoint import refuse_nested, refuse_occupied
 from epochal.tools.edit.edit_file_log import (
-    SINK,
     SinkSurvey,
     add_sink_batches,
     orphaned_files,
     rewind_sink,
 )
-from epochal.tools.edit.edit_plan import Change, Plan, Tree, Watch
+from epochal.tools.edit.edit_plan import ORIGIN, SINK, Change, Plan, Tree, Watch
 from epochal.tools.edit.survey import Survey, last_committed
 from epochal.tools.switch.boundaries import common_boundaries
 from epochal.tools.switch.clone import clone_contents, decided_after, why, without_messages
@@ -77,7 +76,7 @@ def plan_new(old: Survey, target: Files, query_id: str) -> Plan:
         arguments={"from": old.url, "to": target.url, "epoch": str(epoch)},
         warnings=tuple(_warnings(old)),
         watches=(*_watches(old), Watch(OFFSETS, ()), Watch(COMMITS, ())),
-        roots={FENCED: old.url},
+        roots={FENCED: old.files},
     )
 
 
@@ -108,7 +107,7 @@ def plan_existing(old: Survey, new: Survey, sink: SinkSurvey | None) -> Plan:
         arguments={"from": old.url, "to": new.url, "epoch": str(epoch)},
         warnings=tuple(_warnings(old)),
         watches=(*_watches(old), *new.log_watches()),
-        roots={FENCED: old.url},
+        roots={FENCED: old.files},
     )
     if new_epoch == epoch:
         return plan
@@ -157,7 +156,7 @@ def plan_back(old: Survey, new: Survey, output: Output) -> Plan:
         changes=(fence, opened),
         arguments={"from": new.url, "to": old.url, "epoch": str(went.epoch)},
         watches=(*_watches(new), *old.log_watches()),
-        roots={FENCED: new.url},
+        roots={FENCED: new.files},
     )
     if not written:
         return plan
@@ -194,7 +193,7 @@ def _with_sink_rewound(plan: Plan, sink: SinkSurvey, epoch: int) -> Plan:
         arguments={**plan.arguments, SINK: sink.files.url},
         warnings=tuple(warnings),
         watches=(*plan.watches, sink.tree.watch(SINK_LOG)),
-        roots={**plan.roots, SINK: sink.files.url},
+        roots={**plan.roots, SINK: sink.files},
     )
 
 

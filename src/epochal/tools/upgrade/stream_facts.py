@@ -73,7 +73,7 @@ def _operator(node: Stateful) -> OperatorFact:
 
 
 def _store(store: StoreSchema) -> StoreFact:
-    if not store.families:
+    if not store.has_families:
         schema = FamilySchema(DEFAULT_FAMILY, store.key, store.value)
         return StoreFact(store.name, {DEFAULT_FAMILY: schema})
     schemas = [schema for family in store.families for schema in family.schemas]

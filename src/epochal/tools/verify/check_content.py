@@ -84,7 +84,7 @@ class ContentCheck:
         """Return the records of one file; None, with a finding, if the file is damaged."""
         self._tick()
         path = f"{store.path}/{name}"
-        data = read_bytes(self._files, path)
+        data = read_bytes(self._files, path, large=True)
         if isinstance(data, EpochalError):
             self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
             return None

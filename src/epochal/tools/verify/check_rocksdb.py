@@ -95,7 +95,7 @@ class RocksCheck:
             folder, _, name = path.rpartition("/")
             names = self._directories[folder].files
             if f".{name}.crc" in names:
-                data = read_bytes(self._files, path)
+                data = read_bytes(self._files, path, large=True)
                 if isinstance(data, bytes):
                     self._content.hadoop_checksum(folder, names, name, data, "CRC_REFUSED")
 
@@ -108,7 +108,7 @@ class RocksCheck:
         """
         self._tick()
         path = f"{store.path}/{name}"
-        data = read_bytes(self._files, path)
+        data = read_bytes(self._files, path, large=True)
         if isinstance(data, EpochalError):
             self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
             return []
@@ -140,7 +140,7 @@ class RocksCheck:
     def _changelog(self, store: StoreListing, name: str) -> Changelog | None:
         self._tick()
         path = f"{store.path}/{name}"
-        data = read_bytes(self._files, path)
+        data = read_bytes(self._files, path, large=True)
         if isinstance(data, EpochalError):
             self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
             return None

@@ -23,7 +23,7 @@ from epochal.tools.edit.survey import survey
 
 
 def journal(target: Files, *roots: Files) -> Journal:
-    return Journal(target, open_root={root.url: root for root in roots}.__getitem__)
+    return Journal(target, places=roots)
 
 
 def copied(files: Files, target: Files, moved: dict[str, str] | None = None) -> Plan:

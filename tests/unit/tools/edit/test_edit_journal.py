@@ -282,13 +282,13 @@ def test_a_second_root_is_changed_and_restored_with_the_first() -> None:
     sink.create("_spark_metadata/1", b"logged too")
     before = content(sink)
     tree = read_tree(sink, root="sink")
-    journal = Journal(files, open_root={"memory:sink": sink}.__getitem__)
+    journal = Journal(files, places=[sink])
     journal.execute(
         Plan(
             "rewind",
             "",
             (read_tree(files).delete("offsets/1", ""), tree.delete("_spark_metadata/1", "")),
-            roots={"sink": "memory:sink"},
+            roots={"sink": sink},
         )
     )
     assert list(content(sink)) == ["_spark_metadata/0"]
@@ -308,9 +308,9 @@ def test_content_from_another_root_must_not_change_meanwhile() -> None:
         "copy",
         "",
         (Tree({}).write("f", FileRef("source", "f", 10), ""),),
-        roots={"source": "memory:source"},
+        roots={"source": source},
     )
-    journal = Journal(FaultyFiles(files, changing), open_root={"memory:source": source}.__getitem__)
+    journal = Journal(FaultyFiles(files, changing), places=[source])
     with pytest.raises(EditError, match="f: expected 10 bytes of other content"):
         journal.execute(copied)
     journal.undo()

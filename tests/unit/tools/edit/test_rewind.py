@@ -31,10 +31,8 @@ def deleted(plan: Plan, root: str = "") -> list[str]:
     return [change.path for change in plan.changes if change.root == root]
 
 
-def execute(files: Files, plan: Plan, **roots: Files) -> None:
-    Journal(
-        files, open_root={plan.roots[name]: each for name, each in roots.items()}.__getitem__
-    ).execute(plan)
+def execute(files: Files, plan: Plan) -> None:
+    Journal(files).execute(plan)
 
 
 def empty_zip() -> bytes:
@@ -252,9 +250,9 @@ def test_the_sinks_log_and_the_files_it_unlists_go_back_too() -> None:
         "part-5.parquet",
     ]
     before = content(output)
-    execute(files, plan, sink=output)
+    execute(files, plan)
     assert content(output) == content(sink(4))
-    Journal(files, open_root={plan.roots["sink"]: output}.__getitem__).undo()
+    Journal(files, places=[output]).undo()
     assert content(output) == before
 
 

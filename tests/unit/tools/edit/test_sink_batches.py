@@ -36,12 +36,13 @@ def entries(output: Files) -> list[str]:
 
 
 def test_an_empty_entry_continues_the_log() -> None:
-    plan = add_sink_batches(PLAN, survey_sink(sink(6)), range(6, 7))
+    output = sink(6)
+    plan = add_sink_batches(PLAN, survey_sink(output), range(6, 7))
     assert [(c.root, c.path, c.after) for c in plan.changes] == [
         ("sink", "_spark_metadata/6", b"v1")
     ]
     assert plan.arguments == {"sink": "memory:/out"}
-    assert plan.roots == {"sink": "memory:/out"}
+    assert plan.roots == {"sink": output}
 
 
 def test_a_compaction_that_is_due_repeats_every_entry() -> None:
@@ -107,7 +108,7 @@ def test_verify_finds_the_hole_and_repair_fills_it(batches: int) -> None:
     before = content(output)
     found = repair(files, output)
     assert found.left == ()
-    journal = Journal(files, open_root={"memory:/out": output}.__getitem__)
+    journal = Journal(files, places=[output])
     journal.execute(found.plan)
     assert "FILE_LOG_HOLE" not in {each.code for each in verify(files, sink=output).findings}
     assert entries(output) == [f"part-{each}.parquet" for each in range(batches)]
@@ -122,7 +123,7 @@ def test_a_hole_after_which_the_query_went_on_is_filled_too() -> None:
         output.create(f"_spark_metadata/{batch_id}", SINK_FORMAT.serialize([sink_status(batch_id)]))
     found = repair(files, output)
     assert [change.path for change in found.plan.changes] == ["_spark_metadata/5.compact"]
-    Journal(files, open_root={"memory:/out": output}.__getitem__).execute(found.plan)
+    Journal(files, places=[output]).execute(found.plan)
     assert entries(output) == [f"part-{each}.parquet" for each in (0, 1, 2, 3, 4, 6, 7)]
 
 
@@ -171,7 +172,7 @@ def test_a_sink_forgets_a_batch_that_must_compute_its_state_again(how: str) -> N
         survey(files), [TORN, LOST[how]], RepairOptions(query_id=""), sink=survey_sink(output)
     )
     assert repair.left == ()
-    Journal(files, open_root={"memory:/out": output}.__getitem__).execute(repair.plan)
+    Journal(files, places=[output]).execute(repair.plan)
     assert "commits/5" not in content(files)
     assert entries(output) == [f"part-{each}.parquet" for each in range(5)]
 

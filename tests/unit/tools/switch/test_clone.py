@@ -22,7 +22,7 @@ def cloned(
 ) -> tuple[MemoryFiles, Plan]:
     target = MemoryFiles(prefix="there")
     plan = plan_clone(survey(files), target, CloneOptions(query_id=NEW_ID, at=at, until=until))
-    Journal(target, open_root=lambda url: files).execute(plan)
+    Journal(target, places=[files]).execute(plan)
     return target, plan
 
 
@@ -59,7 +59,7 @@ def test_files_that_appear_while_the_query_is_cloned_are_left_out() -> None:
     for path, data in content(later).items():
         if files.info(path) is None:
             files.create(path, data)
-    Journal(target, open_root=lambda url: files).execute(plan)
+    Journal(target, places=[files]).execute(plan)
     assert max(survey(target).offsets) == 5
 
 
@@ -68,7 +68,7 @@ def test_a_file_that_vanishes_while_the_query_is_cloned_leaves_nothing_behind() 
     plan = plan_clone(survey(files), target, CloneOptions(query_id=NEW_ID))
     files.delete("state/0/0/4.delta")
     with pytest.raises(FileNotFoundError):
-        Journal(target, open_root=lambda url: files).execute(plan)
+        Journal(target, places=[files]).execute(plan)
     assert Journal(target).unfinished() is None
     assert content(target) == {}
 

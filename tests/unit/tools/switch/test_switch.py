@@ -21,7 +21,7 @@ NEW_ID = "0c6c1b9e-7a52-4f3e-9d0e-5a2f0f4d8f11"
 
 
 def execute(home: Files, plan: Plan, *others: Files) -> None:
-    Journal(home, open_root={each.url: each for each in others}.__getitem__).execute(plan)
+    Journal(home, places=others).execute(plan)
 
 
 def cloned(files: Files) -> MemoryFiles:

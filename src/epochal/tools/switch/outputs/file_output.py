@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from epochal.checkpoint.file_log import FileSinkLog, live_batches
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
-from epochal.files import Files, open_files
+from epochal.errors import StorageError
+from epochal.files import Files
 from epochal.tools.edit.edit_file_log import relative_to
 from epochal.tools.switch.compare_rows import Row
 from epochal.tools.switch.output_contract import WholeOutput
@@ -47,11 +48,15 @@ class FileOutput:
         inside = relative_to(self._files)
         for path in sorted(parts):
             below = inside(path)
-            if below is None:  # the output was moved; the file is where the log says
-                folder, _, name = path.rpartition("/")
-                yield from read_rows(path, open_files(folder).read(name), header=self._header)
-            else:
-                yield from read_rows(below, self._files.read(below), header=self._header)
+            if below is None:
+                raise StorageError(
+                    path,
+                    f"the log of {self._files.url} lists this file, which is not below that "
+                    f"directory. A log never leads to another place: name the directory in which "
+                    f"the files are.",
+                )
+            content = self._files.read(below, large=True)
+            yield from read_rows(below, content, header=self._header)
 
 
 class PlainOutput(WholeOutput):
@@ -73,4 +78,4 @@ class PlainOutput(WholeOutput):
 
     def rows(self, parts: Iterable[str]) -> Iterator[Row]:
         for path in sorted(parts):
-            yield from read_rows(path, self._files.read(path), header=self._header)
+            yield from read_rows(path, self._files.read(path, large=True), header=self._header)

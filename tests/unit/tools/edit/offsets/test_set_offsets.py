@@ -121,7 +121,7 @@ def test_the_sinks_log_gets_the_batch_too_also_where_it_must_compact() -> None:
     for expected in ("_spark_metadata/7", "_spark_metadata/8.compact"):
         plan = plan_set_offsets(survey(files), "0", ShiftBy(1), sink=survey_sink(output))
         assert [change.path for change in plan.changes if change.root] == [expected]
-        Journal(files, open_root={plan.roots["sink"]: output}.__getitem__).execute(plan)
+        Journal(files).execute(plan)
     log = FileSinkLog(output.at("_spark_metadata"), read_only=True)
     assert [entry.path for entry in log.all_files()] == [
         f"memory:/out/part-{batch_id}.parquet" for batch_id in range(7)

@@ -1,0 +1,199 @@
+"""Attacks with a prepared checkpoint: what it says names no place, and what it has is only read.
+
+`tests/fuzz/test_prepared_checkpoints.py` runs every command on random combinations of these.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from tests.unit.checkpoint.samples import checkpoint, sink
+from tests.unit.cli.test_checkpoint_edit import on_disk
+
+from epochal.cli.main import main
+from epochal.files import Files
+from epochal.files.local import LocalFiles
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.edit_plan import Plan, Tree
+
+NOW = ("--execute", "--settle-seconds", "0")
+
+
+def content(files: Files) -> dict[str, bytes]:
+    return {path: files.read(path) for path, _ in files.walk() if "/.epochal/" not in f"/{path}"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return Path(on_disk(checkpoint(6), tmp_path / "checkpoint").url)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Files:
+    """An output directory of somebody else's query."""
+    return on_disk(sink(6), tmp_path / "victim")
+
+
+def prepare_journal(home: Path, place: str, *, done: bool) -> None:
+    """Write the journal of an edit that seems to have changed files in `place`."""
+    record = {
+        "version": 1,
+        "command": "rewind",
+        "arguments": {"sink": place},
+        "summary": "rewind to batch 3",
+        "started_ms": 0,
+        "roots": {"sink": place},
+        "watches": [],
+        "made_directories": [],
+        "emptied": [],
+        "changes": [
+            {
+                "root": "sink",
+                "path": "authorized_keys",
+                "before": None,
+                "modified_ms": 0,
+                "crc": None,
+                "after": None,
+            }
+        ],
+        "gate": None,
+    }
+    folder = home / ".epochal/journal/0001-rewind"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps(record))
+    if done:
+        (folder / "done").write_bytes(b"")
+
+
+@pytest.mark.parametrize("command", ["undo", "rewind"])
+@pytest.mark.parametrize("done", [True, False])
+def test_a_place_that_a_journal_names_is_not_touched(
+    command: str, done: bool, home: Path, victim: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare_journal(home, victim.url, done=done)
+    before = content(victim)
+    arguments = ("--to-batch", "3") if command == "rewind" else ()
+    assert main(["checkpoint", command, str(home), *arguments, *NOW]) == 2
+    assert f"--sink {victim.url}" in capsys.readouterr().err.replace("\n  ", " ") or (
+        command == "rewind"
+    )
+    assert content(victim) == before
+
+
+def test_a_journal_cannot_create_files_elsewhere(home: Path, tmp_path: Path) -> None:
+    files, elsewhere = LocalFiles(home), on_disk(sink(6), tmp_path / "elsewhere")
+    plan = Plan(
+        "repair", "", (Tree({}, "sink").write("planted", b"x", ""),), roots={"sink": elsewhere}
+    )
+    journal = Journal(files)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "_roll_forward", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            journal.execute(plan)
+    assert main(["checkpoint", "repair", str(home), *NOW]) == 2
+    assert elsewhere.info("planted") is None
+    assert main(["checkpoint", "repair", str(home), "--sink", elsewhere.url, *NOW]) in (0, 1)
+    assert elsewhere.read("planted") == b"x"
+
+
+@pytest.mark.parametrize("scheme", ["webhdfs", "hdfs", "swebhdfs"])
+@pytest.mark.parametrize("command", ["undo", "rewind", "repair"])
+def test_no_host_that_a_journal_names_is_contacted(
+    scheme: str, command: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        port = server.getsockname()[1]
+        monkeypatch.setenv("HADOOP_TOKEN", "secret")
+        monkeypatch.setenv("EPOCHAL_WEBHDFS", f"127.0.0.1:{port}")
+        prepare_journal(home, f"{scheme}://127.0.0.1:{port}/out", done=True)
+        arguments = ("--to-batch", "3") if command == "rewind" else ()
+        for more in ((), NOW):
+            assert main(["checkpoint", command, str(home), *arguments, *more]) in (1, 2)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_a_switched_checkpoint_does_not_choose_the_one_to_close(
+    home: Path, victim: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["switch", str(home), "--back"]) == 2
+    assert "--back" in capsys.readouterr().err
+
+
+def test_the_dry_run_of_a_rewind_shows_the_output_directory(
+    home: Path, victim: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["checkpoint", "rewind", str(home), "--to-batch", "3", "--sink", victim.url])
+    assert f"also changes files in {victim.url}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("link", ["state", "offsets/5", "sources/0"])
+def test_what_a_link_points_to_is_neither_copied_nor_deleted(
+    link: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key").write_text("secret")
+    (private / "9.delta").write_text("secret")
+    place = home / link
+    if place.is_dir():
+        for each in sorted(place.rglob("*"), reverse=True):
+            each.rmdir() if each.is_dir() else each.unlink()
+        place.rmdir()
+        place.symlink_to(private)
+    else:
+        place.unlink(missing_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(private / "key")
+    assert main(["checkpoint", "verify", str(home)]) == 1
+    assert "is a symbolic link" in capsys.readouterr().out
+    main(["checkpoint", "copy", str(home), str(tmp_path / "copy"), *NOW])
+    main(["checkpoint", "rewind", str(home), "--to-batch", "3", *NOW])
+    assert sorted(path.name for path in private.iterdir()) == ["9.delta", "key"]
+    copied = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert not any(b"secret" in path.read_bytes() for path in copied)
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/5", "commits/5", "state/0/0/3.delta"])
+def test_a_pipe_is_reported_and_never_waited_for(
+    name: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / name).parent.mkdir(parents=True, exist_ok=True)
+    (home / name).unlink(missing_ok=True)
+    os.mkfifo(home / name)
+    assert main(["checkpoint", "verify", str(home)]) == 1
+    assert "is a pipe, a socket or a device" in capsys.readouterr().out
+
+
+def test_a_log_entry_beyond_the_bound_is_not_read(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(home / "offsets/5", "r+b") as entry:
+        entry.truncate(65 << 20)
+    assert main(["checkpoint", "verify", str(home)]) == 1
+    out = capsys.readouterr().out
+    assert f"is larger than {64 << 20} bytes" in out
+    main(["--most-entry-bytes", str(66 << 20), "checkpoint", "verify", str(home)])
+    assert "is larger than" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [("undo", "--list"), ("undo",), ("show",), ("verify",)])
+def test_no_control_character_of_a_checkpoint_reaches_the_terminal(
+    command: tuple[str, ...], home: Path, victim: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x1b]0;title\x07\x1b[2J\x9b2J\u202ehealthy\nforged: 0 findings"
+    prepare_journal(home, f"{victim.url}{hostile}", done=False)
+    plan = home / ".epochal/journal/0001-rewind/plan.json"
+    plan.write_text(plan.read_text().replace("rewind to batch 3", json.dumps(hostile)[1:-1]))
+    (home / "offsets" / hostile.replace("/", "")).write_bytes(b"v1")
+    for more in ((), ("--json",)):
+        main(["checkpoint", command[0], str(home), *command[1:], *more])
+        said = "".join(capsys.readouterr())
+        assert all(char.isprintable() or char == "\n" for char in said)
+        assert "forged: 0 findings" not in said.split("\n")
+        assert not [line for line in said.split("\n") if line.startswith("forged")]
