@@ -112,7 +112,7 @@ PLANS = [
     Plan("repartition", lambda s: rate(s).repartition(4), "rate0"),
     Plan("repartition by", lambda s: rate(s).repartition("value"), "rate0"),
     Plan("hint", lambda s: rate(s).hint("broadcast").alias("a"), "rate0"),
-    Plan("observe", lambda s: rate(s).observe("o", F.count(F.lit(1)).alias("n")), "rate0"),
+    Plan("observe", lambda s: rate(s).observe("o", F.count(F.lit(1)).alias("n")), "Observe(rate0)"),
     Plan(
         "current time",
         lambda s: rate(s).select(F.current_timestamp().alias("t"), F.current_date().alias("d")),

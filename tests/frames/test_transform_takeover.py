@@ -109,6 +109,21 @@ def processor(mode: str, ttl_ms: int | None) -> StatefulProcessor:
     return Everything()
 
 
+class Stateless(StatefulProcessor):  # type: ignore[misc]
+    """A processor that declares no state."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        found = list(rows)
+        total = sum(row.value for row in found)
+        yield Row(name=key[0], n=len(found), total=total, listed=0, mapped=0)
+
+    def close(self) -> None:
+        pass
+
+
 pytestmark = pytest.mark.timeout(900)  # Spark starts Python workers for every batch
 
 
@@ -119,19 +134,22 @@ class Case:
     conf: dict[str, str]
     kept: int
     """How many batches Spark runs before us; 0 makes us create the checkpoint."""
+    stateful: bool = True
+
+    @property
+    def processor(self) -> StatefulProcessor:
+        return processor(self.mode, self.ttl_ms) if self.stateful else Stateless()
 
     def query(self, events: DataFrame) -> DataFrame:
         late = events.withWatermark("at", "20 seconds")
-        return late.groupBy("name").transformWithState(
-            processor(self.mode, self.ttl_ms), OUTPUT, "Update", self.mode
-        )
+        return late.groupBy("name").transformWithState(self.processor, OUTPUT, "Update", self.mode)
 
     def spec(self) -> TransformWithStateSpec:
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import _parse_datatype_string
 
         return TransformWithStateSpec.plan(
-            processor(self.mode, self.ttl_ms),
+            self.processor,
             ["name"],
             INPUT,
             to_arrow_schema(_parse_datatype_string(OUTPUT)),
@@ -142,7 +160,7 @@ class Case:
 
     def __str__(self) -> str:
         kind = "changelogs" if CHANGELOGS.items() <= self.conf.items() else "zips"
-        ttl = "-ttl" if self.ttl_ms else ""
+        ttl = "-ttl" if self.ttl_ms else "" if self.stateful else "-stateless"
         checked = "-checksums" if CHECKSUMS.items() <= self.conf.items() else ""
         return f"{self.mode}{ttl}-{kind}{checked}-{'taken-over' if self.kept else 'new'}"
 
@@ -153,6 +171,9 @@ CASES = [
     Case("None", None, {**CHANGELOGS, **CHECKSUMS}, kept=1),
     Case("ProcessingTime", DAY_MS, CHANGELOGS, kept=1),
     Case("ProcessingTime", DAY_MS, {}, kept=0),
+    Case("None", None, {}, kept=1, stateful=False),
+    Case("None", None, CHANGELOGS, kept=0, stateful=False),
+    Case("EventTime", None, {}, kept=0, stateful=False),
 ]
 
 
@@ -248,7 +269,7 @@ def test_spark_continues_from_state_of_processors_that_we_wrote(
     log_as(undisturbed, ours, batches)
     if not CHECKSUMS.items() <= case.conf.items():  # checksums cover the numbers of families
         assert entries(ours, batches.stop) == entries(undisturbed, batches.stop)
-    for name in ("total", "recent", "seen"):
+    for name in ("total", "recent", "seen") if case.stateful else ():
         assert read(spark, ours, name, batches[-1]) == read(spark, undisturbed, name, batches[-1])
     found = run(spark, query, "update", source, ours)
     assert found == {batch: expected[batch] for batch in range(batches.stop, FILES)}

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from epochal.checkpoint import FileSinkLog
+from epochal.connectors.file.file_names import spark_pattern
 from epochal.files import local_path
 
 
@@ -39,7 +40,8 @@ class ParquetOutput:
         return [local_path(each.path) for each in log.all_files()]
 
     def read(self, spark: Any, columns: list[str]) -> pa.Table:
-        table: pa.Table = spark.read.parquet(self._path).select(*columns).toArrow()
+        paths = map(spark_pattern, self.files())
+        table: pa.Table = spark.read.parquet(*paths).select(*columns).toArrow()
         return table
 
 

@@ -41,6 +41,8 @@ class CommittedEpoch:
     """How long the epoch then waited for earlier epochs."""
     dead_letters: int = 0
     """Rows that the sink refused; not in `rows_out`."""
+    observed: tuple[tuple[str, bytes], ...] = ()
+    """(name, buffers) of `observe`, per task with rows."""
 
     @property
     def has_data(self) -> bool:

@@ -109,6 +109,7 @@ class EpochTimings:
             stage_ms=_slowest(report.stage_seconds for report in reports),
             queue_ms=timing.decided_ms - timing.complete_ms,
             dead_letters=sum(report.dead_letters for report in reports),
+            observed=tuple(each for report in reports for each in report.observed),
         )
 
     def _of(self, epoch: int) -> _Timing:

@@ -72,6 +72,8 @@ class CommitPartitionEpoch(msgspec.Struct, frozen=True, array_like=True, tag="co
     """(reader, where it ended `epoch`), for the readers of this task."""
     active: int = -1
     """The newest epoch in which the task has rows or timers so far; -1 if none. See TaskActive."""
+    observed: tuple[tuple[str, bytes], ...] = ()
+    """(name, buffers), for each `observe` with rows."""
 
 
 class GetCurrentEpoch(msgspec.Struct, frozen=True, array_like=True, tag="current"):

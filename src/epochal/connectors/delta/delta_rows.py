@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from epochal.errors import TableRowError
-
-_PLACE = "\0place"
-"""A column name that no query has."""
 
 
 def check_required(table: str, rows: pa.Table, required: Sequence[str]) -> None:
@@ -33,12 +29,3 @@ def in_microseconds(rows: pa.Table) -> pa.Table:
             column = rows.column(index).cast(wanted)
             rows = rows.set_column(index, field.with_type(wanted), column)
     return rows
-
-
-def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the last row of each key, in the order of the rows. Nulls are equal to each other."""
-    places = pa.array(np.arange(rows.num_rows))
-    keyed = rows.select(list(keys)).append_column(_PLACE, places)
-    last = keyed.group_by(list(keys)).aggregate([(_PLACE, "max")])
-    chosen = np.sort(last.column(f"{_PLACE}_max").to_numpy())
-    return rows if len(chosen) == rows.num_rows else rows.take(chosen)

@@ -32,7 +32,7 @@ from epochal.checkpoint.entries import OffsetLog
 from epochal.checkpoint.layout import EPOCHAL, OFFSETS
 from epochal.connectors.contract import WriterFactory
 from epochal.connectors.delta.delta_options import DeltaSinkOptions
-from epochal.connectors.delta.delta_rows import check_required, in_microseconds, last_per_key
+from epochal.connectors.delta.delta_rows import check_required, in_microseconds
 from epochal.connectors.delta.delta_rules import (
     DELTA_OUTPUT,
     EpochOutput,
@@ -54,6 +54,7 @@ from epochal.connectors.delta.delta_table import (
     EpochNote,
     TableGoneError,
     TableHandle,
+    check_merge,
 )
 from epochal.connectors.delta.delta_types import query_columns, schema_json, table_columns
 from epochal.connectors.delta.delta_upkeep import Upkeep, UpkeepPlan, compactor_of
@@ -71,6 +72,7 @@ from epochal.connectors.staging.epoch_marker import (
     token_of,
     unpack,
 )
+from epochal.connectors.staging.merged_rows import last_per_key
 from epochal.connectors.staging.staged_rows import (
     ArrowRows,
     StagedWriters,
@@ -119,10 +121,12 @@ class DeltaSink:
             raise OptionError(f"delta: {error}") from None
         self._options, self._schema, self._query_id = options, schema, query_id
         self._given_partition, self._checkpoint = tuple(partition_by), checkpoint
-        self._files = open_files(options.path)
+        self._files = open_files(options.path, links=True)
         self._handle = TableHandle(self._files)
         self._columns = query_columns(self._files.url, schema)
         check_new_table(self._files.url, self._columns, partition_by, options.merge_keys)
+        if self._mode is WriteMode.MERGE:
+            check_merge(self._files.url, schema, options.merge_keys)
         self._shape: TableShape | None = None
         self._partition_by: tuple[str, ...] = self._given_partition
         self._required: tuple[str, ...] = ()

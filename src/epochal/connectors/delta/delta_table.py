@@ -11,15 +11,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from epochal.connectors.delta.delta_bins import LiveFile
+from epochal.connectors.delta.delta_rows import in_microseconds
 from epochal.connectors.delta.delta_rules import DataFile, TableShape, WriteMode
-from epochal.errors import OptionError, StorageError
-from epochal.files import Files, join_url, scheme_of
+from epochal.connectors.delta.delta_types import schema_json
+from epochal.errors import OptionError, StorageError, TableMismatchError
+from epochal.files import Files, join_url, open_files, scheme_of
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
@@ -185,7 +188,8 @@ class TableHandle:
 
         CommitRefusedError if the table has changed since `refresh`.
         """
-        same = " AND ".join(f"t.`{key}` IS NOT DISTINCT FROM s.`{key}`" for key in keys)
+        # The library reads `a IS NOT DISTINCT FROM b AND c` as `a IS NOT DISTINCT FROM (b AND c)`.
+        same = " AND ".join(f"(t.`{key}` IS NOT DISTINCT FROM s.`{key}`)" for key in keys)
         with self._translated():
             self._loaded.merge(
                 rows,
@@ -319,6 +323,24 @@ class TableHandle:
             raise TableGoneError from error
         except (errors.DeltaError, OSError) as error:
             raise StorageError(join_url(self.url, LOG), _reason(error)) from error
+
+
+def check_merge(table: str, schema: pa.Schema, keys: Sequence[str]) -> None:
+    """Merge no rows into a table that is not kept; TableMismatchError if the library cannot.
+
+    A merge is run after its epoch was decided, and would then fail at every restart.
+    """
+    with TemporaryDirectory() as folder:
+        handle = TableHandle(open_files(folder))
+        handle.create(schema_json(schema), ())
+        try:
+            handle.merge(in_microseconds(schema.empty_table()), keys, EpochNote("", 0, 0, ""))
+        except StorageError as error:
+            reason = (
+                f"Delta's library cannot merge by the columns {', '.join(keys)} "
+                f"({error.__cause__}). Rename columns whose names have a backtick."
+            )
+            raise TableMismatchError(table, (reason,)) from error
 
 
 def _reason(error: BaseException) -> str:

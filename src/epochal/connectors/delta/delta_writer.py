@@ -63,7 +63,7 @@ class TableFiles:
     def __init__(self, plan: DeltaWriters, task: int, attempt: int, schema: pa.Schema) -> None:
         self._plan, self._task, self._attempt = plan, task, checked_attempt(attempt)
         # With `existing`: a table that was deleted must not come back as a directory of files.
-        self._files: Files = open_files(plan.root, existing=True)
+        self._files: Files = open_files(plan.root, existing=True, links=True)
         in_file = [field for field in schema if field.name not in plan.partition_by]
         self._suffix, self._encode = encoder(
             FileFormat.PARQUET, pa.schema(in_file), Csv(), plan.compression

@@ -16,6 +16,8 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _URI_ILLEGAL = re.compile(r"""[\x00-\x20\x7f"#%<>?\[\\\]^`{|}]""")
 # The characters that Hive escapes in partition directories. Spark escapes the same ones.
 _NAME_ILLEGAL = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
+# The characters that make a path a pattern for Hadoop.
+_PATTERN = re.compile(r"[\\*?\[\]{}]")
 
 
 def qualified(root: str) -> str:
@@ -34,6 +36,14 @@ def escaped(path: str) -> str:
 def entry_path(root: str, below: str) -> str:
     """The path that a log records for the file at `below`, relative to `root`."""
     return f"{qualified(root).rstrip('/')}/{escaped(below)}"
+
+
+def spark_pattern(path: str) -> str:
+    """The pattern by which Spark's readers, which take every path for one, find just this path.
+
+    Their option `__globPaths__` is no way out: without globs Spark reads n such paths n times.
+    """
+    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def path_below(root: str, entry: str) -> str | None:

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,9 +31,20 @@ from epochal.files import Files, open_files
 
 READY_BATCHES = 4
 """How many decoded batches are kept ready per partition."""
+METADATA = b"__file_source_metadata_col"
+"""The key in the metadata of the column `_metadata`, by which Spark too tells it from others."""
+METADATA_FIELDS = (
+    *("file_path", "file_name", "file_size", "file_block_start", "file_block_length"),
+    *("file_modification_time", "row_index"),
+)
 LIST_EVERY = 50
 """One of this many polls lists the whole log. This finds batches that compaction has merged into
 another file and whose own file has expired."""
+
+
+def is_metadata(field: pa.Field[Any]) -> bool:
+    """Whether a column is Spark's `_metadata`: what is known of the file that a row is from."""
+    return METADATA in (field.metadata or {})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -201,7 +213,7 @@ def _feed(
 ) -> Iterator[DecodedRows | None]:
     """Yield all rows of one partition from a position on; None while the log has no new batch."""
     log = FileSourceLog(open_files(plan.log), read_only=True)
-    files = open_files(plan.root)
+    files = open_files(plan.root, links=True)
     misses = 0
     while True:
         if not _is_logged(log, at.batch, list_log=misses % LIST_EVERY == 0):
@@ -269,10 +281,14 @@ def _decoded(plan: FileReaders, files: Files, entry: FileEntry) -> Iterator[pa.R
             "the query's offset past it with `epochal checkpoint set-offsets`",
         ) from None
     in_path = partition_values(below)
-    in_file = [field for field in plan.schema if field.name not in in_path]
+    in_file = [
+        field for field in plan.schema if field.name not in in_path and not is_metadata(field)
+    ]
+    row = 0
     try:
         for batch in decode(plan.form, data, below, pa.schema(in_file), plan.csv):
-            yield _with_partitions(batch, plan.schema, in_path)
+            yield _complete(batch, plan.schema, in_path, _facts(entry, len(data), row))
+            row += batch.num_rows
     except (ValueError, pa.ArrowException) as error:
         raise StorageError(
             entry.path,
@@ -280,15 +296,41 @@ def _decoded(plan: FileReaders, files: Files, entry: FileEntry) -> Iterator[pa.R
         ) from error
 
 
-def _with_partitions(
-    batch: pa.RecordBatch, schema: pa.Schema, in_path: Mapping[str, str | None]
+def _facts(entry: FileEntry, size: int, row: int) -> dict[str, Any]:
+    """What `_metadata` says of rows from `row` on. A file is one block; its name is escaped.
+
+    Spark's streams write one slash after `file:`, although the log has three.
+    """
+    path = entry.path.replace("file:///", "file:/", 1)
+    name, modified = path.rpartition("/")[2], entry.timestamp * 1000
+    return dict(zip(METADATA_FIELDS, (path, name, size, 0, size, modified, row), strict=True))
+
+
+def _complete(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    in_path: Mapping[str, str | None],
+    facts: Mapping[str, Any],
 ) -> pa.RecordBatch:
-    if not in_path:
+    """Add the columns that are not in the file: partitions of its path, and `_metadata`."""
+    if batch.schema.names == schema.names:
         return batch
-    columns = [
-        pa.array([in_path[field.name]] * batch.num_rows, pa.string()).cast(field.type)
-        if field.name in in_path
-        else batch.column(field.name)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    rows = batch.num_rows
+
+    def column(field: pa.Field[Any]) -> Any:
+        if is_metadata(field):
+            kinds: list[pa.Field[Any]] = list(field.type)
+            return pa.StructArray.from_arrays(
+                [_fact(kind, facts[kind.name], rows) for kind in kinds], fields=kinds
+            )
+        if field.name in in_path:
+            return pa.repeat(pa.scalar(in_path[field.name], pa.string()), rows).cast(field.type)
+        return batch.column(field.name)
+
+    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+
+
+def _fact(kind: pa.Field[Any], value: Any, rows: int) -> Any:
+    if kind.name == "row_index":
+        return pa.array(range(value, value + rows), kind.type)
+    return pa.repeat(pa.scalar(value, kind.type), rows)

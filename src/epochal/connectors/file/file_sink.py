@@ -118,7 +118,7 @@ class FileWriters:
     max_file_bytes: int
 
     def open(self, context: WriterContext) -> PartWriter[SinkFileStatus]:
-        files = _RowFiles(self, context, open_files(self.root))
+        files = _RowFiles(self, context, open_files(self.root, links=True))
         return PartWriter(
             context.schema,
             self.max_file_bytes,
@@ -236,7 +236,7 @@ class FileSink:
                 f"{form.value}: partitionBy names all columns {', '.join(schema.names)}, so none "
                 f"is left for the files. Partition by fewer columns."
             )
-        self._files = open_files(options.path)
+        self._files = open_files(options.path, links=True)
         self._mark = mark_of(query_id)
         retention = options.retention
         self._retention = retention

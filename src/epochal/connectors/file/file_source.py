@@ -155,7 +155,7 @@ class FileSource:
         self._form, self._options = form, options
         self._schema = checked_schema(form, schema)
         self._partitions = options.num_partitions or parallelism
-        self._files = open_files(options.path)
+        self._files = open_files(options.path, links=True)
         if self._files.info("") is None:
             raise OptionError(
                 f"{form.value}: path {self._files.url} does not exist. Create the directory, or "

@@ -211,15 +211,17 @@ def fit_columns(options: IcebergSinkOptions, table: Table, schema: pa.Schema) ->
                 # Another writer has changed the table. Compare with what it is now.
                 table.refresh()
                 return fit_columns(options, table, schema)
-    missing = [name for name in options.merge_keys if name not in schema.names]
-    if missing:
-        raise TableMismatchError(
-            options.table,
-            (
-                f"mergeKeys names column {missing[0]}, which does not exist. The columns are "
-                f"{', '.join(schema.names)}.",
-            ),
-        )
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    reasons = [
+        f"mergeKeys names column {name}, which does not exist. The columns are "
+        f"{', '.join(schema.names)}."
+        if name not in kinds
+        else f"column {name} is {kinds[name]}, which cannot identify rows. Choose other mergeKeys."
+        for name in options.merge_keys
+        if name not in kinds or pa.types.is_nested(kinds[name])
+    ]
+    if reasons:
+        raise TableMismatchError(options.table, tuple(reasons))
     return tuple(schema.names)
 
 

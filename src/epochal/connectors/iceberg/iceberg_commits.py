@@ -54,8 +54,8 @@ from epochal.connectors.iceberg.iceberg_marks import (
 )
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
-from epochal.connectors.iceberg.iceberg_rows import without_keys
 from epochal.connectors.staging.epoch_marker import Marker, Refuse
+from epochal.connectors.staging.merged_rows import without_keys
 from epochal.errors import TableConflictError, TableError
 
 logger = logging.getLogger(__name__)

@@ -65,7 +65,6 @@ from epochal.connectors.iceberg.iceberg_marks import (
 )
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
-from epochal.connectors.iceberg.iceberg_rows import last_per_key
 from epochal.connectors.iceberg.iceberg_upkeep import TableUpkeep, UpkeepThread
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import (
@@ -82,6 +81,7 @@ from epochal.connectors.staging.epoch_marker import (
     plan_commit,
     unpack,
 )
+from epochal.connectors.staging.merged_rows import last_per_key
 from epochal.connectors.staging.staged_rows import (
     ArrowRows,
     StagedWriters,

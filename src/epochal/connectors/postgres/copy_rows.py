@@ -28,7 +28,7 @@ def write_rows(connection: Any, target: Target, parts: Sequence[bytes]) -> None:
     if not target.keys:
         _copy(connection, target.name.identifier, columns, parts)
         return
-    staging = sql.Identifier(_staging_name(target))
+    staging, number = sql.Identifier(_staging_name(target)), _row_number(target)
     typed = [
         sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.type))
         for each in target.columns
@@ -37,10 +37,10 @@ def write_rows(connection: Any, target: Target, parts: Sequence[bytes]) -> None:
         sql.SQL(
             "CREATE TEMPORARY TABLE IF NOT EXISTS {} "
             "({} bigint GENERATED ALWAYS AS IDENTITY, {}) ON COMMIT DELETE ROWS"
-        ).format(staging, sql.Identifier(ROW_NUMBER), sql.SQL(", ").join(typed))
+        ).format(staging, number, sql.SQL(", ").join(typed))
     )
     _copy(connection, staging, columns, parts)
-    connection.execute(_merge(target, staging, columns))
+    connection.execute(_merge(target, staging, columns, number))
 
 
 def _copy(connection: Any, into: Any, columns: Any, parts: Sequence[bytes]) -> None:
@@ -51,7 +51,7 @@ def _copy(connection: Any, into: Any, columns: Any, parts: Sequence[bytes]) -> N
             copy.write(part)
 
 
-def _merge(target: Target, staging: Any, columns: Any) -> Any:
+def _merge(target: Target, staging: Any, columns: Any, number: Any) -> Any:
     sql = import_psycopg().sql
     others = [each.name for each in target.columns if each.name not in target.keys]
     changes = sql.SQL(", ").join(
@@ -63,9 +63,17 @@ def _merge(target: Target, staging: Any, columns: Any) -> Any:
         "ORDER BY {keys}, {} DESC ON CONFLICT ({keys}) {}"
     ).format(
         *(target.name.identifier, columns, columns, staging),
-        *(sql.Identifier(ROW_NUMBER), action),
+        *(number, action),
         keys=_names(target.keys),
     )
+
+
+def _row_number(target: Target) -> Any:
+    """The name of a column that the target does not have."""
+    name = ROW_NUMBER
+    while any(column.name == name for column in target.columns):
+        name += "_"
+    return import_psycopg().sql.Identifier(name)
 
 
 def _names(names: Any) -> Any:

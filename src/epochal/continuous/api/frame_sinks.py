@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
+from epochal.connectors.file.file_names import spark_pattern
 from epochal.connectors.file.staged_batches import StagedBatchSink, staged_names
 from epochal.connectors.foreach import ForeachSink
 from epochal.connectors.memory import MemoryOutput, MemorySink
@@ -34,10 +35,9 @@ def batch_sink(frame: DataFrame, function: FrameFunction, *, complete: bool) -> 
     def rows_of(paths: Sequence[str]) -> DataFrame:
         if not paths:
             return spark.createDataFrame([], StructType(fields))
-        # The files hold Gregorian dates, whatever the session assumes of files not from Spark. The
-        # checkpoint's own name may have characters that a pattern of paths has.
-        reader = spark.read.option("datetimeRebaseMode", "CORRECTED").option("__globPaths__", False)
-        return reader.schema(StructType(fields)).parquet(*paths)
+        # The files hold Gregorian dates, whatever the session assumes of files not from Spark.
+        reader = spark.read.option("datetimeRebaseMode", "CORRECTED").schema(StructType(fields))
+        return reader.parquet(*map(spark_pattern, paths))
 
     def deliver(paths: Sequence[str], epoch: int) -> None:
         rows = rows_of(paths).toDF(*names)
@@ -144,9 +144,10 @@ def _creation(
 ) -> str:
     """Return the statement that creates the table."""
     columns = frame._jdf.schema().toDDL()
+    place = "" if path is None else path.replace("\\", "\\\\").replace("'", "\\'")
     by = ", ".join("`" + each.replace("`", "``") + "`" for each in partitioned)
     return (
         f"CREATE TABLE {name} ({columns}) USING {form}"
         + (f" PARTITIONED BY ({by})" if by else "")
-        + ("" if path is None else f" LOCATION '{path}'")
+        + (f" LOCATION '{place}'" if place else "")
     )

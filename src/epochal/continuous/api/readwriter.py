@@ -14,6 +14,7 @@ from epochal.continuous.api.step_names import format_name, options_of
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.catalyst.given_schema import arrow_schema
+from epochal.continuous.catalyst.spark_objects import absolute_paths
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
 from epochal.continuous.plan.logical import StreamSource
 from epochal.errors import OptionError
@@ -64,7 +65,8 @@ class StreamReader:
 
         name = format_name(source)
         described = f"{name}[{options.get('path', '')}]" if "path" in options else name
-        stream = Stream(self.spark, StreamSource(0, source, options, columns, schema, described))
+        paths = absolute_paths(options)
+        stream = Stream(self.spark, StreamSource(0, source, paths, columns, schema, described))
         identity = source_identity(source, options)
         if identity is None:
             return stream

@@ -78,6 +78,8 @@ class ExpressionReader:
         match name:
             case "AttributeReference" | "NamedLambdaVariable":
                 return Column(self._columns[expr.exprId().id()])
+            case "AggregateExpression":  # computed already
+                return Column(self._columns[expr.resultId().id()])
             case "Literal":
                 return self._literal(expr)
             case "LambdaFunction":

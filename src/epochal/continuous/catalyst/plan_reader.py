@@ -33,6 +33,7 @@ from epochal.continuous.catalyst.stateful_nodes import (
     read_aggregate,
     read_deduplicate,
     read_limit,
+    read_observation,
 )
 from epochal.continuous.operators.expressions.expr import Column, Literal
 from epochal.continuous.operators.stateless.expand import ExpandSpec
@@ -56,7 +57,6 @@ _SAME_ROWS = {
     "Repartition": "has no effect here: rows are exchanged by key before a stateful operator",
     "RepartitionByExpression": "has no effect here: rows are exchanged by key where necessary",
     "RebalancePartitions": "has no effect here",
-    "CollectMetrics": "is ignored: the query reports its own metrics",
     "LocalLimit": "is part of the limit above it",
     "UpdateEventTimeWatermarkColumn": "has no effect on rows",
 }
@@ -326,6 +326,7 @@ _READERS: dict[str, _Reader] = {
     "Expand": _expand,
     "Generate": _generate,
     "EventTimeWatermark": _watermark,
+    "CollectMetrics": read_observation,
     "ArrowEvalPython": read_functions,
     "BatchEvalPython": read_functions,
     "MapInPandas": read_map,

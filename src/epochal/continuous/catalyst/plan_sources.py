@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from epochal.connectors.file.file_reader import METADATA, METADATA_FIELDS
 from epochal.connectors.registry import (
     FILE_FORMATS,
     SOURCES,
@@ -19,6 +20,7 @@ from epochal.connectors.registry import (
 from epochal.continuous.catalyst.plan_steps import Reading, Steps, ids_of
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
+    absolute_paths,
     items,
     option,
     simple_name,
@@ -70,10 +72,17 @@ class PlanSources:
     def _source(self, number: int, relation: JavaObject) -> StreamSource:
         second = simple_name(relation) == "StreamingRelationV2"
         format, options = _second(relation) if second else self._first(relation)
-        schema = self._steps.schema_of(format, list(items(relation.output())))
+        columns = list(items(relation.output()))
+        schema = self._steps.schema_of(format, columns)
+        for index, column in enumerate(columns):
+            if METADATA.decode() in column.metadata().json():
+                marked = schema.field(index).with_metadata({METADATA: b"true"})
+                schema = schema.set(index, marked)
+                self._check_metadata(format, [field.name for field in marked.type])
         user_schema = schema if format.lower() in FILE_FORMATS else None
         self._check(format, options, user_schema, schema)
         described = _described(format, options)
+        options = absolute_paths(options)
         return StreamSource(number, format, options, user_schema, schema, described)
 
     def _check(
@@ -106,6 +115,18 @@ class PlanSources:
                     "it may deliver rows again, and a DataFrame has no operator that drops them",
                     "leave out delivery=exactly-once, or use epochal.read_stream",
                 )
+
+    def _check_metadata(self, format: str, names: list[str]) -> None:
+        unknown = [name for name in names if name not in METADATA_FIELDS]
+        if unknown:
+            self._steps.findings.refuse(
+                f"source {format}",
+                f"_metadata has the fields {', '.join(unknown)}, whose values are not known here",
+                "leave out _metadata",
+            )
+        self._steps.findings.note(
+            "_metadata: a file is read as one block, also if Spark would split it"
+        )
 
     def _first(self, relation: JavaObject) -> tuple[str, dict[str, str]]:
         """Format and options of a relation of Spark's first source API: files."""

@@ -73,6 +73,8 @@ class Steps:
 
     def __init__(self, planner: Planner, findings: Findings) -> None:
         self.planner, self.findings = planner, findings
+        self.observed: set[str] = set()
+        """The names under which rows are observed."""
 
     def schema_of(self, operator: str, attributes: Sequence[JavaObject]) -> pa.Schema:
         """The schema of attributes. All columns are nullable, as in Spark's state."""

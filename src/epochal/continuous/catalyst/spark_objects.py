@@ -7,7 +7,7 @@ for the class instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from inspect import signature
@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 from py4j.java_gateway import get_field
+from pyspark import SparkContext
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
@@ -28,12 +29,15 @@ from pyspark.sql.types import (
 )
 
 from epochal.errors import OptionError
+from epochal.files import scheme_of
 
 JavaObject: TypeAlias = Any
 
 INTERVAL = pa.month_day_nano_interval()
 MONTHS = pa.int32()
 """A year-month interval is a number of months, as in Spark."""
+
+PATH_OPTIONS = ("path", "checkpointlocation", "deadletterpath")
 
 _UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
@@ -77,6 +81,29 @@ def texts_of(jvm: JavaObject, mapping: JavaObject) -> dict[str, str]:
     """A Scala map of texts as a dict."""
     java = jvm.scala.jdk.javaapi.CollectionConverters.asJava(mapping)
     return {str(key): str(java[key]) for key in java}
+
+
+def absolute_paths(options: Mapping[str, str]) -> dict[str, str]:
+    """Options with relative paths as Spark resolves them: in the directory of its JVM.
+
+    That is where the JVM was started. `os.chdir` moves only this process.
+    """
+    context = SparkContext._active_spark_context
+    if context is None:
+        return dict(options)
+
+    def absolute(path: str) -> str:
+        if not path or scheme_of(path) or path.startswith("/"):
+            return path
+        found = context._jvm.org.apache.hadoop.fs.Path(path)
+        system = found.getFileSystem(context._jsc.hadoopConfiguration())
+        url = system.makeQualified(found).toUri()
+        return str(url.getPath() if url.getScheme() == "file" else url.toString())
+
+    return {
+        key: absolute(text) if key.lower() in PATH_OPTIONS else text
+        for key, text in options.items()
+    }
 
 
 def arrow_type_of(data_type: JavaObject) -> pa.DataType:

@@ -27,9 +27,11 @@ from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.calls import AggregateCall
 from epochal.continuous.operators.aggregation.functions import FUNCTIONS, fold_of
 from epochal.continuous.operators.aggregation.hyperloglog import DEFAULT_DEVIATION, bias_tables
+from epochal.continuous.operators.aggregation.observe import ObserveSpec, is_reportable
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
-from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.expressions.expr import Expr, Literal
 from epochal.continuous.operators.global_limit import GlobalLimitSpec
+from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.plan.logical import Stateful, StreamSource, unique_names
 from epochal.errors import OptionError
 
@@ -90,6 +92,52 @@ def read_aggregate(
     tree = Stateful((before.tree,), operator_id, made)
     found = Reading(tree, (*ids_of(keys), *ids_of(attributes)))
     return steps.project("Aggregate", found, list(items(last.resultExpressions())))
+
+
+def read_observation(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    """`observe`: aggregates for progress reports.
+
+    If a name occurs again, as in a union of a stream with itself, it is the same node with the same
+    rows: Spark reports those of one place.
+    """
+    (child,), metrics = children, list(items(node.metrics()))
+    if str(node.name()) in steps.observed:
+        return child
+    steps.observed.add(str(node.name()))
+    asked = [
+        each
+        for metric in metrics
+        for each in preorder(metric)
+        if simple_name(each) == "AggregateExpression"
+    ]
+    columns = _Columns(["_all"], [Literal(pa.scalar(0))], [pa.int64()])
+    calls = [
+        _call(steps, child, each, option(each.filter()), f"_aggregate{number}", columns)
+        for number, each in enumerate(asked)
+    ]
+    functions = [str(each.aggregateFunction().prettyName()) for each in asked]
+    output = steps.schema_of("CollectMetrics", metrics)
+    unknown = [field.name for field in output if not is_reportable(field.type)]
+    if unknown or not calls:
+        steps.findings.refuse(
+            "CollectMetrics",
+            f"reports cannot have the metrics {', '.join(unknown or output.names)}",
+            "observe aggregates that are numbers, texts or times, or cast them",
+        )
+    if not _supported(steps, calls, functions, columns.schema):
+        return child
+    kinds = pa.schema([(call.alias, call.type) for call in calls])
+    ids = tuple(int(each.resultId().id()) for each in asked)
+    found = Reading(StreamSource(-1, "", {}, None, kinds), ids)
+    results = tuple(steps.expression("CollectMetrics", found, each) for each in metrics)
+    made = ObserveSpec(
+        str(node.name()),
+        ProjectSpec(tuple(columns.exprs), columns.schema),
+        tuple(calls),
+        ProjectSpec(results, output),
+        str(steps.planner.session.conf.get("spark.sql.session.timeZone")),
+    )
+    return steps.step(child, made, child.schema, child.ids)
 
 
 def _supported(

@@ -55,6 +55,11 @@ class StoreSchema:
     scan_columns: int = 0
     """By how many first columns of the key the operator finds rows that are on disk."""
 
+    @property
+    def has_families(self) -> bool:
+        """Whether it is laid out in column families, of which a processor may have none."""
+        return bool(self.properties_json)
+
 
 @dataclass(frozen=True, slots=True)
 class StateChanges:

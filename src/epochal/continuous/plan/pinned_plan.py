@@ -203,7 +203,7 @@ def settle_shape(files: Files, plan: QueryPlan) -> None:
     partitions = plan.state_partitions
     for stage in plan.stages:
         for store in stage.stateful.stores:
-            if store.families:
+            if store.has_families:
                 _settle_families(files, stage.operator_id, stage.stateful, store, partitions)
                 continue
             family = FamilySchema(DEFAULT_FAMILY, store.key, store.value)

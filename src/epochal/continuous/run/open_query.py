@@ -19,7 +19,9 @@ from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.stop_request import forget_other_stops, forget_stop
 from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Sink, Source
+from epochal.continuous.operators.aggregation.observe import ObserveSpec
 from epochal.continuous.operators.contract import OperatorSpec
+from epochal.continuous.plan.logical import Node, Step, preorder
 from epochal.continuous.plan.pinned_plan import check_empty, settle_id
 from epochal.continuous.plan.stages import QueryPlan, Target, is_linear
 from epochal.continuous.run.progress import OperatorNote, QueryNote
@@ -186,11 +188,10 @@ def open_query(
         opening.callback(_quietly, server.stop, "the endpoint")
         server.register(endpoint_of(run_id), hosts.note)
         note = QueryNote(
-            query_id,
-            run_id,
-            options.query_name,
+            *(query_id, run_id, options.query_name),
             tuple(each.description for each in definition.sources),
             definition.sink.description,
+            observations=_observations(definition.tree),
         )
         return Opened(
             query_id=query_id,
@@ -241,6 +242,11 @@ def _has_history(files: Files) -> bool:
     offsets = OffsetLog(files.at(OFFSETS), read_only=True).latest_batch_id()
     commits = CommitLog(files.at(COMMITS), read_only=True).latest_batch_id()
     return offsets is not None or commits is not None
+
+
+def _observations(tree: Node) -> tuple[ObserveSpec, ...]:
+    steps = [each.operator for each in preorder(tree) if isinstance(each, Step)]
+    return tuple(each for each in steps if isinstance(each, ObserveSpec))
 
 
 def _quietly(close: Callable[[], None], what: str) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from epochal.continuous.operators.aggregation.observe import ObserveSpec
+from epochal.continuous.operators.contract import Moment
 from epochal.epoch.committed import CommittedEpoch
 
 
@@ -40,6 +42,7 @@ class QueryNote:
     sources: tuple[str, ...]
     sink: str
     operators: tuple[OperatorNote, ...] = ()
+    observations: tuple[ObserveSpec, ...] = ()
 
 
 class ProgressMaker:
@@ -114,6 +117,7 @@ class ProgressMaker:
                 "numOutputRows": sum(each.rows_out for each in epochs),
                 **_sink_metrics(epochs),
             },
+            **self._observed(epochs),
             "epochs": {"first": first.epoch, "last": last.epoch, "count": len(epochs)},
             "epochLatencyMs": latency([each.committed_ms - each.cut_ms for each in epochs]),
         }
@@ -142,6 +146,15 @@ class ProgressMaker:
             "processedRowsPerSecond": rows * 1000 / span.busy_ms,
             "metrics": {} if lag is None else {"behindLatest": str(lag)},
         }
+
+    def _observed(self, epochs: Sequence[CommittedEpoch]) -> dict[str, Any]:
+        specs = {each.name: each for each in self._note.observations}
+        at = Moment(epochs[-1].committed_ms, -1, epochs[-1].epoch, -1)
+        found = {
+            name: spec.metrics([b for e in epochs for n, b in e.observed if n == name], at)
+            for name, spec in specs.items()
+        }
+        return {"observedMetrics": found} if found else {}
 
     def _operator(self, note: OperatorNote, epochs: Sequence[CommittedEpoch]) -> dict[str, Any]:
         found = [each for epoch in epochs for each in epoch.state if each[0] == note.operator_id]

@@ -66,7 +66,7 @@ def check_state(files: Files, conf: StateStoreConf, tree: Node) -> None:
             continue
         store_id = StateStoreId(join_url(files.url, STATE), node.operator_id, 0)
         provider_class(conf).check(store_id, conf)
-        has_families = any(store.families for store in node.spec.stores)
+        has_families = any(store.has_families for store in node.spec.stores)
         if has_families and conf.provider_class != ROCKSDB_PROVIDER_CLASS:
             raise StateUsageError(
                 str(store_id),

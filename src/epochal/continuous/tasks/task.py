@@ -58,6 +58,8 @@ class EpochCut:
     dead_letters: int = 0
     positions: tuple[tuple[int, str], ...] = ()
     """(reader, where it ended the epoch), for the readers of this task."""
+    observed: tuple[tuple[str, bytes], ...] = ()
+    """(name, buffers), for each `observe` with rows."""
 
 
 @dataclass(slots=True)
@@ -143,6 +145,9 @@ class TaskCore:
         self._note_idle = getattr(writer, "note_idle", None)
         self._rows_out = 0
         self._sources = TaskSources(plan, readers)
+        self._chains = [stage.chain for stage in self._stages]
+        for source in self._sources.open.values():
+            self._chains += [chain for chain, _ in source.branches]
         self._reading = self._wanted = first_epoch
         self._started = self._hold = False
         self._active = self._committed = first_epoch - 1
@@ -388,6 +393,7 @@ class TaskCore:
                 self._rows_out - letters,
                 letters,
                 ending.positions,
+                tuple(each for chain in self._chains for each in chain.observed(epoch)),
             )
         )
         self._rows_out = 0

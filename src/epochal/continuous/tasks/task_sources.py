@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import pyarrow as pa
 
 from epochal.connectors.contract import AcknowledgingReader, Position, SourceReader
+from epochal.continuous.operators.aggregation.observe import Observe
 from epochal.continuous.operators.contract import (
     EventTimeObserver,
     Moment,
@@ -42,6 +43,12 @@ class Chain:
         for operator in self.operators:
             batches = [made for batch in batches for made in operator.process(batch, at)]
         return [batch for batch in batches if batch.num_rows]
+
+    def observed(self, epoch: int) -> Iterator[tuple[str, bytes]]:
+        """Yield what `observe` has aggregated in an epoch that has ended."""
+        for operator in self.operators:
+            if isinstance(operator, Observe) and (found := operator.taken(epoch)) is not None:
+                yield operator.name, found
 
     def raise_highs(self, highs: list[int]) -> None:
         """Raise the highest event times to those that this chain has seen, per watermark."""

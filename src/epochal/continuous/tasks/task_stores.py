@@ -364,7 +364,7 @@ def _provider(
     if database is not None:
         scanned = RowCodec(schema.key, schema.value, schema.scan_columns)
         disk = DiskStates(database, scanned.prefixes_of if schema.scan_columns else None)
-    if schema.families:
+    if schema.has_families:
         return RocksDBFamilyProvider(
             store_id,
             schema.families,

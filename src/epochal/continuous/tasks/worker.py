@@ -241,6 +241,7 @@ class _Durable(threading.Thread):
             cut.dead_letters,
             prepared.checksum,
             positions=cut.positions,
+            observed=cut.observed,
         )
         # Only now, when all is on storage, may the driver hear of the epoch: it may decide at once.
         report = self.reports.complete(report)

@@ -143,6 +143,7 @@ class TaskProcess:
             cut.rows_out,
             checksum=prepared.checksum,
             positions=cut.positions,
+            observed=cut.observed,
         )
         self.durable.append(self.reports.complete(report))
 

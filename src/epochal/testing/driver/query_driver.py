@@ -333,7 +333,7 @@ class Driver:
         """Return what the checkpoint pins, or will pin, and how state is kept by it."""
         stores = [each for stage in plan.stages for each in stage.stateful.stores]
         session = dict(query.session)
-        if any(each.families for each in stores):
+        if any(each.has_families for each in stores):
             session[PROVIDER] = ROCKSDB_PROVIDER_CLASS
         settings = settings_in_force(self._checkpoint, session)
         conf = state_conf(self._checkpoint, settings, session)

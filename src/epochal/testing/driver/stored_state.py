@@ -66,7 +66,7 @@ def _schemas(plan: QueryPlan, operator: int) -> dict[str, StructType]:
             f"There is no stateful operator {operator}; the query has {sorted(stages)}."
         )
     stored = stages[operator].stateful.stores
-    found = {each.name: each.value for each in stored if not each.families}
+    found = {each.name: each.value for each in stored if not each.has_families}
     families = [family for each in stored for family in each.families]
     return found | {family.name: family.rows.schema.value for family in families}
 

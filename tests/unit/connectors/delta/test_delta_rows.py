@@ -5,19 +5,9 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.delta.delta_rows import check_required, in_microseconds, last_per_key
+from epochal.connectors.delta.delta_rows import check_required, in_microseconds
 from epochal.connectors.delta.delta_types import delta_type, query_columns, schema_json, type_text
 from epochal.errors import TableMismatchError, TableRowError
-
-
-def test_the_last_row_of_each_key_is_kept_in_the_order_of_the_rows() -> None:
-    rows = pa.table({"k": [1, 2, None, 1, None], "v": [0, 1, 2, 3, 4]})
-    assert last_per_key(rows, ["k"]).to_pylist() == [
-        {"k": 2, "v": 1},
-        {"k": 1, "v": 3},
-        {"k": None, "v": 4},
-    ]
-    assert last_per_key(rows, ["k", "v"]) is rows
 
 
 def test_a_null_in_a_column_that_takes_none_is_an_error() -> None:

@@ -36,6 +36,8 @@ def _codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[np.ndarray[A
         kind = tables[0].schema.field(key).type
         chunks = [chunk for table in tables for chunk in table.column(key).cast(kind).chunks]
         column: Any = pa.chunked_array(chunks, kind)
+        if pa.types.is_floating(kind):
+            column = pc.add(column, pa.scalar(0.0, kind))  # -0.0 is 0.0, as in GROUP BY
         values = pc.unique(column)
         found = pc.index_in(column, value_set=values).to_numpy()
         # Number the combinations that occur, so that the numbers stay small.

@@ -1,0 +1,121 @@
+"""Aggregates the rows that pass, per epoch, for progress reports: `df.observe`.
+
+Each task sends its buffers of an epoch with its report. The driver merges them and computes the
+results.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from epochal.continuous.operators.aggregation.calls import AggregateCall
+from epochal.continuous.operators.aggregation.grouping import MIN_ARROW_ROWS, Buffers
+from epochal.continuous.operators.cells import StoredBatches
+from epochal.continuous.operators.contract import Moment, Row
+from epochal.continuous.operators.stateless.row_operators import ProjectSpec
+from epochal.state.rows.types import StructType
+from epochal.state.rows.unsafe_row import decode_row, encode_row
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveSpec:
+    """Observe rows under a name."""
+
+    name: str
+    arguments: ProjectSpec
+    """Computes the columns that aggregates take. The first one is constant, and not null."""
+    aggregates: tuple[AggregateCall, ...]
+    results: ProjectSpec
+    """Computes the metrics from the results of the aggregates."""
+    zone: str
+
+    def open(self) -> Observe:
+        return Observe(self)
+
+    @property
+    def buffers(self) -> Buffers:
+        return Buffers(self.aggregates, self.arguments.schema)
+
+    def metrics(self, parts: Sequence[bytes], at: Moment) -> dict[str, Any]:
+        """Return the metrics over what tasks have sent, as values of JSON."""
+        buffers = self.buffers
+        schema = StructType(buffers.fields)
+        found = [buffers.loaded(decode_row(part, schema)) for part in parts]
+        columns = buffers.results([reduce(buffers.merged, found, buffers.new())])
+        made = StoredBatches(pa.schema(buffers.output)).batch(columns)
+        (row,) = self.results.open().process(made, at)
+        return {key: _json(value, self.zone) for key, value in row.to_pylist()[0].items()}
+
+
+class Observe:
+    """Passes rows on unchanged and aggregates them by epoch."""
+
+    def __init__(self, spec: ObserveSpec) -> None:
+        self.name = spec.name
+        self._arguments, self._buffers = spec.arguments.open(), spec.buffers
+        self._schema = StructType(self._buffers.fields)
+        self._epochs: dict[int, Row] = {}
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        for rows in self._arguments.process(batch, at):
+            if rows.num_rows:
+                before = self._epochs.get(at.epoch) or self._buffers.new()
+                self._epochs[at.epoch] = self._buffers.merged(before, self._partial(rows))
+        return (batch,)
+
+    def taken(self, epoch: int) -> bytes | None:
+        """Return the buffers of an epoch that has ended, and forget them; None without rows."""
+        found = self._epochs.pop(epoch, None)
+        if found is None:
+            return None
+        (row,) = self._buffers.stored([found])
+        return encode_row(row, self._schema)
+
+    def _partial(self, rows: pa.RecordBatch) -> Row:
+        if rows.num_rows < MIN_ARROW_ROWS or self._buffers.arrow_differs(rows):
+            ((_, found),) = self._buffers.group_in_python(rows, [()] * rows.num_rows)
+        else:
+            ((_, found),) = self._buffers.group_in_arrow(rows, [rows.column(0)])
+        return found
+
+
+def is_reportable(kind: pa.DataType) -> bool:
+    """Whether reports can have values of this type."""
+    types = pa.types
+    if types.is_list(kind):
+        return is_reportable(kind.value_type)
+    if types.is_struct(kind):
+        return all(is_reportable(field.type) for field in kind)
+    tests = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)
+    more = (types.is_string, types.is_binary, types.is_date, types.is_null)
+    zoned = types.is_timestamp(kind) and kind.tz is not None
+    return zoned or any(test(kind) for test in (*tests, *more))
+
+
+def _json(value: Any, zone: str) -> Any:
+    """A value as Spark's reports have it."""
+    match value:
+        case dt.datetime():
+            local = value.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+            text = local.isoformat(sep=" ")
+            return text.rstrip("0") if local.microsecond else text
+        case dt.date():
+            return value.isoformat()
+        case Decimal():
+            return float(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case list():
+            return [_json(each, zone) for each in value]
+        case dict():
+            return {key: _json(each, zone) for key, each in value.items()}
+    return value

@@ -1,0 +1,51 @@
+"""The hidden column `_metadata` of files has Spark's values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.frames.streams_of_words import PATIENCE_SECONDS, rows_of
+
+import epochal
+from epochal.connectors.file.file_formats import ROWS_PER_BATCH
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+
+def output(frame: DataFrame, engine: str, folder: Path) -> list[Any]:
+    """All rows that a query emits."""
+    found: list[Any] = []
+    writer = frame.writeStream if engine == "spark" else epochal.write_stream(frame)
+    writer.foreachBatch(lambda rows, _: found.extend(rows_of(rows)))
+    writer.option("checkpointLocation", str(folder / f"ck-{engine}")).trigger(availableNow=True)
+    assert writer.start().awaitTermination(PATIENCE_SECONDS)
+    return sorted(found, key=str)
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "text", "parquet"])
+def test_all_fields_are_sparks(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    place = tmp_path / "i n%20ü'#^"
+    rows = spark.range(ROWS_PER_BATCH + 10).selectExpr("string(id) value", "id % 2 part")
+    rows.coalesce(1).write.partitionBy("part").format(form).save(str(place))
+    (part,) = place.glob("part=1/part-*")
+    part.rename(part.with_name(f"a b%20ü'#&+{part.suffix}"))
+    stream = spark.readStream.schema("value string, part long").format(form).load(str(place))
+    frame = stream.where("_metadata.file_size > 0 AND int(value) % 1000 < 2").select(
+        "value", "_metadata", "part", "_metadata.file_name"
+    )
+    assert output(frame, "epochal", tmp_path) == output(frame, "spark", tmp_path)
+
+
+def test_a_column_of_the_file_hides_it(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"_metadata": {"file_name": "mine"}}\n')
+    source = spark.readStream.schema("_metadata struct<file_name: string>").json(
+        str(tmp_path / "in")
+    )
+    frame = source.select("_metadata", source.metadataColumn("_metadata").alias("hidden"))
+    found = output(frame, "epochal", tmp_path)
+    assert found == output(frame, "spark", tmp_path)
+    assert [(mine.file_name, hidden.file_name) for mine, hidden in found] == [("mine", "a.json")]
