@@ -76,6 +76,7 @@
     ├── QueryError                     a continuous query cannot run, or has stopped
     │   ├── UnsupportedPlanError       a DataFrame has parts that cannot run here
     │   ├── ExpressionError            a column expression fails for a row, as it does in Spark
+    │   ├── EvaluatorError             Spark's own code does not run beside the tasks
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
     │   ├── HostSilentError            tasks sent no pulse: their host is cut off or they hang
     │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
@@ -159,6 +160,7 @@ from epochal.errors.pubsub import (
 )
 from epochal.errors.query import (
     DriverLostError,
+    EvaluatorError,
     ExpressionError,
     ForeachBatchError,
     HostSilentError,
@@ -212,6 +214,7 @@ __all__ = [
     "EpochProtocolError",
     "EpochStalledError",
     "EpochalError",
+    "EvaluatorError",
     "ExchangeError",
     "ExpressionError",
     "ForeachBatchError",

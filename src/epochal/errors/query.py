@@ -42,6 +42,17 @@ class ExpressionError(QueryError):
     """A column expression has no result for a row, and Spark makes that an error too."""
 
 
+class EvaluatorError(QueryError):
+    """The process that runs Spark's own code for an executor's tasks does not start, or fails."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"The evaluator, which runs Spark's own code for the tasks: {self.reason}."
+
+
 class TooFewSlotsError(QueryError):
     """The cluster has too few free slots to run all tasks of a query at the same time."""
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from epochal.continuous.catalyst.expression_reader import ExpressionReader
 from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
 from epochal.continuous.catalyst.releases import Planner
+from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import JavaObject, arrow_type_of, simple_name
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.evaluate import unsupported
@@ -73,6 +74,7 @@ class Steps:
 
     def __init__(self, planner: Planner, findings: Findings) -> None:
         self.planner, self.findings = planner, findings
+        self._in_spark = SparkExpressions(planner.session, planner.value_of)
         self.observed: set[str] = set()
         """The names under which rows are observed."""
 
@@ -113,17 +115,16 @@ class Steps:
         """
         try:
             found = self.reader(reading).read(expr)
+            checked = lifted((found,), len(reading.ids)).columns[0] if volatile else found
+            if not unsupported(checked):
+                return found
+        except OptionError:
+            pass
+        try:
+            return self._in_spark.call(expr, reading.indexes)
         except OptionError as error:
             self.findings.refuse(operator, f"{_called(expr)}: {error}", USE_A_FUNCTION)
             return Literal(pa.scalar(None, pa.null()))
-        checked = lifted((found,), len(reading.ids)).columns[0] if volatile else found
-        for function in dict.fromkeys(unsupported(checked)):
-            self.findings.refuse(
-                operator,
-                f"{_called(expr)}: the function {function} is not supported",
-                USE_A_FUNCTION,
-            )
-        return found
 
     def project(self, operator: str, reading: Reading, columns: Sequence[JavaObject]) -> Reading:
         """Compute named expressions."""

@@ -23,6 +23,7 @@ from epochal.continuous.catalyst.spark_objects import (
     option,
     simple_name,
 )
+from epochal.errors import OptionError
 
 _SQL = "org.apache.spark.sql"
 _STREAMING = f"{_SQL}.execution.streaming"
@@ -134,6 +135,19 @@ class Planner:
         datasets = self._object(f"{_SQL}.classic.Dataset")
         found: pa.Table = DataFrame(datasets.ofRows(self._js, plan), self.session).toArrow()
         return found
+
+    def value_of(self, plan: JavaObject) -> JavaObject:
+        """The only value of a logical plan without streams, in Catalyst's internal form."""
+        if not self._runs_jobs:
+            return None
+        kind = _output(plan)[0].dataType()
+        with self._active():
+            datasets = self._object(f"{_SQL}.classic.Dataset")
+            execution = datasets.ofRows(self._js, plan).queryExecution().executedPlan()
+            rows = execution.executeCollect()
+        if len(rows) > 1:
+            raise OptionError(f"a scalar subquery returned {len(rows)} rows, not one")
+        return rows[0].copy().get(0, kind) if len(rows) else None
 
     def join_keys(
         self, join: JavaObject

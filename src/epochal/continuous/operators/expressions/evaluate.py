@@ -12,7 +12,7 @@ Note: branches of CASE and IF are evaluated only for the rows that take them. `C
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,6 +53,7 @@ from epochal.continuous.operators.expressions.short_circuit import (
     spread,
     stepwise,
 )
+from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_values
 from epochal.continuous.operators.expressions.textual import (
     formatted_texts,
     json_functions,
@@ -124,6 +125,7 @@ BATCH_FUNCTIONS: dict[str, BatchFunction] = {
     **higher_order.FUNCTIONS,
     **row_functions.FUNCTIONS,
     "TryEval": lambda call, batch, _: _try(call.arguments[0], batch, call.type),
+    SPARK: lambda call, batch, evaluate: spark_values((call,), batch, evaluate)[0],
 }
 """Functions that evaluate their arguments themselves."""
 
@@ -172,9 +174,16 @@ def evaluate(expr: Expr, batch: pa.RecordBatch, cache: Cache | None = None) -> V
             raise AssertionError("a lambda is evaluated by the function that it is an argument of")
 
 
-def evaluate_all(exprs: Iterable[Expr], batch: pa.RecordBatch) -> list[Value]:
-    """Evaluate several expressions; what they share is computed once."""
+def evaluate_all(exprs: Sequence[Expr], batch: pa.RecordBatch) -> list[Value]:
+    """Evaluate several expressions; what they share is computed once.
+
+    What Spark's code evaluates is sent in one request.
+    """
     cache: Cache = {}
+    calls = [expr for expr in exprs if isinstance(expr, Call) and expr.function == SPARK]
+    if calls:
+        values = spark_values(calls, batch, evaluate)
+        cache = {id(call): value for call, value in zip(calls, values, strict=True)}
     return [evaluate(expr, batch, cache) for expr in exprs]
 
 
