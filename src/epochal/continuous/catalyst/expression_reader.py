@@ -1,18 +1,17 @@
 """Reads Spark's resolved expressions from the JVM into the trees of `operators.expressions.expr`.
 
-A call gets the simple name of the Catalyst class. Scalar fields of the class (an ordinal, a format,
-`ignoreNulls`) are in `extra` under their Scala names, the time zone is in `extra["zone"]`.
-`StaticInvoke` becomes `Class.method`. `Invoke` on a constant evaluator becomes `Evaluator.method`,
-with the evaluator's fields in `extra`.
+Only what Arrow evaluates is read: NotInArrow says that an expression has anything else in it. A
+call gets the simple name of the Catalyst class. Scalar fields of the class (an ordinal, a zone) are
+in `extra` under their Scala names, the time zone is in `extra["zone"]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from epochal.continuous.catalyst.releases import RENAMED
 from epochal.continuous.catalyst.spark_objects import (
@@ -20,7 +19,6 @@ from epochal.continuous.catalyst.spark_objects import (
     arrow_type_of,
     class_name,
     fields,
-    interval_in,
     is_plain,
     items,
     option,
@@ -28,135 +26,85 @@ from epochal.continuous.catalyst.spark_objects import (
     simple_name,
     texts_of,
 )
-from epochal.continuous.operators.expressions.expr import (
-    Call,
-    Column,
-    Expr,
-    Lambda,
-    Literal,
-    Mode,
-)
-from epochal.continuous.operators.expressions.nested.maps import LAST_WINS
+from epochal.continuous.operators.expressions import expr as exprs
+from epochal.continuous.operators.expressions.comparison import FUNCTIONS as COMPARISONS
+from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr
+from epochal.continuous.operators.stateless.moment_columns import FUNCTIONS as MOMENT
 from epochal.errors import OptionError
+
+Mode: TypeAlias = Literal["ansi", "legacy", "try"]
+"""What an aggregate does with a value that has no result, such as an overflow: raise an error
+(ansi), return what Spark returns without ANSI mode (legacy), or return null (try)."""
 
 _MODES: dict[str, Mode] = {"ANSI": "ansi", "LEGACY": "legacy", "TRY": "try"}
 _TYPES = "org.apache.spark.sql.types."
 
-_PRINTING = ("Cast", "CreateArray", "CreateMap", "CreateNamedStruct", "FormatString")
-"""Calls that turn their arguments into other types, or into parts of values that may be printed."""
-
 _SAME = ("Alias", "KnownNullable", "KnownNotNull", "KnownFloatingPointNormalized")
 """Expressions whose value is that of their only child."""
+
+
+class NotInArrow(Exception):
+    """An expression has a part that only Spark's code evaluates."""
 
 
 class ExpressionReader:
     """Reads expressions over the columns of one plan node."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        columns: Mapping[int, int],
-        width: int,
-        collect: Callable[[JavaObject], pa.Table] | None = None,
+        self, spark: SparkSession, columns: Mapping[int, int], types: Sequence[pa.DataType]
     ) -> None:
-        """`columns` maps the ids of Spark's attributes to indexes in a batch of `width` columns.
-
-        `collect` returns the rows of a plan without streams: scalar subqueries need it.
-        """
-        self._spark, self._columns, self._width = spark, dict(columns), width
-        self._collect = collect
+        """`columns` maps the ids of Spark's attributes to indexes in a batch of these types."""
+        self._spark, self._columns, self._types = spark, dict(columns), types
         self._common: dict[int, Expr] = {}  # what a With expression names
         ansi = str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         self._mode: Mode = "ansi" if ansi else "legacy"
-        policy = str(spark.conf.get("spark.sql.mapKeyDedupPolicy"))
-        self._last_wins = policy.upper() == "LAST_WIN"
-        self._zone = str(spark.conf.get("spark.sql.session.timeZone"))
 
-    def read(self, expr: JavaObject) -> Expr:
-        """Read an expression."""
+    def read(self, expr: JavaObject, *, is_argument: bool = False) -> Expr:
+        """Read an expression; NotInArrow if Arrow cannot evaluate all of it."""
         name = RENAMED.get(simple_name(expr), simple_name(expr))
         match name:
-            case "AttributeReference" | "NamedLambdaVariable":
+            case "AttributeReference":
+                if is_argument:
+                    _type_of(expr)
                 return Column(self._columns[expr.exprId().id()])
             case "AggregateExpression":  # computed already
                 return Column(self._columns[expr.resultId().id()])
             case "Literal":
                 return self._literal(expr)
-            case "LambdaFunction":
-                return self._lambda(expr)
-            case "StaticInvoke":
-                owner = str(expr.staticObject().getName()).rpartition(".")[2].rstrip("$")
-                return self._call(f"{owner}.{expr.functionName()}", expr, expr.arguments())
-            case "Invoke":
-                return self._invoke(expr)
             case "With":
-                for each in items(expr.defs()):
-                    self._common[int(each.id().id())] = self.read(each.child())
+                for definition in items(expr.defs()):
+                    number = int(definition.id().id())
+                    self._common[number] = self.read(definition.child())
                 return self.read(expr.child())
             case "CommonExpressionRef":
                 return self._common[int(expr.id().id())]
-            case "ScalarSubquery" if self._collect is not None:
-                return self._subquery(expr, self._collect)
         if name in _SAME:
-            return self.read(expr.children().apply(0))
-        return self._call(name, expr, expr.children())
+            return self.read(expr.children().apply(0), is_argument=is_argument)
+        if name not in FUNCTIONS and name not in (*CHOICES, *MOMENT):
+            raise NotInArrow
+        arguments = tuple(self.read(child, is_argument=True) for child in items(expr.children()))
+        if name in COMPARISONS and any(map(pa.types.is_nested, map(self._type_in, arguments))):
+            raise NotInArrow
+        return Call(name, arguments, _type_of(expr), self.scalar_fields(expr)[1])
 
-    def _call(self, name: str, expr: JavaObject, arguments: JavaObject) -> Expr:
-        mode, extra = self.scalar_fields(expr)
-        kind = arrow_type_of(expr.dataType())
-        if name in _PRINTING:
-            self._refuse_intervals(name, expr)
-        if self._last_wins and pa.types.is_map(kind):
-            extra[LAST_WINS] = True
-        return Call(name, tuple(self.read(each) for each in items(arguments)), kind, mode, extra)
-
-    def _refuse_intervals(self, name: str, expr: JavaObject) -> None:
-        """Intervals are numbers here: a function must not take them for numbers."""
-        kinds = [expr.dataType(), *(each.dataType() for each in items(expr.children()))]
-        found = next((kind for each in kinds if (kind := interval_in(each))), None)
-        if found is not None:
-            raise OptionError(f"{name} of an {found} is not supported")
-
-    def _invoke(self, expr: JavaObject) -> Expr:
-        target = expr.targetObject()
-        if simple_name(target) != "Literal":
-            return self._call("Invoke", expr, expr.children())
-        evaluator = target.value()
-        mode, extra = self.scalar_fields(evaluator)
-        arguments = tuple(self.read(each) for each in items(expr.arguments()))
-        name = f"{simple_name(evaluator)}.{expr.functionName()}"
-        return Call(name, arguments, arrow_type_of(expr.dataType()), mode, extra)
-
-    def _lambda(self, expr: JavaObject) -> Expr:
-        first, parameters = self._width, list(items(expr.arguments()))
-        inner = ExpressionReader.__new__(ExpressionReader)
-        inner._spark, inner._mode, inner._zone = self._spark, self._mode, self._zone
-        inner._last_wins = self._last_wins
-        inner._collect, inner._common = self._collect, self._common
-        inner._width = first + len(parameters)
-        inner._columns = self._columns | {
-            each.exprId().id(): first + number for number, each in enumerate(parameters)
-        }
-        return Lambda(inner.read(expr.function()), first, len(parameters))
-
-    def _subquery(self, expr: JavaObject, collect: Callable[[JavaObject], pa.Table]) -> Expr:
-        """The only value of a subquery, which is evaluated here and now."""
-        if expr.plan().isStreaming():
-            raise OptionError("a scalar subquery over a stream is not supported")
-        kind, values = arrow_type_of(expr.dataType()), collect(expr.plan()).column(0)
-        if len(values) > 1:
-            raise OptionError(f"a scalar subquery returned {len(values)} rows, not one")
-        found = values.combine_chunks().cast(kind)
-        return Literal(found[0] if len(found) else pa.scalar(None, kind))
+    def _type_in(self, expr: Expr) -> Any:
+        match expr:
+            case Column(index):
+                return self._types[index]
+            case Call(type=kind):
+                return kind
+            case exprs.Literal(value):
+                return value.type
 
     def _literal(self, expr: JavaObject) -> Expr:
-        kind, value = arrow_type_of(expr.dataType()), expr.value()
-        if value is None or is_plain(kind):
-            return Literal(scalar_of(value, kind))
-        # The JVM's arrays, maps and structs are opaque: let Spark itself return the value.
-        made = self._spark._jsparkSession.range(1).select(_columns(self._spark, expr))
-        found = DataFrame(made, self._spark).toArrow().column(0).combine_chunks()
-        return Literal(found.cast(kind)[0])
+        if simple_name(expr.dataType()) != "CalendarIntervalType":
+            kind = _type_of(expr)
+        else:
+            kind = arrow_type_of(expr.dataType())
+        if expr.value() is not None and not is_plain(kind):
+            raise NotInArrow
+        return exprs.Literal(scalar_of(expr.value(), kind))
 
     def scalar_fields(self, product: JavaObject) -> tuple[Mode, dict[str, Any]]:
         """The mode of a call or an aggregate function, and its scalar fields."""
@@ -175,19 +123,15 @@ class ExpressionReader:
             elif name == "evalContext":
                 mode = _MODES[str(value.evalMode().toString())]
             elif kind.startswith(("scala.Some", "scala.None$")):
-                found = option(value)
-                if isinstance(found, bool | int | float | str):
-                    extra["zone" if name == "timeZoneId" else name] = found
+                content = option(value)
+                if isinstance(content, bool | int | float | str):
+                    extra["zone" if name == "timeZoneId" else name] = content
             elif kind.startswith(_TYPES) and not kind.endswith(".StructField"):
                 extra[name] = arrow_type_of(value)
             elif kind.endswith("UTF8String"):
                 extra[name] = str(value.toString())
             elif "Map" in kind and kind.startswith("scala.collection"):
                 extra[name] = texts_of(self._spark._jvm, value)
-            elif name == "patterns":
-                extra[name] = [
-                    None if each is None else str(each.toString()) for each in items(value)
-                ]
             elif name == "hset":
                 extra["values"] = self._set(product, value)
         if extra.get("failOnError") is False and mode == "ansi":
@@ -195,19 +139,22 @@ class ExpressionReader:
         return mode, extra
 
     def _set(self, product: JavaObject, values: JavaObject) -> list[pa.Scalar[Any]]:
-        kind = arrow_type_of(product.child().dataType())
+        kind = _type_of(product.child())
         java = cast(Any, self._spark._jvm).scala.jdk.javaapi.CollectionConverters.asJava(values)
-        return [scalar_of(each, kind) for each in java]
+        return [scalar_of(value, kind) for value in java]
+
+
+def _type_of(expr: JavaObject) -> pa.DataType:
+    """The type of an expression, if its values mean the same to Arrow as to Spark."""
+    name = simple_name(expr.dataType())
+    if name in ("YearMonthIntervalType", "CalendarIntervalType", "VariantType", "TimeType"):
+        raise NotInArrow
+    try:
+        return arrow_type_of(expr.dataType())
+    except OptionError:
+        raise NotInArrow from None
 
 
 def columns_by_id(attributes: JavaObject) -> dict[int, int]:
     """The index of each attribute of a plan node's output, by its id."""
-    return {each.exprId().id(): index for index, each in enumerate(items(attributes))}
-
-
-def _columns(spark: SparkSession, expr: JavaObject) -> JavaObject:
-    """An array of one column, as the JVM's `select` takes it."""
-    sql = cast(Any, spark._jvm).org.apache.spark.sql
-    array = cast(Any, spark.sparkContext._gateway).new_array(sql.Column, 1)
-    array[0] = sql.classic.ExpressionUtils.column(expr)
-    return array
+    return {attribute.exprId().id(): index for index, attribute in enumerate(items(attributes))}

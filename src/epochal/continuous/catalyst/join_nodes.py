@@ -153,7 +153,7 @@ def _condition(
     names = unique_names([*left.schema.names, *right.schema.names])
     schema = pa.schema(list(zip(names, [*left.schema.types, *right.schema.types], strict=True)))
     both = Reading(StreamSource(-1, "", {}, None, schema), (*left.ids, *right.ids))
-    return steps.expression("Join", both, condition)
+    return steps.condition("Join", both, condition)
 
 
 def _table(rows: pa.Table, schema: pa.Schema) -> pa.Table:

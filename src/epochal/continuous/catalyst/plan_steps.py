@@ -20,8 +20,7 @@ from epochal.continuous.catalyst.releases import Planner
 from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import JavaObject, arrow_type_of, simple_name
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.operators.expressions.evaluate import unsupported
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Lambda, Literal
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.plan.logical import Node, Step, unique_names
@@ -74,7 +73,7 @@ class Steps:
 
     def __init__(self, planner: Planner, findings: Findings) -> None:
         self.planner, self.findings = planner, findings
-        self._in_spark = SparkExpressions(planner.session, planner.value_of)
+        self.in_spark = SparkExpressions(planner.session, self._value_of)
         self.observed: set[str] = set()
         """The names under which rows are observed."""
 
@@ -98,13 +97,11 @@ class Steps:
 
     def reader(self, reading: Reading) -> ExpressionReader:
         """A reader of expressions over the columns of a reading."""
-        return ExpressionReader(
-            self.planner.session, reading.indexes, len(reading.ids), self._collect_value
-        )
+        return ExpressionReader(self.planner.session, reading.indexes, reading.schema.types)
 
-    def _collect_value(self, plan: JavaObject) -> pa.Table:
+    def _value_of(self, plan: JavaObject) -> JavaObject:
         self.findings.note("a scalar subquery is evaluated once, when the query starts")
-        return self.planner.collect(plan)
+        return self.planner.value_of(plan)
 
     def expression(
         self, operator: str, reading: Reading, expr: JavaObject, *, volatile: bool = False
@@ -114,17 +111,24 @@ class Steps:
         `volatile` says that the caller can evaluate functions of time and chance.
         """
         try:
-            found = self.reader(reading).read(expr)
-            checked = lifted((found,), len(reading.ids)).columns[0] if volatile else found
-            if not unsupported(checked):
-                return found
-        except OptionError:
-            pass
-        try:
-            return self._in_spark.call(expr, reading.indexes)
+            found = self.in_spark.read(expr, self.reader(reading), reading.indexes)
         except OptionError as error:
             self.findings.refuse(operator, f"{_called(expr)}: {error}", USE_A_FUNCTION)
             return Literal(pa.scalar(None, pa.null()))
+        if not volatile and lifted((found,), len(reading.ids)).calls:
+            self.findings.refuse(
+                operator,
+                f"{_called(expr)}: functions of time and chance are not supported here",
+                "compute the value in a column before",
+            )
+        return found
+
+    def condition(self, operator: str, reading: Reading, expr: JavaObject) -> Expr:
+        """Read a condition, each part that AND connects on its own."""
+        if simple_name(expr) != "And":
+            return self.expression(operator, reading, expr)
+        sides = (self.condition(operator, reading, side) for side in (expr.left(), expr.right()))
+        return Call("And", tuple(sides), pa.bool_())
 
     def project(self, operator: str, reading: Reading, columns: Sequence[JavaObject]) -> Reading:
         """Compute named expressions."""
@@ -183,12 +187,11 @@ class Steps:
 def _joined(columns: Sequence[Expr], below: Sequence[Expr]) -> list[Expr] | None:
     """The columns over what `below` is computed from; None if that would repeat work.
 
-    One of the two must only select columns. The parameters of lambdas have indexes after those of
-    the columns, so lambdas stay where they are.
+    One of the two must only select columns.
     """
     if all(isinstance(each, Column) for each in columns):
         return [below[each.index] for each in columns if isinstance(each, Column)]
-    if all(isinstance(each, Column) for each in below) and not any(map(_has_lambda, columns)):
+    if all(isinstance(each, Column) for each in below):
         return [_selected(each, below) for each in columns]
     return None
 
@@ -200,15 +203,6 @@ def _selected(expr: Expr, below: Sequence[Expr]) -> Expr:
         case Call(arguments=arguments):
             return replace(expr, arguments=tuple(_selected(each, below) for each in arguments))
     return expr
-
-
-def _has_lambda(expr: Expr) -> bool:
-    match expr:
-        case Lambda():
-            return True
-        case Call(arguments=arguments):
-            return any(map(_has_lambda, arguments))
-    return False
 
 
 def _with_moment(reading: Reading, calls: tuple[Any, ...]) -> Reading:

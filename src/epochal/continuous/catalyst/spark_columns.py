@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
 from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.catalyst.releases import with_replacements
+from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import items, simple_name
-from epochal.continuous.operators.expressions.evaluate import check_supported
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.errors import OptionError
 
@@ -48,10 +48,9 @@ def resolve(spark: SparkSession, schema: pa.Schema, columns: Sequence[Any]) -> R
             f"group_by."
         )
     output = plan.child().output()
-    reader = ExpressionReader(spark, columns_by_id(output), output.size())
-    exprs = tuple(reader.read(each) for each in items(plan.projectList()))
-    for expr in exprs:
-        check_supported(expr, text)
+    columns_of = columns_by_id(output)
+    reader, in_spark = ExpressionReader(spark, columns_of, schema.types), SparkExpressions(spark)
+    exprs = tuple(in_spark.read(expr, reader, columns_of) for expr in items(plan.projectList()))
     return Resolved(exprs, arrow_schema(found.schema))
 
 

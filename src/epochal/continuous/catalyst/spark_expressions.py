@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from pyspark.sql import SparkSession
 
+from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotInArrow
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
     arrow_type_of,
@@ -22,13 +23,14 @@ from epochal.continuous.catalyst.spark_objects import (
     texts_of,
 )
 from epochal.continuous.evaluator.evaluator_client import Session
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr
+from epochal.continuous.operators.expressions.evaluate import SURE
+from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, Expr
 from epochal.continuous.operators.expressions.spark_calls import spark_call
 from epochal.errors import OptionError
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
 _NOW = "CurrentBatchTimestamp"
-_REPLACED = (_NOW, "ScalarSubquery")
+_REPLACED = (_NOW, "ScalarSubquery", "With")
 
 Replace: TypeAlias = Callable[[JavaObject], JavaObject]
 
@@ -42,6 +44,8 @@ class SparkExpressions:
         """`value_of` returns the only value of a plan without streams, for scalar subqueries."""
         self._spark, self._value_of = spark, value_of
         self._jvm: Any = spark._jvm
+        self.calls = 0
+        """How many expressions only Spark's code evaluates."""
 
     @cached_property
     def session(self) -> Session:
@@ -56,6 +60,21 @@ class SparkExpressions:
         ]
         return Session("\n".join(lines))
 
+    def read(self, expr: JavaObject, reader: ExpressionReader, columns: dict[int, int]) -> Expr:
+        """An expression for Arrow if that can evaluate it, else for Spark's code.
+
+        Where Arrow may not be sure, the result has both forms.
+        """
+        try:
+            tree = reader.read(expr)
+        except NotInArrow:
+            self.calls += 1
+            return self.call(expr, columns)
+        if not _may_ask(tree):
+            return tree
+        spark = self.call(expr, columns)
+        return Call(EITHER, (tree, spark), spark.type)
+
     def call(self, expr: JavaObject, columns: dict[int, int]) -> Call:
         """The call of an expression, whose columns have these indexes by the ids of attributes."""
         while simple_name(expr) == "Alias":
@@ -64,7 +83,8 @@ class SparkExpressions:
         moments: list[tuple[JavaObject, Expr]] = []
         if self._has_replaced(expr):
             expr = expr.transform(_Replacement(lambda node: self._replaced(node, moments)))
-        attributes, arguments = [], []
+        attributes: list[JavaObject] = []
+        arguments: list[Expr] = []
         for attribute in items(expr.references().toSeq()):
             index = columns.get(int(attribute.exprId().id()))
             if index is not None:
@@ -82,7 +102,11 @@ class SparkExpressions:
     def _has_replaced(self, expr: JavaObject) -> bool:
         """Whether an expression uses the current time or a subquery; callbacks are slow."""
         patterns = self._object("TreePattern", "org.apache.spark.sql.catalyst.trees")
-        wanted = (patterns.CURRENT_LIKE(), patterns.SCALAR_SUBQUERY())
+        wanted = (
+            patterns.CURRENT_LIKE(),
+            patterns.SCALAR_SUBQUERY(),
+            patterns.WITH_EXPRESSION(),
+        )
         return any(expr.containsPattern(pattern) for pattern in wanted)
 
     def _replaced(self, node: JavaObject, moments: list[tuple[JavaObject, Expr]]) -> JavaObject:
@@ -99,6 +123,13 @@ class SparkExpressions:
             extra = {"zone": str(zone)} if (zone := option(node.timeZoneId())) else {}
             moments.append((made, Call(_NOW, (), kind, extra=extra)))
             return made
+        if simple_name(node) == "With":
+            parts = {int(part.id().id()): part.child() for part in items(node.defs())}
+            return node.child().transform(
+                _Replacement(
+                    lambda part: parts[int(part.id().id())], names=("CommonExpressionRef",)
+                )
+            )
         if self._value_of is None or node.plan().isStreaming():
             raise OptionError("a scalar subquery over a stream is not supported")
         return self._object("Literal").create(self._value_of(node.plan()), node.dataType())
@@ -117,17 +148,25 @@ class SparkExpressions:
         return getattr(found, "MODULE$")
 
 
+def _may_ask(tree: Expr) -> bool:
+    """Whether Arrow may not be sure of a value."""
+    match tree:
+        case Call(function, arguments):
+            return function not in SURE or any(map(_may_ask, arguments))
+    return False
+
+
 class _Replacement:
     """A Scala PartialFunction that replaces some nodes of an expression."""
 
     class Java:
         implements = ("scala.PartialFunction",)
 
-    def __init__(self, replace: Replace) -> None:
-        self._replace = replace
+    def __init__(self, replace: Replace, names: tuple[str, ...] = _REPLACED) -> None:
+        self._replace, self._names = replace, names
 
     def isDefinedAt(self, node: JavaObject) -> bool:
-        return simple_name(node) in _REPLACED
+        return simple_name(node) in self._names
 
     def apply(self, node: JavaObject) -> JavaObject:
         return self._replace(node)

@@ -166,6 +166,8 @@ def open_socket(executor: Executor, memory_mb: int = DEFAULT_MEMORY_MB) -> socke
     started: subprocess.Popen[bytes] | None = None
     while True:
         if (found := _connect(address)) is not None:
+            if started is not None:
+                started.returncode = 0  # it outlives this process
             return found
         if started is not None and started.poll() is not None:
             raise EvaluatorError(

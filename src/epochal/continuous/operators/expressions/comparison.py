@@ -1,13 +1,11 @@
 """Comparisons and logic, with nulls as in SQL. Pure.
 
-In Spark, NaN equals itself and is larger than any number. Arrays and structs are compared element
-by element, with nulls first.
+In Spark, NaN equals itself and is larger than any number.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,39 +13,12 @@ import pyarrow as pa
 from pyarrow import compute
 
 from epochal.continuous.operators.expressions.expr import Call, Function, Value
-from epochal.continuous.operators.expressions.row_values import by_row
-from epochal.continuous.operators.expressions.values_of import kernel
 
 pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
 
 
-def order_key(kind: pa.DataType) -> Callable[[Any], Any]:
-    """A function of a value that is not null, whose results Python orders as Spark the values."""
-    if pa.types.is_floating(kind):
-        return lambda value: (True, 0.0) if math.isnan(value) else (False, value)
-    if pa.types.is_list(kind):
-        element = _nullable_key(kind.value_type)
-        return lambda values: [element(v) for v in values]
-    if pa.types.is_struct(kind):
-        keys = [_nullable_key(kind.field(i).type) for i in range(kind.num_fields)]
-        return lambda row: [key(v) for key, v in zip(keys, row.values(), strict=True)]
-    return lambda value: value
-
-
-def _nullable_key(kind: pa.DataType) -> Callable[[Any], Any]:
-    key = order_key(kind)
-    return lambda value: (0,) if value is None else (1, key(value))
-
-
-def _nested(compare: Callable[[Any, Any], bool], left: Value, right: Value) -> Value:
-    key = order_key(left.type)
-    return by_row(lambda a, b: compare(key(a), key(b)), pa.bool_(), left, right)
-
-
 def equal(left: Value, right: Value) -> Value:
     """Whether two values are equal; null if one of them is null."""
-    if pa.types.is_nested(left.type):
-        return _nested(lambda a, b: a == b, left, right)
     same = pc.equal(left, right)
     if not pa.types.is_floating(left.type):
         return same
@@ -56,8 +27,6 @@ def equal(left: Value, right: Value) -> Value:
 
 def greater(left: Value, right: Value) -> Value:
     """Whether the first value is larger; null if one of them is null."""
-    if pa.types.is_nested(left.type):
-        return _nested(lambda a, b: a > b, left, right)
     more = pc.greater(left, right)
     if not pa.types.is_floating(left.type):
         return more
@@ -70,22 +39,22 @@ def _null_safe_equal(call: Call, left: Value, right: Value) -> Value:
 
 
 def _in(call: Call, value: Value, *options: Value) -> Value:
-    found = pc.if_else(pc.is_null(value), pa.scalar(None, pa.bool_()), pa.scalar(False))
+    result = pc.if_else(pc.is_null(value), pa.scalar(None, pa.bool_()), pa.scalar(False))
     for option in options:
-        found = pc.or_kleene(found, equal(value, option))
-    return found
+        result = pc.or_kleene(result, equal(value, option))
+    return result
 
 
 def _in_set(call: Call, value: Value) -> Value:
     options: list[pa.Scalar[Any]] = call.extra["values"]
-    if pa.types.is_floating(value.type) or pa.types.is_nested(value.type):
+    if pa.types.is_floating(value.type):
         return _in(call, value, *options)
     known = [option.as_py() for option in options if option.is_valid]
-    found = pc.is_in(value, value_set=pa.array(known, value.type))
+    result = pc.is_in(value, value_set=pa.array(known, value.type))
     unknown = pc.is_null(value)
     if len(known) < len(options):
-        unknown = pc.or_(unknown, pc.invert(found))
-    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+        unknown = pc.or_(unknown, pc.invert(result))
+    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), result)
 
 
 def _between(call: Call, value: Value, lower: Value, upper: Value) -> Value:
@@ -113,13 +82,8 @@ def _not_null_count(call: Call, *values: Value) -> Value:
     return pc.greater_equal(count, pa.scalar(call.extra["n"], pa.int32()))
 
 
-def _nan_or(call: Call, value: Value, other: Value) -> Value:
-    is_nan = pc.is_nan(value)
-    return pc.if_else(pc.is_null(is_nan), value, pc.if_else(is_nan, other, value))
-
-
 FUNCTIONS: dict[str, Function] = {
-    "And": kernel("and_kleene"),
+    "And": lambda _, left, right: pc.and_kleene(left, right),
     "AtLeastNNonNulls": _not_null_count,
     "Between": _between,
     "Coalesce": lambda _, *values: pc.coalesce(*values),
@@ -136,8 +100,6 @@ FUNCTIONS: dict[str, Function] = {
     "Least": _extreme(lambda left, right: greater(right, left)),
     "LessThan": lambda _, left, right: greater(right, left),
     "LessThanOrEqual": lambda _, left, right: pc.invert(greater(left, right)),
-    "NaNvl": _nan_or,
-    "Not": kernel("invert"),
-    "Nvl": lambda _, value: value,
-    "Or": kernel("or_kleene"),
+    "Not": lambda _, value: pc.invert(value),
+    "Or": lambda _, left, right: pc.or_kleene(left, right),
 }

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-from typing import Literal as OneOf
 
 import pyarrow as pa
 
 Value: TypeAlias = Any
 """An Arrow array of the batch's length, or a scalar."""
 
-Mode: TypeAlias = OneOf["ansi", "legacy", "try"]
-"""What a call does with a value that has no result, such as an overflow: raise an error (ansi),
-return what Spark returns without ANSI mode (legacy), or return null (try)."""
+EITHER = "ArrowOrSpark"
+"""A call whose first argument is an expression that Arrow evaluates, and whose second is the same
+expression for Spark's code, which decides where Arrow is not sure."""
+
+
+class AskSpark(Exception):
+    """Arrow is not sure to have Spark's result for these values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +55,17 @@ class Call:
     arguments: tuple[Expr, ...]
     type: pa.DataType = field(default_factory=pa.null)
     """The type of the result; null if it is not known."""
-    mode: Mode = "ansi"
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def ansi(self) -> bool:
-        return self.mode == "ansi"
 
-
-@dataclass(frozen=True, slots=True)
-class Lambda:
-    """The function argument of a higher-order function, such as `x -> x + 1`.
-
-    In its body, the columns `first`, `first + 1`, … are its parameters. Lower indexes are the
-    columns of the batch and the parameters of enclosing functions.
-    """
-
-    body: Expr
-    first: int
-    parameters: int
-
-
-Expr: TypeAlias = Column | Literal | Call | Lambda
+Expr: TypeAlias = Column | Literal | Call
 
 Function: TypeAlias = Callable[..., Value]
 """Takes a call and the values of its arguments."""
 
 
 def columns_in(expr: Expr) -> frozenset[int]:
-    """The indexes of the batch's columns that an expression uses, also within lambdas."""
+    """The indexes of the batch's columns that an expression uses."""
     match expr:
         case Column(index):
             return frozenset((index,))
@@ -88,5 +73,11 @@ def columns_in(expr: Expr) -> frozenset[int]:
             return frozenset()
         case Call(_, arguments):
             return frozenset().union(*map(columns_in, arguments))
-        case Lambda(body, first):
-            return frozenset(index for index in columns_in(body) if index < first)
+
+
+def in_arrow(expr: Expr) -> Expr:
+    """The form of an expression that Arrow evaluates, if it has one: it shows what is computed."""
+    match expr:
+        case Call(function, arguments) if function == EITHER:
+            return arguments[0]
+    return expr

@@ -17,8 +17,8 @@ from epochal.continuous.evaluator.evaluator_client import (
     EvaluatorStep,
     Session,
 )
+from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
-from epochal.continuous.operators.expressions.values_of import as_column
 
 SPARK = "SparkExpression"
 

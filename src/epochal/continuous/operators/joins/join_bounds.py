@@ -21,9 +21,9 @@ from epochal.continuous.operators.expressions.expr import (
     Call,
     Column,
     Expr,
-    Lambda,
     Literal,
     columns_in,
+    in_arrow,
 )
 
 _MICROS_PER_DAY = 86_400_000_000.0
@@ -110,7 +110,7 @@ def value_watermark_ms(
 
 
 def _bound_of(part: Expr, side: int, sides: Sides, watermark_ms: int) -> int | None:
-    match part:
+    match in_arrow(part):
         case Call("LessThan" | "LessThanOrEqual" as name, (low, high)):
             bound = _solved(low, high, side, sides, watermark_ms)
             return None if bound is None else bound - _LESS[name]
@@ -221,7 +221,5 @@ def _shifted(expr: Expr, by: int) -> Expr:
             return Column(index + by)
         case Call(arguments=arguments):
             return replace(expr, arguments=tuple(_shifted(each, by) for each in arguments))
-        case Lambda(body, first, parameters):
-            return Lambda(_shifted(body, by), first + by, parameters)
         case _:
             return expr

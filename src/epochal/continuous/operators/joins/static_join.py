@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from epochal.continuous.operators.cells import Array, keys_of
 from epochal.continuous.operators.contract import Moment, Row
+from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
 from epochal.continuous.operators.expressions.expr import Expr
-from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.errors import OptionError
 
 StaticKind: TypeAlias = OneOf[

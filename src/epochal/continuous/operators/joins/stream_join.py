@@ -35,9 +35,9 @@ from epochal.continuous.operators.cells import (
     micros,
 )
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
+from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.evaluate import evaluate
 from epochal.continuous.operators.expressions.expr import Expr, columns_in
-from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.continuous.operators.joins.join_bounds import (
     Sides,
     split_condition,

@@ -25,7 +25,7 @@ from pyspark.sql.types import Row as SparkRow
 
 from epochal.continuous.operators.cells import hashable
 from epochal.continuous.operators.contract import Row
-from epochal.continuous.operators.expressions.casts import java_text
+from epochal.continuous.operators.java_texts import java_text
 from epochal.state.rows.types import (
     ArrayType,
     AtomicType,

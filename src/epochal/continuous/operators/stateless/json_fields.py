@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from epochal.continuous.operators.expressions.casts import java_text
+from epochal.continuous.operators.java_texts import java_text
 
 
 class _Float:

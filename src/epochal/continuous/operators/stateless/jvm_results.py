@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from epochal.continuous.operators.expressions.casts import java_text
+from epochal.continuous.operators.java_texts import java_text
 from epochal.errors import OptionError
 
 Converter: TypeAlias = Callable[[Any], Any]

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.expressions.casts import cast
-from epochal.continuous.operators.expressions.evaluate import column_of
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Lambda
+from epochal.continuous.operators.expressions.columns import column_of
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr
 
 _NOW = "CurrentBatchTimestamp"
 FUNCTIONS = (_NOW, "Rand", "Randn", "Uuid")
@@ -38,8 +38,7 @@ class Lifted:
 def lifted(exprs: tuple[Expr, ...], width: int) -> Lifted:
     """Replace the calls that need the moment or chance by columns after the first `width`.
 
-    Equal calls for the time share a column. Each random call has its own. Within a lambda such
-    calls stay where they are, because they have a value for each element.
+    Equal calls for the time share a column. Each random call has its own.
     """
     calls: list[Call] = []
     for expr in exprs:
@@ -51,7 +50,7 @@ def lifted(exprs: tuple[Expr, ...], width: int) -> Lifted:
     numbers = {id(each): width + index for index, each in enumerate(ordered)}
     moments = {_moment(each): width + index for index, each in enumerate(times)}
     return Lifted(
-        tuple(_replaced(each, width, len(ordered), numbers, moments) for each in exprs),
+        tuple(_replaced(expr, numbers, moments) for expr in exprs),
         tuple(ordered),
     )
 
@@ -70,24 +69,14 @@ def _collect(expr: Expr, calls: list[Call]) -> None:
 
 
 def _replaced(
-    expr: Expr,
-    width: int,
-    added: int,
-    numbers: dict[int, int],
-    moments: dict[tuple[pa.DataType, str], int],
+    expr: Expr, numbers: dict[int, int], moments: dict[tuple[pa.DataType, str], int]
 ) -> Expr:
-    def again(each: Expr) -> Expr:
-        return _replaced(each, width, added, numbers, moments)
-
     match expr:
-        case Column(index):
-            return expr if index < width else Column(index + added)  # a lambda's parameter
-        case Lambda(body, first, parameters):
-            return Lambda(again(body), first + added, parameters)
         case Call(function) if id(expr) in numbers or function == _NOW:
             return Column(numbers[id(expr)] if id(expr) in numbers else moments[_moment(expr)])
         case Call(arguments=arguments):
-            return replace(expr, arguments=tuple(again(each) for each in arguments))
+            replaced = (_replaced(argument, numbers, moments) for argument in arguments)
+            return replace(expr, arguments=tuple(replaced))
     return expr
 
 
@@ -138,4 +127,4 @@ class MomentColumns:
         now = pa.scalar(at.now_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
         if now.type == call.type:
             return now
-        return cast(now, call.type, "ansi", zone=call.extra.get("zone", "UTC"))
+        return cast(now, call.type, call.extra.get("zone", "UTC"))

@@ -1,1 +1,0 @@
-"""Functions of structs, arrays and maps, and functions that take lambdas."""

@@ -1,1 +1,0 @@
-"""Functions of numbers: arithmetic, decimals, mathematics."""

@@ -1,1 +1,0 @@
-"""Functions of texts: characters, encodings, regular expressions, JSON."""

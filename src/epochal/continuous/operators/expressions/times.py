@@ -1,0 +1,143 @@
+"""Functions of dates and times where Arrow's result is Spark's for sure. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import compute
+
+from epochal.continuous.operators.expressions.casts import local_times, require_years, whole_units
+from epochal.continuous.operators.expressions.columns import as_column
+from epochal.continuous.operators.expressions.expr import AskSpark, Call, Function, Value
+
+pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
+
+_PATTERN = re.compile(r"(?:yyyy|MM|dd|HH|mm|ss|[-/:., _]|'[^']*')*")
+_WORDS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+_PART = re.compile(r"yyyy|MM|dd|HH|mm|ss|'[^']*'|.")
+
+
+def _precise_timestamp(call: Call, value: Value) -> Value:
+    """Microseconds of a timestamp, or the timestamp of microseconds: windows are computed so."""
+    if pa.types.is_timestamp(value.type):
+        value = value.cast(pa.timestamp("us", value.type.tz))
+    if pa.types.is_timestamp(call.type):
+        return value.cast(pa.int64()).cast(call.type)
+    return value.cast(pa.int64())
+
+
+def _zone(call: Call) -> str:
+    return str(call.extra.get("zone", "UTC"))
+
+
+def _date_part(kernel: str, **options: Any) -> Function:
+    def apply(call: Call, value: Value) -> Value:
+        days = as_column(pc.cast(value, pa.int32()), 1)
+        ends = pc.min_max(days).as_py()
+        if ends["min"] is not None and not (ends["min"] > -700_000 and ends["max"] < 2_900_000):
+            raise AskSpark
+        return pc.cast(getattr(pc, kernel)(value, **options), pa.int32())
+
+    return apply
+
+
+def _time_part(kernel: str) -> Function:
+    def apply(call: Call, value: Value) -> Value:
+        return pc.cast(getattr(pc, kernel)(local_times(value, _zone(call))), pa.int32())
+
+    return apply
+
+
+def _date_format(call: Call, value: Value, pattern: Value) -> Value:
+    text = pattern.as_py() if isinstance(pattern, pa.Scalar) else None
+    if text is None or not _PATTERN.fullmatch(text):
+        raise AskSpark
+    local = pc.floor_temporal(local_times(value, _zone(call)), unit="second")
+    parts = [_WORDS.get(part, part.strip("'").replace("%", "%%")) for part in _PART.findall(text)]
+    return pc.strftime(pc.cast(local, pa.timestamp("s")), "".join(parts))
+
+
+def _add_duration(call: Call, value: Value, interval: Value) -> Value:
+    """A timestamp plus an interval of fixed length: none with days or months of a calendar."""
+    if pa.types.is_interval(interval.type):
+        if not isinstance(interval, pa.Scalar) or not interval.is_valid:
+            raise AskSpark
+        length = interval.as_py()
+        if length.months or length.days or length.nanoseconds % 1000:
+            raise AskSpark
+        micros = pa.scalar(length.nanoseconds // 1000, pa.int64())
+    else:
+        micros = pc.cast(interval, pa.int64())
+    moved = pc.add_checked(pc.cast(value, pa.int64()), micros)
+    return pc.cast(moved, value.type)
+
+
+def _subtract_timestamps(call: Call, left: Value, right: Value) -> Value:
+    # Spark subtracts local times: a clock change between them counts.
+    if left.type.tz is not None and _zone(call) not in ("UTC", "Etc/UTC"):
+        raise AskSpark
+    micros = pc.subtract_checked(pc.cast(left, pa.int64()), pc.cast(right, pa.int64()))
+    return pc.cast(micros, call.type)
+
+
+def _add_days(sign: int) -> Function:
+    def apply(call: Call, value: Value, days: Value) -> Value:
+        start, count = pc.cast(value, pa.int32()), pc.cast(days, pa.int32())
+        kernel = pc.add_checked if sign > 0 else pc.subtract_checked
+        return pc.cast(kernel(start, count), pa.date32())
+
+    return apply
+
+
+def _days_between(call: Call, left: Value, right: Value) -> Value:
+    return pc.subtract_checked(pc.cast(left, pa.int32()), pc.cast(right, pa.int32()))
+
+
+def _of_units(micros: int) -> Function:
+    def apply(call: Call, value: Value) -> Value:
+        if not pa.types.is_integer(value.type):
+            raise AskSpark
+        factor = pa.scalar(micros, pa.int64())
+        return pc.cast(pc.multiply_checked(pc.cast(value, pa.int64()), factor), call.type)
+
+    return apply
+
+
+def _start_of_unit(call: Call, unit: Value, value: Value) -> Value:
+    """`date_trunc`: the local time, rounded down; back to a timestamp only in UTC."""
+    name = unit.as_py() if isinstance(unit, pa.Scalar) else None
+    if _zone(call) not in ("UTC", "Etc/UTC") or not isinstance(name, str):
+        raise AskSpark
+    if name.lower() not in ("day", "hour", "minute", "second", "month", "year"):
+        raise AskSpark
+    require_years(value)
+    return pc.cast(pc.floor_temporal(value, unit=name.lower()), call.type)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "DateAdd": _add_days(1),
+    "DateDiff": _days_between,
+    "DateFormatClass": _date_format,
+    "DateSub": _add_days(-1),
+    "DayOfMonth": _date_part("day"),
+    "DayOfYear": _date_part("day_of_year"),
+    "Hour": _time_part("hour"),
+    "MicrosToTimestamp": _of_units(1),
+    "MillisToTimestamp": _of_units(1_000),
+    "Minute": _time_part("minute"),
+    "Month": _date_part("month"),
+    "PreciseTimestampConversion": _precise_timestamp,
+    "Quarter": _date_part("quarter"),
+    "Second": _time_part("second"),
+    "SecondsToTimestamp": _of_units(1_000_000),
+    "SubtractTimestamps": _subtract_timestamps,
+    "TimestampAddInterval": _add_duration,
+    "TruncTimestamp": _start_of_unit,
+    "UnixDate": lambda _, value: pc.cast(value, pa.int32()),
+    "UnixMicros": lambda _, value: pc.cast(value, pa.int64()),
+    "UnixMillis": lambda _, value: whole_units(value, 1_000),
+    "UnixSeconds": lambda _, value: whole_units(value, 1_000_000),
+    "Year": _date_part("year"),
+}

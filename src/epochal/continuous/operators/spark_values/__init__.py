@@ -1,1 +1,0 @@
-"""Single values as Spark's JVM reads, prints and converts them. Needs no Spark."""
