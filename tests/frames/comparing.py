@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from tests.frames.oracle import FAILED, evaluated, plain
+from tests.frames.many_expressions import comparable
+from tests.frames.oracle import FAILED, evaluated
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
-from epochal.continuous.catalyst.spark_objects import items
-from epochal.continuous.operators.expressions.row_values import python_rows
+from epochal.continuous.catalyst.spark_expressions import SparkExpressions
+from epochal.continuous.catalyst.spark_objects import arrow_type_of, items
 
 
 def stored(spark: SparkSession, rows: pa.Table, folder: Path) -> DataFrame:
@@ -54,14 +55,17 @@ def differences(
     while plan.getClass().getSimpleName() != "Project":
         plan = plan.children().apply(0)
     child = plan.children().apply(0).output()
-    reader = ExpressionReader(spark, columns_by_id(child), child.size())
+    columns, in_spark = columns_by_id(child), SparkExpressions(spark)
+    reader = ExpressionReader(
+        spark, columns, [arrow_type_of(attribute.dataType()) for attribute in items(child)]
+    )
     batch = rows.select([each.name() for each in items(child)]).combine_chunks().to_batches()[0]
     schema = theirs.schema if theirs is not None else selected.limit(0).toArrow().schema
     lines = []
     for index, text in enumerate(texts, width):
         wanted: Any = FAILED if theirs is None else shown(theirs.column(index))
         try:
-            tree = reader.read(plan.projectList().apply(index))
+            tree = in_spark.read(plan.projectList().apply(index), reader, columns)
             found: Any = shown(evaluated(tree, batch, schema.field(index).type))
         except Exception as error:  # noqa: BLE001  an error is a result
             found = f"{type(error).__name__}: {error}"
@@ -74,7 +78,8 @@ def differences(
 
 def shown(column: Any) -> list[Any]:
     """The values of a column in a form that can be compared."""
-    return [plain(value) for value in python_rows(column)]
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return comparable(whole)
 
 
 def _first_difference(batch: pa.RecordBatch, text: str, wanted: Any, found: Any) -> str:

@@ -10,7 +10,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.frames.oracle import FAILED, evaluated, plain
 
-from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
+from epochal.continuous.catalyst.expression_reader import (
+    ExpressionReader,
+    NotInArrow,
+    columns_by_id,
+)
+from epochal.continuous.catalyst.spark_expressions import SparkExpressions
+from epochal.continuous.catalyst.spark_objects import arrow_type_of, items
 from epochal.continuous.operators.expressions.expr import Expr
 
 KEEP_PROJECTS = {
@@ -36,15 +42,42 @@ def frame_of(spark: SparkSession, rows: pa.RecordBatch, schema: str) -> DataFram
     return spark.createDataFrame(table, schema=schema).coalesce(1)
 
 
+def both_forms(
+    spark: SparkSession, frame: DataFrame, texts: Sequence[str]
+) -> dict[str, tuple[Expr | None, Expr]]:
+    """The expressions for Arrow, None if it cannot evaluate them, and for Spark's own code."""
+    forms: dict[str, tuple[Expr | None, Expr]] = {}
+    project, reader, columns = _project(spark, frame, texts)
+    in_spark = SparkExpressions(spark)
+    for number, text in enumerate(texts):
+        expr = project.projectList().apply(number)
+        try:
+            arrow: Expr | None = reader.read(expr)
+        except NotInArrow:
+            arrow = None
+        forms[text] = (arrow, in_spark.call(expr, columns))
+    return forms
+
+
 def expressions(spark: SparkSession, frame: DataFrame, texts: Sequence[str]) -> list[Expr]:
-    """The expressions as Spark's optimiser leaves them."""
+    """The expressions as Spark's optimiser leaves them, and as a query evaluates them."""
+    project, reader, columns = _project(spark, frame, texts)
+    in_spark, listed = SparkExpressions(spark), project.projectList()
+    return [in_spark.read(listed.apply(i), reader, columns) for i in range(len(texts))]
+
+
+def _project(
+    spark: SparkSession, frame: DataFrame, texts: Sequence[str]
+) -> tuple[Any, ExpressionReader, dict[int, int]]:
+    """The optimised projection of the texts, and what is needed to read its expressions."""
     plan = frame.selectExpr(*(f"{text} AS r{i}" for i, text in enumerate(texts)), "*")
     found = plan._jdf.queryExecution().optimizedPlan()
     while found.getClass().getSimpleName() != "Project":
         found = found.children().apply(0)
     child = found.children().apply(0).output()
-    reader = ExpressionReader(spark, columns_by_id(child), child.size())
-    return [reader.read(found.projectList().apply(i)) for i in range(len(texts))]
+    columns = columns_by_id(child)
+    types = [arrow_type_of(attribute.dataType()) for attribute in items(child)]
+    return found, ExpressionReader(spark, columns, types), columns
 
 
 def differences(
@@ -111,6 +144,8 @@ def comparable(column: Any) -> list[Any]:
         ]
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         return [comparable(each.values) if each.is_valid else None for each in column]
+    if pa.types.is_string(kind):  # it may have bytes that are not UTF-8
+        return list(column.cast(pa.binary()).to_pylist())
     if pa.types.is_temporal(kind):
         column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
     return [plain(value) for value in column.to_pylist()]

@@ -10,8 +10,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
-from epochal.continuous.catalyst.spark_objects import items
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
+from epochal.continuous.catalyst.spark_expressions import SparkExpressions
+from epochal.continuous.catalyst.spark_objects import arrow_type_of, items
+from epochal.continuous.operators.expressions.columns import column_of
+from epochal.continuous.operators.expressions.evaluate import evaluate
 from epochal.continuous.operators.expressions.expr import Expr
 
 FAILED = "failed"
@@ -25,9 +27,12 @@ def optimised(spark: SparkSession, frame: DataFrame, texts: Sequence[str]) -> li
     while found.getClass().getSimpleName() != "Project":
         found = found.children().apply(0)
     child = found.children().apply(0).output()
-    reader = ExpressionReader(spark, columns_by_id(child), child.size())
+    columns, in_spark = columns_by_id(child), SparkExpressions(spark)
+    reader = ExpressionReader(
+        spark, columns, [arrow_type_of(attribute.dataType()) for attribute in items(child)]
+    )
     assert [each.name() for each in items(child)] == frame.columns, "a column was pruned"
-    return [reader.read(each) for each in items(found.projectList())]
+    return [in_spark.read(expr, reader, columns) for expr in items(found.projectList())]
 
 
 def evaluated(expr: Expr, rows: pa.RecordBatch, kind: pa.DataType | None = None) -> Any:

@@ -23,7 +23,7 @@ from tests.frames.many_expressions import (
 from tests.frames.test_functions_time_nested import rows_of, texts_of
 from tests.spark.sessions import INTERPRETED, session_with
 
-from epochal.continuous.operators.expressions.evaluate import evaluate, unsupported
+from epochal.continuous.operators.expressions.evaluate import evaluate
 
 NAN, INF = math.nan, math.inf
 

@@ -18,6 +18,7 @@ from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
     arrow_type_of,
     class_name,
+    collation_in,
     fields,
     is_plain,
     items,
@@ -148,6 +149,8 @@ def _type_of(expr: JavaObject) -> pa.DataType:
     """The type of an expression, if its values mean the same to Arrow as to Spark."""
     name = simple_name(expr.dataType())
     if name in ("YearMonthIntervalType", "CalendarIntervalType", "VariantType", "TimeType"):
+        raise NotInArrow
+    if name in ("StringType", "StructType") and collation_in(expr.dataType()):
         raise NotInArrow
     try:
         return arrow_type_of(expr.dataType())

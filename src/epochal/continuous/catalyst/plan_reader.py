@@ -95,6 +95,7 @@ _WORDS_OF_SPARK = {
 """How Spark itself refuses these operators. Once is enough."""
 
 IN_TASKS = "runs in the query's tasks"
+IN_SPARK = "runs in the query's tasks, in Spark's own code"
 
 
 class PlanReader:
@@ -127,7 +128,7 @@ class PlanReader:
             self.read(each, depth + 1) if each.isStreaming() else self._skip(each, depth + 1)
             for each in items(node.children())
         ]
-        before = len(findings.refusals)
+        before, calls = len(findings.refusals), self._steps.in_spark.calls
         try:
             found = self._node(name, node, children, operator_id)
             if operator_id >= 0 and len(findings.refusals) == before:
@@ -135,11 +136,12 @@ class PlanReader:
         except OptionError as error:
             findings.refuse(name, str(error).rstrip("."), USE_A_FUNCTION)
             found = placeholder(self._steps, node)
-        runs = _SAME_ROWS.get(name, IN_TASKS)
+        here = IN_SPARK if self._steps.in_spark.calls > calls else IN_TASKS
+        runs = _SAME_ROWS.get(name, here)
         if len(findings.refusals) > before or self._is_refused(name):
             runs = "cannot run"
         elif operator_id >= 0:
-            runs = f"{IN_TASKS}, after an exchange by key; its state is in state/{operator_id}"
+            runs = f"{here}, after an exchange by key; its state is in state/{operator_id}"
         text = _text(node)
         if isinstance(found.tree, StreamSource) and name in RELATIONS:
             text, runs = f"Source {found.tree.number}", found.tree.description

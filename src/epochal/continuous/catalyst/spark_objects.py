@@ -108,25 +108,13 @@ def absolute_paths(options: Mapping[str, str]) -> dict[str, str]:
 
 def arrow_type_of(data_type: JavaObject) -> pa.DataType:
     """The Arrow type of a Spark type; OptionError if there is none."""
-    text = str(data_type.json())
-    if '"string' in text and (found := _COLLATION.search(str(data_type.catalogString()))):
-        # The JSON of a type leaves collations out.
-        raise OptionError(
-            f"columns with the collation {found[1]} are not supported: they would be compared "
-            f"byte by byte. Cast them: COLLATE UTF8_BINARY"
-        )
-    return arrow_type_from_json(text)
+    return arrow_type_from_json(str(data_type.json()))
 
 
-def interval_in(data_type: JavaObject) -> str | None:
-    """The name of a type that is an interval; None for others."""
-    if simple_name(data_type) in (
-        "DayTimeIntervalType",
-        "YearMonthIntervalType",
-        "CalendarIntervalType",
-    ):
-        return str(data_type.simpleString())
-    return None
+def collation_in(data_type: JavaObject) -> str | None:
+    """The collation of a text, or of a text within a type: its JSON leaves it out."""
+    found = _COLLATION.search(str(data_type.catalogString()))
+    return found[1] if found else None
 
 
 @lru_cache(maxsize=4096)

@@ -57,10 +57,6 @@ def _in_set(call: Call, value: Value) -> Value:
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), result)
 
 
-def _between(call: Call, value: Value, lower: Value, upper: Value) -> Value:
-    return pc.and_kleene(pc.invert(greater(lower, value)), pc.invert(greater(value, upper)))
-
-
 def _extreme(better: Callable[[Value, Value], Value]) -> Function:
     def choose(best: Value, other: Value) -> Value:
         # Of equal values the first stays, which matters for 0.0 and -0.0.
@@ -85,7 +81,6 @@ def _not_null_count(call: Call, *values: Value) -> Value:
 FUNCTIONS: dict[str, Function] = {
     "And": lambda _, left, right: pc.and_kleene(left, right),
     "AtLeastNNonNulls": _not_null_count,
-    "Between": _between,
     "Coalesce": lambda _, *values: pc.coalesce(*values),
     "EqualNullSafe": _null_safe_equal,
     "EqualTo": lambda _, left, right: equal(left, right),
