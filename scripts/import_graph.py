@@ -54,7 +54,6 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "connectors.postgres",
         "connectors.registry",
         "continuous.operators",
-        "continuous.operators.spark_values",
         "continuous.operators.expressions",
         "continuous.operators.stateless",
         "continuous.operators.aggregation",

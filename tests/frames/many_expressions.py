@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.frames.oracle import FAILED, evaluated, plain
+from tests.frames.oracle import plain
 
 from epochal.continuous.catalyst.expression_reader import (
     ExpressionReader,
@@ -25,15 +24,6 @@ KEEP_PROJECTS = {
     )
 }
 """Otherwise the optimiser computes expressions over local data itself."""
-
-
-def modes_and_zones(*zones: str) -> list[Any]:
-    """ANSI mode and legacy mode in each time zone; in CI one mode per zone."""
-    return [
-        pytest.param(ansi, zone, marks=() if ansi == bool(number % 2) else pytest.mark.long)
-        for number, zone in enumerate(zones)
-        for ansi in (True, False)
-    ]
 
 
 def frame_of(spark: SparkSession, rows: pa.RecordBatch, schema: str) -> DataFrame:
@@ -59,13 +49,6 @@ def both_forms(
     return forms
 
 
-def expressions(spark: SparkSession, frame: DataFrame, texts: Sequence[str]) -> list[Expr]:
-    """The expressions as Spark's optimiser leaves them, and as a query evaluates them."""
-    project, reader, columns = _project(spark, frame, texts)
-    in_spark, listed = SparkExpressions(spark), project.projectList()
-    return [in_spark.read(listed.apply(i), reader, columns) for i in range(len(texts))]
-
-
 def _project(
     spark: SparkSession, frame: DataFrame, texts: Sequence[str]
 ) -> tuple[Any, ExpressionReader, dict[int, int]]:
@@ -78,58 +61,6 @@ def _project(
     columns = columns_by_id(child)
     types = [arrow_type_of(attribute.dataType()) for attribute in items(child)]
     return found, ExpressionReader(spark, columns, types), columns
-
-
-def differences(
-    spark: SparkSession, frame: DataFrame, rows: pa.RecordBatch, texts: Sequence[str]
-) -> dict[str, Any]:
-    """The expressions whose values differ: the first rows with Spark's value and ours."""
-    trees = expressions(spark, frame, texts)
-    theirs = values_of_spark(frame, texts)
-    found: dict[str, Any] = {}
-    for text, tree, expected in zip(texts, trees, theirs, strict=True):
-        kind = expected.type if isinstance(expected, pa.Array) else None
-        wanted = comparable(expected) if isinstance(expected, pa.Array) else expected
-        got = _ours(tree, rows, kind)
-        if wanted != got:
-            found[text] = _first_differences(wanted, got)
-    return found
-
-
-def values_of_spark(frame: DataFrame, texts: Sequence[str]) -> list[Any]:
-    """Spark's values of the expressions; FAILED for one that fails."""
-    selected = frame.selectExpr(*(f"{text} AS r{i}" for i, text in enumerate(texts)))
-    try:
-        table = selected.toArrow()
-    except Exception:  # noqa: BLE001  one of the expressions fails: find out which
-        if len(texts) == 1:
-            return [FAILED]
-        middle = len(texts) // 2
-        return [
-            *values_of_spark(frame, texts[:middle]),
-            *values_of_spark(frame, texts[middle:]),
-        ]
-    return [_whole(column) for column in table.columns]
-
-
-def _whole(column: Any) -> Any:
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
-
-
-def _ours(tree: Expr, rows: pa.RecordBatch, kind: pa.DataType | None) -> Any:
-    try:
-        made = evaluated(tree, rows, kind)
-    except Exception as error:  # noqa: BLE001  any error counts as one, as in Spark
-        return FAILED if kind is None else f"{type(error).__name__}: {error}"
-    return comparable(made)
-
-
-def _first_differences(wanted: Any, got: Any) -> Any:
-    if isinstance(wanted, str) or isinstance(got, str):
-        return wanted if isinstance(wanted, str) else wanted[:3], got
-    pairs = zip(wanted, got, strict=True)
-    return [(row, *pair) for row, pair in enumerate(pairs) if pair[0] != pair[1]][:3]
 
 
 def comparable(column: Any) -> list[Any]:

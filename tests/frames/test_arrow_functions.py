@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -23,17 +23,19 @@ from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS
 from epochal.continuous.operators.expressions.expr import AskSpark, Call, Expr
 from epochal.errors import ExpressionError
 
+EXACT = Context(prec=60)
 ASKED, FAILED = "asked Spark", "failed"
 
 DDL = (
     "i int, j int, l bigint, m bigint, b tinyint, h smallint, f double, g double, r float, "
-    "d9 decimal(12,2), e9 decimal(9,4), s string, t string, w string, bin binary, bl boolean, "
-    "c boolean, ts timestamp, tu timestamp, n timestamp_ntz, d date, e date, "
+    "d9 decimal(12,2), e9 decimal(9,4), d38 decimal(38,10), s string, t string, w string, "
+    "bin binary, bl boolean, c boolean, ts timestamp, tu timestamp, n timestamp_ntz, d date, e date, "
     "st struct<x:int,y:string>"
 )
 
 TEXTS = """
 i + j | l - m | l * m | b + b | h * h | f + g | f * g | f / g | r - r | -l | -f | -b
+-d38 | d38 + d38 | d38 * d9 | cast(d38 as decimal(38,12))
 d9 + e9 | d9 - e9 | d9 * e9 | d9 + d9 | i div j | l div m | i % j | l % m | pmod(l, m) | pmod(i, j)
 i & j | l | m | l ^ m | ~l
 i = j | f = g | s = t | bin = bin | d < e | ts >= tu | n <= n | d9 > e9 | bl <=> c | f <=> g
@@ -178,7 +180,7 @@ def rows_of(seed: int, count: int) -> pa.RecordBatch:
     def decimal(digits: int, scale: int) -> Callable[[], Decimal]:
         limit = 10**digits - 1
         return lambda: Decimal(draw.choice((0, 1, limit, -limit, draw.randint(-999, 999)))).scaleb(
-            -scale
+            -scale, EXACT
         )
 
     double = column_of_doubles(draw)
@@ -199,6 +201,7 @@ def rows_of(seed: int, count: int) -> pa.RecordBatch:
         "r": column(pa.float32(), lambda: draw.choice((0.5, -0.0, math.nan, 3.25))),
         "d9": column(pa.decimal128(12, 2), decimal(12, 2)),
         "e9": column(pa.decimal128(9, 4), decimal(9, 4)),
+        "d38": column(pa.decimal128(38, 10), decimal(38, 10)),
         "s": column(pa.string(), lambda: draw.choice(WORDS)),
         "t": column(pa.string(), lambda: draw.choice(WORDS)),
         "w": column(pa.string(), lambda: draw.choice(NUMBERS)),

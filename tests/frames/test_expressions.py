@@ -142,10 +142,6 @@ def test_a_filter_keeps_rows_for_which_the_condition_is_true(
         ("a +", "PARSE_SYNTAX_ERROR"),
         ("a + x.y", "Need a complex type"),
         ("count(a)", "only expressions over the columns of one row"),
-        ("input_file_name()", "uses InputFileName"),
-        ("to_number(x, '999')", "uses ToNumber"),
-        ("x RLIKE '[a[b]]'", "a class within a class"),
-        ("spark_partition_id()", "uses SparkPartitionID"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_with_the_reason(

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Positions, SourceReader
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.operators.expressions.expr import Call, Column, Lambda, Literal
+from epochal.continuous.operators.expressions.expr import Call, Column, Literal
 from epochal.continuous.operators.stateless.expand import ExpandSpec
 from epochal.continuous.operators.stateless.generate import GenerateSpec
 from epochal.continuous.operators.stateless.row_operators import (
@@ -75,9 +75,3 @@ def test_readers_that_can_be_told_are_told() -> None:
     assert narrowed(Narrow(), operators, SCHEMA) == Narrow(frozenset({"a", "c"}))
     assert narrowed(Whole(), operators, SCHEMA) == Whole()
     assert narrowed(Narrow(), [[]], SCHEMA) == Narrow()
-
-
-def test_a_column_that_only_a_lambda_uses_is_read() -> None:
-    plus = Lambda(Call("Add", (Column(4), Column(2))), first=4, parameters=1)
-    transformed = ProjectSpec((Call("ArrayTransform", (Column(0), plus)),), SCHEMA)
-    assert wanted_columns([transformed], SCHEMA) == frozenset("ac")

@@ -33,8 +33,15 @@ def _checked(kernel: str) -> Function:
     return apply
 
 
-def _of_integers(kernel: str) -> Function:
-    return lambda call, *values: pc.call_function(kernel, list(values))
+def _unchanged(kernel: str) -> Function:
+    """A kernel for all numbers but decimals: Java rounds some of those to 34 digits."""
+
+    def apply(call: Call, *values: Value) -> Value:
+        if types.is_decimal(values[0].type):
+            raise AskSpark
+        return pc.call_function(kernel, list(values))
+
+    return apply
 
 
 def _require_no_zero(divisor: Value) -> None:
@@ -102,10 +109,10 @@ def _decimal_of_unscaled(call: Call, value: Value) -> Value:
 
 FUNCTIONS: dict[str, Function] = {
     "Add": _checked("add_checked"),
-    "BitwiseAnd": _of_integers("bit_wise_and"),
-    "BitwiseNot": _of_integers("bit_wise_not"),
-    "BitwiseOr": _of_integers("bit_wise_or"),
-    "BitwiseXor": _of_integers("bit_wise_xor"),
+    "BitwiseAnd": _unchanged("bit_wise_and"),
+    "BitwiseNot": _unchanged("bit_wise_not"),
+    "BitwiseOr": _unchanged("bit_wise_or"),
+    "BitwiseXor": _unchanged("bit_wise_xor"),
     "Divide": _divide,
     "IntegralDivide": _divide,
     "MakeDecimal": _decimal_of_unscaled,
@@ -114,6 +121,6 @@ FUNCTIONS: dict[str, Function] = {
     "Pmod": _remainder,
     "Remainder": _remainder,
     "Subtract": _checked("subtract_checked"),
-    "UnaryMinus": _of_integers("negate_checked"),
+    "UnaryMinus": _unchanged("negate_checked"),
     "UnscaledValue": _unscaled,
 }

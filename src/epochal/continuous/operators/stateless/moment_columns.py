@@ -13,15 +13,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.casts import cast
 from epochal.continuous.operators.expressions.columns import column_of
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr
+from epochal.continuous.operators.time_zones import zone_of
 
 _NOW = "CurrentBatchTimestamp"
 FUNCTIONS = (_NOW, "Rand", "Randn", "Uuid")
@@ -124,7 +125,8 @@ class MomentColumns:
                 return pa.array(self._random.standard_normal(rows))
             case "Uuid":
                 return pa.array([str(uuid.uuid4()) for _ in range(rows)], pa.string())
-        now = pa.scalar(at.now_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
-        if now.type == call.type:
-            return now
-        return cast(now, call.type, call.extra.get("zone", "UTC"))
+        now = datetime.fromtimestamp(at.now_ms / 1000, zone_of(call.extra.get("zone", "UTC")))
+        if pa.types.is_date(call.type):
+            return pa.scalar(now.date(), call.type)
+        is_local = getattr(call.type, "tz", None) is None
+        return pa.scalar(now.replace(tzinfo=None) if is_local else now, call.type)

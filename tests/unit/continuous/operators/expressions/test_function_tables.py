@@ -8,11 +8,8 @@ from collections import defaultdict
 
 from epochal.continuous.operators import expressions
 
-BY_TYPE = {"Concat", "Reverse", "UnaryMinus"}
-"""Functions for which `evaluate` chooses a module by the type of the argument."""
 
-
-def test_no_function_is_defined_in_two_modules_except_by_intent() -> None:
+def test_no_function_is_defined_in_two_modules() -> None:
     modules: dict[str, list[str]] = defaultdict(list)
     for found in pkgutil.walk_packages(expressions.__path__, f"{expressions.__name__}."):
         if found.name.endswith(".evaluate"):
@@ -20,6 +17,4 @@ def test_no_function_is_defined_in_two_modules_except_by_intent() -> None:
         for name in getattr(importlib.import_module(found.name), "FUNCTIONS", ()):
             modules[name].append(found.name)
 
-    assert {name: where for name, where in modules.items() if len(where) > 1} == {
-        name: where for name, where in modules.items() if len(where) > 1 and name in BY_TYPE
-    }
+    assert {name: where for name, where in modules.items() if len(where) > 1} == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Lambda, Literal
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.joins.join_bounds import (
     Sides,
     split_condition,
@@ -109,13 +109,6 @@ def test_a_condition_is_split_by_the_sides_that_it_uses() -> None:
     assert found == (left, call("GreaterThan", Column(0), Literal(pa.scalar(2))), mixed)
     assert split_condition(never, 2) == (never, never, None)
     assert split_condition(None, 2) == (None, None, None)
-
-
-def test_lambdas_of_the_right_side_move_with_their_columns() -> None:
-    body = call("GreaterThan", Column(4), Column(2))
-    any_of = call("ArrayExists", Column(3), Lambda(body, 4, 1))
-    moved = Lambda(call("GreaterThan", Column(2), Column(0)), 2, 1)
-    assert split_condition(any_of, 2) == (None, call("ArrayExists", Column(1), moved), None)
 
 
 def test_a_join_passes_on_the_lowest_bound_of_its_sides() -> None:

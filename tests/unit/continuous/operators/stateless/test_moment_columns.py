@@ -7,7 +7,7 @@ import datetime
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.expr import Call, Column, Lambda
+from epochal.continuous.operators.expressions.expr import Call, Column
 from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
 
 STAMP = pa.timestamp("us", "UTC")
@@ -31,15 +31,8 @@ def test_calls_for_the_time_share_a_column_and_random_calls_do_not() -> None:
     )
 
 
-def test_the_parameters_of_a_lambda_move_behind_the_new_columns() -> None:
-    inner = Lambda(Call("Add", (Column(1), Column(0))), 1, 1)
-    found = lifted((Call("ArrayTransform", (Column(0), inner)), NOW), 1)
-    moved = Lambda(Call("Add", (Column(2), Column(0))), 2, 1)
-    assert found.columns == (Call("ArrayTransform", (Column(0), moved)), Column(1))
-
-
 def test_expressions_without_such_calls_stay_as_they_are() -> None:
-    exprs = (Call("Add", (Column(0), Column(1))), Lambda(Column(2), 2, 1))
+    exprs = (Call("Add", (Column(0), Column(1))), Column(1))
     assert lifted(exprs, 2).columns is exprs
 
 
