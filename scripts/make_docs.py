@@ -113,88 +113,52 @@ BUILDERS = {"Stream", "GroupedStream", "StreamReader", "StreamWriter"}
 
 
 SQL_NAMES = {
-    "AvroDataToCatalyst": "from_avro",
-    "FormatString": "format_string, printf",
-    "ParseUrlEvaluator.evaluate": "parse_url, try_parse_url",
-    "StringToMap": "str_to_map",
-    "UnBase64": "unbase64",
     "Add": "+, try_add",
     "And": "AND",
     "AtLeastNNonNulls": "dropna",
-    "Base64.encode": "base64",
     "BitwiseAnd": "&",
     "BitwiseNot": "~",
     "BitwiseOr": "|",
     "BitwiseXor": "^",
-    "BRound": "bround",
-    "ByteArray.lpad": "lpad",
-    "ByteArray.rpad": "rpad",
     "CaseWhen": "CASE WHEN",
     "Cast": "CAST, try_cast",
-    "Ceil": "ceil, ceiling",
-    "Chr": "char, chr",
     "Coalesce": "coalesce, ifnull, nvl",
+    "CreateNamedStruct": "struct, named_struct",
+    "DateFormatClass": "date_format",
+    "DayOfMonth": "day",
     "Divide": "/, try_divide",
-    "Encode.encode": "encode, to_binary",
     "EqualNullSafe": "<=>, equal_null",
     "EqualTo": "=",
-    "ExpressionImplUtils.isLuhnNumber": "luhn_check",
-    "GetJsonObject": "get_json_object",
+    "GetStructField": "struct.field",
     "GreaterThan": ">",
     "GreaterThanOrEqual": ">=",
     "If": "if, nullif, nvl2",
     "In": "IN",
     "InSet": "IN",
-    "InitCap": "initcap",
     "IntegralDivide": "div",
     "IsNaN": "isnan",
     "IsNotNull": "IS NOT NULL",
     "IsNull": "IS NULL",
-    "JsonExpressionUtils.jsonObjectKeys": "json_object_keys",
-    "JsonExpressionUtils.lengthOfJsonArray": "json_array_length",
-    "JsonToStructs": "from_json",
     "LessThan": "<",
     "LessThanOrEqual": "<=",
-    "Like": "LIKE, ILIKE",
-    "LikeAll": "LIKE ALL",
-    "LikeAny": "LIKE ANY",
+    "MakeDecimal": "sum of decimals",
+    "MicrosToTimestamp": "timestamp_micros",
+    "MillisToTimestamp": "timestamp_millis",
     "Multiply": "*, try_multiply",
-    "NaNvl": "nanvl",
+    "NormalizeNaNAndZero": "group by, join on",
     "Not": "NOT",
-    "NotLikeAll": "NOT LIKE ALL",
-    "NotLikeAny": "NOT LIKE ANY",
     "Or": "OR",
-    "RegExpExtract": "regexp_extract, regexp_substr",
-    "RegExpExtractAll": "regexp_extract_all",
-    "RegExpInStr": "regexp_instr",
-    "RegExpReplace": "regexp_replace",
+    "PreciseTimestampConversion": "window",
     "Remainder": "%, mod, try_mod",
-    "RLike": "RLIKE, regexp_like",
-    "RoundCeil": "ceil with a scale",
-    "RoundFloor": "floor with a scale",
-    "Signum": "sign, signum",
-    "SoundEx": "soundex",
-    "StringDecode.decode": "decode",
-    "StringInstr": "instr",
-    "StringLPad": "lpad",
-    "StringLocate": "locate, position",
-    "StringRPad": "rpad",
-    "StringRepeat": "repeat",
-    "StringReplace": "replace",
-    "StringSpace": "space",
-    "StringSplit": "split",
-    "StringSplitSQL": "split_part",
-    "StringTranslate": "translate",
-    "StringTrim": "trim, btrim",
-    "StringTrimLeft": "ltrim",
-    "StringTrimRight": "rtrim",
-    "StructsToJsonEvaluator.evaluate": "to_json",
-    "Substring": "substring, left, right",
+    "SecondsToTimestamp": "timestamp_seconds",
+    "StringTrim": "trim",
+    "Substring": "substring, left",
     "Subtract": "-, try_subtract",
+    "SubtractTimestamps": "timestamp - timestamp",
+    "TimestampAddInterval": "timestamp + interval",
+    "TruncTimestamp": "date_trunc",
     "UnaryMinus": "-, negative",
-    "UnaryPositive": "+, positive",
-    "UrlCodec.decode": "url_decode, try_url_decode",
-    "UrlCodec.encode": "url_encode",
+    "UnscaledValue": "sum of decimals",
 }
 """The names of functions in SQL, where they are not those of Spark's classes."""
 
@@ -215,18 +179,16 @@ def functions_page() -> str:
     lines = [
         NOTE,
         "# Functions of column expressions\n",
-        "A query may use these functions of Spark, in SQL and as PySpark columns. Their results "
-        "are Spark's, for nulls, NaN and errors too. A query that uses another function is "
-        "refused when it is written down. The first column has the names of Spark's classes, "
-        "which plans and error messages show.\n",
-        "Known differences: Java 17 prints some floating-point numbers with a digit more than "
-        "later releases of Java, whose form is used here. Regular expressions see whole "
-        "characters where Java sees the two halves of an emoji.\n",
-        "Supported in part: `from_json` takes the options mode, columnNameOfCorruptRecord, "
-        "timeZone, dateFormat, timestampFormat and timestampNTZFormat; `to_json` takes timeZone "
-        "and ignoreNullFields. `format_string` has no formats of dates. Intervals can be added, "
-        "compared and taken apart, but not cast to text. Columns with a collation are refused. "
-        "For what is missing, use a Python UDF, mapInPandas or mapInArrow.\n",
+        "A query may use every function of Spark that Spark allows in a stream, in SQL and as "
+        "PySpark columns, and Java and Scala UDFs whose jar is on the executors. Spark's own code "
+        "evaluates them, in a process beside the tasks of each executor, so their results and "
+        "errors are Spark's.\n",
+        "The functions below are evaluated by Arrow, in the task itself, which is many times "
+        "faster. `tests/frames/test_arrow_functions.py` compares each of them with Spark's own "
+        "code on random rows. Arrow evaluates a function only for values of which it is sure to "
+        "have Spark's result: a batch with an overflow, a division by zero, a text that is not "
+        "plain, a letter beyond ASCII, or a time outside of 1902 to 2036 goes to Spark's code. "
+        "`epochal.explain` says which steps run in Spark's own code altogether.\n",
         "| in Spark's plans | in SQL |",
         "|---|---|",
     ]

@@ -29,8 +29,8 @@ ASKED, FAILED = "asked Spark", "failed"
 DDL = (
     "i int, j int, l bigint, m bigint, b tinyint, h smallint, f double, g double, r float, "
     "d9 decimal(12,2), e9 decimal(9,4), d38 decimal(38,10), s string, t string, w string, "
-    "bin binary, bl boolean, c boolean, ts timestamp, tu timestamp, n timestamp_ntz, d date, e date, "
-    "st struct<x:int,y:string>"
+    "bin binary, bl boolean, c boolean, ts timestamp, tu timestamp, n timestamp_ntz, d date, "
+    "e date, st struct<x:int,y:string>"
 )
 
 TEXTS = """
