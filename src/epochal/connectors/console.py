@@ -17,6 +17,7 @@ import pyarrow as pa
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import Prepare, WriterContext
 from epochal.errors import OptionError
+from epochal.record_batches import joined_tables
 
 MAX_CELL_WIDTH = 20
 """Longer cells are cut to this width, as in Spark's `show`."""
@@ -91,7 +92,7 @@ class ConsoleSink:
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         tables = [decode_stream(message) for message in messages if message]
         if epoch > self._newest_printed and tables:
-            shown = render(pa.concat_tables(tables), self._options)
+            shown = render(joined_tables(tables, tables[0].schema), self._options)
             line = "-" * 43
             self._out.write(f"{line}\nBatch: {epoch}\n{line}\n{shown}\n")
             self._out.flush()

@@ -51,7 +51,7 @@ class ObserveSpec:
         schema = StructType(buffers.fields)
         found = [buffers.loaded(decode_row(part, schema)) for part in parts]
         columns = buffers.results([reduce(buffers.merged, found, buffers.new())])
-        made = StoredBatches(pa.schema(buffers.output)).batch(columns)
+        made = StoredBatches(pa.schema(buffers.output)).batch(columns, 1)
         (row,) = self.results.open().process(made, at)
         return {key: _json(value, self.zone) for key, value in row.to_pylist()[0].items()}
 

@@ -71,6 +71,7 @@ from epochal.continuous.operators.expressions.times import (
 )
 from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.errors import EpochalError, OptionError
+from epochal.record_batches import batch_of
 
 
 def _concat(call: Call, *values: Value) -> Value:
@@ -328,7 +329,7 @@ def _rows(
         column.take(pa.array(rows)) if index in used else pa.nulls(len(rows))
         for index, column in enumerate(batch.columns)
     ]
-    return pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))]), None
+    return batch_of(columns, [str(i) for i in range(len(columns))], len(rows)), None
 
 
 def _try(expr: Expr, batch: pa.RecordBatch, kind: pa.DataType) -> Value:

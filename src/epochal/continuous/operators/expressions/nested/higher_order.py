@@ -42,6 +42,7 @@ from epochal.continuous.operators.expressions.nested.maps import map_column
 from epochal.continuous.operators.expressions.nested.ranks import ranks
 from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.errors import OptionError
+from epochal.record_batches import batch_of
 
 Evaluate: TypeAlias = Callable[[Expr, pa.RecordBatch], Value]
 BatchFunction: TypeAlias = Callable[[Call, pa.RecordBatch, Evaluate], Value]
@@ -66,7 +67,7 @@ def _apply(
         for index in range(function.first)
     ]
     columns = [*outer, *parameters[: function.parameters]]
-    inner = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))])
+    inner = batch_of(columns, [str(i) for i in range(len(columns))], len(rows))
     return as_column(evaluate(function.body, inner), len(rows))
 
 
