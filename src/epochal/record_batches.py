@@ -72,7 +72,8 @@ def table_of(columns: Sequence[Any], schema: Names, rows: int) -> pa.Table:
 
 def joined_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return the rows of all tables, which have the same schema."""
-    return pa.Table.from_batches([part for each in tables for part in each.to_batches()], schema)
+    parts = [part for each in tables for part in each.to_batches()]
+    return pa.Table.from_batches(parts, schema) if parts else schema.empty_table()
 
 
 def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
