@@ -5,8 +5,8 @@ values. Some of Arrow's functions take the number of rows from the columns, so w
 return no rows. The functions below return them. Elsewhere the tests forbid Arrow's own ones.
 
 Note: Arrow keeps the number in `select`, `slice`, `filter`, `take` and IPC of batches, and in
-`Table.from_batches`, `combine_chunks` and `to_batches`. It loses it in `take` of a table, and when
-a batch or table is pickled: `with_a_column` makes a table that can be.
+`Table.from_batches`, `combine_chunks` and `to_batches`. It loses it in `slice` and `take` of a
+table, and when a batch or table is pickled: `with_a_column` makes a table that can be.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class ConsoleSink:
 
 def render(table: pa.Table, options: ConsoleOptions) -> str:
     """Draw rows as Spark's `show` does."""
-    head = table.slice(0, options.num_rows)
-    cells = [[_cell(value, options) for value in row.values()] for row in head.to_pylist()]
+    head = table.to_pylist()[: options.num_rows]
+    cells = [[_cell(value, options) for value in row.values()] for row in head]
     heads = [_cell(name, options) for name in table.schema.names]
     widths = [max(3, *map(len, column)) for column in zip(heads, *cells, strict=True)]
     rule = "+" + "+".join("-" * width for width in widths) + "+"

@@ -216,11 +216,6 @@ def encoder(
     form: FileFormat, schema: pa.Schema, csv: Csv, compression: ParquetCodec
 ) -> tuple[str, Callable[[pa.Table], bytes]]:
     """The suffix of file names, and the function that encodes rows of `schema` as a file."""
-    if not len(schema) and form in (FileFormat.PARQUET, FileFormat.CSV):
-        raise OptionError(
-            f"{form}: the rows have no columns, and such files cannot hold them. Select a column, "
-            f"or write json."
-        )
     match form:
         case FileFormat.PARQUET:
             return PARQUET_SUFFIX[compression], lambda table: _write_parquet(table, compression)
