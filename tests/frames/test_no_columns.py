@@ -6,6 +6,8 @@ Operators are in the corpus: `no_columns.sql` and `counts.sql`.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, stream, words
+from tests.frames.turns import session_of
 
 import epochal
 from epochal import testing
@@ -129,6 +132,25 @@ def test_counts_survive_restarts_in_every_mode(
         results[-1].append([(row["key"], row["value"]) for row in state])  # type: ignore[list-item]
     assert results[1] == results[0]
     assert results[1][-1] == [({}, {"count": 24})]
+
+
+@pytest.mark.parametrize("provider", ["hdfs", "rocksdb"])
+def test_a_wrong_count_in_the_state_can_be_corrected(
+    spark: SparkSession, tmp_path: Path, provider: str
+) -> None:
+    session, checkpoint = session_of(spark, provider), tmp_path / "checkpoint"
+
+    def add(step: int) -> None:
+        add_file(tmp_path / "in", str(step), words(STEPS[step]))
+        if step == 2:
+            command = [sys.executable, "-m", "epochal", "state", "put", str(checkpoint), "--key"]
+            command += ["{}", "--value", '{"count": 100}', "--no-file-sink", "--execute", "--yes"]
+            subprocess.run(command, check=True)
+
+    (tmp_path / "in").mkdir()
+    frame = stream(session, tmp_path / "in")
+    found = counts(frame, epochal.write_stream, "complete", tmp_path, add)
+    assert found == [[(5,)], [(8,)], [(104,)]]
 
 
 def test_the_rate_source_counts_its_rows(spark: SparkSession, tmp_path: Path) -> None:
