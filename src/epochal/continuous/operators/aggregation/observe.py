@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -21,6 +20,7 @@ from epochal.continuous.operators.aggregation.calls import AggregateCall
 from epochal.continuous.operators.aggregation.grouping import MIN_ARROW_ROWS, Buffers
 from epochal.continuous.operators.cells import StoredBatches
 from epochal.continuous.operators.contract import Moment, Row
+from epochal.continuous.operators.spark_values.timestamp_texts import zone_of
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
@@ -105,7 +105,7 @@ def _json(value: Any, zone: str) -> Any:
     """A value as Spark's reports have it."""
     match value:
         case dt.datetime():
-            local = value.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+            local = value.astimezone(zone_of(zone)).replace(tzinfo=None)
             text = local.isoformat(sep=" ")
             return text.rstrip("0") if local.microsecond else text
         case dt.date():
