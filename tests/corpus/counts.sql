@@ -30,5 +30,5 @@ SELECT count(*) AS n FROM (SELECT explode(array(1, 2, 3)) FROM events);
 --- count of joined rows | append 0
 SELECT 1 AS a FROM events_w e JOIN payments_w p ON e.id = p.event_id AND p.paid_at BETWEEN e.at AND e.at + INTERVAL 5 SECONDS;
 
---- distinct constants
+--- distinct constants | update 1
 SELECT DISTINCT 1 AS a FROM events;
