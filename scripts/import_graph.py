@@ -17,6 +17,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "version",
         "warm_daemon",
         "wording",
+        "record_batches",
         "errors",
         "clock",
         "options",

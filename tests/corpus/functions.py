@@ -48,3 +48,4 @@ plain_plus = _udf(lambda n: None if n is None else n + 1, IntegerType(), useArro
 halved = _pandas_udf(_halved, DoubleType())
 counted = _pandas_udf(_counted, LongType())
 doubled = _arrow_udf(_doubled, LongType())
+always_seven = _udf(lambda: 7, IntegerType())

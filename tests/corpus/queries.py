@@ -16,6 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from tests.corpus.functions import (
+    always_seven,
     counted,
     doubled,
     doubled_scores,
@@ -138,6 +139,13 @@ PYTHON = [
         "udf with keyword",
         lambda v: v["events"].select("id", shout("kind", times=F.lit(3)).alias("s")),
     ),
+    Query("udf without arguments", lambda v: v["events"].select(always_seven().alias("s"))),
+    Query(
+        "count of rows from a udf",
+        lambda v: v["events"].where(always_seven() == 7).groupBy().count(),
+        UPDATE,
+        stateful=True,
+    ),
     Query("udf without arrow", lambda v: v["events"].select("id", plain_plus("qty").alias("q"))),
     Query("pandas udf", lambda v: v["events"].select("id", halved("score").alias("h"))),
     Query("pandas iterator udf", lambda v: v["events"].select("id", counted("id").alias("c"))),
@@ -248,8 +256,10 @@ PYTHON = [
 QUERIES: list[Query] = [
     *_read("stateless", stateful=False),
     *_read("static_joins", stateful=False),
+    *_read("no_columns", stateful=False),
     *AGGREGATIONS,
     *_read("groupings", stateful=True),
+    *_read("counts", stateful=True),
     *_read("joins", stateful=True),
     *DEDUPLICATIONS,
     *PYTHON,

@@ -26,6 +26,8 @@ EVERY_DAY = {
     "session, append",
     "left join with time bounds",
     "chained udfs",
+    "count of all rows",
+    "cross join, no columns",
     "dropDuplicates within watermark",
 }
 LONG = {query.name for number, query in enumerate(AGGREGATIONS) if number % 4 in (1, 2)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from epochal.errors import UnsupportedPlanError
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
+ZONE = "spark.sql.session.timeZone"
 METRICS = [
     "count(*) AS rows",
     "count_if(id % 3 = 0) AS thirds",
@@ -71,6 +73,25 @@ def test_a_report_covers_the_rows_since_the_last_one(spark: SparkSession, tmp_pa
     found = [(each.numInputRows, each.observedMetrics["seen"].n) for each in query.recentProgress]
     assert all(rows == seen for rows, seen in found)
     assert sum(rows for rows, _ in found) == 40
+
+
+@pytest.fixture(params=["America/New_York", "+05:30", "PST"])
+def zoned(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The session with another time zone. Spark uses that of the thread which asks for reports."""
+    before = spark.conf.get(ZONE)
+    spark.conf.set(ZONE, request.param)
+    yield spark
+    spark.conf.set(ZONE, str(before))
+
+
+def test_times_are_in_the_time_zone_of_the_session(zoned: SparkSession, tmp_path: Path) -> None:
+    add_file(tmp_path / "in", "0", words(10))
+    frame = stream(zoned, tmp_path / "in").observe("seen", F.max("at").alias("latest"))
+    found = []
+    for number, writer in enumerate((epochal.write_stream(frame), frame.writeStream)):
+        writer.format("noop").trigger(availableNow=True)
+        found.append(reported(writer.start(checkpointLocation=str(tmp_path / str(number)))))
+    assert found[0] == found[1]
 
 
 def test_metrics_that_a_report_cannot_have_are_refused(spark: SparkSession, tmp_path: Path) -> None:

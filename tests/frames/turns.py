@@ -107,6 +107,7 @@ NAMES = (
     "join then aggregate",
     "aggregate of aggregate",
     "limit",
+    "count of all rows",
 )
 BY_NAME = {query.name: query for query in QUERIES} | {TRANSFORM.name: TRANSFORM}
 TAKEN_OVER = [*(BY_NAME[name] for name in NAMES), TRANSFORM]

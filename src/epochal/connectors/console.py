@@ -17,6 +17,7 @@ import pyarrow as pa
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import Prepare, WriterContext
 from epochal.errors import OptionError
+from epochal.record_batches import joined_tables
 
 MAX_CELL_WIDTH = 20
 """Longer cells are cut to this width, as in Spark's `show`."""
@@ -91,7 +92,7 @@ class ConsoleSink:
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         tables = [decode_stream(message) for message in messages if message]
         if epoch > self._newest_printed and tables:
-            shown = render(pa.concat_tables(tables), self._options)
+            shown = render(joined_tables(tables, tables[0].schema), self._options)
             line = "-" * 43
             self._out.write(f"{line}\nBatch: {epoch}\n{line}\n{shown}\n")
             self._out.flush()
@@ -103,8 +104,8 @@ class ConsoleSink:
 
 def render(table: pa.Table, options: ConsoleOptions) -> str:
     """Draw rows as Spark's `show` does."""
-    head = table.slice(0, options.num_rows)
-    cells = [[_cell(value, options) for value in row.values()] for row in head.to_pylist()]
+    head = table.to_pylist()[: options.num_rows]
+    cells = [[_cell(value, options) for value in row.values()] for row in head]
     heads = [_cell(name, options) for name in table.schema.names]
     widths = [max(3, *map(len, column)) for column in zip(heads, *cells, strict=True)]
     rule = "+" + "+".join("-" * width for width in widths) + "+"

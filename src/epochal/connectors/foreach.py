@@ -201,6 +201,8 @@ def _rows(batch: pa.RecordBatch, schema: Any) -> list[Any]:
 
     if schema is not None:
         return _spark_rows(batch, schema)
+    if not batch.num_columns:
+        return [Row()] * batch.num_rows
     make = Row(*batch.schema.names)
     columns = [column.to_pylist() for column in batch.columns]
     return [make(*values) for values in zip(*columns, strict=True)]

@@ -32,6 +32,7 @@ from epochal.connectors.contract import Offset, Positions, WriterContext
 from epochal.connectors.row_collector import RowCollector
 from epochal.errors import MalformedFileError, OptionError, StorageError
 from epochal.files import Files, join_url, open_files
+from epochal.record_batches import batch_of_dicts, cast_table, joined_tables
 
 MEMORY_OUTPUT = f"{EPOCHAL}/memory"
 
@@ -142,10 +143,10 @@ class MemoryStream:
         partition: int | None = None,
     ) -> None:
         """Add rows to `partition`, or to the next one in turn."""
-        table = rows if isinstance(rows, pa.Table | pa.RecordBatch) else self._table(rows)
-        if isinstance(table, pa.RecordBatch):
-            table = pa.Table.from_batches([table])
-        batches = table.select(self._schema.names).cast(self._schema).combine_chunks().to_batches()
+        given = rows if isinstance(rows, pa.Table | pa.RecordBatch) else self._batch(rows)
+        table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
+        chosen = cast_table(table.select(self._schema.names), self._schema)
+        batches = chosen.combine_chunks().to_batches()
         with self._lock:
             for batch in (each for each in batches if each.num_rows):
                 chosen = self._turn if partition is None else partition
@@ -196,8 +197,8 @@ class MemoryStream:
     def close(self) -> None:
         """Keep the files: a restarted query continues to read them."""
 
-    def _table(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-        return pa.Table.from_pylist([dict(row) for row in rows], schema=self._schema)
+    def _batch(self, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+        return batch_of_dicts(rows, self._schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,7 @@ class MemoryOutput:
                     "format(...) and start the query first."
                 )
             tables = [self._epochs[epoch] for epoch in sorted(self._epochs)]
-            return pa.concat_tables([self._schema.empty_table(), *tables])
+            return joined_tables(tables, self._schema)
 
     def to_spark(self, spark: Any) -> Any:
         """The same rows as a Spark DataFrame."""
@@ -290,8 +291,7 @@ class MemorySink:
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         names = [message.decode() for message in messages if message]
         if epoch > self.output.newest():
-            tables = [self._schema.empty_table(), *map(self._read, names)]
-            self.output.take(epoch, pa.concat_tables(tables))
+            self.output.take(epoch, joined_tables(map(self._read, names), self._schema))
         # All files of this epoch and of earlier ones can go: they are either in the output now,
         # or belong to attempts that failed and will never be committed.
         for info in self._files.list():

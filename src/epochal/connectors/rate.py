@@ -30,6 +30,7 @@ from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions
 from epochal.errors import MalformedFileError, OptionError
 from epochal.files import Files
+from epochal.record_batches import batch_of
 
 RATE_SCHEMA = pa.schema(
     [pa.field("timestamp", pa.timestamp("us", tz="UTC")), pa.field("value", pa.int64())]
@@ -172,7 +173,7 @@ class RateReader:
         values = np.concatenate(found)
         stamps = self._schedule.stamps_ms(values) * 1000
         columns = [pa.array(stamps, RATE_SCHEMA.field(0).type), pa.array(values)]
-        return pa.RecordBatch.from_arrays(columns, schema=RATE_SCHEMA)
+        return batch_of(columns, RATE_SCHEMA, len(values))
 
     def positions(self) -> Positions:
         return {name: at.text() for name, at in self._at.items()}

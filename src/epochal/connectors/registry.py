@@ -128,6 +128,10 @@ def open_sink(
     if opener is None:
         raise OptionError(f"There is no sink {format!r}.{suggestion(format, SINKS)}")
     check_partitioned(format, partition_by)
+    if not len(schema) and format.lower() not in COUNTING_SINKS:
+        raise OptionError(
+            f"{format}: the rows have no columns, so none would be written. Select a column."
+        )
     bad_rows, rest = split_bad_row_options(options, format)
     request = SinkRequest(
         format.lower(),
@@ -462,6 +466,8 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 FILE_FORMATS = ("csv", "json", "parquet", "text")
 REPLACED_SINKS = ("delta", "iceberg", "postgres")
 """In output mode complete, an epoch's output replaces all rows."""
+COUNTING_SINKS = ("console", "json", "noop")
+"""They take rows without columns."""
 PARTITIONED_SINKS = (*FILE_FORMATS, "delta", "iceberg")
 LASTING_SINKS = (*FILE_FORMATS, "delta", "iceberg", "kafka", "postgres", "pubsub")
 """Their output outlives the query, so its checkpoint must too. Others need none, as in Spark."""

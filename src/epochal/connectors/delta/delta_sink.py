@@ -89,6 +89,7 @@ from epochal.errors import (
     TableMismatchError,
 )
 from epochal.files import Files, join_url, open_files, scheme_of
+from epochal.record_batches import joined_tables
 
 logger = logging.getLogger(__name__)
 
@@ -349,7 +350,7 @@ class DeltaSink:
             )
         staging = self._checkpoint.at(STAGING)
         parts = [staged_table(staging, each, self._schema) for each in output.staged]
-        rows = in_microseconds(last_per_key(pa.concat_tables(parts), keys))
+        rows = in_microseconds(last_per_key(joined_tables(parts, self._schema), keys))
         check_required(self._files.url, rows, self._required)
         return rows
 

@@ -23,6 +23,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from epochal.errors import OptionError
+from epochal.record_batches import batch_of, table_of, without_columns
 
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string())])
 CODEC_OF_SUFFIX: dict[str, Any] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -73,7 +74,8 @@ def decode(
             batches = _read_parquet(data, schema)
         case FileFormat.TEXT:
             lines = _uncompressed(data, name).splitlines()
-            batches = iter([pa.record_batch([pa.array(lines, pa.binary())], schema.names[:1])])
+            columns = [pa.array(lines, pa.binary())][: len(schema)]
+            batches = iter([batch_of(columns, schema.names[:1], len(lines))])
         case FileFormat.CSV:
             batches = _read_csv(_uncompressed(data, name), schema, csv)
         case FileFormat.JSON:
@@ -100,6 +102,10 @@ def _read_parquet(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _read_csv(data: bytes, schema: pa.Schema, csv: Csv) -> Iterator[pa.RecordBatch]:
+    if not len(schema):  # Arrow's reader would take the names from the first line
+        lines = sum(bool(line.strip()) for line in data.splitlines())
+        yield without_columns(max(0, lines - csv.header))
+        return
     if not data.strip():
         return
     table = pa.csv.read_csv(
@@ -129,7 +135,7 @@ def _read_json(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if convert is not None:
             values = [None if value is None else convert(value) for value in values]
         columns.append(pa.array(values, field.type))
-    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    yield batch_of(columns, schema, len(rows))
 
 
 _NOT_FINITE = {
@@ -203,7 +209,7 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return batch_of(columns, schema, batch.num_rows)
 
 
 def encoder(
@@ -247,7 +253,7 @@ def _write_csv(table: pa.Table, csv: Csv) -> bytes:
     out = pa.BufferOutputStream()
     columns = [_csv_column(column) for column in table.columns]
     pa.csv.write_csv(
-        pa.Table.from_arrays(columns, names=table.schema.names),
+        table_of(columns, table.schema.names, table.num_rows),
         out,
         pa.csv.WriteOptions(include_header=csv.header, delimiter=csv.sep),
     )

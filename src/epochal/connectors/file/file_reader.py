@@ -28,6 +28,7 @@ from epochal.connectors.file.file_formats import Csv, FileFormat, decode
 from epochal.connectors.file.file_names import partition_values, path_below
 from epochal.errors import EpochalError, MalformedFileError, StorageError
 from epochal.files import Files, open_files
+from epochal.record_batches import batch_of, struct_of
 
 READY_BATCHES = 4
 """How many decoded batches are kept ready per partition."""
@@ -320,14 +321,12 @@ def _complete(
     def column(field: pa.Field[Any]) -> Any:
         if is_metadata(field):
             kinds: list[pa.Field[Any]] = list(field.type)
-            return pa.StructArray.from_arrays(
-                [_fact(kind, facts[kind.name], rows) for kind in kinds], fields=kinds
-            )
+            return struct_of([_fact(kind, facts[kind.name], rows) for kind in kinds], kinds, rows)
         if field.name in in_path:
             return pa.repeat(pa.scalar(in_path[field.name], pa.string()), rows).cast(field.type)
         return batch.column(field.name)
 
-    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+    return batch_of([column(field) for field in schema], schema, rows)
 
 
 def _fact(kind: pa.Field[Any], value: Any, rows: int) -> Any:

@@ -231,7 +231,7 @@ class FileSink:
                 f"{form.value}: partitionBy names column {missing[0]}, which does not exist. The "
                 f"columns are {', '.join(schema.names)}."
             )
-        if len(partition_by) >= len(schema):
+        if partition_by and len(partition_by) >= len(schema):
             raise OptionError(
                 f"{form.value}: partitionBy names all columns {', '.join(schema.names)}, so none "
                 f"is left for the files. Partition by fewer columns."

@@ -35,6 +35,7 @@ from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, 
 from epochal.connectors.file.file_names import entry_path
 from epochal.connectors.row_collector import RowCollector
 from epochal.files import Files, join_url, open_files
+from epochal.record_batches import with_a_column
 
 STAGED = f"{EPOCHAL}/batches"
 
@@ -94,13 +95,12 @@ class StagingWriters:
     def _written(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
         if not rows:
             return b""
-        schema = context.schema
-        suffix, encode = encoder(FileFormat.PARQUET, schema, Csv(), ParquetCodec.SNAPPY)
+        table = pa.Table.from_batches(rows, context.schema)
+        table = with_a_column(table.rename_columns(staged_names(table.num_columns)))
+        suffix, encode = encoder(FileFormat.PARQUET, table.schema, Csv(), ParquetCodec.SNAPPY)
         part = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}{suffix}"
-        table = pa.Table.from_batches(rows, schema)
-        data = encode(table.rename_columns(staged_names(len(schema))))
         with storage_errors(join_url(self.directory, part)):
-            open_files(self.directory).create(part, data)
+            open_files(self.directory).create(part, encode(table))
         return msgspec.json.encode([part])
 
 

@@ -44,6 +44,7 @@ from epochal.connectors.staging.whole_results import WholeResultWriter
 from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError, TableRowError
 from epochal.files import local_path, scheme_of
+from epochal.record_batches import table_of
 
 FILES = "files"
 """Instead of the name of a staged file: the message holds the descriptions of data files."""
@@ -150,7 +151,7 @@ class FileSet:
                     f"column {field.name} is required, but it is null in a row of the query",
                 )
             columns.append(column)
-        return pa.Table.from_arrays(columns, schema=self._arrow)
+        return table_of(columns, self._arrow, rows.num_rows)
 
     def _write_file(self, values: Values, rows: pa.Table) -> WrittenFile:
         uuid = file_uuid(self._shape.mark, self._attempt, os.urandom(7))

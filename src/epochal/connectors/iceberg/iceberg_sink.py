@@ -90,6 +90,7 @@ from epochal.connectors.staging.staged_rows import (
 )
 from epochal.errors import MarkerError, OptionError, SinkConflictError
 from epochal.files import Files
+from epochal.record_batches import joined_tables
 
 logger = logging.getLogger(__name__)
 
@@ -262,7 +263,7 @@ class IcebergSink:
         if any(each.rows and each.name != FILES for each in staged):
             files = self._files()
             found = [staged_table(self._staging, each, self._schema) for each in staged]
-            rows = last_per_key(files.fitted(pa.concat_tables(found)), keys)
+            rows = last_per_key(files.fitted(joined_tables(found, self._schema)), keys)
             return merged(table, branch, rows, keys, files.write_fitted)
         added = unpack_files(staged)
         temporary: list[WrittenFile] = []
@@ -283,7 +284,7 @@ class IcebergSink:
         for file in files:
             with table.io.new_input(file.path).open() as stream:
                 found.append(pq.read_table(stream))  # type: ignore[arg-type]
-        return self._files().write(pa.concat_tables(found))
+        return self._files().write(joined_tables(found, found[0].schema))
 
     def _discard(self, files: Sequence[WrittenFile]) -> None:
         delete_files(self._target.table, [file.path for file in files])

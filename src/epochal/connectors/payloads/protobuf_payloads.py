@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.errors import OptionError
+from epochal.record_batches import struct_of
 
 
 def message_of(document: bytes, message: str | None, what: str) -> Any:
@@ -99,7 +100,7 @@ class ProtobufDecoder:
             pc.cast(column, field.type, safe=False)
             for column, field in zip(batch.columns, self.type, strict=True)
         ]
-        return pa.StructArray.from_arrays(columns, fields=list(self.type))
+        return struct_of(columns, list(self.type), batch.num_rows)
 
 
 def _field(field: Any) -> Any:

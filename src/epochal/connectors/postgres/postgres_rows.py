@@ -22,6 +22,7 @@ import pyarrow.csv as pcsv
 from epochal.connectors.postgres.postgres_columns import Form, WrittenColumn
 from epochal.connectors.pubsub.publish.payloads import plain_values
 from epochal.errors import PostgresRowError
+from epochal.record_batches import table_of
 
 Column: TypeAlias = Any
 """An Arrow array or chunked array."""
@@ -56,7 +57,7 @@ class CopyRows:
         texts = [_text(column, at) for column, at in pairs]
         out = pa.BufferOutputStream()
         names = [str(number) for number in range(len(texts))]
-        pcsv.write_csv(pa.table(texts, names=names), out, _CSV)
+        pcsv.write_csv(table_of(texts, names, table.num_rows), out, _CSV)
         return out.getvalue().to_pybytes()
 
     def bad_rows(self, batch: pa.RecordBatch) -> dict[int, str]:

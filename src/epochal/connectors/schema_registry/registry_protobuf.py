@@ -23,6 +23,7 @@ from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, messa
 from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
 from epochal.connectors.schema_registry.wire_format import header, message_indices, schema_id
 from epochal.errors import OptionError, PayloadError
+from epochal.record_batches import batch_of
 
 KIND = "PROTOBUF"
 
@@ -178,7 +179,7 @@ class ProtobufEncoder:
 
     def _encoded(self, column: Any) -> list[bytes | None]:
         structs = fitted(column, list(self._schema), fill=True)
-        batch = pa.RecordBatch.from_arrays(structs.flatten(), names=self._schema.names)
+        batch = batch_of(structs.flatten(), self._schema.names, len(structs))
         found = self._handler.record_batch_to_array(batch).to_pylist()
         return [self._header + each for each in found]
 

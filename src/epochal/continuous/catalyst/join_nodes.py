@@ -17,6 +17,7 @@ from epochal.continuous.operators.joins.static_join import StaticJoinSpec
 from epochal.continuous.operators.joins.stream_join import JoinInput, StreamJoinSpec
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.plan.logical import Stateful, Step, StreamSource, unique_names
+from epochal.record_batches import cast_table
 
 _KINDS: dict[str, Any] = {
     "Inner": "inner",
@@ -158,7 +159,7 @@ def _condition(
 
 def _table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Collected rows with the names and types of the plan."""
-    return rows.rename_columns(schema.names).cast(schema).combine_chunks()
+    return cast_table(rows.rename_columns(schema.names), schema).combine_chunks()
 
 
 def _computed(table: pa.Table, keyed: Reading) -> pa.Table:

@@ -27,6 +27,7 @@ from epochal.continuous.operators.stateless.python_functions import (
 )
 from epochal.continuous.plan.logical import Stateful
 from epochal.errors import OptionError
+from epochal.record_batches import cast_table
 
 _PANDAS_PROCESSOR = 211
 _TIME_MODES = {"NoTime": "none", "ProcessingTime": "processingTime", "EventTime": "eventTime"}
@@ -168,7 +169,8 @@ def _initial_state(steps: Steps, node: JavaObject) -> tuple[pa.Table | None, lis
     data = output[count:]
     schema = steps.schema_of("transformWithState", data)
     rows = steps.planner.collect(plan)
-    table = rows.select(range(count, len(output))).rename_columns(schema.names).cast(schema)
+    named = rows.select(range(count, len(output))).rename_columns(schema.names)
+    table = cast_table(named, schema)
     names = {id_of(each): name for each, name in zip(data, schema.names, strict=True)}
     steps.findings.note("the initial state is read once, when the query starts")
     return table, [names[id_of(each)] for each in output[:count]]

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
     arrow_type_of,
+    collected,
     items,
     option,
     simple_name,
@@ -133,8 +134,7 @@ class Planner:
                 if simple_name(relation) == "HadoopFsRelation":
                     relation.location().refresh()  # else Spark keeps the listing of the files
         datasets = self._object(f"{_SQL}.classic.Dataset")
-        found: pa.Table = DataFrame(datasets.ofRows(self._js, plan), self.session).toArrow()
-        return found
+        return collected(DataFrame(datasets.ofRows(self._js, plan), self.session))
 
     def value_of(self, plan: JavaObject) -> JavaObject:
         """The only value of a logical plan without streams, in Catalyst's internal form."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 from py4j.java_gateway import get_field
 from pyspark import SparkContext
 from pyspark.errors import PySparkTypeError
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -30,6 +31,7 @@ from pyspark.sql.types import (
 
 from epochal.errors import OptionError
 from epochal.files import scheme_of
+from epochal.record_batches import table_of
 
 JavaObject: TypeAlias = Any
 
@@ -46,6 +48,13 @@ _UTC: dict[str, Any] = (
 
 _COLLATION = re.compile(r"\bstring collate (\w+)")
 _INTERVAL_FIELDS = ("months", "days", "microseconds")
+
+
+def collected(frame: DataFrame) -> pa.Table:
+    """The rows of a DataFrame. Without columns, its own `toArrow` would return none."""
+    if not frame.columns:
+        return table_of([], [], frame.count())
+    return frame.toArrow()
 
 
 def class_name(value: JavaObject) -> str:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from epochal.continuous.operators.contract import Row
 from epochal.errors import OptionError
+from epochal.record_batches import batch_of
 
 Array: TypeAlias = Any
 """An Arrow array. pyarrow's stubs are typed by element, which code over any column cannot use."""
@@ -129,13 +130,13 @@ class StoredBatches:
         self._schema, self._struct = schema, pa.struct(list(schema))
         self._are_same = all(each.id in _SAME_OUT for each in schema.types)
 
-    def batch(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """Convert columns of values to a batch."""
-        if self._are_same and len(columns[0]) < FEW_ROWS:
+    def batch(self, columns: Sequence[Sequence[Any]], rows: int) -> pa.RecordBatch:
+        """Convert columns of values to a batch of `rows` rows."""
+        if columns and self._are_same and rows < FEW_ROWS:
             made: Array = pa.array(list(zip(*columns, strict=True)), self._struct)
             return pa.RecordBatch.from_struct_array(made)
-        arrays = map(arrow_column, columns, self._schema.types)
-        return pa.RecordBatch.from_arrays(list(arrays), schema=self._schema)
+        arrays = list(map(arrow_column, columns, self._schema.types))
+        return batch_of(arrays, self._schema, rows)
 
 
 def micros(column: Array) -> Array:

@@ -24,6 +24,7 @@ from epochal.continuous.operators.cells import Array, micros
 from epochal.continuous.operators.contract import Moment
 from epochal.errors import OptionError
 from epochal.options import parse_duration
+from epochal.record_batches import batch_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -118,7 +119,7 @@ class AssignWindows:
         bounds = [pa.array(each).view(kind.field(0).type) for each in (starts, ends)]
         column = pa.StructArray.from_arrays(bounds, fields=[kind.field(0), kind.field(1)])
         schema = batch.schema.append(field)
-        return (pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema),)
+        return (batch_of([*batch.columns, column], schema, batch.num_rows),)
 
 
 def windows_of(stamps: Ints, window: Window) -> tuple[Ints, Ints]:

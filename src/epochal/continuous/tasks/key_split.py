@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.tasks.frames import Runs
+from epochal.record_batches import batch_of
 from epochal.state.rows.arrow_types import arrow_type, spark_schema
 from epochal.state.rows.byte_spans import Ints, arrow_buffer, numpy_view
 from epochal.state.rows.murmur3 import partition_ids
@@ -104,7 +105,7 @@ class KeySplit:
             columns.append(
                 pa.Array.from_buffers(column.type, len(order), [None, arrow_buffer(values)])
             )
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return batch_of(columns, self._schema, len(order))
 
     def size(self, batch: pa.RecordBatch) -> float:
         """Return the bytes per row, as credits count them."""

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from epochal.errors import StateFormatError
+from epochal.record_batches import batch_of
 from epochal.state.files.rocksdb_keys import ENCODING_VERSION, decode_keys
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import spans_of
@@ -40,8 +41,8 @@ class KeyForm:
         if not rows:
             return []
         columns = decode_rows(spans_of(rows), self.schema).flatten()
-        first = self._encoded(columns, 0, self.prefix_columns)
-        rest = self._encoded(columns, self.prefix_columns, len(self.schema.fields))
+        first = self._encoded(columns[: self.prefix_columns], 0, len(rows))
+        rest = self._encoded(columns[self.prefix_columns :], self.prefix_columns, len(rows))
         return [
             _LENGTH.pack(len(prefix) + 1) + VERSION_BYTE + prefix + VERSION_BYTE + remaining
             for prefix, remaining in zip(first, rest, strict=True)
@@ -57,9 +58,10 @@ class KeyForm:
         columns = decode_keys(spans_of(keys), encoder, self.schema, source)
         return encode_rows(columns, self.schema).to_list()
 
-    def _encoded(self, columns: Sequence[pa.Array[Any]], start: int, end: int) -> list[bytes]:
-        schema = StructType(self.schema.fields[start:end])
-        batch = pa.RecordBatch.from_arrays(columns[start:end], names=list(field_names(schema)))
+    def _encoded(self, columns: Sequence[pa.Array[Any]], start: int, rows: int) -> list[bytes]:
+        """Encode the columns of the key from `start` on."""
+        schema = StructType(self.schema.fields[start : start + len(columns)])
+        batch = batch_of(columns, list(field_names(schema)), rows)
         return encode_rows(batch, schema).to_list()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.errors import StateValueError
+from epochal.record_batches import batch_of
 from epochal.state.rows.arrow_types import AnyArrowType, arrow_type
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
 from epochal.state.rows.column_decoder import decode_rows
@@ -92,7 +93,7 @@ class RowCodec:
             pa.int64(), len(there), [bits, arrow_buffer(np.cumsum(there) - 1)]
         )
         columns = decoded.take(places).flatten()
-        batch = pa.RecordBatch.from_arrays(columns, names=list(self.value_schema.names))
+        batch = batch_of(columns, list(self.value_schema.names), len(there))
         found = pa.Array.from_buffers(pa.bool_(), len(there), [None, bits])
         return batch, cast(pa.BooleanArray, found)
 
@@ -105,7 +106,7 @@ class RowCodec:
                 for key in keys
             ]
         columns = decode_rows(spans_of(keys), self.key_schema).flatten()[:count]
-        batch = pa.RecordBatch.from_arrays(columns, names=list(self._prefix_schema.names))
+        batch = batch_of(columns, list(self._prefix_schema.names), len(keys))
         return encode_rows(batch, self._prefix_schema).to_list()
 
     def range_test(
@@ -170,7 +171,7 @@ def _columns(rows: Sequence[Sequence[Any]], schema: StructType) -> pa.RecordBatc
         pa.array(column, type_).view(arrow_type(each.data_type))
         for column, type_, each in zip(zip(*rows, strict=True), types, schema.fields, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, names=list(schema.names))
+    return batch_of(arrays, list(schema.names), len(rows))
 
 
 def _plain_type(data_type: DataType) -> AnyArrowType | None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Offset, Positions
 from epochal.errors import OptionError
+from epochal.record_batches import batch_of_dicts, cast_table, joined_tables, table_of
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any] | Sequence[Any]]
 """Rows of a test: dicts by column, tuples in the order of the columns, or Arrow data."""
@@ -57,8 +58,8 @@ class FedSource:
                 f"Source {self.name!r} has {self.partitions} partitions, numbered from 0, so "
                 f"nothing can be fed to partition {partition}. Set Driver(partitions=...)."
             )
-        table = table_of(rows, self.schema)
-        self.fed[str(partition)] = pa.concat_tables([self.fed[str(partition)], table])
+        table = fitted_table(rows, self.schema)
+        self.fed[str(partition)] = joined_tables([self.fed[str(partition)], table], self.schema)
 
     def with_schema(self, schema: pa.Schema) -> FedSource:
         """Return the source with other columns: its rows get nulls in those that are new."""
@@ -172,7 +173,7 @@ def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for each in schema
     ]
     try:
-        return pa.table(columns, names=schema.names).cast(schema)
+        return cast_table(table_of(columns, schema.names, len(table)), schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise OptionError(
             f"Rows that were fed before do not fit the source's new columns "
@@ -180,14 +181,15 @@ def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
         ) from None
 
 
-def table_of(rows: Rows, schema: pa.Schema) -> pa.Table:
+def fitted_table(rows: Rows, schema: pa.Schema) -> pa.Table:
     """Return rows as a table of this schema; OptionError if they do not fit it."""
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if isinstance(rows, pa.Table):
-            return rows.select(schema.names).cast(schema)
-        return pa.Table.from_pylist([_as_dict(row, schema) for row in rows], schema)
+            return cast_table(rows.select(schema.names), schema)
+        made = batch_of_dicts([_as_dict(row, schema) for row in rows], schema)
+        return pa.Table.from_batches([made])
     except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
         raise OptionError(
             f"The rows do not fit the source's columns ({_described(schema)}): {error}."

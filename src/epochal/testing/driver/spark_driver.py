@@ -24,6 +24,7 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.connectors.memory import MemoryOutput, MemoryStream
 from epochal.continuous.api.outputs import COMPLETE
 from epochal.continuous.api.stream import Stream
+from epochal.continuous.catalyst.spark_objects import collected
 from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.logical import (
     Node,
@@ -36,6 +37,7 @@ from epochal.continuous.plan.logical import (
 from epochal.continuous.run.state_settings import settings_in_force, state_conf
 from epochal.errors import OptionError
 from epochal.files.local import LocalFiles
+from epochal.record_batches import joined_tables
 from epochal.testing.driver.compare_rows import OutputRows
 from epochal.testing.driver.fed_sources import FedSource, Rows, chosen
 from epochal.testing.driver.fed_stream import local_session
@@ -121,7 +123,7 @@ class SparkDriver:
         """Let the session process all that was fed; return the new rows of output."""
         if self._query is None:
             self._query = self._started()
-        tables = [pa.concat_tables(each.fed.values()) for each in self._fed]
+        tables = [joined_tables(each.fed.values(), each.schema) for each in self._fed]
         self._query.process(tables)
         for each in self._fed:
             each.clear()  # the rows are with the query now
@@ -293,7 +295,7 @@ class BatchQuery:
             raise TimeoutError(f"Spark did not process the rows within {PATIENCE_SECONDS} s.")
 
     def _take(self, rows: DataFrame, batch: int) -> None:
-        self._output.take(batch, rows.toArrow())
+        self._output.take(batch, collected(rows))
 
     def stop(self) -> None:
         """It has ended already."""

@@ -12,6 +12,7 @@ from epochal.connectors.contract import Prepare, WriterContext
 from epochal.continuous.operators.contract import Row
 from epochal.errors import EpochError
 from epochal.files import Files
+from epochal.record_batches import batch_of, joined_tables
 from epochal.testing.files import MemoryFiles
 
 OUTPUT, STAGED, FENCE = "out", "staged", "fence"
@@ -113,14 +114,14 @@ def visible_tables(truth: MemoryFiles, since: int = 0) -> dict[int, pa.Table]:
 def _staged(truth: MemoryFiles, names: Sequence[str]) -> pa.Table | None:
     parts = [truth.read(f"{STAGED}/{name}") for name in names if name]
     tables = [pa.ipc.open_stream(part).read_all() for part in parts]
-    return pa.concat_tables(tables) if tables else None
+    return joined_tables(tables, tables[0].schema) if tables else None
 
 
 def _as_bytes(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, schema) as stream:
         for batch in batches:
-            stream.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+            stream.write_batch(batch_of(batch.columns, schema, batch.num_rows))
     return out.getvalue().to_pybytes()
 
 

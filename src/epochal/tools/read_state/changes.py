@@ -18,6 +18,7 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import DEFAULT_STORE
 from epochal.errors import StateReadError
 from epochal.files import Files, join_url
+from epochal.record_batches import batch_of
 from epochal.state.files.chain import checksum_name, delta_name
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import Change, ChangeRecord, LineageItem
@@ -199,7 +200,7 @@ class ChangeReader:
         places = np.cumsum(~deleted) - 1
         spread = values.take(pa.array(places, pa.int64(), mask=deleted))
         count = len(rows)
-        return pa.RecordBatch.from_arrays(
+        return batch_of(
             [
                 pa.array(np.full(count, version - 1, np.int64)),
                 pa.array(names, pa.string()),
@@ -207,5 +208,6 @@ class ChangeReader:
                 spread,
                 pa.array(np.full(count, partition, np.int32)),
             ],
-            names=[name for name, _ in self.fields],
+            [name for name, _ in self.fields],
+            count,
         )

@@ -23,6 +23,7 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import DEFAULT_STORE
 from epochal.errors import StateFormatError, StateReadError
 from epochal.files import Files
+from epochal.record_batches import batch_of, struct_of
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_keys import decode_keys, rows_of
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
@@ -242,9 +243,7 @@ class StoreReader:
         # From a buffer: for anything else Arrow would import pandas, which is slow.
         same = arrow_buffer(np.full(len(rows), partition, np.int32))
         numbers = pa.Array.from_buffers(pa.int32(), len(rows), [None, same])
-        return pa.RecordBatch.from_arrays(
-            [*columns, numbers], names=[name for name, _ in self.fields]
-        )
+        return batch_of([*columns, numbers], [name for name, _ in self.fields], len(rows))
 
     def keys(self, rows: Rows) -> list[Any]:
         """The columns of the key: one, or two if the stored key is a pair."""
@@ -316,9 +315,9 @@ class JoinReader:
             if isinstance(kind, StructType):
                 count = len(kind.fields)
                 fields = [array.type.field(n) for n in range(count)]
-                array = pa.StructArray.from_arrays(array.flatten()[:count], fields=fields)
+                array = struct_of(array.flatten()[:count], fields, len(array))
             columns.append(array)
-        return pa.RecordBatch.from_arrays(columns, names=[name for name, _ in self.fields])
+        return batch_of(columns, [name for name, _ in self.fields], batch.num_rows)
 
 
 def in_parallel(read: Callable[[int], T], partitions: Sequence[int]) -> list[T]:

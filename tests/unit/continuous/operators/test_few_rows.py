@@ -46,7 +46,7 @@ def test_values_of_a_store_become_the_same_batch(
         [arrow_column(column, kind) for column, kind in zip(columns, schema.types, strict=True)],
         schema=schema,
     )
-    found = StoredBatches(schema).batch(columns)
+    found = StoredBatches(schema).batch(columns, len(rows))
     assert found.schema.equals(schema)
     assert found.equals(expected)
 
@@ -72,4 +72,7 @@ def test_any_number_of_values_keeps_its_order(count: int) -> None:
     kinds: list[Any] = [pa.int64(), pa.decimal128(10, 2)]
     schema = pa.schema(list(zip("nd", kinds, strict=True)))
     columns: list[list[Any]] = [list(range(count)), [Decimal(n) for n in range(count)]]
-    assert StoredBatches(schema).batch(columns).to_pydict() == {"n": columns[0], "d": columns[1]}
+    assert StoredBatches(schema).batch(columns, len(columns[0])).to_pydict() == {
+        "n": columns[0],
+        "d": columns[1],
+    }

@@ -25,6 +25,7 @@ from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
 from epochal.connectors.staging.epoch_marker import MarkedOutput, Marker, Staged
 from epochal.connectors.staging.staged_rows import StagedWriters, staged_table
 from epochal.files import Files
+from epochal.record_batches import batch_of
 
 STAGING = f"{EPOCHAL}/kafka"
 KAFKA_OUTPUT = MarkedOutput(
@@ -108,7 +109,7 @@ class RecordWriter:
         return self._places.bad_rows(batch, self.max_letter_bytes)
 
     def write_letters(self, letters: Sequence[bytes]) -> None:
-        self.write(pa.record_batch([pa.array(letters, pa.large_binary())], schema=LETTERS))
+        self.write(batch_of([pa.array(letters, pa.large_binary())], LETTERS, len(letters)))
 
     def close(self) -> None:
         self._collected.close()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from epochal.errors import OptionError
+from epochal.record_batches import batch_of, table_of
 
 pc: Any = pyarrow.compute
 """Untyped: its stubs miss functions that are used here."""
@@ -60,7 +61,7 @@ class RecordPlan:
             else _cast(batch.column(name), STAGED[name])
             for name in self.columns
         ]
-        return pa.record_batch(arrays, schema=self.schema)
+        return batch_of(arrays, self.schema, batch.num_rows)
 
     def records(self, batch: pa.RecordBatch) -> Iterator[Record]:
         """Arguments for `produce`, row by row; `batch` must come from `chosen`."""
@@ -85,7 +86,8 @@ class RecordPlan:
         named = pc.fill_null(batch.column("partition"), ANY_PARTITION)
         if self.topic is not None:
             return {self.topic: pc.max(named).as_py()} if batch.num_rows else {}
-        table = pa.table({"topic": batch.column("topic"), "partition": named})
+        columns = [batch.column("topic"), named]
+        table = table_of(columns, ["topic", "partition"], batch.num_rows)
         found = table.group_by("topic").aggregate([("partition", "max")]).to_pylist()
         return {row["topic"]: row["partition_max"] for row in found}
 
@@ -152,7 +154,7 @@ class RecordPlan:
             columns[field.name] if field.name in columns else pa.nulls(len(letters), field.type)
             for field in self.schema
         ]
-        return pa.record_batch(arrays, schema=self.schema)
+        return batch_of(arrays, self.schema, len(letters))
 
     def _topics(self, columns: dict[str, Any]) -> list[str]:
         if self.topic is None:

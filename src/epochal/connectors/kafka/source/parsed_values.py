@@ -17,6 +17,7 @@ from epochal.connectors.schema_registry.value_schemas import (
     pinned_version,
     reading_spec,
 )
+from epochal.record_batches import batch_of
 
 
 def read_with_values(given: Mapping[str, str]) -> tuple[KafkaSourceOptions, ValueSpec | None]:
@@ -61,4 +62,4 @@ class ParsedValues:
                 [None if each is None else each[:MAX_ERROR_CHARS] for each in found], pa.string()
             )
         names = [*batch.schema.names, PARSED, PARSE_ERROR]
-        return pa.RecordBatch.from_arrays([*batch.columns, values, errors], names=names)
+        return batch_of([*batch.columns, values, errors], names, count)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.errors import KafkaTimestampError
+from epochal.record_batches import batch_of
 
 STAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -124,7 +125,7 @@ class RowMaker:
             made[each.name] if each.name in made else pa.nulls(count, each.type)
             for each in self._schema
         ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        batch = batch_of(columns, self._schema, count)
         return batch, self._last(messages, topics, numbers, offsets)
 
     @property

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from epochal.record_batches import batch_of
+
 DATABRICKS_COLUMNS = (
     "messageId STRING, payload BINARY, attributes STRING, publishTimestampInMillis BIGINT"
 )
@@ -28,12 +30,13 @@ def renamed(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in rows:
         attributes = [json.dumps(dict(each or ())) for each in batch["attributes"].to_pylist()]
         times = batch.column("publish_time").cast(pa.timestamp("ms", tz="UTC"), safe=False)
-        yield pa.RecordBatch.from_arrays(
+        yield batch_of(
             [
                 batch.column("message_id"),
                 batch.column("data"),
                 pa.array(attributes, pa.string()),
                 times.cast(pa.int64()),
             ],
-            schema=_SCHEMA,
+            _SCHEMA,
+            batch.num_rows,
         )

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from epochal.connectors.pubsub.publish.encode import Encoder, Marks
 from epochal.connectors.pubsub.pubsub_options import SinkOptions, settled, sink_options
 from epochal.errors import OptionError
+from epochal.record_batches import batch_of_dicts
 from epochal.state.rows.arrow_types import arrow_type
 from epochal.state.rows.types import parse_schema
 
@@ -150,7 +151,7 @@ def _in_batches(given: Iterator[Any], schema: StructType) -> Iterator[pa.RecordB
     kind = pa.struct(list(arrow))
     while some := list(islice(given, ROWS_PER_BATCH)):
         rows = [_zoned(each.asDict(recursive=True), kind) for each in some]
-        yield pa.RecordBatch.from_pylist(rows, arrow)
+        yield batch_of_dicts(rows, arrow)
 
 
 def _zoned(value: Any, kind: Any) -> Any:

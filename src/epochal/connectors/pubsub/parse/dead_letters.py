@@ -21,6 +21,7 @@ from epochal.connectors.pubsub.publish.encode import (
 )
 from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
 from epochal.connectors.pubsub.pubsub_options import SinkOptions, SourceOptions, full_name
+from epochal.record_batches import batch_of
 
 ERROR_ATTRIBUTE, ID_ATTRIBUTE = "epochal-parse-error", "epochal-message-id"
 
@@ -76,8 +77,8 @@ def _letters(bad: pa.RecordBatch) -> pa.RecordBatch:
         for pairs, error, message_id in rows
     ]
     kind = bad.schema.field("attributes").type
-    return pa.RecordBatch.from_arrays(
-        [bad.column("data"), pa.array(attributes, kind)], names=["data", "attributes"]
+    return batch_of(
+        [bad.column("data"), pa.array(attributes, kind)], ["data", "attributes"], bad.num_rows
     )
 
 

@@ -26,6 +26,7 @@ from epochal.connectors.payloads.payload_decoder import (
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.errors import OptionError
 from epochal.options import option_name
+from epochal.record_batches import batch_of
 
 FORMATS = ("json", "avro", "protobuf")
 
@@ -173,4 +174,4 @@ def _ddl(text: str) -> pa.Schema:
 
 def _extended(batch: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
     names = [*batch.schema.names, *columns]
-    return pa.RecordBatch.from_arrays([*batch.columns, *columns.values()], names=names)
+    return batch_of([*batch.columns, *columns.values()], names, batch.num_rows)

@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochal.record_batches import batch_of
+
 TIMESTAMP: pa.DataType = pa.timestamp("us", tz="UTC")
 ATTRIBUTES: pa.DataType = pa.map_(pa.string(), pa.string())
 _FIELDS: list[tuple[str, pa.DataType]] = [
@@ -80,7 +82,7 @@ def decode_many(responses: Sequence[bytes]) -> Received:
         _null_if(attempts, 0),
         received.field("ack_id"),
     ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=ACK_SCHEMA)
+    batch = batch_of(columns, ACK_SCHEMA, len(received))
     return Received(batch, _exactly_once(outer.column("subscription_properties")))
 
 

@@ -293,4 +293,4 @@ class Groups:
     def _output_rows(self, state: _Partition, keys: Sequence[Row]) -> pa.RecordBatch:
         columns: list[Column] = list(zip(*keys, strict=True)) or [()] * len(self._key_columns)
         columns += self._buffers.results([state.groups[key] for key in keys])
-        return self._made.batch(columns)
+        return self._made.batch(columns, len(keys))

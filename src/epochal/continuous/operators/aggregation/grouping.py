@@ -21,6 +21,7 @@ from epochal.continuous.operators.aggregation.calls import AggregateCall, Buffer
 from epochal.continuous.operators.aggregation.functions import fold_of
 from epochal.continuous.operators.cells import Array, cells
 from epochal.continuous.operators.contract import Row
+from epochal.record_batches import table_of
 from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.types import StructField, StructType
 
@@ -143,7 +144,7 @@ class Buffers:
             names.append(_ROWS)
             arrays.append(pa.array(range(batch.num_rows)))
             wanted.append((_ROWS, "list"))
-        made = pa.Table.from_arrays(arrays, names=names)
+        made = table_of(arrays, names, batch.num_rows)
         grouped = made.group_by(key_names, use_threads=False).aggregate(wanted)
         parts = iter(cells(grouped.column(name).combine_chunks(), keys=True) for name in key_names)
         columns = [

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -22,6 +21,7 @@ from epochal.continuous.operators.aggregation.grouping import MIN_ARROW_ROWS, Bu
 from epochal.continuous.operators.cells import StoredBatches
 from epochal.continuous.operators.contract import Moment, Row
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
+from epochal.continuous.operators.time_zones import zone_of
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 
@@ -51,7 +51,7 @@ class ObserveSpec:
         schema = StructType(buffers.fields)
         found = [buffers.loaded(decode_row(part, schema)) for part in parts]
         columns = buffers.results([reduce(buffers.merged, found, buffers.new())])
-        made = StoredBatches(pa.schema(buffers.output)).batch(columns)
+        made = StoredBatches(pa.schema(buffers.output)).batch(columns, 1)
         (row,) = self.results.open().process(made, at)
         return {key: _json(value, self.zone) for key, value in row.to_pylist()[0].items()}
 
@@ -105,7 +105,7 @@ def _json(value: Any, zone: str) -> Any:
     """A value as Spark's reports have it."""
     match value:
         case dt.datetime():
-            local = value.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+            local = value.astimezone(zone_of(zone)).replace(tzinfo=None)
             text = local.isoformat(sep=" ")
             return text.rstrip("0") if local.microsecond else text
         case dt.date():

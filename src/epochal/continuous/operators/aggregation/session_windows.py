@@ -246,7 +246,7 @@ class Sessions:
         columns: list[Column] = list(zip(*grouped, strict=True))
         columns = columns or [()] * (len(self._key_columns) + 1)
         columns += self._buffers.results([found.buffers for _, found in sessions])
-        return self._made.batch(columns)
+        return self._made.batch(columns, len(sessions))
 
 
 def _to_key(entry: tuple[Row, int], at: int) -> Row:

@@ -40,6 +40,7 @@ from epochal.continuous.operators.expressions.expr import (
     columns_in,
 )
 from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_values
+from epochal.record_batches import batch_of
 
 __all__ = ["CHOICES", "FUNCTIONS", "SURE", "column_of", "evaluate", "evaluate_all", "shared"]
 
@@ -171,4 +172,4 @@ def _rows(
         column.take(pa.array(rows)) if index in used else pa.nulls(len(rows))
         for index, column in enumerate(batch.columns)
     ]
-    return pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))]), None
+    return batch_of(columns, [str(i) for i in range(len(columns))], len(rows)), None

@@ -20,6 +20,7 @@ from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.errors import OptionError
+from epochal.record_batches import batch_of, with_a_column
 
 StaticKind: TypeAlias = OneOf[
     "inner", "left_outer", "right_outer", "left_semi", "left_anti", "existence"
@@ -58,6 +59,9 @@ class StaticJoinSpec:
     """For each key, whether nulls match each other (`<=>`); empty if none do."""
 
     def __post_init__(self) -> None:
+        if not self.table.num_columns:  # the spec is pickled, which would lose the rows
+            object.__setattr__(self, "table", with_a_column(self.table))
+            object.__setattr__(self, "table_columns", 0)
         if self.kind not in _KINDS[self.stream_side]:
             raise OptionError(
                 f"a stream on the {self.stream_side} side of a {self.kind} join with a table "
@@ -100,7 +104,7 @@ class StaticJoin:
         if spec.condition is not None and len(rows):
             pairs = self._columns(batch, rows, places)
             names = [str(number) for number in range(len(pairs))]
-            given = pa.RecordBatch.from_arrays(pairs, names=names)
+            given = batch_of(pairs, names, len(rows))
             met = as_column(evaluate(spec.condition, given), len(rows)).fill_null(False)
             chosen = met.to_numpy(zero_copy_only=False).astype(bool)
             rows, places = rows[chosen], places[chosen]
@@ -158,7 +162,7 @@ class StaticJoin:
             column_of(column, rows, kind)
             for column, kind in zip(columns, schema.types, strict=True)
         ]
-        return (pa.RecordBatch.from_arrays(fitting, schema=schema),)
+        return (batch_of(fitting, schema, rows),)
 
 
 def _index(table: pa.Table, key: Sequence[str], null_safe: Sequence[bool]) -> dict[Row, list[int]]:
@@ -166,7 +170,7 @@ def _index(table: pa.Table, key: Sequence[str], null_safe: Sequence[bool]) -> di
     if not key or not table.num_rows:
         return {}
     columns = [_one_chunk(table.column(name)) for name in key]
-    given = pa.RecordBatch.from_arrays(columns, names=list(map(str, range(len(key)))))
+    given = batch_of(columns, list(map(str, range(len(key)))), table.num_rows)
     found: dict[Row, list[int]] = {}
     strict = [place for place, safe in enumerate(null_safe) if not safe]
     for number, values in enumerate(keys_of(given, range(len(key)))):

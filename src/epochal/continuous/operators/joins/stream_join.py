@@ -52,6 +52,7 @@ from epochal.continuous.operators.joins.join_state import (
     values_store,
 )
 from epochal.continuous.operators.on_disk.disk_map import trim
+from epochal.record_batches import batch_of
 from epochal.state.rows.arrow_types import spark_type
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
@@ -215,7 +216,8 @@ class StreamJoin:
         if mine.filter is not None and batch.num_rows:
             met = as_column(evaluate(mine.filter, batch), batch.num_rows).fill_null(False)
             if mine.emits_unmatched and met.false_count:
-                output.append(self._with_nulls(side, self._own(batch.filter(pc.invert(met)), side)))
+                rest = batch.filter(pc.invert(met))
+                output.append(self._with_nulls(side, self._own(rest, side), rest.num_rows))
             batch = batch.filter(met)
         if batch.num_rows:
             states = self._partitions[partition]
@@ -247,7 +249,9 @@ class StreamJoin:
                 )
                 unmatched = [row for row in evicted if not row[-1]] if emits else []
                 if unmatched:
-                    output.append(self._with_nulls(side, self._columns_of(side, unmatched)))
+                    output.append(
+                        self._with_nulls(side, self._columns_of(side, unmatched), len(unmatched))
+                    )
         return output
 
     def cut(self, epoch: int) -> list[StateChanges]:
@@ -301,7 +305,7 @@ class StreamJoin:
         stored = list(self._rows(batch, side, matched))
         lasting = [not each for each in fleeting]
         states[RIGHT].append(_where(keys, lasting), _where(stored, lasting))
-        return [self._emit(self._columns_of(LEFT, removed))] if removed else []
+        return [self._emit(self._columns_of(LEFT, removed), len(removed))] if removed else []
 
     def _matching(self, batch: pa.RecordBatch, pairs: Pairs, side: int) -> Pairs:
         """The pairs that meet the condition."""
@@ -314,7 +318,8 @@ class StreamJoin:
 
     def _joined(self, batch: pa.RecordBatch, pairs: Pairs, side: int) -> pa.RecordBatch:
         every = frozenset(range(len(self._candidate_types)))
-        return self._emit(self._candidates(batch, pairs, side, every).columns)
+        made = self._candidates(batch, pairs, side, every)
+        return self._emit(made.columns, made.num_rows)
 
     def _candidates(
         self, batch: pa.RecordBatch, pairs: Pairs, side: int, wanted: frozenset[int]
@@ -333,7 +338,7 @@ class StreamJoin:
             else:
                 columns.append(arrow_column([row[index] for row in pairs.stored], kind))
         names = [str(number) for number in range(len(columns))]
-        return pa.RecordBatch.from_arrays(columns, names=names)
+        return batch_of(columns, names, count)
 
     def _rows(self, batch: pa.RecordBatch, side: int, matched: list[bool]) -> Iterable[Row]:
         """The rows of a batch as they are stored."""
@@ -376,21 +381,21 @@ class StreamJoin:
             for index, kind in enumerate(self._sides[side].own.types)
         ]
 
-    def _with_nulls(self, side: int, columns: list[Array]) -> pa.RecordBatch:
+    def _with_nulls(self, side: int, columns: list[Array], rows: int) -> pa.RecordBatch:
         """Rows of a side that have no match."""
-        nulls = [_nulls(len(columns[0]), kind) for kind in self._sides[1 - side].own.types]
-        return self._emit([*columns, *nulls] if side == LEFT else [*nulls, *columns])
+        nulls = [_nulls(rows, kind) for kind in self._sides[1 - side].own.types]
+        return self._emit([*columns, *nulls] if side == LEFT else [*nulls, *columns], rows)
 
     def _selected(self, columns: list[Array], rows: list[int]) -> pa.RecordBatch:
         taken = pa.array(rows, pa.int64())
-        return self._emit([column.take(taken) for column in columns])
+        return self._emit([column.take(taken) for column in columns], len(rows))
 
-    def _emit(self, columns: Sequence[Array]) -> pa.RecordBatch:
+    def _emit(self, columns: Sequence[Array], rows: int) -> pa.RecordBatch:
         schema = self._spec.output_schema
         fitting = [
             _as_type(column, kind) for column, kind in zip(columns, schema.types, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(fitting, schema=schema)
+        return batch_of(fitting, schema, rows)
 
 
 def _times(column: Array) -> Array:

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkValueError
 from epochal.continuous.operators.cells import Array, holds_floats, key_sorter, keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.processor.state_values import row_class
+from epochal.record_batches import batch_of, batch_of_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +83,7 @@ class RowApi:
             made: Array = pa.array(results, self._struct)
             return (pa.RecordBatch.from_struct_array(made),)
         named = [each.asDict(True) for each in results]
-        return (pa.RecordBatch.from_pylist(named, schema=self._output),)
+        return (batch_of_dicts(named, self._output),)
 
     def _keys(
         self, batch: pa.RecordBatch, columns: Sequence[list[Any]]
@@ -150,7 +151,7 @@ class PandasApi:
                     continue
                 series = frame[field.name] if by_name else frame[frame.columns[index]]
                 arrays.append(self._column(series, field.type))
-            batch = pa.RecordBatch.from_arrays(arrays, schema=self._output)
+            batch = batch_of(arrays, self._output, len(frame))
             if batch.num_rows:
                 yield batch
 

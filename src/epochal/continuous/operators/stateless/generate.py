@@ -17,6 +17,7 @@ from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
 from epochal.continuous.operators.expressions.expr import Expr, Value
 from epochal.continuous.operators.stateless.json_fields import json_fields
+from epochal.record_batches import batch_of
 
 Columns: TypeAlias = list[Value]
 
@@ -58,7 +59,7 @@ class Generate:
             column_of(each, len(parents), kind)
             for each, kind in zip(generated, self._types, strict=True)
         ]
-        return (pa.RecordBatch.from_arrays([*kept, *made], schema=spec.schema),)
+        return (batch_of([*kept, *made], spec.schema, len(parents)),)
 
 
 def _outer(parents: Any, generated: Columns, rows: int) -> tuple[Any, Columns]:

@@ -23,6 +23,7 @@ from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.expressions.columns import column_of
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr
 from epochal.continuous.operators.time_zones import zone_of
+from epochal.record_batches import batch_of
 
 _NOW = "CurrentBatchTimestamp"
 FUNCTIONS = (_NOW, "Rand", "Randn", "Uuid")
@@ -115,7 +116,7 @@ class MomentColumns:
         added = [
             column_of(self._value(call, rows, at), rows, call.type) for call in self._spec.calls
         ]
-        return (pa.RecordBatch.from_arrays([*batch.columns, *added], schema=self._spec.schema),)
+        return (batch_of([*batch.columns, *added], self._spec.schema, rows),)
 
     def _value(self, call: Call, rows: int, at: Moment) -> Any:
         match call.function:

@@ -25,6 +25,7 @@ from epochal.continuous.operators.expressions.evaluate import column_of, evaluat
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.continuous.operators.stateless.jvm_results import jvm_result
 from epochal.errors import OptionError
+from epochal.record_batches import batch_of
 
 PICKLED, ARROW_ROWS = 100, 101
 PANDAS, PANDAS_ITERATOR = 200, 204
@@ -96,7 +97,7 @@ class PythonFunctions:
             column_of(call.result(batch), rows, kind)
             for call, kind in zip(self._calls, kinds, strict=True)
         ]
-        return (pa.RecordBatch.from_arrays([*batch.columns, *added], schema=self._schema),)
+        return (batch_of([*batch.columns, *added], self._schema, rows),)
 
 
 class _Call:
@@ -217,8 +218,7 @@ class MapFrames:
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
         given: Any = batch
         if self._spec.kind == MAP_PANDAS:
-            struct = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
-            given = _series(struct, self._spec.conversion)
+            given = _series(batch.to_struct_array(), self._spec.conversion)
         with USER_CODE:
             for result in self._results(given):
                 made = self._batch(result)
@@ -239,17 +239,16 @@ class MapFrames:
         if self._spec.kind == MAP_PANDAS:
             wrapped = StructType([StructField("_0", self._type)])
             made: Any = to_arrow(result, wrapped, self._spec.conversion).column(0)
-            arrays = made.flatten()
+            arrays, rows = made.flatten(), len(made)
         else:
             if not isinstance(result, pa.RecordBatch):
                 raise OptionError(
                     f"the function {name_of(self._function)} yielded {type(result).__name__}, not "
                     f"pyarrow.RecordBatch."
                 )
-            arrays = [_column(result, name) for name in schema.names]
+            arrays, rows = [_column(result, name) for name in schema.names], result.num_rows
         pairs = zip(arrays, schema.types, strict=True)
-        columns = [column_of(each, len(each), kind) for each, kind in pairs]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return batch_of([column_of(each, rows, kind) for each, kind in pairs], schema, rows)
 
 
 def to_arrow(result: Any, schema: StructType, conversion: Conversion) -> pa.RecordBatch:
@@ -277,7 +276,7 @@ def _series(column: pa.Array[Any], conversion: Conversion) -> Any:
     if zoned != column.type:
         column = column.cast(zoned)
     return ArrowBatchTransformer.to_pandas(
-        pa.RecordBatch.from_arrays([column], ["_0"]),
+        batch_of([column], ["_0"], len(column)),
         timezone=conversion.timezone,
         struct_in_pandas="dict",
         ndarray_as_list=False,

@@ -22,6 +22,7 @@ from epochal.continuous.operators.expressions.evaluate import (
 )
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.errors import OptionError
+from epochal.record_batches import batch_of, batch_of_frame
 
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 PandasFunction: TypeAlias = Callable[[Iterator[Any]], Iterable[Any]]
@@ -76,9 +77,7 @@ class MapInPandas:
                 missing = [name for name in self._schema.names if name not in frame.columns]
                 if missing:
                     raise _missing("map_in_pandas", missing, list(frame.columns))
-                yield pa.RecordBatch.from_pandas(
-                    frame[self._schema.names], schema=self._schema, preserve_index=False
-                )
+                yield batch_of_frame(frame, self._schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class Project:
             column_of(value, rows, kind)
             for value, kind in zip(evaluate_all(self._columns, batch), self._types, strict=True)
         ]
-        return (pa.RecordBatch.from_arrays(arrays, schema=self._schema),)
+        return (batch_of(arrays, self._schema, rows),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema, operator: str) -> pa.RecordBat
         raise OptionError(
             f"{operator}: a result cannot be cast to the type in the schema: {error}."
         ) from None
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch_of(arrays, schema, batch.num_rows)
 
 
 def _missing(operator: str, missing: list[str], found: list[str]) -> OptionError:
