@@ -27,12 +27,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from epochal.continuous.evaluator.evaluator_process import (
-    DEFAULT_MEMORY_MB,
-    find_executor,
-    open_socket,
-    pid_of,
-)
+from epochal.continuous.evaluator.evaluator_process import open_socket, pid_of
+from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB, find_executor
 from epochal.errors import EvaluatorError, ExpressionError
 
 logger = logging.getLogger(__name__)
@@ -231,8 +227,9 @@ class _Connection:
             except OSError:
                 pass
         logger.warning("the evaluator does not answer, and is killed")
-        with suppress(ProcessLookupError, OSError):
-            os.kill(pid_of(self._socket), signal.SIGKILL)
+        if (pid := pid_of(self._socket)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         raise _Gone("it did not answer")
 
 
@@ -277,10 +274,6 @@ class EvaluatorClient:
                         f"batch: {error}. Raise the option evaluatorMemory"
                     ) from None
                 logger.warning("the evaluator is out of memory: starting another one")
-
-    def start(self, memory_mb: int = DEFAULT_MEMORY_MB) -> None:
-        """Connect, and start the evaluator if there is none."""
-        self._connection(memory_mb)
 
     def close(self) -> None:
         """Close the connection of this thread. The evaluator forgets the steps that it prepared."""

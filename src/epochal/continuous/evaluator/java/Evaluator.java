@@ -27,14 +27,19 @@ public class Evaluator {
   static final ThreadLocal SETTINGS = new ThreadLocal();
   static final Set CLIENTS = Collections.newSetFromMap(new ConcurrentHashMap());
 
-  /** Arguments: the path of the socket, the process to live with, idle seconds before the end. */
+  /**
+   * Arguments: the path of the socket, the process to live with, idle seconds before the end. Or
+   * "compile", a directory for classes, and source files; or "train", to load the usual classes.
+   */
   public static void main(String[] args) throws Exception {
+    if (args[0].equals("compile")) { compile(args); return; }
     SQLConf$.MODULE$.setSQLConfGetter(new scala.runtime.AbstractFunction0() {
       public Object apply() {
         if (SETTINGS.get() == null) SETTINGS.set(new SQLConf());
         return SETTINGS.get();
       }
     });
+    if (args[0].equals("train")) { WarmUp.train(); System.exit(0); }
     ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
     Path unready = Paths.get(args[0] + ".new", new String[0]);
     server.bind(UnixDomainSocketAddress.of(unready));
@@ -43,6 +48,9 @@ public class Evaluator {
     watch.start();
     // Nobody can connect to a socket that does not accept yet.
     Files.move(unready, Paths.get(args[0], new String[0]), new CopyOption[] { StandardCopyOption.REPLACE_EXISTING });
+    WarmUp warmUp = new WarmUp();
+    warmUp.setDaemon(true);
+    warmUp.start();
     while (true) {
       SocketChannel channel = server.accept();
       Client client = new Client(channel);
@@ -50,6 +58,14 @@ public class Evaluator {
       client.setDaemon(true);
       client.start();
     }
+  }
+
+  private static void compile(String[] args) throws Exception {
+    org.codehaus.janino.Compiler compiler = new org.codehaus.janino.Compiler();
+    compiler.setDestinationDirectory(new File(args[1]), false);
+    File[] files = new File[args.length - 2];
+    for (int i = 0; i < files.length; i++) files[i] = new File(args[i + 2]);
+    compiler.compile(files);
   }
 
   static scala.collection.immutable.Seq seq(List list) {
@@ -90,6 +106,12 @@ public class Evaluator {
       } catch (IOException unknown) { return true; }
     }
 
+    private static void delete(File file) {
+      File[] inside = file.listFiles();
+      for (int i = 0; inside != null && i < inside.length; i++) delete(inside[i]);
+      file.delete();
+    }
+
     public void run() {
       while (isAlive(executor)) {
         if (!CLIENTS.isEmpty()) used = System.nanoTime();
@@ -99,9 +121,7 @@ public class Evaluator {
         try { Thread.sleep(250); } catch (InterruptedException again) { }
       }
       // Nobody comes back for the directory.
-      File[] files = folder.toFile().listFiles();
-      for (int i = 0; files != null && i < files.length; i++) files[i].delete();
-      folder.toFile().delete();
+      delete(folder.toFile());
       Runtime.getRuntime().halt(0);
     }
   }
