@@ -22,6 +22,7 @@ from epochal.continuous.catalyst.spark_objects import (
     texts_of,
 )
 from epochal.continuous.evaluator.evaluator_client import Session
+from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr
 from epochal.continuous.operators.expressions.spark_calls import spark_call
 from epochal.errors import OptionError
@@ -37,15 +38,21 @@ class SparkExpressions:
     """Makes calls of Spark's expressions in one session."""
 
     def __init__(
-        self, spark: SparkSession, value_of: Callable[[JavaObject], JavaObject] | None = None
+        self,
+        spark: SparkSession,
+        value_of: Callable[[JavaObject], JavaObject] | None = None,
+        memory_mb: int = DEFAULT_MEMORY_MB,
     ) -> None:
         """`value_of` returns the only value of a plan without streams, for scalar subqueries."""
-        self._spark, self._value_of = spark, value_of
+        self._spark, self._value_of, self._memory_mb = spark, value_of, memory_mb
+        self.is_used = False
+        """Whether Spark's code has to evaluate anything."""
         self._jvm: Any = spark._jvm
 
     @cached_property
     def session(self) -> Session:
         """The settings of the session that Spark's code reads when it runs."""
+        self.is_used = True
         conf = self._spark._jsparkSession.sessionState().conf()
         found = texts_of(self._jvm, conf.getAllConfs())
         lines = [
@@ -54,7 +61,7 @@ class SparkExpressions:
             if key.startswith("spark.sql.")
             for text in (key, value.replace("\\", "\\\\").replace("\n", "\\n"))
         ]
-        return Session("\n".join(lines))
+        return Session("\n".join(lines), memory_mb=self._memory_mb)
 
     def call(self, expr: JavaObject, columns: dict[int, int]) -> Call:
         """The call of an expression, whose columns have these indexes by the ids of attributes."""

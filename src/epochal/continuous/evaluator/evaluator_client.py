@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from epochal.continuous.evaluator.evaluator_process import open_socket, pid_of
 from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB, find_executor
-from epochal.errors import EvaluatorError, ExpressionError
+from epochal.errors import EvaluatorError, EvaluatorLostError, ExpressionError
 
 logger = logging.getLogger(__name__)
 
@@ -257,11 +257,11 @@ class EvaluatorClient:
         while True:
             try:
                 return run(self._connection(step.session.memory_mb), shortages)
-            except _Gone as error:
+            except (_Gone, EvaluatorLostError) as error:
                 self.close()
                 crashes += 1
                 if crashes == TRIES:
-                    raise EvaluatorError(
+                    raise EvaluatorLostError(
                         f"it ended {crashes} times on one batch: {error}"
                     ) from None
                 logger.warning("the evaluator has ended: starting another one")

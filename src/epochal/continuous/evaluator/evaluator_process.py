@@ -39,7 +39,7 @@ from epochal.continuous.evaluator.executor_jvm import (
     java_command,
     start_time,
 )
-from epochal.errors import EpochalError, EvaluatorError
+from epochal.errors import EpochalError, EvaluatorError, EvaluatorLostError
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,8 @@ def open_socket(executor: Executor, memory_mb: int = DEFAULT_MEMORY_MB) -> socke
         if (found := _connect(address)) is not None:
             return found
         if started is not None and (status := started.process.poll()) is not None:
+            if status < 0:
+                raise EvaluatorLostError(f"it was killed by signal {-status} as it started")
             if started.cached is None:
                 raise EvaluatorError(
                     f"it ended with status {status} as it started. Its messages are in the log of "
@@ -74,7 +76,7 @@ def open_socket(executor: Executor, memory_mb: int = DEFAULT_MEMORY_MB) -> socke
             started = _start_if_none(executor, folder, address, memory_mb)
         if time.monotonic() > deadline:
             _kill_holder(folder / "lock")
-            raise EvaluatorError(f"it did not start within {START_SECONDS:g} s")
+            raise EvaluatorLostError(f"it did not start within {START_SECONDS:g} s")
         time.sleep(POLL_SECONDS)
 
 
