@@ -76,7 +76,8 @@
     ├── QueryError                     a continuous query cannot run, or has stopped
     │   ├── UnsupportedPlanError       a DataFrame has parts that cannot run here
     │   ├── ExpressionError            a column expression fails for a row, as it does in Spark
-    │   ├── EvaluatorError             Spark's own code does not run beside the tasks
+    │   ├── EvaluatorError             Spark's own code cannot run beside the tasks
+    │   │   └── EvaluatorLostError     its process was killed, or is too slow to start
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
     │   ├── HostSilentError            tasks sent no pulse: their host is cut off or they hang
     │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
@@ -161,6 +162,7 @@ from epochal.errors.pubsub import (
 from epochal.errors.query import (
     DriverLostError,
     EvaluatorError,
+    EvaluatorLostError,
     ExpressionError,
     ForeachBatchError,
     HostSilentError,
@@ -215,6 +217,7 @@ __all__ = [
     "EpochStalledError",
     "EpochalError",
     "EvaluatorError",
+    "EvaluatorLostError",
     "ExchangeError",
     "ExpressionError",
     "ForeachBatchError",

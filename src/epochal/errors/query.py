@@ -43,14 +43,26 @@ class ExpressionError(QueryError):
 
 
 class EvaluatorError(QueryError):
-    """The process that runs Spark's own code for an executor's tasks does not start, or fails."""
+    """The process that runs Spark's own code for an executor's tasks cannot do it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"The evaluator, which runs Spark's own code for the tasks: {self.reason}."
+        return f"{_EVALUATOR}{self.reason}."
+
+    @classmethod
+    def of_text(cls, text: str) -> EvaluatorError:
+        """The error whose text is known, from another process."""
+        return cls(text.removeprefix(_EVALUATOR).removesuffix("."))
+
+
+_EVALUATOR = "The evaluator, which runs Spark's own code for the tasks: "
+
+
+class EvaluatorLostError(EvaluatorError):
+    """The process that runs Spark's own code was killed, or is too slow to start."""
 
 
 class TooFewSlotsError(QueryError):

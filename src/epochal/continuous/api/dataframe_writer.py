@@ -31,7 +31,7 @@ from epochal.continuous.api.outputs import (
     sink_definition,
     trigger_options,
 )
-from epochal.continuous.catalyst.translation import explain_plan, read_plan
+from epochal.continuous.catalyst.translation import Translation, explain_plan, read_plan
 from epochal.continuous.plan.logical import Node
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition, SinkDefinition
@@ -194,11 +194,11 @@ class DataFrameWriter:
         engine, rest = output_options(spark, name, _patient(given) if self._function else given)
         session = session_settings(spark, FRAME_KEYS)
         found = find_checkpoint(engine.checkpoint_location)
-        translation = read_plan(self._frame, output_mode=self._mode, pinned=found.pinned)
+        translation = self._read(found.pinned, engine)
         found.check(operators_of(translation.tree), session)
 
         def refreshed() -> Node:
-            return read_plan(self._frame, output_mode=self._mode, pinned=found.pinned).tree
+            return self._read(found.pinned, engine).tree
 
         return QueryDefinition(
             translation.tree,
@@ -210,6 +210,15 @@ class DataFrameWriter:
             watermarks_move="epoch",
             offset_lines=translation.occurrences,
             refreshed=refreshed,
+            needs_evaluator=translation.needs_evaluator,
+        )
+
+    def _read(self, pinned: Mapping[str, str] | None, engine: EngineOptions) -> Translation:
+        return read_plan(
+            self._frame,
+            output_mode=self._mode,
+            pinned=pinned,
+            evaluator_mb=engine.evaluator_memory >> 20,
         )
 
     def _apply(

@@ -16,6 +16,7 @@ from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.run.engine import Engine, open_engine
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.query_spec import QueryDefinition
+from epochal.continuous.spark_job.warm_workers import warm_evaluator
 from epochal.errors import OptionError
 
 LISTENERS_TIMEOUT_SECONDS = 10.0
@@ -82,6 +83,7 @@ class StreamingQueryManager:
         name = definition.options.query_name
         self._reserve(name)
         try:
+            warm_evaluator(self._sc, definition.evaluator_mb)
             engine = open_engine(self._sc, definition, self._bus, self._forget)
             query = StreamingQuery(engine)
             with self._changed:

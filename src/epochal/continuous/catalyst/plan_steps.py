@@ -19,6 +19,7 @@ from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
 from epochal.continuous.catalyst.releases import Planner
 from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import JavaObject, arrow_type_of, simple_name
+from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
@@ -71,11 +72,18 @@ def metadata_of(attribute: JavaObject) -> dict[str, Any]:
 class Steps:
     """Reads expressions, collects what cannot run, and appends steps to a reading."""
 
-    def __init__(self, planner: Planner, findings: Findings) -> None:
+    def __init__(
+        self, planner: Planner, findings: Findings, evaluator_mb: int = DEFAULT_MEMORY_MB
+    ) -> None:
         self.planner, self.findings = planner, findings
-        self.in_spark = SparkExpressions(planner.session, self._value_of)
+        self.in_spark = SparkExpressions(planner.session, self._value_of, evaluator_mb)
         self.observed: set[str] = set()
         """The names under which rows are observed."""
+
+    @property
+    def needs_evaluator(self) -> bool:
+        """Whether Spark's own code evaluates a part of the plan."""
+        return self.in_spark.calls > 0
 
     def schema_of(self, operator: str, attributes: Sequence[JavaObject]) -> pa.Schema:
         """The schema of attributes. All columns are nullable, as in Spark's state."""

@@ -23,6 +23,7 @@ from epochal.continuous.catalyst.spark_objects import (
     texts_of,
 )
 from epochal.continuous.evaluator.evaluator_client import Session
+from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.continuous.operators.expressions.evaluate import SURE
 from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, Expr
 from epochal.continuous.operators.expressions.spark_calls import spark_call
@@ -39,13 +40,16 @@ class SparkExpressions:
     """Makes calls of Spark's expressions in one session."""
 
     def __init__(
-        self, spark: SparkSession, value_of: Callable[[JavaObject], JavaObject] | None = None
+        self,
+        spark: SparkSession,
+        value_of: Callable[[JavaObject], JavaObject] | None = None,
+        memory_mb: int = DEFAULT_MEMORY_MB,
     ) -> None:
         """`value_of` returns the only value of a plan without streams, for scalar subqueries."""
-        self._spark, self._value_of = spark, value_of
+        self._spark, self._value_of, self._memory_mb = spark, value_of, memory_mb
         self._jvm: Any = spark._jvm
         self.calls = 0
-        """How many expressions only Spark's code evaluates."""
+        """How many parts of the plan only Spark's code evaluates."""
 
     @cached_property
     def session(self) -> Session:
@@ -58,7 +62,7 @@ class SparkExpressions:
             if key.startswith("spark.sql.")
             for text in (key, value.replace("\\", "\\\\").replace("\n", "\\n"))
         ]
-        return Session("\n".join(lines))
+        return Session("\n".join(lines), memory_mb=self._memory_mb)
 
     def read(self, expr: JavaObject, reader: ExpressionReader, columns: dict[int, int]) -> Expr:
         """An expression for Arrow if that can evaluate it, else for Spark's code.

@@ -23,6 +23,7 @@ from epochal.continuous.catalyst.plan_reader import PlanReader
 from epochal.continuous.catalyst.plan_sources import PlanSources
 from epochal.continuous.catalyst.plan_steps import Steps
 from epochal.continuous.catalyst.releases import Planner
+from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.continuous.operators.expressions.expr import Column
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.plan.logical import Node, Step, StreamSource, unique_names
@@ -44,6 +45,8 @@ class Translation:
     each of them."""
     operators: tuple[Operator, ...]
     notes: tuple[str, ...]
+    needs_evaluator: bool = False
+    """Whether Spark's own code evaluates a part of it, beside the tasks."""
 
 
 def read_plan(
@@ -52,15 +55,16 @@ def read_plan(
     output_mode: str = "append",
     pinned: Mapping[str, str] | None = None,
     runs_jobs: bool = True,
+    evaluator_mb: int = DEFAULT_MEMORY_MB,
 ) -> Translation:
     """Translate a DataFrame; UnsupportedPlanError with all refusals if it cannot run.
 
     `pinned` are the settings in the offset log of the checkpoint, which decide the layout of its
     state; None for a new checkpoint. Without `runs_jobs` static branches are empty, so the result
-    shows the query but must not be run.
+    shows the query but must not be run. `evaluator_mb` is the memory of Spark's own code.
     """
     findings = Findings()
-    found = _read(df, output_mode, pinned, findings, runs_jobs=runs_jobs)
+    found = _read(df, output_mode, pinned, findings, runs_jobs=runs_jobs, evaluator_mb=evaluator_mb)
     if found is None or findings.refusals:
         raise UnsupportedPlanError(findings.refusals)
     return found
@@ -87,6 +91,7 @@ def _read(
     findings: Findings,
     *,
     runs_jobs: bool,
+    evaluator_mb: int = DEFAULT_MEMORY_MB,
 ) -> Translation | None:
     frame: Any = df
     if _is_connect(frame):
@@ -103,7 +108,7 @@ def _read(
         findings.refuse("Spark", refused, "change the query so that Spark accepts it")
         if not analyzed.isStreaming():
             return None
-    steps = Steps(planner, findings)
+    steps = Steps(planner, findings, evaluator_mb)
     sources = PlanSources(steps, analyzed)
     optimized = planner.optimized(analyzed)
     physical = planner.physical(optimized) if refused is None else None
@@ -119,6 +124,7 @@ def _read(
         occurrences=sources.occurrences,
         operators=tuple(findings.operators),
         notes=tuple(findings.notes),
+        needs_evaluator=steps.needs_evaluator,
     )
 
 

@@ -1,34 +1,39 @@
 """Sends batches to the evaluator of the executor, and gets the results of Spark's own code.
 
-A request is answered before the next one is sent. If the evaluator crashes or is killed, another
-one is started and the request is sent again: steps have no memory, so a repeated request has the
-same answer and no row is lost or doubled. An evaluator that answers nothing, not even a ping, is
-stopped (SIGSTOP) or hangs: it is killed, and treated as crashed.
+If the evaluator crashes or is killed, another one is started and the batch is sent again: steps
+have no memory, so a repeated request has the same answer and no row is lost or doubled. An
+evaluator that answers nothing, not even a ping, is stopped (SIGSTOP) or hangs: it is killed, and
+treated as crashed.
+
+A large batch is sent in slices, each before the one before it is answered, so that both processes
+work at the same time. Whoever waits to send also receives: if both only waited for room in their
+sockets, neither would ever find it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
-from epochal.continuous.evaluator.evaluator_process import (
-    DEFAULT_MEMORY_MB,
-    find_executor,
-    open_socket,
-    pid_of,
-)
-from epochal.errors import EvaluatorError, ExpressionError
+from epochal.continuous.evaluator.evaluator_process import open_socket, pid_of
+from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB, find_executor
+from epochal.errors import EvaluatorError, EvaluatorLostError, ExpressionError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PREPARE, RUN, PING = 1, 2, 3
 OK, FAILED, OUT_OF_MEMORY = 0, 1, 2
@@ -41,9 +46,16 @@ MEMORY_TRIES = 2
 ANSWER_SECONDS, PING_SECONDS = 10.0, 5.0
 """After this long without an answer the evaluator is pinged, and must answer the ping."""
 
-REQUEST_BYTES = 1 << 21
+REQUEST_BYTES = 1 << 20
 """About how much of a batch is sent at once, so that the evaluator's memory is bounded."""
 
+IN_FLIGHT = 2
+"""How many slices of a batch are sent before the first of them is answered."""
+
+MAX_STEPS = 256
+"""How many steps are prepared on a connection. One more, and it starts anew without them."""
+
+_JOINED_BYTES = 1 << 16
 _HEAD, _LENGTH, _ANSWER = struct.Struct(">iii"), struct.Struct(">i"), struct.Struct(">ii")
 
 
@@ -55,6 +67,8 @@ class Session:
     """Keys and values in turn, one per line, newlines as `\\n`."""
     jars: str = ""
     """Paths of jars on the executor, one per line."""
+    memory_mb: int = DEFAULT_MEMORY_MB
+    """How much memory the evaluator may use in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,62 +91,129 @@ class _Gone(Exception):
     """The evaluator has ended, or it hangs."""
 
 
+class _OutOfMemory(Exception):
+    """The evaluator has ended because its memory did not suffice."""
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A step that is prepared on a connection, and the schemas of its last stream and answer."""
+
+    number: int
+    sent: pa.Schema | None = None
+    answered: pa.Schema | None = None
+
+
 class _Connection:
     """A connection, and the steps that are prepared there."""
 
     def __init__(self, memory_mb: int) -> None:
+        self.pid, self.memory_mb = os.getpid(), memory_mb
         self._socket = open_socket(find_executor(), memory_mb)
-        self._socket.settimeout(ANSWER_SECONDS)
-        self._memory_mb = memory_mb
-        self._steps: dict[EvaluatorStep, int] = {}
+        # Of the ways to wait at most so long, this one needs no further system call.
+        seconds = struct.pack("ll", int(ANSWER_SECONDS), 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN | select.POLLOUT)
+        self._answers: deque[tuple[int, pa.Buffer]] = deque()
+        self._steps: dict[EvaluatorStep, _Prepared] = {}
 
-    def run(self, step: EvaluatorStep, fields: Sequence[bytes | pa.Buffer]) -> tuple[int, bytes]:
-        """Return the status and the answer."""
-        number = self._steps.get(step)
-        if number is None:
-            status, answer = self._ask(PREPARE, 0, step.request)
-            if status != OK:
-                return status, answer
-            number = self._steps[step] = len(self._steps)
-        return self._ask(RUN, number, fields)
+    @property
+    def is_full(self) -> bool:
+        return len(self._steps) >= MAX_STEPS
+
+    def run(self, step: EvaluatorStep, fields: Sequence[bytes | pa.Buffer]) -> pa.Buffer:
+        """Return the answer to a request."""
+        prepared = self._prepared(step)
+        self._ask(RUN, prepared.number, fields)
+        return _checked(*self._answer())
+
+    def run_rows(
+        self, step: EvaluatorStep, slices: Iterable[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
+        """Return the rows that a step makes of batches with one schema."""
+        prepared = self._prepared(step)
+        waiting, answers = 0, []
+        for batch in slices:
+            message = batch.serialize()
+            if prepared.sent is None or not prepared.sent.equals(batch.schema):
+                message = pa.py_buffer(batch.schema.serialize().to_pybytes() + memoryview(message))
+                prepared.sent, prepared.answered = batch.schema, None
+            self._ask(RUN, prepared.number, (message,))
+            waiting += 1
+            if waiting == IN_FLIGHT:
+                answers.append(self._answer())
+                waiting -= 1
+        answers += [self._answer() for _ in range(waiting)]
+        if any(status != OK for status, _ in answers):
+            prepared.sent = None
+        return [self._decoded(prepared, _checked(*answer)) for answer in answers]
 
     def close(self) -> None:
         self._socket.close()
 
-    def _ask(
-        self, operation: int, step: int, fields: Sequence[bytes | pa.Buffer]
-    ) -> tuple[int, bytes]:
-        head = [_HEAD.pack(operation, step, len(fields))]
+    def _prepared(self, step: EvaluatorStep) -> _Prepared:
+        prepared = self._steps.get(step)
+        if prepared is None:
+            self._ask(PREPARE, os.getpid(), step.request)
+            _checked(*self._answer())
+            prepared = self._steps[step] = _Prepared(len(self._steps))
+        return prepared
+
+    def _decoded(self, prepared: _Prepared, answer: pa.Buffer) -> pa.RecordBatch:
+        if prepared.answered is not None:
+            return pa.ipc.read_record_batch(answer, prepared.answered)
+        stream = pa.ipc.open_stream(answer)
+        prepared.answered = stream.schema
+        return stream.read_next_batch()
+
+    def _ask(self, operation: int, step: int, fields: Sequence[bytes | pa.Buffer]) -> None:
+        parts: list[bytes | memoryview] = [_HEAD.pack(operation, step, len(fields))]
         for field in fields:
-            head += (_LENGTH.pack(len(field)), memoryview(field))
+            parts += (_LENGTH.pack(len(field)), memoryview(field))
+        if sum(map(len, parts)) <= _JOINED_BYTES:
+            parts = [b"".join(parts)]
         try:
-            self._send(b"".join(head))
+            for part in parts:
+                self._send(memoryview(part))
+        except ConnectionError as error:
+            raise _Gone(str(error)) from error
+
+    def _send(self, rest: memoryview) -> None:
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                ready = self._poll.poll(1000 * ANSWER_SECONDS)
+                if not ready:
+                    self._check_alive()
+                elif ready[0][1] & select.POLLIN:
+                    self._answers.append(self._receive_answer())
+
+    def _answer(self) -> tuple[int, pa.Buffer]:
+        """The status and the body of the next answer."""
+        return self._answers.popleft() if self._answers else self._receive_answer()
+
+    def _receive_answer(self) -> tuple[int, pa.Buffer]:
+        try:
             status, size = _ANSWER.unpack(self._receive(_ANSWER.size))
             return status, self._receive(size)
         except (ConnectionError, EOFError) as error:
             raise _Gone(str(error)) from error
 
-    def _send(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            try:
-                rest = rest[self._socket.send(rest) :]
-            except TimeoutError:
-                self._check_alive()
-
-    def _receive(self, size: int) -> bytes:
-        data, at = bytearray(size), 0
+    def _receive(self, size: int) -> pa.Buffer:
+        data, at = pa.allocate_buffer(size), 0
         view = memoryview(data)
         while at < size:
             try:
                 count = self._socket.recv_into(view[at:])
-            except TimeoutError:
+            except BlockingIOError:
                 self._check_alive()
                 continue
             if not count:
                 raise EOFError("the connection was closed")
             at += count
-        return bytes(data)
+        return data
 
     def _check_alive(self) -> None:
         """Kill an evaluator that does not even answer a ping."""
@@ -146,61 +227,71 @@ class _Connection:
             except OSError:
                 pass
         logger.warning("the evaluator does not answer, and is killed")
-        with suppress(ProcessLookupError, OSError):
-            os.kill(pid_of(self._socket), signal.SIGKILL)
+        if (pid := pid_of(self._socket)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         raise _Gone("it did not answer")
 
 
 class EvaluatorClient:
     """The way of one process to its evaluator. Each thread has a connection of its own."""
 
-    def __init__(self, memory_mb: int = DEFAULT_MEMORY_MB) -> None:
-        self.memory_mb = memory_mb
+    def __init__(self) -> None:
         self._local = threading.local()
 
     def run(self, step: EvaluatorStep, *fields: bytes | pa.Buffer) -> bytes:
         """Run a step; ExpressionError with Spark's own message if it fails."""
+        answer = self._tried(step, lambda connection, _: connection.run(step, fields))
+        return answer.to_pybytes()
+
+    def run_rows(self, step: EvaluatorStep, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Run a step that makes rows of rows; ExpressionError if it fails."""
+
+        def run(connection: _Connection, shortages: int) -> list[pa.RecordBatch]:
+            return connection.run_rows(step, _slices(batch, REQUEST_BYTES >> 4 * shortages))
+
+        return self._tried(step, run)
+
+    def _tried(self, step: EvaluatorStep, run: Callable[[_Connection, int], T]) -> T:
         crashes = shortages = 0
         while True:
             try:
-                status, answer = self._connection().run(step, fields)
-            except _Gone as error:
+                return run(self._connection(step.session.memory_mb), shortages)
+            except (_Gone, EvaluatorLostError) as error:
                 self.close()
                 crashes += 1
                 if crashes == TRIES:
-                    raise EvaluatorError(
+                    raise EvaluatorLostError(
                         f"it ended {crashes} times on one batch: {error}"
                     ) from None
                 logger.warning("the evaluator has ended: starting another one")
-                continue
-            if status == OK:
-                return answer
-            if status == FAILED:
-                raise _failure(answer.decode(errors="replace"))
-            self.close()
-            shortages += 1
-            if shortages == MEMORY_TRIES:
-                raise EvaluatorError(
-                    f"its memory of {self.memory_mb} MiB does not suffice for one batch: "
-                    f"{answer.decode(errors='replace')}. Raise the option evaluatorMemory"
-                )
-            logger.warning("the evaluator is out of memory: starting another one")
-
-    def start(self) -> None:
-        """Connect, and start the evaluator if there is none."""
-        self._connection()
+            except _OutOfMemory as error:
+                self.close()
+                shortages += 1
+                if shortages == MEMORY_TRIES:
+                    raise EvaluatorError(
+                        f"its memory of {step.session.memory_mb} MiB does not suffice for one "
+                        f"batch: {error}. Raise the option evaluatorMemory"
+                    ) from None
+                logger.warning("the evaluator is out of memory: starting another one")
 
     def close(self) -> None:
-        """Close the connection of this thread."""
+        """Close the connection of this thread. The evaluator forgets the steps that it prepared."""
         connection: _Connection | None = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
             self._local.connection = None
 
-    def _connection(self) -> _Connection:
+    def _connection(self, memory_mb: int) -> _Connection:
         made: _Connection | None = getattr(self._local, "connection", None)
+        # A process that was forked must not answer for its parent.
+        if made is not None and (
+            made.pid != os.getpid() or made.memory_mb != memory_mb or made.is_full
+        ):
+            self.close()
+            made = None
         if made is None:
-            made = self._local.connection = _Connection(self.memory_mb)
+            made = self._local.connection = _Connection(memory_mb)
         return made
 
 
@@ -208,6 +299,22 @@ CLIENT = EvaluatorClient()
 """The client of this process: there is one evaluator, so there is one way to it."""
 
 
-def _failure(text: str) -> ExpressionError:
+def _slices(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch in parts of about so many bytes; at least one part."""
+    rows = batch.num_rows
+    size = max(1, min(rows, limit * rows // max(1, batch.nbytes)))
+    if size >= rows:
+        yield batch
+        return
+    for start in range(0, rows, size):
+        yield batch.slice(start, size)
+
+
+def _checked(status: int, answer: pa.Buffer) -> pa.Buffer:
+    if status == OK:
+        return answer
+    text = answer.to_pybytes().decode(errors="replace")
+    if status == OUT_OF_MEMORY:
+        raise _OutOfMemory(text)
     _condition, _, message = text.partition("\n")
-    return ExpressionError(message.strip())
+    raise ExpressionError(message.strip())

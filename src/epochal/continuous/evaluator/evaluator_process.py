@@ -1,12 +1,13 @@
 """Starts the evaluator of an executor: a Java process in which Spark's own classes do the work.
 
-There is one per executor, shared by all tasks there and kept for later queries. It runs with the
-Java and the class path of the executor, listens on a Unix socket in a directory that only this user
-can enter, and ends with the executor, or after ten minutes without a task.
+There is one per executor and size of its memory, shared by all tasks there and kept for later
+queries. It listens on a Unix socket in a directory that only this user can enter, and ends with the
+executor, or after ten minutes without a task.
 
 A file lock says whether there is one. Whoever can lock the file starts a process, which inherits
 the lock and so holds it until it ends, however it ends. All others connect as soon as the socket is
-there. So a crashed evaluator leaves nothing behind that has to be recognised as old.
+there. So a crashed evaluator leaves nothing behind that has to be recognised as old. The directory
+is removed by the evaluator when its executor ends, or by a later one if it was killed itself.
 """
 
 from __future__ import annotations
@@ -14,195 +15,123 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import shutil
+import signal
 import socket
 import stat
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from epochal.errors import EvaluatorError
+from epochal.continuous.evaluator.evaluator_archive import cache_folder, code_in, start_making
+from epochal.continuous.evaluator.executor_jvm import (
+    DEFAULT_MEMORY_MB,
+    Executor,
+    find_executor,
+    java_command,
+    start_time,
+)
+from epochal.errors import EpochalError, EvaluatorError, EvaluatorLostError
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MEMORY_MB = 256
 START_SECONDS = 60.0
 IDLE_SECONDS = 600
 POLL_SECONDS = 0.01
+SWEEP_SECONDS = 60.0
+"""How old a directory without an executor must be: one that is made now has no lock yet."""
 
-_MAIN = ("org.codehaus.janino.JavaSourceClassLoader", "-sourcepath")
-_MODULES = (
-    "java.base/java.lang",
-    "java.base/java.lang.invoke",
-    "java.base/java.io",
-    "java.base/java.net",
-    "java.base/java.nio",
-    "java.base/java.util",
-    "java.base/java.util.concurrent",
-    "java.base/java.util.concurrent.atomic",
-    "java.base/sun.nio.ch",
-    "java.base/sun.nio.cs",
-    "java.base/sun.util.calendar",
-    "java.base/sun.security.action",
-)
-"""What Spark opens for itself since Java 17."""
-
-_LOGGING = "-Dlog4j2.configurationFile="
-_KEPT = ("--add-opens", "-Duser.", "-Dfile.encoding", _LOGGING)
-"""Options of the executor's Java that its evaluator needs too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Executor:
-    """The JVM that this process works for: a worker's executor, or the driver's own JVM."""
-
-    pid: int
-    java: str
-    command: tuple[str, ...] = ()
-    """The command line with which it was started; empty if it cannot be read."""
-
-
-def java_command(
-    executor: Executor,
-    environ: Mapping[str, str],
-    memory_mb: int,
-    sources: Path,
-    arguments: Sequence[str],
-) -> list[str]:
-    """The command that starts an evaluator whose source files are in a directory. Pure."""
-    kept = [word for word in executor.command if word.startswith(_KEPT)]
-    if not any(word.startswith("--add-opens") for word in kept):
-        kept += [f"--add-opens={module}=ALL-UNNAMED" for module in _MODULES]
-    if not any(word.startswith(_LOGGING) for word in kept):
-        kept.append(f"{_LOGGING}{sources}/log4j2.properties")
-    return [
-        executor.java,
-        f"-Xmx{memory_mb // 2}m",
-        f"-XX:MaxDirectMemorySize={memory_mb // 4}m",
-        "-XX:+UseSerialGC",
-        "-XX:-UsePerfData",
-        "-Dio.netty.tryReflectionSetAccessible=true",
-        *kept,
-        "-cp",
-        _class_path(executor.command, environ),
-        *_MAIN,
-        str(sources),
-        "Evaluator",
-        *arguments,
-    ]
-
-
-def _class_path(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    for option in ("-cp", "-classpath", "--class-path"):
-        if option in command:
-            return command[command.index(option) + 1]
-    if home := environ.get("SPARK_HOME"):
-        return str(Path(home, "jars", "*"))
-    import pyspark
-
-    return str(Path(str(pyspark.__file__)).parent / "jars" / "*")
-
-
-def find_executor() -> Executor:
-    """The JVM above this process, or the one that the driver's session runs in."""
-    for pid in _ancestors(os.getpid()):
-        if (found := _java_process(pid)) is not None:
-            return found
-    pid = _driver_pid()
-    found = None if pid is None else _java_process(pid)
-    if found is not None:
-        return found
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None:
-        raise EvaluatorError("no Java was found: neither a JVM that runs this task, nor JAVA_HOME")
-    return Executor(os.getpid() if pid is None else pid, java)
-
-
-def _ancestors(pid: int) -> list[int]:
-    found: list[int] = []
-    while pid > 1 and len(found) < 32:
-        try:
-            status = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            break
-        pid = int(status.rpartition(")")[2].split()[1])
-        found.append(pid)
-    return found
-
-
-def _java_process(pid: int) -> Executor | None:
-    try:
-        java = os.readlink(f"/proc/{pid}/exe")
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape")
-    except OSError:
-        return None
-    if Path(java).name != "java":
-        return None
-    return Executor(pid, java, tuple(command.rstrip("\0").split("\0")))
-
-
-def _driver_pid() -> int | None:
-    """The process of the driver's JVM, if this is a driver."""
-    pyspark = sys.modules.get("pyspark")
-    context = None if pyspark is None else pyspark.SparkContext._active_spark_context
-    if context is None:
-        return None
-    return int(context._jvm.java.lang.ProcessHandle.current().pid())
+_FOLDER = re.compile(r"evaluator-(\d+)-(\d+)-\d+")
 
 
 def open_socket(executor: Executor, memory_mb: int = DEFAULT_MEMORY_MB) -> socket.socket:
     """Connect to the evaluator of an executor; start it if there is none."""
-    folder = _folder(executor.pid)
+    folder = _folder(executor.pid, memory_mb)
     address = str(folder / "socket")
     deadline = time.monotonic() + START_SECONDS
-    started: subprocess.Popen[bytes] | None = None
+    started: _Started | None = None
     while True:
         if (found := _connect(address)) is not None:
             if started is not None:
                 started.returncode = 0  # it outlives this process
             return found
-        if started is not None and started.poll() is not None:
-            raise EvaluatorError(
-                f"it ended with status {started.returncode} as it started. Its messages are in the "
-                f"log of the executor"
-            )
+        if started is not None and (status := started.process.poll()) is not None:
+            if status < 0:
+                raise EvaluatorLostError(f"it was killed by signal {-status} as it started")
+            if started.cached is None:
+                raise EvaluatorError(
+                    f"it ended with status {status} as it started. Its messages are in the log of "
+                    f"the executor"
+                )
+            logger.warning("the evaluator did not start from its cache, which is removed")
+            shutil.rmtree(started.cached, ignore_errors=True)
+            started = None
         if started is None:
             started = _start_if_none(executor, folder, address, memory_mb)
         if time.monotonic() > deadline:
-            raise EvaluatorError(f"it did not start within {START_SECONDS:g} s")
+            _kill_holder(folder / "lock")
+            raise EvaluatorLostError(f"it did not start within {START_SECONDS:g} s")
         time.sleep(POLL_SECONDS)
 
 
-def pid_of(connection: socket.socket) -> int:
-    """The process at the other end of a connection."""
+def start_early(memory_mb: int) -> None:
+    """Start the evaluator of this process's executor in the background, if there is none.
+
+    What fails here fails again, and is reported, when the evaluator is needed.
+    """
+    executor = find_executor()
+
+    def start() -> None:
+        try:
+            open_socket(executor, memory_mb).close()
+        except (EpochalError, OSError) as error:
+            logger.warning("the evaluator was not started early: %s", error)
+
+    threading.Thread(target=start, name="epochal-evaluator", daemon=True).start()
+
+
+def pid_of(connection: socket.socket) -> int | None:
+    """The process at the other end of a connection; None where the system does not say it."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
     size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return int(struct.unpack("3i", credentials)[0])
+    return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, option, size))[0])
 
 
 def _connect(address: str) -> socket.socket | None:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        made.setblocking(False)
         made.connect(address)
-    except (FileNotFoundError, ConnectionRefusedError):
-        made.close()
+        made.setblocking(True)
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+        made.close()  # it has not started, has ended, or is too busy to accept
         return None
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A process that this one has started, and the folder whose files it runs, if it does."""
+
+    process: subprocess.Popen[bytes]
+    cached: Path | None
+
+
 def _start_if_none(
     executor: Executor, folder: Path, address: str, memory_mb: int
-) -> subprocess.Popen[bytes] | None:
+) -> _Started | None:
     """Start an evaluator, unless another one runs or starts."""
-    with open(folder / "lock", "wb") as lock:
+    with open(folder / "lock", "a+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -210,20 +139,47 @@ def _start_if_none(
         for name in (address, f"{address}.new"):
             with suppress(FileNotFoundError):
                 os.unlink(name)
+        _sweep(folder.parent)
         with as_file(files(__package__) / "java") as sources:
-            arguments = [address, str(executor.pid), str(IDLE_SECONDS)]
-            command = java_command(executor, os.environ, memory_mb, sources, arguments)
-            logger.info("starting an evaluator for the executor with process %d", executor.pid)
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno() if _has_file(sys.stderr) else subprocess.DEVNULL,
-                stderr=None if _has_file(sys.stderr) else subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=[lock.fileno()],
-                cwd="/",
-                env=os.environ | {"SPARK_LOCAL_HOSTNAME": "localhost"},
-            )
+            # The process reads them later, when they may be gone: as files of a zip archive are.
+            shutil.copytree(sources, folder / "java", dirs_exist_ok=True)
+        cache = cache_folder(executor, os.environ, folder / "java")
+        code = code_in(cache, folder / "java")
+        arguments = [address, str(executor.pid), str(IDLE_SECONDS)]
+        command = java_command(executor, os.environ, memory_mb, code, arguments)
+        logger.info("starting an evaluator for the executor with process %d", executor.pid)
+        log = sys.stderr.fileno() if _has_file(sys.stderr) else subprocess.DEVNULL
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
+            cwd="/",
+            env=os.environ | {"SPARK_LOCAL_HOSTNAME": "localhost", "MALLOC_ARENA_MAX": "1"},
+        )
+        lock.truncate(0)
+        lock.write(str(process.pid).encode())
+        if cache is not None and code.archive is None:
+            _reap(start_making(executor, cache, folder / "java"))
+    _reap(process)
+    return _Started(process, None if code.jar is None else cache)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Let a process that has ended be gone at once, though nobody here waits for it."""
+    threading.Thread(target=process.wait, name="epochal-evaluator-end", daemon=True).start()
+
+
+def _kill_holder(lock: Path) -> None:
+    """Kill the process that holds a lock but does not start: it may be stopped (SIGSTOP)."""
+    with open(lock, "rb") as held, suppress(ValueError, OSError):
+        pid = int(held.read())
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.kill(pid, signal.SIGKILL)
 
 
 def _has_file(stream: object) -> bool:
@@ -234,12 +190,13 @@ def _has_file(stream: object) -> bool:
     return True
 
 
-def _folder(pid: int) -> Path:
+def _folder(pid: int, memory_mb: int) -> Path:
     """A directory for the evaluator of a process, which only this user can enter."""
     base = Path(tempfile.gettempdir(), f"epochal-{os.getuid()}")
     if len(str(base)) > 60:  # the path of a socket has at most 107 bytes
         base = Path("/tmp", f"epochal-{os.getuid()}")
-    for folder in (base, base / f"evaluator-{pid}-{_start_time(pid)}"):
+    name = f"evaluator-{pid}-{start_time(pid) or 0}-{memory_mb}"
+    for folder in (base, base / name):
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         status = folder.lstat()
@@ -250,9 +207,19 @@ def _folder(pid: int) -> Path:
     return folder
 
 
-def _start_time(pid: int) -> str:
-    """When a process started, so that another one with the same number has another name."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return "0"
+def _sweep(base: Path) -> None:
+    """Remove the directories of executors that have ended.
+
+    Where several containers share the directory, an executor may only seem to have ended. So what
+    is locked or new stays.
+    """
+    for folder in base.iterdir():
+        name = _FOLDER.fullmatch(folder.name)
+        if name is None or start_time(int(name[1])) == name[2]:
+            continue
+        with suppress(OSError):
+            if name[2] == "0" or time.time() - folder.stat().st_mtime < SWEEP_SECONDS:
+                continue
+            with open(folder / "lock", "ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)

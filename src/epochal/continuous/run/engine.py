@@ -40,7 +40,7 @@ from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.open_query import Opened, open_query
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.reporter import Reporter
-from epochal.continuous.run.restarts import FATAL, GiveUp, RestartAfter, Restarts
+from epochal.continuous.run.restarts import FATAL, GiveUp, RestartAfter, Restarts, fatal_error
 from epochal.continuous.run.run_events import (
     AllRead,
     Broken,
@@ -341,8 +341,9 @@ class Engine:
 
     def _wait_for_restart(self, error: Exception) -> None:
         """Wait before the next attempt; raise the error if there is to be none."""
-        if isinstance(error, FATAL):
-            raise error
+        fatal = fatal_error(error)
+        if fatal is not None:
+            raise fatal from (None if fatal is error else error)
         lost = self._why_lost()
         if lost is not None:
             raise lost from error

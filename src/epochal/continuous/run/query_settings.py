@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB, MIN_MEMORY_MB
 from epochal.continuous.run.restarts import RestartPolicy
 from epochal.epoch.pace import MAX_BACKLOG, MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.errors import OptionError
@@ -102,6 +103,10 @@ class EngineOptions:
     """The local directory for state that does not fit into `stateMemory`, on every host. By default
     the directory for temporary files."""
 
+    evaluator_memory: ByteSize = DEFAULT_MEMORY_MB << 20
+    """How much memory the process may use that runs Spark's own code for the tasks of an executor.
+    Part of the executor's memory overhead. Queries with the same value share the process."""
+
     stall_timeout: timedelta = timedelta(minutes=2)
     """How long an epoch that has ended may take to be committed, before the tasks are restarted
     because one of them hangs. Must be longer than user code takes for one batch. Neither the start
@@ -184,6 +189,11 @@ class EngineOptions:
                 f"stateLocalDir is {self.state_local_dir!r}, but without stateMemory all state is "
                 f"in memory and nothing is written there. Set stateMemory, such as 1g, or leave "
                 f"stateLocalDir out."
+            )
+        if self.evaluator_memory < MIN_MEMORY_MB << 20:
+            raise OptionError(
+                f"evaluatorMemory is {self.evaluator_memory} bytes, but Spark's own classes need "
+                f"{MIN_MEMORY_MB}m. Raise it, or leave it out for {DEFAULT_MEMORY_MB}m."
             )
         if self.restart_backoff > self.max_restart_backoff:
             raise OptionError(

@@ -50,8 +50,16 @@ class QueryDefinition:
     state_partitions: int | None = None
     """Of a new checkpoint; None for as many as there are tasks."""
 
+    needs_evaluator: bool = False
+    """Whether Spark's own code evaluates a part of the query, beside the tasks."""
+
     refreshed: Callable[[], Node] | None = None
     """Makes the tree again, with what its tables contain now; None if it has no tables."""
+
+    @property
+    def evaluator_mb(self) -> int | None:
+        """The memory of Spark's own code beside the tasks; None if it is not needed."""
+        return self.options.evaluator_memory >> 20 if self.needs_evaluator else None
 
     @property
     def sources(self) -> tuple[StreamSource, ...]:

@@ -9,6 +9,7 @@ row that commit no epoch have a lower limit.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
@@ -17,6 +18,8 @@ from epochal.errors import (
     CheckpointInUseError,
     CheckpointLostError,
     DriverLostError,
+    EvaluatorError,
+    ExpressionError,
     ForeachBatchError,
     KafkaDataLossError,
     OptionError,
@@ -24,6 +27,7 @@ from epochal.errors import (
     PostgresRejectedError,
     PubSubRejectedError,
     RecoveryError,
+    TaskFailedError,
 )
 
 FATAL = (
@@ -39,6 +43,23 @@ FATAL = (
     RecoveryError,
 )
 """Errors that a restart cannot cure."""
+
+_FATAL_IN_TASKS: dict[str, Callable[[str], Exception]] = {
+    "ExpressionError": ExpressionError,
+    "EvaluatorError": EvaluatorError.of_text,
+}
+"""Errors of tasks that a restart cannot cure, by name: errors of tasks come as texts."""
+
+
+def fatal_error(error: Exception) -> Exception | None:
+    """The error to end the query with; None if a restart may cure it."""
+    if isinstance(error, FATAL):
+        return error
+    if not isinstance(error, TaskFailedError) or error.in_user_code:
+        return None
+    name, _, text = error.error.partition(": ")
+    make = _FATAL_IN_TASKS.get(name.rpartition(".")[2])
+    return None if make is None else make(text)
 
 
 @dataclass(frozen=True, slots=True)

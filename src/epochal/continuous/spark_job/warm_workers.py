@@ -17,6 +17,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from epochal.connectors.worker_python import is_own, worker_python
+from epochal.continuous.evaluator.evaluator_process import start_early
 from epochal.warm_daemon import MODULES
 
 SETTING = "spark.python.daemon.module"
@@ -55,6 +56,16 @@ def warm_workers(sc: SparkContext) -> Iterator[None]:
             yield
         finally:
             del sc.environment[MODULES]
+
+
+def warm_evaluator(sc: SparkContext, memory_mb: int | None) -> None:
+    """Start the evaluator before the tasks, on a local master: they run in the driver's JVM.
+
+    On a cluster each task starts it as the first thing that it does.
+    """
+    context: Any = sc._jsc
+    if memory_mb is not None and context.sc().isLocal():
+        start_early(memory_mb)
 
 
 def _choose_daemon(sc: SparkContext) -> None:

@@ -35,6 +35,8 @@ from dataclasses import dataclass, field
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.user_code import is_users, report_of
+from epochal.continuous.evaluator.evaluator_client import CLIENT
+from epochal.continuous.evaluator.evaluator_process import start_early
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task, schemas_of
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.reports import TaskReports
@@ -129,12 +131,16 @@ class TaskAssignment:
     epoch_seconds: float = EPOCH_SECONDS
     batch_time_ms: int | None = None
     """The time of all rows, if the attempt runs a batch that Spark planned; None for the clock."""
+    evaluator_mb: int | None = None
+    """The memory of Spark's own code beside the tasks; None if it is not needed."""
     max_silence_seconds: float = 30.0
     """A task ends if its driver has been silent for this long."""
 
 
 def run_task(assignment: TaskAssignment) -> None:
     """Run a task until the driver sends `Leave`; raise the error that ended it otherwise."""
+    if assignment.evaluator_mb is not None:
+        start_early(assignment.evaluator_mb)
     worker = _Worker(assignment)
     threshold, interval = gc.get_threshold(), sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -318,6 +324,7 @@ class _Worker:
             self._stores.close()
         if self._channels is not None:
             self._channels.close()
+        CLIENT.close()
         self._rpc.close()
 
     def _register(self) -> Channels:

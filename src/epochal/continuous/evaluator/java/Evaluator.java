@@ -3,7 +3,7 @@ import java.net.*;
 import java.nio.channels.*;
 import java.nio.file.*;
 import java.util.*;
-import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 
@@ -15,38 +15,57 @@ import org.apache.spark.sql.internal.SQLConf$;
  * stays in Python.
  *
  * A request is: int operation, int step, int count, then `count` fields, each as int length and
- * bytes. The answer is: int status, int length, bytes.
+ * bytes. The answer is: int status, int length, bytes. Requests are answered in their order. To prepare,
+ * the step is the client's process.
  */
 public class Evaluator {
   static final int PREPARE = 1, RUN = 2, PING = 3;
+  /** Java keeps as much direct memory as the largest read or write of a thread. */
+  static final int PIECE = 1 << 17;
   static final int OK = 0, FAILED = 1, OUT_OF_MEMORY = 2;
 
   static final ThreadLocal SETTINGS = new ThreadLocal();
-  static final AtomicInteger CLIENTS = new AtomicInteger();
+  static final Set CLIENTS = Collections.newSetFromMap(new ConcurrentHashMap());
 
-  /** Arguments: the path of the socket, the process to live with, idle seconds before the end. */
+  /**
+   * Arguments: the path of the socket, the process to live with, idle seconds before the end. Or
+   * "compile", a directory for classes, and source files; or "train", to load the usual classes.
+   */
   public static void main(String[] args) throws Exception {
+    if (args[0].equals("compile")) { compile(args); return; }
     SQLConf$.MODULE$.setSQLConfGetter(new scala.runtime.AbstractFunction0() {
       public Object apply() {
         if (SETTINGS.get() == null) SETTINGS.set(new SQLConf());
         return SETTINGS.get();
       }
     });
+    if (args[0].equals("train")) { WarmUp.train(); System.exit(0); }
     ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
     Path unready = Paths.get(args[0] + ".new", new String[0]);
     server.bind(UnixDomainSocketAddress.of(unready));
-    Watch watch = new Watch(Long.parseLong(args[1]), 1000000000L * Long.parseLong(args[2]));
+    Watch watch = new Watch(Long.parseLong(args[1]), 1000000000L * Long.parseLong(args[2]), unready.getParent());
     watch.setDaemon(true);
     watch.start();
     // Nobody can connect to a socket that does not accept yet.
     Files.move(unready, Paths.get(args[0], new String[0]), new CopyOption[] { StandardCopyOption.REPLACE_EXISTING });
+    WarmUp warmUp = new WarmUp();
+    warmUp.setDaemon(true);
+    warmUp.start();
     while (true) {
       SocketChannel channel = server.accept();
-      CLIENTS.incrementAndGet();
       Client client = new Client(channel);
+      CLIENTS.add(client);
       client.setDaemon(true);
       client.start();
     }
+  }
+
+  private static void compile(String[] args) throws Exception {
+    org.codehaus.janino.Compiler compiler = new org.codehaus.janino.Compiler();
+    compiler.setDestinationDirectory(new File(args[1]), false);
+    File[] files = new File[args.length - 2];
+    for (int i = 0; i < files.length; i++) files[i] = new File(args[i + 2]);
+    compiler.compile(files);
   }
 
   static scala.collection.immutable.Seq seq(List list) {
@@ -57,14 +76,17 @@ public class Evaluator {
     return new ArrayList(scala.jdk.javaapi.CollectionConverters.asJavaCollection(items));
   }
 
-  /** Ends this process when its executor has ended, or when it has had no client for long. */
+  /**
+   * Ends this process when its executor has ended, when it has had no client for long, or when it works
+   * for a process that has ended. Other clients of it then start another one.
+   */
   static class Watch extends Thread {
-    private final ProcessHandle executor; private final long mostIdle; private long used = System.nanoTime();
+    private final ProcessHandle executor; private final long mostIdle; private final Path folder;
+    private long used = System.nanoTime();
 
-    Watch(long pid, long mostIdle) {
+    Watch(long executor, long mostIdle, Path folder) {
       super("watch");
-      this.executor = handle(pid);
-      this.mostIdle = mostIdle;
+      this.executor = handle(executor); this.mostIdle = mostIdle; this.folder = folder;
     }
 
     /** Janino calls no static methods of interfaces. */
@@ -75,12 +97,31 @@ public class Evaluator {
       } catch (ReflectiveOperationException error) { throw new IllegalStateException(error); }
     }
 
+    /** Whether a process runs. One that has ended may still be listed, until its parent looks. */
+    static boolean isAlive(ProcessHandle process) {
+      if (process == null || !process.isAlive()) return false;
+      try {
+        String status = Files.readString(Paths.get("/proc/" + process.pid() + "/stat", new String[0]));
+        return "ZX".indexOf(status.charAt(status.lastIndexOf(')') + 2)) < 0;
+      } catch (IOException unknown) { return true; }
+    }
+
+    private static void delete(File file) {
+      File[] inside = file.listFiles();
+      for (int i = 0; inside != null && i < inside.length; i++) delete(inside[i]);
+      file.delete();
+    }
+
     public void run() {
-      while (executor != null && executor.isAlive()) {
-        if (CLIENTS.get() > 0) used = System.nanoTime();
-        if (System.nanoTime() - used > mostIdle) break;
+      while (isAlive(executor)) {
+        if (!CLIENTS.isEmpty()) used = System.nanoTime();
+        if (System.nanoTime() - used > mostIdle) Runtime.getRuntime().halt(0);
+        Iterator clients = CLIENTS.iterator();
+        while (clients.hasNext()) if (((Client) clients.next()).isAbandoned()) Runtime.getRuntime().halt(4);
         try { Thread.sleep(250); } catch (InterruptedException again) { }
       }
+      // Nobody comes back for the directory.
+      delete(folder.toFile());
       Runtime.getRuntime().halt(0);
     }
   }
@@ -88,7 +129,7 @@ public class Evaluator {
   /** One connection of a task. */
   static class Client extends Thread {
     private final SocketChannel channel; private final List steps = new ArrayList();
-    private final Map settings = new HashMap();
+    private final Map settings = new HashMap(); private volatile long since; private volatile long pid;
 
     Client(SocketChannel channel) { super("client"); this.channel = channel; }
 
@@ -103,27 +144,29 @@ public class Evaluator {
           byte[][] fields = new byte[in.readInt()][];
           for (int i = 0; i < fields.length; i++) {
             fields[i] = new byte[in.readInt()];
-            in.readFully(fields[i]);
+            for (int at = 0; at < fields[i].length; at += PIECE) in.readFully(fields[i], at, Math.min(PIECE, fields[i].length - at));
           }
           int status = OK; byte[] answer;
+          since = System.nanoTime();
           try {
             answer = answer(operation, step, fields);
-          } catch (OutOfMemoryError error) {
-            fields = null;
-            status = OUT_OF_MEMORY;
-            answer = error.toString().getBytes("UTF-8");
           } catch (Throwable error) {
-            status = FAILED;
-            answer = text(error).getBytes("UTF-8");
+            fields = null;
+            Throwable memory = shortage(error);
+            status = memory == null ? FAILED : OUT_OF_MEMORY;
+            answer = (memory == null ? text(error) : memory.toString()).getBytes("UTF-8");
           }
-          out.writeInt(status); out.writeInt(answer.length); out.write(answer); out.flush();
+          since = 0;
+          out.writeInt(status); out.writeInt(answer.length);
+          for (int at = 0; at < answer.length; at += PIECE) out.write(answer, at, Math.min(PIECE, answer.length - at));
+          out.flush();
           // What other threads hold may be broken. The tasks start another evaluator.
           if (status == OUT_OF_MEMORY) Runtime.getRuntime().halt(3);
         }
       } catch (IOException gone) {
       } finally {
-        for (int i = 0; i < steps.size(); i++) ((Step) steps.get(i)).close();
-        CLIENTS.decrementAndGet();
+        freeSteps();
+        CLIENTS.remove(this);
         try { channel.close(); } catch (IOException closed) { }
       }
     }
@@ -131,6 +174,7 @@ public class Evaluator {
     private byte[] answer(int operation, int number, byte[][] fields) throws Exception {
       if (operation == PING) return new byte[0];
       if (operation == PREPARE) {
+        pid = number;
         SETTINGS.set(settings(string(fields[1])));
         Thread.currentThread().setContextClassLoader(Jars.loader(string(fields[2])));
         Step made = Step.make(string(fields[0]), fields);
@@ -158,6 +202,25 @@ public class Evaluator {
       }
       settings.put(text, made);
       return made;
+    }
+
+    private void freeSteps() {
+      for (int i = 0; i < steps.size(); i++) {
+        try { ((Step) steps.get(i)).close(); } catch (Throwable broken) { }
+      }
+    }
+
+    /** The lack of memory, of any kind, that caused an error; null if something else did. */
+    private static Throwable shortage(Throwable error) {
+      for (Throwable cause = error; cause != null; cause = cause.getCause())
+        if (cause instanceof OutOfMemoryError || cause instanceof org.apache.arrow.memory.OutOfMemoryException) return cause;
+      return null;
+    }
+
+    /** Whether it works for a process that has ended: for a loop without end, for example. */
+    boolean isAbandoned() {
+      long began = since;
+      return began != 0 && System.nanoTime() - began > 10000000000L && pid != 0 && !Watch.isAlive(Watch.handle(pid));
     }
 
     /** The error's class and message. Errors that Spark does not word get the place as well. */

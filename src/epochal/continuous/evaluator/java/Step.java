@@ -1,5 +1,9 @@
 import java.io.*;
+import java.nio.ByteBuffer;
+import java.nio.channels.*;
 import java.util.*;
+import org.apache.arrow.flatbuf.Message;
+import org.apache.arrow.flatbuf.MessageHeader;
 import org.apache.arrow.vector.ValueVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.*;
@@ -14,11 +18,14 @@ import org.apache.spark.sql.vectorized.*;
  * A prepared step of a plan: rows in, rows out, both as Arrow streams.
  *
  * The fields of a request to prepare are: kind, settings, jars, schema of the result as JSON, and
- * what the kind needs.
+ * what the kind needs. A stream that begins with a batch instead of a schema continues the stream of
+ * the request before, and so does its answer: most batches are small, and their schema is not.
  */
 abstract class Step {
   Object settings; ClassLoader loader;
-  private ArrowWriter writer; private StructType schema; private UnsafeProjection copier;
+  private final StructType schema; private ArrowWriter writer; private ArrowStreamWriter answers;
+  private final Bytes out = new Bytes(); private final Bytes in = new Bytes(); private boolean continued;
+  private ArrowStreamReader reader; private ColumnarBatch rows; private UnsafeProjection copier;
 
   static Step make(String kind, byte[][] fields) throws Exception {
     StructType schema = (StructType) DataType.fromJson(Evaluator.string(fields[3]));
@@ -36,35 +43,46 @@ abstract class Step {
 
   /** Passes the rows of an Arrow stream to `take`. */
   void readRows(byte[] stream) throws Exception {
-    ArrowStreamReader reader = new ArrowStreamReader(new ByteArrayInputStream(stream), ArrowUtils.rootAllocator());
+    continued = reader != null && !hasSchema(stream);
+    in.refill(stream);
+    if (!continued) {
+      if (reader != null) reader.close();
+      reader = new ArrowStreamReader(in, ArrowUtils.rootAllocator());
+      rows = null;
+    }
+    VectorSchemaRoot root = reader.getVectorSchemaRoot();
+    if (rows == null) open(root);
+    int number = 0;
     try {
-      int number = 0;
       while (reader.loadNextBatch()) {
-        VectorSchemaRoot root = reader.getVectorSchemaRoot();
-        ColumnVector[] columns = new ColumnVector[root.getFieldVectors().size()];
-        for (int i = 0; i < columns.length; i++)
-          columns[i] = new ArrowColumnVector((ValueVector) root.getFieldVectors().get(i));
-        UnsafeProjection copy = copier(columns);
-        Iterator rows = new ColumnarBatch(columns, root.getRowCount()).rowIterator();
-        while (rows.hasNext()) {
-          InternalRow row = (InternalRow) rows.next();
-          take(number++, copy == null ? row : (InternalRow) copy.apply(row));
+        rows.setNumRows(root.getRowCount());
+        Iterator every = rows.rowIterator();
+        while (every.hasNext()) {
+          InternalRow row = (InternalRow) every.next();
+          take(number++, copier == null ? row : (InternalRow) copier.apply(row));
         }
       }
-    } finally { reader.close(); }
+    } finally { root.clear(); }
+  }
+
+  private static boolean hasSchema(byte[] stream) {
+    ByteBuffer message = ByteBuffer.wrap(stream);
+    message.position(message.getInt(0) == -1 ? 8 : 4);
+    return Message.getRootAsMessage(message).headerType() == MessageHeader.Schema;
   }
 
   /** Interpreted expressions read null elements as values, which Arrow's vectors refuse: copy nested values. */
-  private UnsafeProjection copier(ColumnVector[] columns) {
-    if (copier != null) return copier;
+  private void open(VectorSchemaRoot root) {
+    ColumnVector[] columns = new ColumnVector[root.getFieldVectors().size()];
     DataType[] types = new DataType[columns.length];
     boolean nested = false;
-    for (int i = 0; i < types.length; i++) {
+    for (int i = 0; i < columns.length; i++) {
+      columns[i] = new ArrowColumnVector((ValueVector) root.getFieldVectors().get(i));
       types[i] = columns[i].dataType();
       nested |= types[i] instanceof ArrayType || types[i] instanceof MapType || types[i] instanceof StructType;
     }
-    if (nested) copier = UnsafeProjection.create(types);
-    return copier;
+    rows = new ColumnarBatch(columns);
+    copier = nested ? UnsafeProjection.create(types) : null;
   }
 
   ArrowWriter writer() {
@@ -73,15 +91,66 @@ abstract class Step {
     return writer;
   }
 
-  static byte[] stream(ArrowWriter rows) throws IOException {
+  /** The rows that were written, as the answer to what `readRows` has read. */
+  byte[] stream(ArrowWriter rows) throws IOException {
     rows.finish();
-    ByteArrayOutputStream bytes = new ByteArrayOutputStream(1 << 14);
-    ArrowStreamWriter stream = new ArrowStreamWriter(rows.root(), null, bytes);
-    stream.start(); stream.writeBatch(); stream.end();
-    return bytes.toByteArray();
+    boolean own = rows == writer;
+    ArrowStreamWriter stream = own ? answers : null;
+    out.size = 0;
+    if (stream == null) {
+      stream = new ArrowStreamWriter(rows.root(), null, out);
+      stream.start();
+      if (own) answers = stream;
+      if (own && continued) out.size = 0;
+    } else if (!continued) {
+      answers = null;
+      return stream(rows);
+    }
+    stream.writeBatch();
+    byte[] bytes = Arrays.copyOf(out.bytes, out.size);
+    // What one large batch has needed is not kept for small ones.
+    if (own && bytes.length > KEPT_BYTES) release();
+    return bytes;
   }
 
-  void close() { if (writer != null) writer.root().close(); }
+  private void release() {
+    if (writer != null) writer.root().close();
+    writer = null; answers = null; out.bytes = new byte[0];
+  }
+
+  void close() throws IOException {
+    release();
+    if (reader != null) reader.close();
+  }
+
+  static final int KEPT_BYTES = 1 << 16;
+
+  /** Bytes that Arrow reads, or has written. */
+  static class Bytes implements ReadableByteChannel, WritableByteChannel {
+    byte[] bytes = new byte[0]; int size; private int at;
+
+    void refill(byte[] all) { bytes = all; size = all.length; at = 0; }
+
+    public int read(ByteBuffer into) {
+      if (at == size) return -1;
+      int count = Math.min(into.remaining(), size - at);
+      into.put(bytes, at, count);
+      at += count;
+      return count;
+    }
+
+    public int write(ByteBuffer from) {
+      int count = from.remaining();
+      if (size + count > bytes.length) bytes = Arrays.copyOf(bytes, Math.max(size + count, 2 * bytes.length));
+      from.get(bytes, size, count);
+      size += count;
+      return count;
+    }
+
+    public boolean isOpen() { return true; }
+
+    public void close() { }
+  }
 
   /** Pairs of fields: a serialised expression, and the columns that its references stand for. */
   static List expressions(byte[][] fields, int from) throws Exception {

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from epochal.continuous.evaluator.evaluator_client import (
     CLIENT,
-    REQUEST_BYTES,
     EvaluatorStep,
     Session,
 )
@@ -43,45 +42,60 @@ def spark_values(
     calls: Sequence[Call], batch: pa.RecordBatch, evaluate: Callable[[Expr, pa.RecordBatch], Value]
 ) -> list[Value]:
     """The values of several calls for the rows of a batch."""
-    inputs: dict[int, int] = {}
-    columns: list[Any] = []
-    fields: list[bytes] = []
-    for call in calls:
-        places = []
-        for argument in call.arguments:
-            key = argument.index if isinstance(argument, Column) else -1 - len(columns)
-            if key not in inputs:
-                inputs[key] = len(columns)
-                columns.append(_whole(as_column(evaluate(argument, batch), batch.num_rows)))
-            places.append(inputs[key])
-        fields += (call.extra[EXPRESSION], ",".join(map(str, places)).encode())
+    key = tuple(map(id, calls))
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= _MAX_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[key] = _Request(calls)
+    columns = [
+        _whole(as_column(evaluate(argument, batch), batch.num_rows)) for argument in known.arguments
+    ]
     # Without a column a batch would have no rows.
     columns = columns or [pa.nulls(batch.num_rows)]
-    types = ",".join(
-        f'{{"name":"{number}","type":{call.extra[TYPE]},"nullable":true,"metadata":{{}}}}'
-        for number, call in enumerate(calls)
-    )
-    schema = f'{{"type":"struct","fields":[{types}]}}'
-    step = EvaluatorStep("project", calls[0].extra[SESSION], schema, tuple(fields))
-    return run_rows(step, pa.RecordBatch.from_arrays(columns, list(map(str, range(len(columns))))))
+    names = [str(number) for number in range(len(columns))]
+    return run_rows(known.step, pa.RecordBatch.from_arrays(columns, names))
+
+
+class _Request:
+    """What several calls of one operator need: their arguments, each once, and the step."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self.calls = tuple(calls)  # while they live, no others have their ids
+        inputs: dict[int, int] = {}
+        self.arguments: list[Expr] = []
+        fields: list[bytes] = []
+        for call in calls:
+            places = []
+            for argument in call.arguments:
+                key = argument.index if isinstance(argument, Column) else -1 - len(self.arguments)
+                if key not in inputs:
+                    inputs[key] = len(self.arguments)
+                    self.arguments.append(argument)
+                places.append(inputs[key])
+            fields += (call.extra[EXPRESSION], ",".join(map(str, places)).encode())
+        types = ",".join(
+            f'{{"name":"{number}","type":{call.extra[TYPE]},"nullable":true,"metadata":{{}}}}'
+            for number, call in enumerate(calls)
+        )
+        schema = f'{{"type":"struct","fields":[{types}]}}'
+        self.step = EvaluatorStep("project", calls[0].extra[SESSION], schema, tuple(fields))
+
+
+_KNOWN: dict[tuple[int, ...], _Request] = {}
+"""Requests by the identities of their calls: operators evaluate the same calls for each batch."""
+
+_MAX_KNOWN = 256
 
 
 def run_rows(step: EvaluatorStep, batch: pa.RecordBatch) -> list[Value]:
     """Run a step over all rows of a batch; the columns of the result."""
-    size = max(1, min(batch.num_rows, REQUEST_BYTES * batch.num_rows // max(1, batch.nbytes)))
-    parts = [
-        pa.ipc.open_stream(CLIENT.run(step, _stream(batch.slice(start, size)))).read_all()
-        for start in range(0, max(1, batch.num_rows), size)
+    parts = CLIENT.run_rows(step, batch)
+    if len(parts) == 1:
+        return list(parts[0].columns)
+    return [
+        pa.concat_arrays(columns) for columns in zip(*(part.columns for part in parts), strict=True)
     ]
-    whole = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-    return [_whole(column) for column in whole.columns]
-
-
-def _stream(batch: pa.RecordBatch) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return sink.getvalue()
 
 
 def _whole(column: Any) -> Any:
