@@ -60,8 +60,6 @@ def open_socket(executor: Executor, memory_mb: int = DEFAULT_MEMORY_MB) -> socke
     started: _Started | None = None
     while True:
         if (found := _connect(address)) is not None:
-            if started is not None:
-                started.returncode = 0  # it outlives this process
             return found
         if started is not None and (status := started.process.poll()) is not None:
             if status < 0:
