@@ -6,10 +6,12 @@ the evaluator in one request.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from epochal.continuous.evaluator.evaluator_client import (
     CLIENT,
@@ -21,6 +23,8 @@ from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Va
 from epochal.continuous.operators.expressions.values_of import as_column
 
 SPARK = "SparkExpression"
+
+Evaluate: TypeAlias = Callable[[Expr, pa.RecordBatch], Value]
 
 EXPRESSION, TYPE, SESSION = "expression", "spark_type", "session"
 """Fields of the call: the serialised expression, its type as Spark's JSON, the user's session."""
@@ -39,10 +43,37 @@ def is_spark_call(expr: Expr) -> bool:
     return isinstance(expr, Call) and expr.function == SPARK
 
 
-def spark_values(
-    calls: Sequence[Call], batch: pa.RecordBatch, evaluate: Callable[[Expr, pa.RecordBatch], Value]
-) -> list[Value]:
+def spark_values(calls: Sequence[Call], batch: pa.RecordBatch, evaluate: Evaluate) -> list[Value]:
     """The values of several calls for the rows of a batch."""
+    fields, rows = _inputs(calls, batch, evaluate)
+    schema = struct_json([call.extra[TYPE] for call in calls])
+    step = EvaluatorStep("project", calls[0].extra[SESSION], schema, fields)
+    return [_whole(column) for column in pa.concat_tables(run_rows(step, rows)).columns]
+
+
+def spark_rows(
+    call: Call, batch: pa.RecordBatch, evaluate: Evaluate, *, outer: bool
+) -> list[Value]:
+    """What a generator makes of the rows of a batch: the number of the row, and the columns."""
+    fields, rows = _inputs((call,), batch, evaluate)
+    made = json.loads(call.extra[TYPE])["elementType"]["fields"]
+    schema = struct_json(['"integer"', *(json.dumps(field["type"]) for field in made)])
+    step = EvaluatorStep(
+        "generate outer" if outer else "generate", call.extra[SESSION], schema, fields
+    )
+    parts = []
+    before = 0
+    for sent, part in zip(slices(rows), run_rows(step, rows), strict=True):
+        numbers = pc.add(part.column(0), before)
+        parts.append(part.set_column(0, "0", numbers))
+        before += sent.num_rows
+    return [_whole(column) for column in pa.concat_tables(parts).columns]
+
+
+def _inputs(
+    calls: Sequence[Call], batch: pa.RecordBatch, evaluate: Evaluate
+) -> tuple[tuple[bytes, ...], pa.RecordBatch]:
+    """The expressions of some calls with the places of their arguments, and the arguments."""
     inputs: dict[int, int] = {}
     columns: list[Any] = []
     fields: list[bytes] = []
@@ -57,27 +88,34 @@ def spark_values(
         fields += (call.extra[EXPRESSION], ",".join(map(str, places)).encode())
     # Without a column a batch would have no rows.
     columns = columns or [pa.nulls(batch.num_rows)]
-    types = ",".join(
-        f'{{"name":"{number}","type":{call.extra[TYPE]},"nullable":true,"metadata":{{}}}}'
-        for number, call in enumerate(calls)
+    names = list(map(str, range(len(columns))))
+    return tuple(fields), pa.RecordBatch.from_arrays(columns, names)
+
+
+def struct_json(types: Sequence[str]) -> str:
+    """Spark's JSON of a struct whose fields have these types, which are JSON themselves."""
+    fields = ",".join(
+        f'{{"name":"{number}","type":{kind},"nullable":true,"metadata":{{}}}}'
+        for number, kind in enumerate(types)
     )
-    schema = f'{{"type":"struct","fields":[{types}]}}'
-    step = EvaluatorStep("project", calls[0].extra[SESSION], schema, tuple(fields))
-    return run_rows(step, pa.RecordBatch.from_arrays(columns, list(map(str, range(len(columns))))))
+    return f'{{"type":"struct","fields":[{fields}]}}'
 
 
-def run_rows(step: EvaluatorStep, batch: pa.RecordBatch) -> list[Value]:
-    """Run a step over all rows of a batch; the columns of the result."""
-    size = max(1, min(batch.num_rows, REQUEST_BYTES * batch.num_rows // max(1, batch.nbytes)))
-    parts = [
-        pa.ipc.open_stream(CLIENT.run(step, _stream(batch.slice(start, size)))).read_all()
-        for start in range(0, max(1, batch.num_rows), size)
+def run_rows(step: EvaluatorStep, batch: pa.RecordBatch) -> list[pa.Table]:
+    """Run a step over all rows of a batch; a result for each slice that is sent."""
+    return [
+        pa.ipc.open_stream(CLIENT.run(step, ipc_stream(part))).read_all() for part in slices(batch)
     ]
-    whole = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-    return [_whole(column) for column in whole.columns]
 
 
-def _stream(batch: pa.RecordBatch) -> pa.Buffer:
+def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """A batch in parts that the evaluator can take; one without rows if it has none."""
+    size = max(1, min(batch.num_rows, REQUEST_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    return [batch.slice(start, size) for start in range(0, max(1, batch.num_rows), size)]
+
+
+def ipc_stream(batch: pa.RecordBatch) -> pa.Buffer:
+    """A batch as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
