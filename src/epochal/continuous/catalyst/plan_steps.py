@@ -74,7 +74,7 @@ class Steps:
 
     def __init__(self, planner: Planner, findings: Findings) -> None:
         self.planner, self.findings = planner, findings
-        self._in_spark = SparkExpressions(planner.session, planner.value_of)
+        self.spark_code = SparkExpressions(planner.session, planner.value_of)
         self.observed: set[str] = set()
         """The names under which rows are observed."""
 
@@ -125,7 +125,7 @@ class Steps:
     def in_spark(self, operator: str, reading: Reading, expr: JavaObject) -> Expr:
         """The call of an expression that Spark's own code evaluates."""
         try:
-            return self._in_spark.call(expr, reading.indexes)
+            return self.spark_code.call(expr, reading.indexes)
         except OptionError as error:
             self.findings.refuse(operator, f"{_called(expr)}: {error}", USE_A_FUNCTION)
             return Literal(pa.scalar(None, pa.null()))

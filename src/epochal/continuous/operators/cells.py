@@ -130,12 +130,18 @@ class StoredBatches:
         self._are_same = all(each.id in _SAME_OUT for each in schema.types)
 
     def batch(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """Convert columns of values to a batch."""
+        """Convert columns of values to a batch. What is an Arrow array already stays as it is."""
+        if any(isinstance(column, pa.Array) for column in columns):
+            arrays = [
+                column if isinstance(column, pa.Array) else arrow_column(column, kind)
+                for column, kind in zip(columns, self._schema.types, strict=True)
+            ]
+            return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if self._are_same and len(columns[0]) < FEW_ROWS:
             made: Array = pa.array(list(zip(*columns, strict=True)), self._struct)
             return pa.RecordBatch.from_struct_array(made)
-        arrays = map(arrow_column, columns, self._schema.types)
-        return pa.RecordBatch.from_arrays(list(arrays), schema=self._schema)
+        arrays = list(map(arrow_column, columns, self._schema.types))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 def micros(column: Array) -> Array:

@@ -114,11 +114,12 @@ def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     return [batch.slice(start, size) for start in range(0, max(1, batch.num_rows), size)]
 
 
-def ipc_stream(batch: pa.RecordBatch) -> pa.Buffer:
-    """A batch as an Arrow stream."""
+def ipc_stream(first: pa.RecordBatch, *more: pa.RecordBatch) -> pa.Buffer:
+    """Batches of one schema as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
+    with pa.ipc.new_stream(sink, first.schema) as stream:
+        for batch in (first, *more):
+            stream.write_batch(batch)
     return sink.getvalue()
 
 
