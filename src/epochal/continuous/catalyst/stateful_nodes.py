@@ -169,7 +169,7 @@ def _spark_calls(
     functions = [expr.aggregateFunction() for expr in asked]
     fields = ", ".join(
         f'{{"name": {json.dumps(str(each.name()))}, "type": {each.dataType().json()}, '
-        f'"nullable": {str(bool(each.nullable())).lower()}, "metadata": {{}}}}'
+        f'"nullable": true, "metadata": {{}}}}'
         for function in functions
         for each in items(function.aggBufferAttributes())
     )
