@@ -19,8 +19,8 @@ from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
     arrow_type_of,
     class_name,
-    disguised,
     fields,
+    interval_in,
     is_plain,
     items,
     option,
@@ -105,15 +105,15 @@ class ExpressionReader:
         mode, extra = self.scalar_fields(expr)
         kind = arrow_type_of(expr.dataType())
         if name in _PRINTING:
-            self._refuse_disguised(name, expr)
+            self._refuse_intervals(name, expr)
         if self._last_wins and pa.types.is_map(kind):
             extra[LAST_WINS] = True
         return Call(name, tuple(self.read(each) for each in items(arguments)), kind, mode, extra)
 
-    def _refuse_disguised(self, name: str, expr: JavaObject) -> None:
-        """Intervals are numbers here, variants structs: a function must not take them for such."""
+    def _refuse_intervals(self, name: str, expr: JavaObject) -> None:
+        """Intervals are numbers here: a function must not take them for numbers."""
         kinds = [expr.dataType(), *(each.dataType() for each in items(expr.children()))]
-        found = next((kind for each in kinds if (kind := disguised(each))), None)
+        found = next((kind for each in kinds if (kind := interval_in(each))), None)
         if found is not None:
             raise OptionError(f"{name} of an {found} is not supported")
 

@@ -298,7 +298,7 @@ def _generate(steps: Steps, node: JavaObject, children: list[Reading]) -> Readin
             for each in items(generator.children())
         ]
     else:
-        name, arguments = SPARK, [steps.in_spark("Generate", child, generator)]
+        name, arguments = SPARK, [steps.spark_call("Generate", child, generator)]
     child, arguments = steps.with_moment(child, arguments)
     spec = GenerateSpec(name, tuple(arguments), kept, bool(node.outer()), schema)
     return steps.step(child, spec, schema, ids_of(attributes))

@@ -74,7 +74,7 @@ class Steps:
 
     def __init__(self, planner: Planner, findings: Findings) -> None:
         self.planner, self.findings = planner, findings
-        self.spark_code = SparkExpressions(planner.session, planner.value_of)
+        self.in_spark = SparkExpressions(planner.session, planner.value_of)
         self.observed: set[str] = set()
         """The names under which rows are observed."""
 
@@ -120,12 +120,12 @@ class Steps:
                 return found
         except OptionError:
             pass
-        return self.in_spark(operator, reading, expr)
+        return self.spark_call(operator, reading, expr)
 
-    def in_spark(self, operator: str, reading: Reading, expr: JavaObject) -> Expr:
+    def spark_call(self, operator: str, reading: Reading, expr: JavaObject) -> Expr:
         """The call of an expression that Spark's own code evaluates."""
         try:
-            return self.spark_code.call(expr, reading.indexes)
+            return self.in_spark.call(expr, reading.indexes)
         except OptionError as error:
             self.findings.refuse(operator, f"{_called(expr)}: {error}", USE_A_FUNCTION)
             return Literal(pa.scalar(None, pa.null()))

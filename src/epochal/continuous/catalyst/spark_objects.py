@@ -118,13 +118,12 @@ def arrow_type_of(data_type: JavaObject) -> pa.DataType:
     return arrow_type_from_json(text)
 
 
-def disguised(data_type: JavaObject) -> str | None:
-    """The name of a type that looks like another one in Arrow; None for others."""
+def interval_in(data_type: JavaObject) -> str | None:
+    """The name of a type that is an interval; None for others."""
     if simple_name(data_type) in (
         "DayTimeIntervalType",
         "YearMonthIntervalType",
         "CalendarIntervalType",
-        "VariantType",
     ):
         return str(data_type.simpleString())
     return None

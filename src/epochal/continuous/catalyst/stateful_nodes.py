@@ -165,7 +165,7 @@ def _spark_calls(
     columns: _Columns,
 ) -> tuple[list[AggregateCall], SparkAggregates]:
     """All aggregates of an operator for Spark's own code."""
-    expressions, inputs = steps.spark_code.aggregates(list(asked), child.indexes)
+    expressions, inputs = steps.in_spark.aggregates(list(asked), child.indexes)
     functions = [expr.aggregateFunction() for expr in asked]
     fields = ", ".join(
         f'{{"name": {json.dumps(str(each.name()))}, "type": {each.dataType().json()}, '
@@ -178,7 +178,7 @@ def _spark_calls(
         columns=tuple(columns.add(expr, kind) for expr, kind in inputs),
         fields=parse_schema(f'{{"type": "struct", "fields": [{fields}]}}').fields,
         results_json=struct_json([str(each.dataType().json()) for each in functions]),
-        session=steps.spark_code.session,
+        session=steps.in_spark.session,
     )
     calls = [
         AggregateCall(simple_name(function), (), name, steps.type_of("Aggregate", function))
@@ -237,10 +237,11 @@ def _call(
     columns: _Columns,
 ) -> AggregateCall:
     function, condition = expr.aggregateFunction(), option(expr.filter())
-    if simple_name(function) not in FUNCTIONS:
+    children = list(items(function.children()))
+    kinds = [str(each.dataType().catalogString()) for each in children]
+    if simple_name(function) not in FUNCTIONS or any(" collate " in kind for kind in kinds):
         raise OptionError(f"{function.prettyName()} is not a function of ours")
     mode, fields = steps.reader(child).scalar_fields(function)
-    children = list(items(function.children()))
     if simple_name(function) == "Count" and all(
         simple_name(each) == "Literal" and each.value() is not None for each in children
     ):

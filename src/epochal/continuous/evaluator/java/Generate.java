@@ -8,7 +8,7 @@ import org.apache.spark.sql.types.*;
 /**
  * Rows that a generator makes of rows: `json_tuple`, `variant_explode`, functions of users.
  *
- * The first column of the result is the number of the row that a row was made of.
+ * Rows have a number in their last column. It is the first column of the rows that are made of them.
  */
 class Generate extends Step {
   private final byte[][] fields; private final boolean outer, stateless; private final InternalRow nulls;
@@ -48,7 +48,7 @@ class Generate extends Step {
   }
 
   void take(int number, InternalRow row) {
-    last = number;
+    last = row.getInt(row.numFields() - 1);
     scala.collection.Iterator made = generator.eval(row).iterator();
     if (outer && !made.hasNext()) out.write(joined(nulls));
     write(made);

@@ -37,8 +37,9 @@ from epochal.continuous.operators.aggregation.session_windows import Sessions, s
 from epochal.continuous.operators.aggregation.spark_buffers import (
     SparkAggregates,
     SparkBuffers,
+    Waiting,
     group_numbers,
-    is_enough,
+    slices,
 )
 from epochal.continuous.operators.cells import (
     Array,
@@ -181,7 +182,7 @@ class Groups:
         schema = spec.input_schema
         self._partitions = {each: _Partition() for each in partitions}
         self._buffers = spec.buffers
-        self._waiting: list[tuple[int, pa.RecordBatch]] = []
+        self._waiting = Waiting()
         self._made = StoredBatches(spec.output_schema)
         self._mode, self._per_epoch = spec.output_mode, spec.per_epoch
         self._key_columns = [schema.get_field_index(each) for each in spec.key]
@@ -213,9 +214,9 @@ class Groups:
         if not batch.num_rows:
             return ()
         if isinstance(self._buffers, SparkBuffers):
-            self._waiting.append((partition, batch))
-            if is_enough(self._waiting):
-                self._fold_waiting(self._buffers)
+            for part in slices(batch):
+                if self._waiting.add(partition, part):
+                    self._fold_waiting(self._buffers)
             return ()
         state = self._partitions[partition]
         trim(state.groups)
@@ -240,7 +241,7 @@ class Groups:
 
     def _fold_waiting(self, buffers: SparkBuffers) -> None:
         """Add the rows that wait to their groups, in one request."""
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting.taken()
         numbers: dict[tuple[int, Row], int] = {}
         rows = []
         for partition, batch in waiting:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.aggregation.calls import Column
 from epochal.continuous.operators.aggregation.grouping import Buffers
-from epochal.continuous.operators.aggregation.spark_buffers import SparkBuffers, is_enough
+from epochal.continuous.operators.aggregation.spark_buffers import SparkBuffers, Waiting, slices
 from epochal.continuous.operators.cells import (
     Array,
     StoredBatches,
@@ -90,7 +90,7 @@ class Sessions:
         self._place = list(key).index(session)
         self._key_columns = [schema.get_field_index(each) for each in key if each != session]
         self._buffers, self._made = buffers, StoredBatches(output)
-        self._waiting: list[tuple[int, pa.RecordBatch]] = []
+        self._waiting = Waiting()
         self._partitions = {each: _Partition() for each in partitions}
         self._drops_late, self._evicts, self._per_epoch = drops_late, evicts, per_epoch
 
@@ -120,9 +120,9 @@ class Sessions:
         if not batch.num_rows:
             return ()
         if isinstance(self._buffers, SparkBuffers):
-            self._waiting.append((partition, batch))
-            if is_enough(self._waiting):
-                self._fold_waiting(self._buffers)
+            for part in slices(batch):
+                if self._waiting.add(partition, part):
+                    self._fold_waiting(self._buffers)
             return ()
         state = self._partitions[partition]
         trim(state.sessions)
@@ -139,7 +139,7 @@ class Sessions:
 
     def _fold_waiting(self, buffers: SparkBuffers) -> None:
         """Add the rows that wait to sessions, in one request. Rows of one time are one part."""
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting.taken()
         parts: dict[tuple[int, Row, int, int], int] = {}
         rows = []
         for partition, batch in waiting:

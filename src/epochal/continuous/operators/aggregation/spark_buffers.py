@@ -31,7 +31,6 @@ from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
 from epochal.continuous.operators.cells import keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.expressions.evaluate import column_of
-from epochal.continuous.operators.expressions.spark_calls import ipc_stream, slices
 from epochal.state.rows.types import StructField, StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 
@@ -150,14 +149,40 @@ class SparkBuffers:
         merges = b"".join(
             chain.from_iterable(_merge(group, recipe) for group, recipe in enumerate(recipes))
         )
-        stream = ipc_stream(*(batches or [_NO_ROWS]))
-        answer = CLIENT.run(self._step, stream, merges, *([b""] if exchanged else []))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, (batches or [_NO_ROWS])[0].schema) as stream:
+            for batch in batches:
+                stream.write_batch(batch)
+        answer = CLIENT.run(self._step, sink.getvalue(), merges, *([b""] if exchanged else []))
         return list(_split(answer))
 
 
-def is_enough(waiting: Sequence[tuple[int, pa.RecordBatch]]) -> bool:
-    """Whether rows that wait fill a request."""
-    return sum(batch.nbytes for _, batch in waiting) >= REQUEST_BYTES
+class Waiting:
+    """Rows of partitions that wait until they are worth a request, or the epoch ends."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, pa.RecordBatch]] = []
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, partition: int, batch: pa.RecordBatch) -> bool:
+        """Let rows wait; whether those that wait are worth a request."""
+        self._rows.append((partition, batch))
+        self._bytes += batch.nbytes
+        return self._bytes >= REQUEST_BYTES
+
+    def taken(self) -> list[tuple[int, pa.RecordBatch]]:
+        rows, self._rows, self._bytes = self._rows, [], 0
+        return rows
+
+
+def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in parts, each of which a request can have."""
+    size = max(1, REQUEST_BYTES * batch.num_rows // max(REQUEST_BYTES, batch.nbytes))
+    for start in range(0, batch.num_rows, size):
+        yield batch.slice(start, size)
 
 
 def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, list[Row]]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from epochal.continuous.evaluator.evaluator_client import (
     CLIENT,
@@ -23,8 +22,6 @@ from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Va
 from epochal.continuous.operators.expressions.values_of import as_column
 
 SPARK = "SparkExpression"
-
-Evaluate: TypeAlias = Callable[[Expr, pa.RecordBatch], Value]
 
 EXPRESSION, TYPE, SESSION = "expression", "spark_type", "session"
 """Fields of the call: the serialised expression, its type as Spark's JSON, the user's session."""
@@ -43,37 +40,10 @@ def is_spark_call(expr: Expr) -> bool:
     return isinstance(expr, Call) and expr.function == SPARK
 
 
-def spark_values(calls: Sequence[Call], batch: pa.RecordBatch, evaluate: Evaluate) -> list[Value]:
-    """The values of several calls for the rows of a batch."""
-    fields, rows = _inputs(calls, batch, evaluate)
-    schema = struct_json([call.extra[TYPE] for call in calls])
-    step = EvaluatorStep("project", calls[0].extra[SESSION], schema, fields)
-    return [_whole(column) for column in pa.concat_tables(run_rows(step, rows)).columns]
-
-
-def spark_rows(
-    call: Call, batch: pa.RecordBatch, evaluate: Evaluate, *, outer: bool
+def spark_values(
+    calls: Sequence[Call], batch: pa.RecordBatch, evaluate: Callable[[Expr, pa.RecordBatch], Value]
 ) -> list[Value]:
-    """What a generator makes of the rows of a batch: the number of the row, and the columns."""
-    fields, rows = _inputs((call,), batch, evaluate)
-    made = json.loads(call.extra[TYPE])["elementType"]["fields"]
-    schema = struct_json(['"integer"', *(json.dumps(field["type"]) for field in made)])
-    step = EvaluatorStep(
-        "generate outer" if outer else "generate", call.extra[SESSION], schema, fields
-    )
-    parts = []
-    before = 0
-    for sent, part in zip(slices(rows), run_rows(step, rows), strict=True):
-        numbers = pc.add(part.column(0), before)
-        parts.append(part.set_column(0, "0", numbers))
-        before += sent.num_rows
-    return [_whole(column) for column in pa.concat_tables(parts).columns]
-
-
-def _inputs(
-    calls: Sequence[Call], batch: pa.RecordBatch, evaluate: Evaluate
-) -> tuple[tuple[bytes, ...], pa.RecordBatch]:
-    """The expressions of some calls with the places of their arguments, and the arguments."""
+    """The values of several calls for the rows of a batch."""
     inputs: dict[int, int] = {}
     columns: list[Any] = []
     fields: list[bytes] = []
@@ -88,8 +58,28 @@ def _inputs(
         fields += (call.extra[EXPRESSION], ",".join(map(str, places)).encode())
     # Without a column a batch would have no rows.
     columns = columns or [pa.nulls(batch.num_rows)]
-    names = list(map(str, range(len(columns))))
-    return tuple(fields), pa.RecordBatch.from_arrays(columns, names)
+    schema = struct_json([call.extra[TYPE] for call in calls])
+    step = EvaluatorStep("project", calls[0].extra[SESSION], schema, tuple(fields))
+    return run_rows(step, pa.RecordBatch.from_arrays(columns, list(map(str, range(len(columns))))))
+
+
+def spark_rows(
+    call: Call,
+    batch: pa.RecordBatch,
+    evaluate: Callable[[Expr, pa.RecordBatch], Value],
+    *,
+    outer: bool,
+) -> list[Value]:
+    """What a generator makes of the rows of a batch: the number of the row, and the columns."""
+    values = [as_column(evaluate(argument, batch), batch.num_rows) for argument in call.arguments]
+    columns = [*map(_whole, values), pa.array(range(batch.num_rows), pa.int32())]
+    names = [str(number) for number in range(len(columns))]
+    made = json.loads(call.extra[TYPE])["elementType"]["fields"]
+    schema = struct_json(['"integer"', *(json.dumps(field["type"]) for field in made)])
+    fields = (call.extra[EXPRESSION], ",".join(names[:-1]).encode())
+    kind = "generate outer" if outer else "generate"
+    step = EvaluatorStep(kind, call.extra[SESSION], schema, fields)
+    return run_rows(step, pa.RecordBatch.from_arrays(columns, names))
 
 
 def struct_json(types: Sequence[str]) -> str:
@@ -101,25 +91,21 @@ def struct_json(types: Sequence[str]) -> str:
     return f'{{"type":"struct","fields":[{fields}]}}'
 
 
-def run_rows(step: EvaluatorStep, batch: pa.RecordBatch) -> list[pa.Table]:
-    """Run a step over all rows of a batch; a result for each slice that is sent."""
-    return [
-        pa.ipc.open_stream(CLIENT.run(step, ipc_stream(part))).read_all() for part in slices(batch)
-    ]
-
-
-def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """A batch in parts that the evaluator can take; one without rows if it has none."""
+def run_rows(step: EvaluatorStep, batch: pa.RecordBatch) -> list[Value]:
+    """Run a step over all rows of a batch; the columns of the result."""
     size = max(1, min(batch.num_rows, REQUEST_BYTES * batch.num_rows // max(1, batch.nbytes)))
-    return [batch.slice(start, size) for start in range(0, max(1, batch.num_rows), size)]
+    parts = [
+        pa.ipc.open_stream(CLIENT.run(step, _stream(batch.slice(start, size)))).read_all()
+        for start in range(0, max(1, batch.num_rows), size)
+    ]
+    whole = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+    return [_whole(column) for column in whole.columns]
 
 
-def ipc_stream(first: pa.RecordBatch, *more: pa.RecordBatch) -> pa.Buffer:
-    """Batches of one schema as an Arrow stream."""
+def _stream(batch: pa.RecordBatch) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, first.schema) as stream:
-        for batch in (first, *more):
-            stream.write_batch(batch)
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
     return sink.getvalue()
 
 

@@ -22,7 +22,6 @@ from epochal.continuous.operators.expressions.evaluate import (
 )
 from epochal.continuous.operators.expressions.expr import Call, Expr, Value
 from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_rows
-from epochal.continuous.operators.expressions.values_of import as_column
 
 Columns: TypeAlias = list[Value]
 
@@ -110,8 +109,7 @@ def _elements(value: Value, index: Any) -> Columns:
 
 def _array(value: Value, rows: int) -> Value:
     """A column of a value that may be a scalar or in chunks."""
-    value = as_column(value, rows)
-    return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+    return column_of(value, rows, value.type)
 
 
 def _explode(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
