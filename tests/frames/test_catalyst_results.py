@@ -69,6 +69,12 @@ def shown(table: pa.Table) -> list[str]:
     return sorted(repr([plain(value) for value in row.values()]) for row in table.to_pylist())
 
 
+def queried(frame: DataFrame, text: str) -> DataFrame:
+    """A query in SQL over the view `v` of a frame."""
+    frame.createOrReplaceTempView("v")
+    return frame.sparkSession.sql(text)
+
+
 @udf(LongType(), useArrow=True)
 def plus(x: int | None, y: int = 1) -> int | None:
     return None if x is None else x + y
@@ -166,7 +172,37 @@ CASES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "inline outer": lambda d: d.select("i", F.inline_outer("structs")),
     "stack": lambda d: d.selectExpr("x", "stack(2, i, 'one', 2, 'two')"),
     "stack with a hole": lambda d: d.selectExpr("stack(2, i, 'one', 3)"),
+    "stack of odd types": lambda d: d.selectExpr(
+        "stack(2, m, n, NULL, make_dt_interval(0, 0, i), map('z', i), NULL, ts, NULL)"
+    ),
     "json_tuple": lambda d: d.select("i", F.json_tuple("x", "a", "b", "a")),
+    "json_tuple outer": lambda d: queried(
+        d, "SELECT i, g.* FROM v LATERAL VIEW OUTER json_tuple(x, 'a', string(i)) g AS a, b"
+    ),
+    "variant_explode": lambda d: queried(
+        d,
+        "SELECT i, pos, key, try_variant_get(value, '$', 'string') FROM v, "
+        "LATERAL variant_explode(coalesce(try_parse_json(x), to_variant_object(arr)))",
+    ),
+    "variant_explode_outer": lambda d: queried(
+        d, "SELECT i, pos, key FROM v, LATERAL variant_explode_outer(try_parse_json(x))"
+    ),
+    "explode of an expression of Spark's": lambda d: d.select("i", F.explode(F.split("x", ""))),
+    "explode of a higher-order function": lambda d: d.selectExpr(
+        "i", "explode(transform(arr, e -> e * l))"
+    ),
+    "explode of variants": lambda d: d.selectExpr(
+        "explode(array(parse_json('[1]'), parse_json(NULL), try_parse_json(x)))"
+    ).selectExpr("try_variant_get(col, '$', 'string')"),
+    "explode of times until now": lambda d: d.selectExpr(
+        "i", "explode(array(ts, current_timestamp())) AS t"
+    ).selectExpr("i", "t < timestamp '2124-08-01 00:00:00'"),
+    "explode of chance": lambda d: d.selectExpr(
+        "i", "explode(array(rand(1), rand(2))) AS r"
+    ).selectExpr("i", "r >= 0 AND r < 1"),
+    "generator of chance": lambda d: d.selectExpr(
+        "json_tuple(to_json(map('a', shuffle(array(1, 2)), 'i', array(i))), 'a', 'i') AS (r, i)"
+    ).selectExpr("length(r)", "i"),
     "tumbling window": lambda d: d.select(F.window("ts", "1 hour").alias("w"), "i"),
     "sliding window": lambda d: d.select(F.window("ts", "7 minutes", "3 minutes").alias("w"), "i"),
     "union": lambda d: d.select("i", "x").union(d.select("i", F.lit("c"))),

@@ -36,6 +36,7 @@ from epochal.continuous.catalyst.stateful_nodes import (
     read_observation,
 )
 from epochal.continuous.operators.expressions.expr import Column, Literal
+from epochal.continuous.operators.expressions.spark_calls import SPARK
 from epochal.continuous.operators.stateless.expand import ExpandSpec
 from epochal.continuous.operators.stateless.generate import GENERATORS, GenerateSpec
 from epochal.continuous.operators.stateless.row_operators import FilterSpec
@@ -289,17 +290,19 @@ def _generate(steps: Steps, node: JavaObject, children: list[Reading]) -> Readin
     (child,) = children
     generator = node.generator()
     name = simple_name(generator)
-    if name not in GENERATORS:
-        steps.findings.refuse("Generate", f"the generator {name} is not supported", USE_A_FUNCTION)
-        return placeholder(steps, node)
     dropped = set(items(node.unrequiredChildIndex()))
     kept = tuple(index for index in range(len(child.ids)) if index not in dropped)
     attributes = list(items(node.output()))
     schema = steps.schema_of("Generate", attributes)
-    arguments = tuple(
-        steps.expression("Generate", child, each) for each in items(generator.children())
-    )
-    spec = GenerateSpec(name, arguments, kept, bool(node.outer()), schema)
+    if name in GENERATORS:
+        arguments = [
+            steps.expression("Generate", child, each, volatile=True)
+            for each in items(generator.children())
+        ]
+    else:
+        name, arguments = SPARK, [steps.spark_call("Generate", child, generator)]
+    child, arguments = steps.with_moment(child, arguments)
+    spec = GenerateSpec(name, tuple(arguments), kept, bool(node.outer()), schema)
     return steps.step(child, spec, schema, ids_of(attributes))
 
 

@@ -131,6 +131,15 @@ class Steps:
             )
         return found
 
+    def spark_call(self, operator: str, reading: Reading, expr: JavaObject) -> Expr:
+        """The call of an expression that Spark's own code evaluates."""
+        self.in_spark.calls += 1
+        try:
+            return self.in_spark.call(expr, reading.indexes)
+        except OptionError as error:
+            self.findings.refuse(operator, f"{_called(expr)}: {error}", USE_A_FUNCTION)
+            return Literal(pa.scalar(None, pa.null()))
+
     def condition(self, operator: str, reading: Reading, expr: JavaObject) -> Expr:
         """Read a condition, each part that AND connects on its own."""
         if simple_name(expr) != "And":
@@ -146,11 +155,10 @@ class Steps:
     def filter(self, operator: str, reading: Reading, condition: JavaObject) -> Reading:
         """Keep the rows that meet a condition."""
         expr = self.expression(operator, reading, condition, volatile=True)
-        found = lifted((expr,), len(reading.ids))
-        if not found.calls:
-            return Reading(Step(reading.tree, FilterSpec(expr), reading.schema), reading.ids)
-        widened = _with_moment(reading, found.calls)
-        kept = Step(widened.tree, FilterSpec(found.columns[0]), widened.schema)
+        widened, (met,) = self.with_moment(reading, [expr])
+        kept = Step(widened.tree, FilterSpec(met), widened.schema)
+        if widened is reading:
+            return Reading(kept, reading.ids)
         columns = [Column(index) for index in range(len(reading.ids))]
         return self.computed(Reading(kept, widened.ids), columns, reading.schema, reading.ids)
 
@@ -158,13 +166,18 @@ class Steps:
         self, reading: Reading, exprs: Sequence[Expr], schema: pa.Schema, ids: tuple[int, ...]
     ) -> Reading:
         """Compute columns from expressions that are read already."""
-        found = lifted(tuple(exprs), len(reading.ids))
-        if found.calls:
-            reading = _with_moment(reading, found.calls)
+        reading, columns = self.with_moment(reading, exprs)
         same = tuple(map(Column, range(len(reading.ids))))
-        if found.columns == same and schema.names == reading.schema.names:
+        if columns == same and schema.names == reading.schema.names:
             return Reading(reading.tree, ids)
-        return self.projected(reading, found.columns, schema, ids)
+        return self.projected(reading, columns, schema, ids)
+
+    def with_moment(
+        self, reading: Reading, exprs: Sequence[Expr]
+    ) -> tuple[Reading, tuple[Expr, ...]]:
+        """Append the columns of time and chance that expressions need."""
+        found = lifted(tuple(exprs), len(reading.ids))
+        return (_with_moment(reading, found.calls) if found.calls else reading), found.columns
 
     def projected(
         self, reading: Reading, columns: Sequence[Expr], schema: pa.Schema, ids: tuple[int, ...]

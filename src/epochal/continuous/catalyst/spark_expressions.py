@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotInArrow
@@ -84,24 +85,42 @@ class SparkExpressions:
         while simple_name(expr) == "Alias":
             expr = expr.child()
         kind, spark_type = arrow_type_of(expr.dataType()), str(expr.dataType().json())
-        moments: list[tuple[JavaObject, Expr]] = []
-        if self._has_replaced(expr):
-            expr = expr.transform(_Replacement(lambda node: self._replaced(node, moments)))
-        attributes: list[JavaObject] = []
-        arguments: list[Expr] = []
-        for attribute in items(expr.references().toSeq()):
-            index = columns.get(int(attribute.exprId().id()))
-            if index is not None:
-                attributes.append(attribute)
-                arguments.append(Column(index))
-        for attribute, moment in moments:
-            attributes.append(attribute)
-            arguments.append(moment)
+        (expr,), inputs = self._inputs([expr], columns)
+        attributes = self._sequence([attribute for attribute, _ in inputs])
         bound = self._object("BindReferences").bindReference(
-            expr, self._object("package").AttributeSeq(self._sequence(attributes)), False
+            expr, self._object("package").AttributeSeq(attributes), False
         )
-        payload = bytes(self._jvm.org.apache.spark.util.Utils.serialize(bound))
-        return spark_call(tuple(arguments), kind, payload, spark_type, self.session)
+        arguments = tuple(argument for _, argument in inputs)
+        return spark_call(arguments, kind, self._serialised(bound), spark_type, self.session)
+
+    def aggregates(
+        self, exprs: list[JavaObject], columns: dict[int, int]
+    ) -> tuple[bytes, list[tuple[Expr, pa.DataType]]]:
+        """Aggregate expressions and the attributes they take, serialised, and these as values."""
+        self.calls += 1
+        exprs, inputs = self._inputs(exprs, columns)
+        attributes = [attribute for attribute, _ in inputs]
+        made = self._jvm.scala.Tuple2(self._sequence(exprs), self._sequence(attributes))
+        kinds = [(value, arrow_type_of(attribute.dataType())) for attribute, value in inputs]
+        return self._serialised(made), kinds
+
+    def _inputs(
+        self, exprs: list[JavaObject], columns: dict[int, int]
+    ) -> tuple[list[JavaObject], list[tuple[JavaObject, Expr]]]:
+        """Expressions without functions of time, and the attributes that they take."""
+        moments: list[tuple[JavaObject, Expr]] = []
+        replace = _Replacement(lambda node: self._replaced(node, moments))
+        exprs = [expr.transform(replace) if self._has_replaced(expr) else expr for expr in exprs]
+        inputs: dict[int, tuple[JavaObject, Expr]] = {}
+        for expr in exprs:
+            for attribute in items(expr.references().toSeq()):
+                number = int(attribute.exprId().id())
+                if number in columns:
+                    inputs[number] = (attribute, Column(columns[number]))
+        return exprs, [*inputs.values(), *moments]
+
+    def _serialised(self, value: JavaObject) -> bytes:
+        return bytes(self._jvm.org.apache.spark.util.Utils.serialize(value))
 
     def _has_replaced(self, expr: JavaObject) -> bool:
         """Whether an expression uses the current time or a subquery; callbacks are slow."""

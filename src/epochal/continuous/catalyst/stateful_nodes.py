@@ -7,7 +7,8 @@ same column ids, because one was planned from the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -28,12 +29,15 @@ from epochal.continuous.operators.aggregation.calls import AggregateCall
 from epochal.continuous.operators.aggregation.functions import FUNCTIONS, fold_of
 from epochal.continuous.operators.aggregation.hyperloglog import DEFAULT_DEVIATION, bias_tables
 from epochal.continuous.operators.aggregation.observe import ObserveSpec, is_reportable
+from epochal.continuous.operators.aggregation.spark_buffers import SparkAggregates
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.continuous.operators.expressions.expr import Expr, Literal
+from epochal.continuous.operators.expressions.spark_calls import struct_json
 from epochal.continuous.operators.global_limit import GlobalLimitSpec
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.plan.logical import Stateful, StreamSource, unique_names
 from epochal.errors import OptionError
+from epochal.state.rows.types import parse_schema
 
 _NOT_FIELDS = ("mutableAggBufferOffset", "inputAggBufferOffset")
 
@@ -65,20 +69,14 @@ def read_aggregate(
         values,
         [steps.type_of("Aggregate", each) for each in keys],
     )
-    filters = dict(_filters(node))
-    calls = []
+    logical = _aggregates_in(node.aggregateExpressions())
+    asked = [logical[int(each.resultId().id())] for each in items(last.aggregateExpressions())]
     attributes = list(items(last.aggregateAttributes()))
     names = unique_names([*arguments.names, *(f"_aggregate{n}" for n in range(len(attributes)))])
-    for number, expr in enumerate(items(last.aggregateExpressions())):
-        condition = filters.get(int(expr.resultId().id()))
-        calls.append(_call(steps, child, expr, condition, names[len(keys) + number], arguments))
+    calls, spark = _calls(steps, child, asked, names[len(keys) :], arguments)
     before = steps.computed(
         child, arguments.exprs, arguments.schema, tuple(-1 for _ in arguments.names)
     )
-    asked = items(last.aggregateExpressions())
-    functions = [str(each.aggregateFunction().prettyName()) for each in asked]
-    if not _supported(steps, calls, functions, arguments.schema):
-        return placeholder(steps, node)
     marked = [metadata_of(each) for each in keys]
     made = AggregateSpec(
         key=tuple(arguments.names[: len(keys)]),
@@ -88,6 +86,7 @@ def read_aggregate(
         event_time=_first(arguments.names, [DELAY in each for each in marked]),
         session=_first(arguments.names, [SESSION_WINDOW in each for each in marked]),
         per_epoch=True,
+        spark=spark,
     )
     tree = Stateful((before.tree,), operator_id, made)
     found = Reading(tree, (*ids_of(keys), *ids_of(attributes)))
@@ -104,18 +103,10 @@ def read_observation(steps: Steps, node: JavaObject, children: list[Reading]) ->
     if str(node.name()) in steps.observed:
         return child
     steps.observed.add(str(node.name()))
-    asked = [
-        each
-        for metric in metrics
-        for each in preorder(metric)
-        if simple_name(each) == "AggregateExpression"
-    ]
+    asked = list(_aggregates_in(node.metrics()).values())
     columns = _Columns(["_all"], [Literal(pa.scalar(0))], [pa.int64()])
-    calls = [
-        _call(steps, child, each, option(each.filter()), f"_aggregate{number}", columns)
-        for number, each in enumerate(asked)
-    ]
-    functions = [str(each.aggregateFunction().prettyName()) for each in asked]
+    names = [f"_aggregate{number}" for number in range(len(asked))]
+    calls, spark = _calls(steps, child, asked, names, columns)
     output = steps.schema_of("CollectMetrics", metrics)
     unknown = [field.name for field in output if not is_reportable(field.type)]
     if unknown or not calls:
@@ -124,7 +115,6 @@ def read_observation(steps: Steps, node: JavaObject, children: list[Reading]) ->
             f"reports cannot have the metrics {', '.join(unknown or output.names)}",
             "observe aggregates that are numbers, texts or times, or cast them",
         )
-    if not _supported(steps, calls, functions, columns.schema):
         return child
     kinds = pa.schema([(call.alias, call.type) for call in calls])
     ids = tuple(int(each.resultId().id()) for each in asked)
@@ -136,27 +126,65 @@ def read_observation(steps: Steps, node: JavaObject, children: list[Reading]) ->
         tuple(calls),
         ProjectSpec(results, output),
         str(steps.planner.session.conf.get("spark.sql.session.timeZone")),
+        spark,
     )
     return steps.step(child, made, child.schema, child.ids)
 
 
-def _supported(
-    steps: Steps, calls: Sequence[AggregateCall], functions: Sequence[str], schema: pa.Schema
-) -> bool:
-    """Whether all aggregates can be computed; a refusal for each that cannot.
+def _calls(
+    steps: Steps,
+    child: Reading,
+    asked: Sequence[JavaObject],
+    names: Sequence[str],
+    columns: _Columns,
+) -> tuple[list[AggregateCall], SparkAggregates | None]:
+    """The aggregates of an operator, and how Spark's code computes them if our own cannot.
 
-    `functions` are the names of the aggregates in SQL.
+    What they need is added to `columns`.
     """
-    before = len(steps.findings.refusals)
-    for call, function in zip(calls, functions, strict=True):
-        with steps.findings.around("Aggregate", "aggregate in transformWithState"):
-            if call.function not in FUNCTIONS:
-                raise OptionError(
-                    f"the aggregate function {function} is not supported: its state in the form "
-                    f"that Spark gives it cannot be computed here"
-                )
-            fold_of(call, schema)
-    return len(steps.findings.refusals) == before
+    width, before = len(columns.names), len(steps.findings.refusals)
+    try:
+        calls = [
+            _call(steps, child, expr, name, columns)
+            for expr, name in zip(asked, names, strict=True)
+        ]
+        for call in calls:
+            fold_of(call, columns.schema)
+    except OptionError:
+        columns.cut(width)
+        del steps.findings.refusals[before:]
+        return _spark_calls(steps, child, asked, names, columns)
+    return calls, None
+
+
+def _spark_calls(
+    steps: Steps,
+    child: Reading,
+    asked: Sequence[JavaObject],
+    names: Sequence[str],
+    columns: _Columns,
+) -> tuple[list[AggregateCall], SparkAggregates]:
+    """All aggregates of an operator for Spark's own code."""
+    expressions, inputs = steps.in_spark.aggregates(list(asked), child.indexes)
+    functions = [expr.aggregateFunction() for expr in asked]
+    fields = ", ".join(
+        f'{{"name": {json.dumps(str(each.name()))}, "type": {each.dataType().json()}, '
+        f'"nullable": true, "metadata": {{}}}}'
+        for function in functions
+        for each in items(function.aggBufferAttributes())
+    )
+    spark = SparkAggregates(
+        expressions=expressions,
+        columns=tuple(columns.add(expr, kind) for expr, kind in inputs),
+        fields=parse_schema(f'{{"type": "struct", "fields": [{fields}]}}').fields,
+        results_json=struct_json([str(each.dataType().json()) for each in functions]),
+        session=steps.in_spark.session,
+    )
+    calls = [
+        AggregateCall(simple_name(function), (), name, steps.type_of("Aggregate", function))
+        for function, name in zip(functions, names, strict=True)
+    ]
+    return calls, spark
 
 
 def aggregation_above(physical: JavaObject, save: JavaObject) -> JavaObject:
@@ -191,6 +219,11 @@ class _Columns:
         self.types.append(kind)
         return name
 
+    def cut(self, count: int) -> None:
+        """Keep only the first columns."""
+        for each in (self.names, self.exprs, self.types):
+            del each[count:]
+
     @property
     def schema(self) -> pa.Schema:
         return pa.schema(list(zip(self.names, self.types, strict=True)))
@@ -200,13 +233,15 @@ def _call(
     steps: Steps,
     child: Reading,
     expr: JavaObject,
-    condition: JavaObject | None,
     alias: str,
     columns: _Columns,
 ) -> AggregateCall:
-    function = expr.aggregateFunction()
-    mode, fields = steps.reader(child).scalar_fields(function)
+    function, condition = expr.aggregateFunction(), option(expr.filter())
     children = list(items(function.children()))
+    kinds = [str(each.dataType().catalogString()) for each in children]
+    if simple_name(function) not in FUNCTIONS or any(" collate " in kind for kind in kinds):
+        raise OptionError(f"{function.prettyName()} is not a function of ours")
+    mode, fields = steps.reader(child).scalar_fields(function)
     if simple_name(function) == "Count" and all(
         simple_name(each) == "Literal" and each.value() is not None for each in children
     ):
@@ -243,14 +278,14 @@ def _extra(steps: Steps, function: str, fields: dict[str, Any]) -> dict[str, Any
     return found
 
 
-def _filters(node: JavaObject) -> Iterator[tuple[int, JavaObject]]:
-    """The FILTER clauses of a logical aggregation, by the ids of the aggregates' results."""
-    for top in items(node.aggregateExpressions()):
-        for each in preorder(top):
-            if simple_name(each) == "AggregateExpression":
-                condition = option(each.filter())
-                if condition is not None:
-                    yield int(each.resultId().id()), condition
+def _aggregates_in(exprs: JavaObject) -> dict[int, JavaObject]:
+    """The aggregate expressions in some expressions, by the ids of their results."""
+    return {
+        int(each.resultId().id()): each
+        for top in items(exprs)
+        for each in preorder(top)
+        if simple_name(each) == "AggregateExpression"
+    }
 
 
 def read_deduplicate(

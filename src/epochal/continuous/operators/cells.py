@@ -131,7 +131,13 @@ class StoredBatches:
         self._are_same = all(each.id in _SAME_OUT for each in schema.types)
 
     def batch(self, columns: Sequence[Sequence[Any]], rows: int) -> pa.RecordBatch:
-        """Convert columns of values to a batch of `rows` rows."""
+        """Convert columns of values to a batch of `rows` rows. Arrow arrays stay as they are."""
+        if any(isinstance(column, pa.Array) for column in columns):
+            arrays = [
+                column if isinstance(column, pa.Array) else arrow_column(column, kind)
+                for column, kind in zip(columns, self._schema.types, strict=True)
+            ]
+            return batch_of(arrays, self._schema, rows)
         if columns and self._are_same and rows < FEW_ROWS:
             made: Array = pa.array(list(zip(*columns, strict=True)), self._struct)
             return pa.RecordBatch.from_struct_array(made)

@@ -30,6 +30,8 @@ abstract class Step {
   static Step make(String kind, byte[][] fields) throws Exception {
     StructType schema = (StructType) DataType.fromJson(Evaluator.string(fields[3]));
     if (kind.equals("project")) return new Projection(schema, expressions(fields, 4));
+    if (kind.startsWith("generate")) return new Generate(schema, fields, kind.endsWith("outer"));
+    if (kind.equals("aggregate")) return new Aggregate(schema, fields[4]);
     throw new IllegalArgumentException("no step of the kind " + kind);
   }
 

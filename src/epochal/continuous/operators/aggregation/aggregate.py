@@ -19,7 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.agenda import Agenda
@@ -32,6 +34,13 @@ from epochal.continuous.operators.aggregation.grouping import (
     key_schema,
 )
 from epochal.continuous.operators.aggregation.session_windows import Sessions, session_store
+from epochal.continuous.operators.aggregation.spark_buffers import (
+    SparkAggregates,
+    SparkBuffers,
+    Waiting,
+    group_numbers,
+    slices,
+)
 from epochal.continuous.operators.cells import (
     Array,
     StoredBatches,
@@ -77,6 +86,8 @@ class AggregateSpec:
     per_epoch: bool = False
     """Whether `expire` is called once per epoch. Then the output of an epoch is what a batch of
     Spark emits: each changed group once (update), or all groups (complete)."""
+    spark: SparkAggregates | None = None
+    """The aggregates, if Spark's own code computes them. This needs `per_epoch`."""
 
     def __post_init__(self) -> None:
         if self.output_mode not in (UPDATE, APPEND, COMPLETE):
@@ -122,8 +133,14 @@ class AggregateSpec:
         return (tuple(each for each in self.key if each != self.session),)
 
     @property
+    def buffers(self) -> Buffers | SparkBuffers:
+        if self.spark is not None:
+            return SparkBuffers(self.spark, self.aggregates)
+        return Buffers(self.aggregates, self.input_schema)
+
+    @property
     def stores(self) -> tuple[StoreSchema, ...]:
-        buffers = Buffers(self.aggregates, self.input_schema)
+        buffers = self.buffers
         key = key_schema(self.input_schema, self.key)
         if self.session is not None:
             return (session_store(DEFAULT_STORE, key, self.key.index(self.session), buffers),)
@@ -131,8 +148,7 @@ class AggregateSpec:
 
     @property
     def output_schema(self) -> pa.Schema:
-        buffers = Buffers(self.aggregates, self.input_schema)
-        return pa.schema([*map(self.input_schema.field, self.key), *buffers.output])
+        return pa.schema([*map(self.input_schema.field, self.key), *self.buffers.output])
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> StatefulOperator:
         if self.session is None:
@@ -141,7 +157,7 @@ class AggregateSpec:
             self.key,
             self.session,
             self.input_schema,
-            Buffers(self.aggregates, self.input_schema),
+            self.buffers,
             self.output_schema,
             partitions,
             drops_late=self.event_time is not None,
@@ -152,7 +168,7 @@ class AggregateSpec:
 
 class _Partition:
     def __init__(self) -> None:
-        self.groups: MutableMapping[Row, Row] = {}
+        self.groups: MutableMapping[Row, Any] = {}
         self.dirty: set[Row] = set()
         self.shown: dict[Row, None] = {}
         """The groups that the next `expire` emits in update mode, in order of their change."""
@@ -165,7 +181,8 @@ class Groups:
     def __init__(self, spec: AggregateSpec, partitions: Sequence[int]) -> None:
         schema = spec.input_schema
         self._partitions = {each: _Partition() for each in partitions}
-        self._buffers = Buffers(spec.aggregates, schema)
+        self._buffers = spec.buffers
+        self._waiting = Waiting()
         self._made = StoredBatches(spec.output_schema)
         self._mode, self._per_epoch = spec.output_mode, spec.per_epoch
         self._key_columns = [schema.get_field_index(each) for each in spec.key]
@@ -196,30 +213,55 @@ class Groups:
             batch = drop_late(batch, self._ends(batch), at.late_ms)
         if not batch.num_rows:
             return ()
+        if isinstance(self._buffers, SparkBuffers):
+            for part in slices(batch):
+                if self._waiting.add(partition, part):
+                    self._fold_waiting(self._buffers)
+            return ()
         state = self._partitions[partition]
         trim(state.groups)
         groups, merged = state.groups, self._buffers.merged
         changed: list[Row] = []
-        for key, buffers in self._partials(batch):
+        for key, buffers in self._partials(self._buffers, batch):
             before = groups.get(key)
-            if before is None:
-                groups[key] = buffers
-                self._schedule(state, key)
-            else:
-                groups[key] = merged(before, buffers)
+            self._keep(state, key, before, buffers if before is None else merged(before, buffers))
             changed.append(key)
-        state.dirty.update(changed)
-        if self._mode == APPEND:
-            return ()
-        if self._per_epoch:
-            state.shown.update(dict.fromkeys(changed))
+        if self._mode == APPEND or self._per_epoch:
             return ()
         return (self._output_rows(state, changed if self._mode == UPDATE else list(groups)),)
+
+    def _keep(self, state: _Partition, key: Row, before: Any, buffers: Any) -> None:
+        """Keep the new buffers of a group."""
+        state.groups[key] = buffers
+        if before is None:
+            self._schedule(state, key)
+        state.dirty.add(key)
+        if self._per_epoch and self._mode == UPDATE:
+            state.shown[key] = None
+
+    def _fold_waiting(self, buffers: SparkBuffers) -> None:
+        """Add the rows that wait to their groups, in one request."""
+        waiting = self._waiting.taken()
+        numbers: dict[tuple[int, Row], int] = {}
+        rows = []
+        for partition, batch in waiting:
+            local, keys = group_numbers(batch, self._key_columns)
+            known = [numbers.setdefault((partition, key), len(numbers)) for key in keys]
+            rows.append((batch, np.array(known, dtype=np.int32)[local]))
+        for partition in {partition for partition, _ in waiting}:
+            trim(self._partitions[partition].groups)
+        before = [self._partitions[partition].groups.get(key) for partition, key in numbers]
+        recipes = [(n,) if old is None else (old, n) for n, old in enumerate(before)]
+        made = buffers.folded(rows, recipes, exchanged=True)
+        for (partition, key), old, new in zip(numbers, before, made, strict=True):
+            self._keep(self._partitions[partition], key, old, new)
 
     def due_ms(self) -> int | None:
         return None
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
+        if isinstance(self._buffers, SparkBuffers) and self._waiting:
+            self._fold_waiting(self._buffers)
         output = self._of_epoch() if self._per_epoch else []
         if not self._timed or at.watermark_ms < 0:
             return output
@@ -274,8 +316,7 @@ class Groups:
             if end is not None:
                 state.ends.add(end, key)
 
-    def _partials(self, batch: pa.RecordBatch) -> Partials:
-        buffers = self._buffers
+    def _partials(self, buffers: Buffers, batch: pa.RecordBatch) -> Partials:
         columns: list[Array] = [batch.column(each) for each in self._key_columns]
         if (
             batch.num_rows < MIN_ARROW_ROWS

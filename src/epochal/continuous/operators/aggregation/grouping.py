@@ -11,6 +11,7 @@ of all buffers. Aggregates that compute the same share a buffer, as in Spark.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -65,6 +66,18 @@ class Buffers:
     def merged(self, before: Row, later: Row) -> Row:
         """Merge the earlier and the later buffers of a group."""
         return tuple([m(a, b) for m, a, b in zip(self._merges, before, later, strict=True)])
+
+    def merged_all(self, groups: Sequence[Row]) -> Row:
+        """Merge the buffers of several groups."""
+        return reduce(self.merged, groups, self.new())
+
+    def with_rows(self, before: Row | None, batch: pa.RecordBatch) -> Row:
+        """Add rows to the buffers of one group. The first column is constant, and not null."""
+        if batch.num_rows < MIN_ARROW_ROWS or self.arrow_differs(batch):
+            ((_, found),) = self.group_in_python(batch, [()] * batch.num_rows)
+        else:
+            ((_, found),) = self.group_in_arrow(batch, [batch.column(0)])
+        return self.merged(self.new() if before is None else before, found)
 
     def stored(self, groups: Sequence[Row]) -> Sequence[Row]:
         """The rows of some groups in state."""

@@ -11,15 +11,15 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.calls import AggregateCall
-from epochal.continuous.operators.aggregation.grouping import MIN_ARROW_ROWS, Buffers
+from epochal.continuous.operators.aggregation.grouping import Buffers
+from epochal.continuous.operators.aggregation.spark_buffers import SparkAggregates, SparkBuffers
 from epochal.continuous.operators.cells import StoredBatches
-from epochal.continuous.operators.contract import Moment, Row
+from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.operators.time_zones import zone_of
 from epochal.state.rows.types import StructType
@@ -37,12 +37,16 @@ class ObserveSpec:
     results: ProjectSpec
     """Computes the metrics from the results of the aggregates."""
     zone: str
+    spark: SparkAggregates | None = None
+    """The aggregates, if Spark's own code computes them."""
 
     def open(self) -> Observe:
         return Observe(self)
 
     @property
-    def buffers(self) -> Buffers:
+    def buffers(self) -> Buffers | SparkBuffers:
+        if self.spark is not None:
+            return SparkBuffers(self.spark, self.aggregates)
         return Buffers(self.aggregates, self.arguments.schema)
 
     def metrics(self, parts: Sequence[bytes], at: Moment) -> dict[str, Any]:
@@ -50,7 +54,7 @@ class ObserveSpec:
         buffers = self.buffers
         schema = StructType(buffers.fields)
         found = [buffers.loaded(decode_row(part, schema)) for part in parts]
-        columns = buffers.results([reduce(buffers.merged, found, buffers.new())])
+        columns = buffers.results([buffers.merged_all(found)])
         made = StoredBatches(pa.schema(buffers.output)).batch(columns, 1)
         (row,) = self.results.open().process(made, at)
         return {key: _json(value, self.zone) for key, value in row.to_pylist()[0].items()}
@@ -63,13 +67,13 @@ class Observe:
         self.name = spec.name
         self._arguments, self._buffers = spec.arguments.open(), spec.buffers
         self._schema = StructType(self._buffers.fields)
-        self._epochs: dict[int, Row] = {}
+        self._epochs: dict[int, Any] = {}
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
         for rows in self._arguments.process(batch, at):
             if rows.num_rows:
-                before = self._epochs.get(at.epoch) or self._buffers.new()
-                self._epochs[at.epoch] = self._buffers.merged(before, self._partial(rows))
+                before = self._epochs.get(at.epoch)
+                self._epochs[at.epoch] = self._buffers.with_rows(before, rows)
         return (batch,)
 
     def taken(self, epoch: int) -> bytes | None:
@@ -79,13 +83,6 @@ class Observe:
             return None
         (row,) = self._buffers.stored([found])
         return encode_row(row, self._schema)
-
-    def _partial(self, rows: pa.RecordBatch) -> Row:
-        if rows.num_rows < MIN_ARROW_ROWS or self._buffers.arrow_differs(rows):
-            ((_, found),) = self._buffers.group_in_python(rows, [()] * rows.num_rows)
-        else:
-            ((_, found),) = self._buffers.group_in_arrow(rows, [rows.column(0)])
-        return found
 
 
 def is_reportable(kind: pa.DataType) -> bool:

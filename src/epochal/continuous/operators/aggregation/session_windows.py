@@ -13,12 +13,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import groupby
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.aggregation.calls import Column
 from epochal.continuous.operators.aggregation.grouping import Buffers
+from epochal.continuous.operators.aggregation.spark_buffers import SparkBuffers, Waiting, slices
 from epochal.continuous.operators.cells import (
     Array,
     StoredBatches,
@@ -35,7 +38,9 @@ from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
 
-def session_store(name: str, key: StructType, session: int, buffers: Buffers) -> StoreSchema:
+def session_store(
+    name: str, key: StructType, session: int, buffers: Buffers | SparkBuffers
+) -> StoreSchema:
     """Spark's layout. `session` is the place of the session window in the key."""
     nullable = key.fields[session].nullable
     start = StructField("sessionStartTime", AtomicType("timestamp"), nullable)
@@ -52,7 +57,7 @@ def session_store(name: str, key: StructType, session: int, buffers: Buffers) ->
 class _Session:
     __slots__ = ("buffers", "end", "start")
 
-    def __init__(self, start: int, end: int, buffers: Row) -> None:
+    def __init__(self, start: int, end: int, buffers: Any) -> None:
         self.start, self.end, self.buffers = start, end, buffers
 
 
@@ -73,7 +78,7 @@ class Sessions:
         key: Sequence[str],
         session: str,
         schema: pa.Schema,
-        buffers: Buffers,
+        buffers: Buffers | SparkBuffers,
         output: pa.Schema,
         partitions: Sequence[int],
         *,
@@ -85,6 +90,7 @@ class Sessions:
         self._place = list(key).index(session)
         self._key_columns = [schema.get_field_index(each) for each in key if each != session]
         self._buffers, self._made = buffers, StoredBatches(output)
+        self._waiting = Waiting()
         self._partitions = {each: _Partition() for each in partitions}
         self._drops_late, self._evicts, self._per_epoch = drops_late, evicts, per_epoch
 
@@ -113,6 +119,11 @@ class Sessions:
             batch = drop_late(batch, micros(column.field(1)), at.late_ms)
         if not batch.num_rows:
             return ()
+        if isinstance(self._buffers, SparkBuffers):
+            for part in slices(batch):
+                if self._waiting.add(partition, part):
+                    self._fold_waiting(self._buffers)
+            return ()
         state = self._partitions[partition]
         trim(state.sessions)
         rows: dict[Row, list[tuple[int, int, int]]] = {}
@@ -121,16 +132,45 @@ class Sessions:
             rows.setdefault(key, []).append((*sessions[index], index))
         single_rows = self._buffers.single_rows(batch)
         for key, found in rows.items():
-            found.sort()
-            self._merge(state, key, self._runs(found, single_rows))
+            self._merge(state, key, _runs(found, single_rows))
         if self._evicts or self._per_epoch:
             return ()
         return (self._everything(state),)
+
+    def _fold_waiting(self, buffers: SparkBuffers) -> None:
+        """Add the rows that wait to sessions, in one request. Rows of one time are one part."""
+        waiting = self._waiting.taken()
+        parts: dict[tuple[int, Row, int, int], int] = {}
+        rows = []
+        for partition, batch in waiting:
+            sessions = cells(batch.column(self._column))
+            keys = keys_of(batch, self._key_columns)
+            numbers = [
+                parts.setdefault((partition, key, *session), len(parts))
+                for key, session in zip(keys, sessions, strict=True)
+            ]
+            rows.append((batch, np.array(numbers, dtype=np.int32)))
+        of_keys: dict[tuple[int, Row], list[tuple[int, int, int]]] = {}
+        for (partition, key, start, end), number in parts.items():
+            of_keys.setdefault((partition, key), []).append((start, end, number))
+        recipes = [(number,) for number in range(len(parts))]
+        for partition in {partition for partition, _ in waiting}:
+            trim(self._partitions[partition].sessions)
+        changed: list[_Session] = []
+        for (partition, key), found in of_keys.items():
+            state = self._partitions[partition]
+            self._merge(state, key, _runs(found, recipes))
+            changed += [s for s in state.sessions[key] if isinstance(s.buffers, tuple)]
+        made = buffers.folded(rows, [session.buffers for session in changed], exchanged=False)
+        for session, new in zip(changed, made, strict=True):
+            session.buffers = new
 
     def due_ms(self) -> int | None:
         return None
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
+        if isinstance(self._buffers, SparkBuffers) and self._waiting:
+            self._fold_waiting(self._buffers)
         if not self._evicts:
             found = [each for each in self._partitions.values() if each.count]
             return [self._everything(each) for each in found] if self._per_epoch else ()
@@ -178,29 +218,15 @@ class Sessions:
 
         return DiskMap(rows, load, scan, count)
 
-    def _runs(
-        self, found: list[tuple[int, int, int]], single_rows: Sequence[Row]
-    ) -> list[_Session]:
-        """Combine a key's rows, ordered by start, into sessions."""
-        runs: list[_Session] = []
-        for start, end, index in found:
-            last = runs[-1] if runs else None
-            if last is not None and start <= last.end:
-                last.end = max(last.end, end)
-                last.buffers = self._buffers.merged(last.buffers, single_rows[index])
-            else:
-                runs.append(_Session(start, end, single_rows[index]))
-        return runs
-
-    def _merge(self, state: _Partition, key: Row, runs: list[_Session]) -> None:
-        """Insert new sessions of a key, and merge the sessions that touch."""
+    def _merge(self, state: _Partition, key: Row, runs: list[list[_Session]]) -> None:
+        """Insert runs of new sessions of a key, and merge the sessions that touch."""
         sessions = state.sessions.setdefault(key, [])
         touch(state.sessions, key)
         for run in runs:
             # No two sessions of a key touch, so they are ordered by end as well as by start.
-            first = bisect_left(sessions, run.start, key=_end)
+            first, run_end = bisect_left(sessions, run[0].start, key=_end), max(map(_end, run))
             last = first
-            while last < len(sessions) and sessions[last].start <= run.end:
+            while last < len(sessions) and sessions[last].start <= run_end:
                 last += 1
             touching = sessions[first:last]
             for each in touching:
@@ -208,13 +234,14 @@ class Sessions:
                 # If the merged session starts elsewhere, `cut` finds no session at this start and
                 # removes its row.
                 state.dirty.add((key, each.start))
-            merged = self._joined([*touching, run])
+            merged = self._joined([*touching, *run])
             sessions[first:last] = [merged]
             state.count += 1 - len(touching)
             state.ends.add(merged.end, (key, merged.start))
             state.dirty.add((key, merged.start))
 
     def _joined(self, sessions: list[_Session]) -> _Session:
+        """Merge sessions by their start. Those of state come first, as in Spark."""
         sessions.sort(key=_start)
         buffers = sessions[0].buffers
         for each in sessions[1:]:
@@ -247,6 +274,19 @@ class Sessions:
         columns = columns or [()] * (len(self._key_columns) + 1)
         columns += self._buffers.results([found.buffers for _, found in sessions])
         return self._made.batch(columns, len(sessions))
+
+
+def _runs(found: list[tuple[int, int, int]], buffers: Sequence[Row]) -> list[list[_Session]]:
+    """Divide new sessions (start, end, index of the buffers) of a key into runs that touch."""
+    runs: list[list[_Session]] = []
+    end = 0
+    for start, own_end, index in sorted(found):
+        if not runs or start > end:
+            runs.append([])
+            end = own_end
+        runs[-1].append(_Session(start, own_end, buffers[index]))
+        end = max(end, own_end)
+    return runs
 
 
 def _to_key(entry: tuple[Row, int], at: int) -> Row:

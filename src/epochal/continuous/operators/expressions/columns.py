@@ -40,6 +40,8 @@ def retyped(column: Array, kind: Kind) -> Array:
         return arrow.nulls(len(column), kind)
     if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
         fields = list(kind)
+        if not fields:
+            return column
         members = [retyped(column.field(i), field.type) for i, field in enumerate(fields)]
         return pa.StructArray.from_arrays(members, fields=fields, mask=_nulls(column))
     if pa.types.is_nested(kind) and pa.types.is_nested(column.type):

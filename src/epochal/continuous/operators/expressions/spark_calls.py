@@ -6,6 +6,7 @@ the evaluator in one request.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from epochal.continuous.evaluator.evaluator_client import (
 )
 from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
+from epochal.record_batches import batch_of
 
 SPARK = "SparkExpression"
 
@@ -54,7 +56,7 @@ def spark_values(
     # Without a column a batch would have no rows.
     columns = columns or [pa.nulls(batch.num_rows)]
     names = [str(number) for number in range(len(columns))]
-    return run_rows(known.step, pa.RecordBatch.from_arrays(columns, names))
+    return run_rows(known.step, batch_of(columns, names, batch.num_rows))
 
 
 class _Request:
@@ -74,11 +76,7 @@ class _Request:
                     self.arguments.append(argument)
                 places.append(inputs[key])
             fields += (call.extra[EXPRESSION], ",".join(map(str, places)).encode())
-        types = ",".join(
-            f'{{"name":"{number}","type":{call.extra[TYPE]},"nullable":true,"metadata":{{}}}}'
-            for number, call in enumerate(calls)
-        )
-        schema = f'{{"type":"struct","fields":[{types}]}}'
+        schema = struct_json([call.extra[TYPE] for call in calls])
         self.step = EvaluatorStep("project", calls[0].extra[SESSION], schema, tuple(fields))
 
 
@@ -86,6 +84,34 @@ _KNOWN: dict[tuple[int, ...], _Request] = {}
 """Requests by the identities of their calls: operators evaluate the same calls for each batch."""
 
 _MAX_KNOWN = 256
+
+
+def spark_rows(
+    call: Call,
+    batch: pa.RecordBatch,
+    evaluate: Callable[[Expr, pa.RecordBatch], Value],
+    *,
+    outer: bool,
+) -> list[Value]:
+    """What a generator makes of the rows of a batch: the number of the row, and the columns."""
+    values = [as_column(evaluate(argument, batch), batch.num_rows) for argument in call.arguments]
+    columns = [*map(_whole, values), pa.array(range(batch.num_rows), pa.int32())]
+    names = [str(number) for number in range(len(columns))]
+    made = json.loads(call.extra[TYPE])["elementType"]["fields"]
+    schema = struct_json(['"integer"', *(json.dumps(field["type"]) for field in made)])
+    fields = (call.extra[EXPRESSION], ",".join(names[:-1]).encode())
+    kind = "generate outer" if outer else "generate"
+    step = EvaluatorStep(kind, call.extra[SESSION], schema, fields)
+    return run_rows(step, batch_of(columns, names, batch.num_rows))
+
+
+def struct_json(types: Sequence[str]) -> str:
+    """Spark's JSON of a struct whose fields have these types, which are JSON themselves."""
+    fields = ",".join(
+        f'{{"name":"{number}","type":{kind},"nullable":true,"metadata":{{}}}}'
+        for number, kind in enumerate(types)
+    )
+    return f'{{"type":"struct","fields":[{fields}]}}'
 
 
 def run_rows(step: EvaluatorStep, batch: pa.RecordBatch) -> list[Value]:

@@ -12,6 +12,7 @@ from pyarrow import compute
 
 from epochal.continuous.operators.expressions.columns import as_column, retyped
 from epochal.continuous.operators.expressions.expr import AskSpark, Call, Function, Value
+from epochal.record_batches import struct_of
 
 pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
 
@@ -78,7 +79,7 @@ def _struct(call: Call, *values: Value) -> Value:
         retyped(as_column(member, rows), field.type)
         for member, field in zip(members, fields, strict=True)
     ]
-    return pa.StructArray.from_arrays(columns, fields=fields)
+    return struct_of(columns, fields, rows)
 
 
 FUNCTIONS: dict[str, Function] = {

@@ -1,7 +1,8 @@
-"""Makes any number of rows of each row: `explode`, `posexplode`, `inline`, `stack`, `json_tuple`.
+"""Makes any number of rows of each row: `explode`, `posexplode`, `inline`, `stack`, and others.
 
 The rows of a batch keep their order. A null or empty collection makes no row, or, with `outer`, one
-row whose generated columns are null.
+row whose generated columns are null. Generators that are not in this module run in Spark's own
+code. What such a generator adds at the end of its input, it adds at the end of each batch.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
-from epochal.continuous.operators.expressions.expr import Expr, Value
-from epochal.continuous.operators.stateless.json_fields import json_fields
+from epochal.continuous.operators.expressions.evaluate import (
+    column_of,
+    evaluate,
+    evaluate_all,
+)
+from epochal.continuous.operators.expressions.expr import Call, Expr, Value
+from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_rows
 from epochal.record_batches import batch_of
 
 Columns: TypeAlias = list[Value]
@@ -27,8 +32,9 @@ class GenerateSpec:
     """A generator over expressions, and the columns of the input that the result keeps."""
 
     generator: str
-    """The name of Spark's class: Explode, PosExplode, Inline, Stack, JsonTuple."""
+    """The name of Spark's class: Explode, PosExplode, Inline, Stack. SPARK for all others."""
     arguments: tuple[Expr, ...]
+    """The call of the generator itself if Spark's code runs it."""
     kept: tuple[int, ...]
     outer: bool
     schema: pa.Schema
@@ -47,10 +53,16 @@ class Generate:
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
         spec, rows = self._spec, batch.num_rows
-        values = [evaluate(each, batch) for each in spec.arguments]
-        parents, generated = GENERATORS[spec.generator](values, rows, self._types)
-        if spec.outer:
-            parents, generated = _outer(parents, generated, rows)
+        if not rows:
+            return ()
+        (call, *_) = spec.arguments
+        if spec.generator == SPARK and isinstance(call, Call):
+            parents, *generated = spark_rows(call, batch, evaluate, outer=spec.outer)
+        else:
+            values = evaluate_all(spec.arguments, batch)
+            parents, generated = GENERATORS[spec.generator](values, rows, self._types)
+            if spec.outer:
+                parents, generated = _outer(parents, generated, rows)
         if not len(parents):
             return ()
         index = pa.array(parents, pa.int64())
@@ -98,9 +110,7 @@ def _elements(value: Value, index: Any) -> Columns:
 
 def _array(value: Value, rows: int) -> Value:
     """A column of a value that may be a scalar or in chunks."""
-    if isinstance(value, pa.Scalar):
-        value = pa.array([value.as_py()] * rows, value.type)
-    return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+    return column_of(value, rows, value.type)
 
 
 def _explode(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
@@ -123,7 +133,7 @@ def _inline(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, 
 
 
 def _stack(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
-    count, cells = values[0].as_py(), [_array(each, rows) for each in values[1:]]
+    count, cells = values[0].as_py(), values[1:]
     width = len(types)
     columns: Columns = []
     order = np.argsort(np.tile(np.arange(rows), count), kind="stable")
@@ -131,19 +141,10 @@ def _stack(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, C
         parts = []
         for line in range(count):
             at = line * width + number
-            parts.append(cells[at].cast(kind) if at < len(cells) else pa.array([None] * rows, kind))
+            cell = cells[at] if at < len(cells) else pa.scalar(None, kind)
+            parts.append(column_of(cell, rows, kind))
         columns.append(pa.concat_arrays(parts).take(pa.array(order, pa.int64())))
     return np.repeat(np.arange(rows), count), columns
-
-
-def _json_tuple(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
-    texts = _array(values[0], rows).to_pylist()
-    names = [_array(each, rows).to_pylist() for each in values[1:]]
-    found = [json_fields(text, wanted) for text, *wanted in zip(texts, *names, strict=True)]
-    columns: Columns = [
-        pa.array([each[number] for each in found], pa.string()) for number in range(len(types))
-    ]
-    return np.arange(rows), columns
 
 
 Generator: TypeAlias = Callable[[Columns, int, list[pa.DataType]], tuple[Any, Columns]]
@@ -155,5 +156,4 @@ GENERATORS: dict[str, Generator] = {
     "PosExplode": _posexplode,
     "Inline": _inline,
     "Stack": _stack,
-    "JsonTuple": _json_tuple,
 }

@@ -11,7 +11,6 @@ from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.expressions.expr import Column, Expr, Literal
 from epochal.continuous.operators.stateless.expand import ExpandSpec
 from epochal.continuous.operators.stateless.generate import GenerateSpec
-from epochal.continuous.operators.stateless.json_fields import json_fields
 
 AT = Moment(0, -1, 0, -1)
 LISTS = pa.RecordBatch.from_pydict(
@@ -104,21 +103,3 @@ def test_an_expansion_makes_a_row_for_each_projection() -> None:
     assert sorted((row["k"], row["n"]) for row in found.to_pylist()) == [
         (1, 1), (1, 2), (2, 1), (2, 2),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"a": "x", "b": 1.50}', ["x", "1.5"]),
-        ('{"a": null, "b": [1, {"c": true}]}', [None, '[1,{"c":true}]']),
-        ('{"a": 1, "a": 2} rest', ["2", None]),
-        ('{"a": 1, "b": }', [None, None]),
-        ("[1]", [None, None]),
-        ("", [None, None]),
-        (None, [None, None]),
-        ('{"a": NaN}', [None, None]),
-        ('{"b": 1e10}', [None, "1.0E10"]),
-    ],
-)
-def test_fields_of_json_are_texts(text: str | None, expected: list[str | None]) -> None:
-    assert json_fields(text, ["a", "b"]) == expected
