@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
-Names: TypeAlias = pa.Schema | Sequence[str]
+Names: TypeAlias = pa.Schema | list[str]
 
 _EMPTY_STRUCT = pa.struct([])
 
@@ -35,10 +35,10 @@ def batch_of(columns: Sequence[Any], schema: Names, rows: int) -> pa.RecordBatch
 
 def without_columns(rows: int) -> pa.RecordBatch:
     """Return a batch of rows that have no columns."""
-    return pa.RecordBatch.from_struct_array(struct_of((), (), rows))
+    return pa.RecordBatch.from_struct_array(struct_of([], [], rows))
 
 
-def struct_of(columns: Sequence[Any], fields: Sequence[Any], rows: int) -> pa.StructArray:
+def struct_of(columns: Sequence[Any], fields: list[Any], rows: int) -> pa.StructArray:
     """Return a column of structs, none of them null."""
     if columns:
         return pa.StructArray.from_arrays(columns, fields=fields)

@@ -129,7 +129,7 @@ def test_counts_survive_restarts_in_every_mode(
 
         results.append(counts(stream(spark, home / "in"), engine, mode, home, add))
         state = read_state(str(home / "checkpoint")).to_pylist()
-        results[-1].append([(row["key"], row["value"]) for row in state])  # type: ignore[list-item]
+        results[-1].append([(row["key"], row["value"]) for row in state])
     assert results[1] == results[0]
     assert results[1][-1] == [({}, {"count": 24})]
 

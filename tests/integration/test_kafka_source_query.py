@@ -85,6 +85,24 @@ def test_a_checkpoint_goes_from_spark_to_epochal_and_back_without_loss_or_repeat
     assert processed(tmp_path / "checkpoint") == {(topic, 0): 100, (topic, 1): 135}
 
 
+def test_records_of_which_no_column_is_read_are_counted_by_both_engines(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    topic, counts = make_topic(broker, unique("orders")), list[int]()
+    frame = kafka_spark.readStream.format("kafka").options(**options(broker, subscribe=topic))
+    counted = frame.load().groupBy().count()
+    for turn in range(4):
+        for partition in (0, 1):
+            texts(broker, topic, ["x"] * (3 + 200 * partition), partition)
+        writer = package.write_stream(counted) if turn % 2 else counted.writeStream
+        writer.outputMode("complete").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.foreachBatch(lambda rows, _: counts.append(rows.collect()[0][0]))
+        query = writer.start()
+        query.processAllAvailable()
+        query.stop()
+        assert counts[-1] == 206 * (turn + 1), turn
+
+
 def test_a_checkpoint_that_epochal_began_is_taken_over_by_spark(
     kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
 ) -> None:

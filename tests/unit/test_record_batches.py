@@ -72,7 +72,7 @@ def test_every_constructor_has_the_rows_that_it_was_given() -> None:
 
 def test_rows_with_columns_are_what_arrow_makes_of_them() -> None:
     schema = columns(a=pa.int64(), b=pa.string())
-    rows = [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
+    rows: list[dict[str, Any]] = [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
     plain = pa.RecordBatch.from_pylist(rows, schema=schema)
     table = pa.Table.from_batches([plain])
     assert batch_of(plain.columns, schema, 2) == plain
@@ -170,7 +170,7 @@ def test_staged_files_have_the_rows(tmp_path: Path) -> None:
         delivered.extend(pq.ParquetFile(path).metadata.num_rows for path in paths)
 
     sink = StagedBatchSink(deliver, open_files(str(tmp_path)))
-    writer = sink.writers.open(WriterContext(0, 0, 0, NOTHING))
+    writer = sink.writers.open(WriterContext(0, 0, "run", NOTHING))
     writer.write(without_columns(5))
     sink.commit(0, [writer.cut(0)()])
     assert delivered == [5]

@@ -145,8 +145,8 @@ class MemoryStream:
         """Add rows to `partition`, or to the next one in turn."""
         given = rows if isinstance(rows, pa.Table | pa.RecordBatch) else self._batch(rows)
         table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
-        chosen = cast_table(table.select(self._schema.names), self._schema)
-        batches = chosen.combine_chunks().to_batches()
+        fitting = cast_table(table.select(self._schema.names), self._schema)
+        batches = fitting.combine_chunks().to_batches()
         with self._lock:
             for batch in (each for each in batches if each.num_rows):
                 chosen = self._turn if partition is None else partition

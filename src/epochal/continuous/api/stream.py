@@ -23,7 +23,6 @@ from epochal.continuous.api.outputs import UPDATE, checked_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
 from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.catalyst.given_schema import arrow_schema
-from epochal.continuous.catalyst.spark_objects import collected
 from epochal.continuous.operators.aggregation.named import Aggregate, Function, planned
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
@@ -358,6 +357,8 @@ def _describe(schema: pa.Schema) -> str:
 def _table(rows: Any) -> pa.Table | None:
     if rows is None or isinstance(rows, pa.Table):
         return rows
+    from epochal.continuous.catalyst.spark_objects import collected
+
     return collected(rows)
 
 

@@ -54,7 +54,8 @@ def collected(frame: DataFrame) -> pa.Table:
     """The rows of a DataFrame. Without columns, its own `toArrow` would return none."""
     if not frame.columns:
         return table_of([], [], frame.count())
-    return frame.toArrow()
+    found: pa.Table = frame.toArrow()
+    return found
 
 
 def class_name(value: JavaObject) -> str:
