@@ -111,7 +111,7 @@ class _Connection:
         self.pid, self.memory_mb = os.getpid(), memory_mb
         self._socket = open_socket(find_executor(), memory_mb)
         # Of the ways to wait at most so long, this one needs no further system call.
-        seconds = struct.pack("ll", int(ANSWER_SECONDS), 0)
+        seconds = struct.pack("ll", int(ANSWER_SECONDS), int(ANSWER_SECONDS % 1 * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN | select.POLLOUT)
@@ -133,24 +133,35 @@ class _Connection:
     ) -> list[pa.RecordBatch]:
         """Return the rows that a step makes of batches with one schema."""
         prepared = self._prepared(step)
-        waiting, answers = 0, []
-        for batch in slices:
-            message = batch.serialize()
-            if prepared.sent is None or not prepared.sent.equals(batch.schema):
-                message = pa.py_buffer(batch.schema.serialize().to_pybytes() + memoryview(message))
-                prepared.sent, prepared.answered = batch.schema, None
-            self._ask(RUN, prepared.number, (message,))
-            waiting += 1
-            if waiting == IN_FLIGHT:
-                answers.append(self._answer())
-                waiting -= 1
-        answers += [self._answer() for _ in range(waiting)]
+        waiting = 0
+        answers: list[tuple[int, pa.Buffer]] = []
+        try:
+            for batch in slices:
+                self._ask(RUN, prepared.number, (self._message(prepared, batch),))
+                waiting += 1
+                if waiting == IN_FLIGHT:
+                    answers.append(self._answer())
+                    waiting -= 1
+            answers += [self._answer() for _ in range(waiting)]
+        except _Gone:
+            self._raise_last_words(answers)
+            raise
         if any(status != OK for status, _ in answers):
             prepared.sent = None
         return [self._decoded(prepared, _checked(*answer)) for answer in answers]
 
     def close(self) -> None:
         self._socket.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_socket"):
+            self.close()  # its thread has ended
+
+    def wait_for_end(self) -> None:
+        """Wait until the evaluator has ended, which it is about to do."""
+        with suppress(OSError):
+            while self._socket.recv(1 << 16):
+                pass
 
     def _prepared(self, step: EvaluatorStep) -> _Prepared:
         prepared = self._steps.get(step)
@@ -159,6 +170,22 @@ class _Connection:
             _checked(*self._answer())
             prepared = self._steps[step] = _Prepared(len(self._steps))
         return prepared
+
+    def _message(self, prepared: _Prepared, batch: pa.RecordBatch) -> pa.Buffer:
+        message = batch.serialize()
+        if prepared.sent is not None and prepared.sent.equals(batch.schema):
+            return message
+        prepared.sent, prepared.answered = batch.schema, None
+        return pa.py_buffer(batch.schema.serialize().to_pybytes() + memoryview(message))
+
+    def _raise_last_words(self, answers: list[tuple[int, pa.Buffer]]) -> None:
+        """Raise _OutOfMemory if the evaluator has said so before it ended."""
+        with suppress(_Gone):
+            while True:
+                answers.append(self._answer())
+        for status, answer in answers:
+            if status == OUT_OF_MEMORY:
+                _checked(status, answer)
 
     def _decoded(self, prepared: _Prepared, answer: pa.Buffer) -> pa.RecordBatch:
         if prepared.answered is not None:
@@ -266,6 +293,7 @@ class EvaluatorClient:
                     ) from None
                 logger.warning("the evaluator has ended: starting another one")
             except _OutOfMemory as error:
+                self._connection(step.session.memory_mb).wait_for_end()
                 self.close()
                 shortages += 1
                 if shortages == MEMORY_TRIES:

@@ -39,7 +39,7 @@ _MODULES = (
 """What Spark opens for itself since Java 17."""
 
 _LOGGING = "-Dlog4j2.configurationFile="
-_KEPT = ("--add-opens", "-Duser.", "-Dfile.encoding", _LOGGING)
+_KEPT = ("--add-opens", "-Duser.", "-Dfile.encoding", "-XX:TieredStopAtLevel", _LOGGING)
 """Options of the executor's Java that its evaluator needs too."""
 
 _FIXED = (

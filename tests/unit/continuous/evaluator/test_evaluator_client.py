@@ -1,0 +1,207 @@
+"""Requests to an evaluator and its answers, over a real socket with a small server of our own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pytest
+
+from epochal.continuous.evaluator import evaluator_client
+from epochal.continuous.evaluator.evaluator_client import (
+    FAILED,
+    MAX_STEPS,
+    OK,
+    OUT_OF_MEMORY,
+    PREPARE,
+    EvaluatorClient,
+    EvaluatorStep,
+    Session,
+)
+from epochal.errors import EvaluatorError, EvaluatorLostError, ExpressionError
+
+Answer: TypeAlias = Callable[[list[bytes]], tuple[int, bytes] | None]
+"""The status and body that a server answers to a run; None to close the connection."""
+
+ROWS = pa.record_batch({"0": pa.array(range(100))})
+
+
+class Server:
+    """Answers like an evaluator. `answer` decides; by default the rows come back as they are."""
+
+    def __init__(self, path: str, answer: Answer | None = None) -> None:
+        self.answer: Answer = answer or (lambda fields: (OK, fields[0]))
+        self.requests: list[tuple[int, int, list[bytes]]] = []
+        self.connections = 0
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(path)
+        self._listening.listen()
+        self.path = path
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                made, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(made,), daemon=True).start()
+
+    def _serve(self, made: socket.socket) -> None:
+        stream = made.makefile("rb")
+        with made, stream:
+            while head := stream.read(12):
+                operation, step, count = struct.unpack(">iii", head)
+                sizes = (struct.unpack(">i", stream.read(4))[0] for _ in range(count))
+                fields = [stream.read(size) for size in sizes]
+                self.requests.append((operation, step, fields))
+                answer = (OK, b"") if operation == PREPARE else self.answer(fields)
+                if answer is None:
+                    return
+                made.sendall(struct.pack(">ii", answer[0], len(answer[1])) + answer[1])
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    made = Server(str(tmp_path / "socket"))
+
+    def connect(*_: object) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(made.path)
+        return connection
+
+    monkeypatch.setattr(evaluator_client, "find_executor", lambda: None)
+    monkeypatch.setattr(evaluator_client, "open_socket", connect)
+    yield made
+    made.close()
+
+
+def step(name: str = "upper", memory_mb: int = 256) -> EvaluatorStep:
+    return EvaluatorStep("project", Session("key\nvalue", "", memory_mb), "{}", (name.encode(),))
+
+
+def test_a_step_is_prepared_once_with_its_process_and_its_settings(server: Server) -> None:
+    client = EvaluatorClient()
+    assert [client.run(step(), b"a", b""), client.run(step(), b"b")] == [b"a", b"b"]
+    fields = [b"project", b"key\nvalue", b"", b"{}", b"upper"]
+    assert server.requests == [
+        (PREPARE, os.getpid(), fields),
+        (2, 0, [b"a", b""]),
+        (2, 0, [b"b"]),
+    ]
+
+
+def test_rows_are_sent_with_their_schema_only_when_it_is_new(server: Server) -> None:
+    client, schema = EvaluatorClient(), ROWS.schema.serialize().to_pybytes()
+    other = pa.record_batch({"0": pa.array(["a"])})
+    for batch in (ROWS, ROWS, other, ROWS):
+        assert client.run_rows(step(), batch) == [batch]
+    runs = [fields[0] for operation, _, fields in server.requests if operation == 2]
+    assert [run.startswith(schema) for run in runs] == [True, False, False, True]
+    assert runs[2].startswith(other.schema.serialize().to_pybytes())
+
+
+def test_a_large_batch_is_sent_in_slices_whose_answers_may_fill_the_sockets(
+    server: Server,
+) -> None:
+    batch = pa.record_batch({"0": pa.array(range(2_000_000))})
+    parts = EvaluatorClient().run_rows(step(), batch)
+    assert len(parts) > 10
+    assert pa.Table.from_batches(parts).combine_chunks() == pa.Table.from_batches([batch])
+
+
+def test_an_error_of_a_slice_is_raised_and_the_next_batch_has_its_own_answer(
+    server: Server,
+) -> None:
+    client, batch = EvaluatorClient(), pa.record_batch({"0": pa.array(range(1_000_000))})
+    answers = iter([(OK, None), (FAILED, b"DIVIDE_BY_ZERO\n[DIVIDE_BY_ZERO] by zero\n")])
+
+    def answer(fields: list[bytes]) -> tuple[int, bytes]:
+        status, body = next(answers, (OK, None))
+        return status, fields[0] if body is None else body
+
+    server.answer = answer
+    with pytest.raises(ExpressionError, match=r"^\[DIVIDE_BY_ZERO\] by zero$"):
+        client.run_rows(step(), batch)
+    assert client.run_rows(step(), ROWS) == [ROWS]
+    assert server.connections == 1
+
+
+def test_a_batch_is_sent_again_after_a_crash_and_after_three_it_is_given_up(
+    server: Server,
+) -> None:
+    server.answer = lambda fields: None if server.connections < 3 else (OK, fields[0])
+    client = EvaluatorClient()
+    assert client.run_rows(step(), ROWS) == [ROWS]
+    assert server.connections == 3
+    server.answer = lambda _: None
+    with pytest.raises(EvaluatorLostError, match="ended 3 times on one batch"):
+        client.run_rows(step(), ROWS)
+
+
+def test_a_lack_of_memory_is_tried_again_with_smaller_slices_and_names_the_option(
+    server: Server,
+) -> None:
+    limit = 200_000
+    server.answer = lambda fields: (
+        (OK, fields[0]) if len(fields[0]) < limit else (OUT_OF_MEMORY, b"heap")
+    )
+    client, batch = EvaluatorClient(), pa.record_batch({"0": pa.array(range(100_000))})
+    server_closes(server)
+    parts = client.run_rows(step(), batch)
+    assert sum(part.num_rows for part in parts) == 100_000
+    limit = 0
+    with pytest.raises(EvaluatorError, match=r"256 MiB .* heap\. Raise the option evaluatorMemory"):
+        client.run_rows(step(), batch)
+
+
+def server_closes(server: Server) -> None:
+    """Let the server end a connection after it has said that its memory does not suffice."""
+    inner, short = server.answer, threading.local()
+
+    def answer(fields: list[bytes]) -> tuple[int, bytes] | None:
+        if getattr(short, "ended", False):
+            return None
+        found = inner(fields)
+        short.ended = found is not None and found[0] == OUT_OF_MEMORY
+        return found
+
+    server.answer = answer
+
+
+def test_a_forked_process_and_another_thread_have_connections_of_their_own(
+    server: Server,
+) -> None:
+    client = EvaluatorClient()
+    client.run(step(), b"a")
+    other = threading.Thread(target=client.run, args=(step(), b"b"))
+    other.start()
+    other.join()
+    assert server.connections == 2
+    process = multiprocessing.get_context("fork").Process(target=client.run, args=(step(), b"c"))
+    process.start()
+    process.join()
+    assert (process.exitcode, server.connections) == (0, 3)
+    assert client.run(step(), b"d") == b"d"
+    assert server.connections == 3
+
+
+def test_another_memory_is_another_evaluator_and_many_steps_are_forgotten(server: Server) -> None:
+    client = EvaluatorClient()
+    client.run(step(), b"a")
+    client.run(step(memory_mb=512), b"a")
+    assert server.connections == 2
+    for number in range(MAX_STEPS):
+        client.run(step(str(number), memory_mb=512), b"a")
+    assert server.connections == 3
