@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Sink
 from epochal.connectors.registry import LASTING_SINKS, open_sink
-from epochal.continuous.catalyst.spark_objects import absolute_paths
 from epochal.continuous.run.query_settings import EngineOptions, split_options
 from epochal.continuous.run.query_spec import SinkDefinition
 from epochal.errors import OptionError
@@ -68,6 +67,8 @@ def output_options(
     spark: SparkSession, sink: Any, given: Mapping[str, str]
 ) -> tuple[EngineOptions, dict[str, str]]:
     """Split options into the engine's, with a checkpoint if there is one, and the sink's."""
+    from epochal.continuous.catalyst.spark_objects import absolute_paths  # imports PySpark
+
     engine, rest = split_options(absolute_paths(given))
     if engine.checkpoint_location is None:
         shared = spark.conf.get(CHECKPOINTS, None)
