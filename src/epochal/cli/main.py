@@ -97,11 +97,21 @@ def root(
         int | None,
         typer.Option(metavar="N", min=1, help="The largest state file to read. [default: 8 GiB]"),
     ] = None,
+    most_unpacked_bytes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="The most that one file may unpack to. [default: 256 MiB]"
+        ),
+    ] = None,
 ) -> None:
     """The options of all commands."""
     usual = Bounds()
     command_bounds.set(
-        Bounds(most_entry_bytes or usual.entry_bytes, most_state_bytes or usual.state_bytes)
+        Bounds(
+            most_entry_bytes or usual.entry_bytes,
+            most_state_bytes or usual.state_bytes,
+            most_unpacked_bytes or usual.unpacked_bytes,
+        )
     )
 
 

@@ -140,6 +140,10 @@ class ObjectFiles:
     def url(self) -> str:
         return self._url
 
+    @property
+    def bounds(self) -> Bounds:
+        return self._bounds
+
     def at(self, path: str) -> ObjectFiles:
         return ObjectFiles(self._store, join_url(self._url, path), self._key(path), self._bounds)
 

@@ -17,6 +17,7 @@ from tests.unit.cli.test_checkpoint_edit import on_disk
 from epochal.cli.main import main
 from epochal.files import Files
 from epochal.files.local import LocalFiles
+from epochal.state.files.codecs import compress_pieces
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan, Tree
 
@@ -197,3 +198,17 @@ def test_no_control_character_of_a_checkpoint_reaches_the_terminal(
         assert all(char.isprintable() or char == "\n" for char in said)
         assert "forged: 0 findings" not in said.split("\n")
         assert not [line for line in said.split("\n") if line.startswith("forged")]
+
+
+def test_a_state_file_that_unpacks_to_gigabytes_is_reported_and_not_unpacked(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [bomb] = home.glob("state/0/0/6.delta")
+    bomb.write_bytes(b"".join(compress_pieces([b"\x7f" * (1 << 20)] * 300, "lz4")))
+    assert main(["checkpoint", "verify", str(home)]) == 1
+    assert f"unpacks to more than {256 << 20} bytes" in capsys.readouterr().out
+    schemas = ("--key-schema", "k int", "--value-schema", "v int")
+    assert main(["state", "read", str(home), *schemas]) == 2
+    assert "--most-unpacked-bytes" in capsys.readouterr().err
+    main(["--most-unpacked-bytes", str(1 << 30), "checkpoint", "verify", str(home)])
+    assert "unpacks to more than" not in capsys.readouterr().out
