@@ -25,6 +25,10 @@ from epochal.files import Bounds
 from epochal.version import __version__
 
 EXIT_UNREADABLE = 2
+TOO_DEEP = (
+    "Some JSON of the checkpoint is nested too deeply to be read. No query writes such a thing. "
+    "Use `epochal checkpoint verify` to find the file."
+)
 
 STORAGE_REMEDY = "Check that the storage is reachable and that this user may read it."
 REMEDIES: dict[type[OSError], str] = {
@@ -136,6 +140,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in arguments:
             raise
         print_error(f"epochal: {describe(error)}")
+        return EXIT_UNREADABLE
+    except RecursionError:
+        if "--debug" in arguments:
+            raise
+        print_error(f"epochal: {TOO_DEEP}")
         return EXIT_UNREADABLE
     return _flush(0)
 

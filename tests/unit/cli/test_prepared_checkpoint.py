@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan, Tree
 
 NOW = ("--execute", "--settle-seconds", "0")
+NO_SINK = defaultdict(tuple, rewind=("--no-file-sink",), repair=("--no-file-sink",))
 
 
 def content(files: Files) -> dict[str, bytes]:
@@ -212,3 +214,37 @@ def test_a_state_file_that_unpacks_to_gigabytes_is_reported_and_not_unpacked(
     assert "--most-unpacked-bytes" in capsys.readouterr().err
     main(["--most-unpacked-bytes", str(1 << 30), "checkpoint", "verify", str(home)])
     assert "unpacks to more than" not in capsys.readouterr().out
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["9223372036854775807", "9223372036854775806.compact"])
+@pytest.mark.parametrize("command", [("verify",), ("repair",), ("rewind", "--to-batch", "3")])
+def test_no_command_counts_to_the_number_that_a_name_claims(
+    command: tuple[str, ...], name: str, home: Path, victim: Files
+) -> None:
+    (Path(victim.url) / "_spark_metadata" / name).write_bytes(b"v1")
+    verb, *rest = command
+    assert main(["checkpoint", verb, str(home), *rest, "--sink", victim.url]) in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("offsets/5", "v1\n{}\n" + "[" * 100_000),
+        ("commits/5", "v1\n" + "[" * 100_000),
+        ("metadata", '{"id":' * 100_000),
+        (".epochal/journal/0001-rewind/plan.json", '{"version":1,"changes":' + "[" * 100_000),
+        ("sources/0/0", "v1\n" + '{"path":' * 100_000),
+    ],
+)
+def test_deep_json_is_an_error_and_not_a_traceback(
+    path: str, text: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / path).parent.mkdir(parents=True, exist_ok=True)
+    (home / path).write_text(text)
+    commands = ("verify", "show", "repair", "migrate-offsets", ("rewind", "--to-batch", "4"))
+    for command in commands:
+        verb, *rest = [command] if isinstance(command, str) else command
+        assert main(["checkpoint", verb, str(home), *rest, *NO_SINK[verb]]) in (0, 1, 2)
+    assert main(["state", "show", str(home)]) in (0, 2)
+    assert "Traceback" not in "".join(capsys.readouterr())

@@ -115,7 +115,7 @@ def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
             {str(k): bool(v) for k, v in internal.items()},
             int(document.get("maxColumnFamilyId") or 0),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StateFormatError(source, 0, f"its metadata cannot be read ({error})") from None
 
 
