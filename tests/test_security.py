@@ -42,10 +42,11 @@ from epochal.connectors.pubsub.sidecar.spill import SpillFiles
 from epochal.connectors.registry import SourceRequest
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.spark_job.state_rdd import StateCoordinator
-from epochal.errors import OptionError
-from epochal.files import open_files
+from epochal.errors import OptionError, StorageError
+from epochal.files import Bounds, open_files
+from epochal.files.contract import SILENCE_SECONDS
 from epochal.files.local import LocalFiles
-from epochal.metrics.run_journal import JournalWriter, run_files
+from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
 from epochal.metrics.run_records import RunStarted
 from epochal.options import read_options
 
@@ -189,6 +190,54 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:
     run = RunStarted("q", "r", "orders", "/checkpoint", ("rate",), "noop", 0, 1, "host")
     with pytest.raises(Exception, match="other users must not be able to read"):
         JournalWriter(directory, run)
+
+
+def test_a_link_in_place_of_a_run_s_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "link").symlink_to("secret")
+    with pytest.raises(OSError, match="symbolic links"):
+        JournalTail(tmp_path / "link").read()
+
+
+def test_what_a_query_writes_to_its_checkpoint_follows_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        LocalFiles(tmp_path).create("offsets/0", b"v1")
+    finally:
+        os.umask(before)
+    assert (mode(tmp_path / "offsets"), mode(tmp_path / "offsets/0")) == (0o750, 0o640)
+
+
+def test_the_root_may_be_a_link_and_data_that_a_program_names_may_have_links(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/file").write_bytes(b"1")
+    (tmp_path / "real/link").symlink_to("file")
+    (tmp_path / "root").symlink_to("real")
+    assert open_files(str(tmp_path / "root")).read("file") == b"1"
+    assert open_files(str(tmp_path / "root"), links=True).read("link") == b"1"
+    with pytest.raises(StorageError, match="is a symbolic link"):
+        open_files(str(tmp_path / "root")).read("link")
+
+
+def test_the_bounds_of_the_page_are_those_of_the_tools_and_queries_have_none() -> None:
+    assert Bounds() == Bounds(64 << 20, 8 << 30, 256 << 20)
+    assert open_files("x").bounds == Bounds(None, None, None)
+    assert SILENCE_SECONDS == 30
+
+
+def test_the_tests_that_the_page_names_exist() -> None:
+    root = SOURCE.parent.parent
+    page = (root / "docs/security.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    defined = {
+        name
+        for path in (root / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)\(", path.read_text(), re.M)
+    }
+    assert len(named) > 30
+    assert named - defined == set()
 
 
 _SECRET_FIELD = re.compile(r"password$|secret|credentials_json|private_key$|authorization|token_?$")

@@ -20,6 +20,9 @@ from urllib.parse import unquote, urlsplit
 
 from epochal.errors import OptionError, StorageError
 
+SILENCE_SECONDS = 30.0
+"""Storage that sends nothing for so long has failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:

@@ -18,9 +18,9 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from epochal.errors import LostAnswerError, StorageError
+from epochal.files.contract import SILENCE_SECONDS
 
 CONNECT_SECONDS = 10.0
-SILENCE_SECONDS = 30.0
 RETRY_SECONDS = 60.0
 ROUNDS = 5
 FIRST_PAUSE_SECONDS = 0.1

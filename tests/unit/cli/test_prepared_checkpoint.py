@@ -15,6 +15,7 @@ import pytest
 from tests.unit.checkpoint.samples import checkpoint, sink
 from tests.unit.cli.test_checkpoint_edit import on_disk
 
+from epochal.checkpoint.switched import Switched
 from epochal.cli.main import main
 from epochal.files import Files
 from epochal.files.local import LocalFiles
@@ -122,10 +123,16 @@ def test_no_host_that_a_journal_names_is_contacted(
 
 
 def test_a_switched_checkpoint_does_not_choose_the_one_to_close(
-    home: Path, victim: Files, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    victim, other = (on_disk(checkpoint(6), tmp_path / name) for name in ("victim", "other"))
+    (home / "metadata").write_bytes(Switched(victim.url, 5, 5, "query").serialize())
+    before = content(victim), content(other)
     assert main(["switch", str(home), "--back"]) == 2
-    assert "--back" in capsys.readouterr().err
+    assert main(["switch", str(home), "--back", other.url, *NOW]) == 2
+    assert main(["checkpoint", "undo", str(home), *NOW]) == 2
+    assert (content(victim), content(other)) == before
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_the_dry_run_of_a_rewind_shows_the_output_directory(
