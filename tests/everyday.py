@@ -18,6 +18,7 @@ FULL: dict[str, str] = {
     r"golden/.*\[4\.[012]\.\d+-": "checkpoints of releases between the oldest and the newest",
     r"golden/test_remedies\.py.*circle\[[2-7]\]": "more pairs of faults",
     r"fuzz/test_mutated_checkpoints.*\[\w+-[1-9]\d*\]": "more rounds of the same mutations",
+    r"fuzz/test_prepared_checkpoints.*\[[1-9]\d*\]": "380 of 400 prepared checkpoints",
     r"fuzz/test_mutated_state.*\[(1-|0-rocksdb|0-codec)": "more rounds, and more kinds of stores",
     r"simulation/test_engine\.py.*goes_wrong\[[2-7]\]": "1,500 of 2,000 seeds",
     r"simulation/test_engine_trees\.py.*goes_wrong\[[1-3]\]": "600 of 800 seeds",

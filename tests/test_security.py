@@ -9,28 +9,46 @@ from __future__ import annotations
 import ast
 import ipaddress
 import os
+import re
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 import typer
 import typer.main
+from pyspark import SparkConf, SparkContext
 from tests.golden.library import Golden, unpack
 from typer.core import TyperGroup
 
 from epochal.cli.main import app
+from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+from epochal.connectors.kafka.committer.offset_committer import KafkaGroup
+from epochal.connectors.kafka.sink.kafka_sink import KafkaSinkOptions
+from epochal.connectors.pubsub.data_source.spark_source import driver_hosts
+from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.server.pubsub_server import Wanted
 from epochal.connectors.pubsub.sidecar.sidecar_client import run_directory
+from epochal.connectors.pubsub.sidecar.sidecar_messages import Place, Reading
 from epochal.connectors.pubsub.sidecar.spill import SpillFiles
+from epochal.connectors.registry import SourceRequest
 from epochal.continuous.run.query_settings import EngineOptions
-from epochal.metrics.run_journal import JournalWriter, run_files
+from epochal.continuous.spark_job.state_rdd import StateCoordinator
+from epochal.errors import OptionError, StorageError
+from epochal.files import Bounds, open_files
+from epochal.files.contract import SILENCE_SECONDS
+from epochal.files.local import LocalFiles
+from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
 from epochal.metrics.run_records import RunStarted
+from epochal.options import read_options
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "epochal"
 
@@ -172,3 +190,149 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:
     run = RunStarted("q", "r", "orders", "/checkpoint", ("rate",), "noop", 0, 1, "host")
     with pytest.raises(Exception, match="other users must not be able to read"):
         JournalWriter(directory, run)
+
+
+def test_a_link_in_place_of_a_run_s_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "link").symlink_to("secret")
+    with pytest.raises(OSError, match="symbolic links"):
+        JournalTail(tmp_path / "link").read()
+
+
+def test_what_a_query_writes_to_its_checkpoint_follows_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        LocalFiles(tmp_path).create("offsets/0", b"v1")
+    finally:
+        os.umask(before)
+    assert (mode(tmp_path / "offsets"), mode(tmp_path / "offsets/0")) == (0o750, 0o640)
+
+
+def test_the_root_may_be_a_link_and_data_that_a_program_names_may_have_links(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/file").write_bytes(b"1")
+    (tmp_path / "real/link").symlink_to("file")
+    (tmp_path / "root").symlink_to("real")
+    assert open_files(str(tmp_path / "root")).read("file") == b"1"
+    assert open_files(str(tmp_path / "root"), links=True).read("link") == b"1"
+    with pytest.raises(StorageError, match="is a symbolic link"):
+        open_files(str(tmp_path / "root")).read("link")
+
+
+def test_the_bounds_of_the_page_are_those_of_the_tools_and_queries_have_none() -> None:
+    assert Bounds() == Bounds(64 << 20, 8 << 30, 256 << 20)
+    assert open_files("x").bounds == Bounds(None, None, None)
+    assert SILENCE_SECONDS == 30
+
+
+def test_the_tests_that_the_page_names_exist() -> None:
+    root = SOURCE.parent.parent
+    page = (root / "docs/security.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    defined = {
+        name
+        for path in (root / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)\(", path.read_text(), re.M)
+    }
+    assert len(named) > 30
+    assert named - defined == set()
+
+
+_SECRET_FIELD = re.compile(r"password$|secret|credentials_json|private_key$|authorization|token_?$")
+_SETTINGS = ("settings", "options", "kafka", "catalog", "connection", "given")
+_SHOWN = {
+    # Marks in a table or a topic, which are no secrets.
+    ("EpochNote", "token"),
+    ("MarkProperty", "token"),
+    ("MarkerText", "token"),
+    ("Marker", "token"),
+    ("LoggedEpoch", "token"),
+    # The settings of Spark that a checkpoint pins, and which are in its offset log.
+    ("Opened", "settings"),
+    ("RunSpec", "settings"),
+}
+
+
+def fields_in_reprs(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield class, name and type of each field that a generated repr shows."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        written = any(getattr(each, "name", "") == "__repr__" for each in node.body)
+        kinds = [ast.unparse(each) for each in (*node.decorator_list, *node.bases)]
+        if written or not any(re.search("dataclass|Struct|NamedTuple", each) for each in kinds):
+            continue
+        for each in node.body:
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                value = "" if each.value is None else ast.unparse(each.value)
+                if "repr=False" not in value:
+                    yield node.name, each.target.id, ast.unparse(each.annotation)
+
+
+def test_no_repr_shows_passwords_keys_or_the_settings_of_a_client() -> None:
+    shown = {
+        (kind, name)
+        for path in modules()
+        for kind, name, of in fields_in_reprs(path)
+        if _SECRET_FIELD.search(name)
+        or (name in _SETTINGS and re.fullmatch(r"(Mapping|dict)\[str, str\]", of))
+    }
+    assert shown == _SHOWN
+
+
+def test_what_a_source_or_sink_is_opened_with_can_be_logged() -> None:
+    secrets = {"kafka.sasl.password": "s3cret", "catalog.token": "s3cret", "table": "a.b"}
+    kafka = read_options(KafkaSinkOptions, {"kafka.sasl.password": "s3cret"}, of="kafka")
+    iceberg = read_options(
+        IcebergSinkOptions, {"table": "a.b", "catalog.token": "s3cret"}, of="iceberg"
+    )
+    place = Place("host", 1, b"s3cret", b"s3cret", b"s3cret")
+    reading = Reading("run", place, secrets, 1, 2, 3, 4, 5.0, 6, 7, {})
+    group = KafkaGroup("group", "host:9092", settings=secrets)
+    request = SourceRequest("kafka", secrets, None, LocalFiles("x"), 0, 1)
+    for value in (kafka, iceberg, place, reading, group, request):
+        assert "s3cret" not in repr(value), type(value)
+
+
+def test_an_address_of_storage_with_a_password_is_refused_and_not_repeated() -> None:
+    for url in ("s3a://KEY:s3cret@bucket/x", "s3a://K:s3/cret@bucket/x", "webhdfs://u:s3cret@h/x"):
+        with pytest.raises(OptionError) as refusal:
+            open_files(url)
+        assert "cret" not in str(refusal.value)
+    for url in (
+        "hdfs://a:8020,b:8020/x@y",
+        "abfss://box@a.dfs.core.windows.net/x",
+        "webhdfs://h:1",
+    ):
+        assert open_files(url).url == url
+
+
+def test_the_endpoint_of_a_pubsub_source_listens_where_executors_need_it() -> None:
+    def hosts(**given: str) -> tuple[str, str]:
+        needed = {"projectId": "p", "subscriptionId": "s"}
+        return driver_hosts(source_options({**needed, **given}, {}))
+
+    assert hosts() == ("127.0.0.1", "127.0.0.1")
+    assert hosts(driverHost="10.0.0.7") == ("10.0.0.7", "10.0.0.7")
+    assert hosts(driverBindHost="10.0.0.7") == ("10.0.0.7", "10.0.0.7")
+    assert hosts(driverHost="d", driverBindHost="0.0.0.0") == ("d", "0.0.0.0")
+
+
+def test_the_state_coordinator_of_a_local_master_listens_on_loopback() -> None:
+    conf = SparkConf(loadDefaults=False).setMaster("local[2]").set("spark.driver.host", "10.9.9.9")
+    coordinator = StateCoordinator(cast(SparkContext, SimpleNamespace(getConf=lambda: conf)))
+    try:
+        assert coordinator.address.host == "127.0.0.1"
+        # The port is taken at this address only.
+        socket.create_server(("127.0.0.2", coordinator.address.port)).close()
+    finally:
+        coordinator.stop()
+
+
+def test_what_builds_the_package_is_pinned() -> None:
+    root = SOURCE.parent.parent
+    build = tomllib.loads((root / "pyproject.toml").read_text())["build-system"]["requires"]
+    [uv] = re.findall(r'pip install --quiet "(uv[^"]*)"', (root / "scripts/setup").read_text())
+    assert all(re.fullmatch(r"[a-z]+==[\d.]+", each) for each in [*build, uv])

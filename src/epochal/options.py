@@ -48,6 +48,8 @@ UNITS_MS = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
+_SECRET = re.compile(r"secret|password|token|credential|access-key|sas|auth", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*):\S*@")
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
 
 
@@ -105,6 +107,14 @@ def option_name(field: str) -> str:
     """`max_file_age` as `maxFileAge`."""
     head, *rest = field.split("_")
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def without_secrets(text: str, settings: Mapping[str, str]) -> str:
+    """Remove passwords and tokens, of these settings and in URLs, from the text of an error."""
+    for key, value in settings.items():
+        if _SECRET.search(key) and value:
+            text = text.replace(value, "***")
+    return _PASSWORD_IN_URL.sub(r"\1:***@", text)
 
 
 def parse_duration(text: str, what: str) -> timedelta:

@@ -62,7 +62,7 @@ def test_a_killed_switch_is_finished_or_undone_and_so_is_a_killed_way_back(
     draw = random.Random(seed)
     place = unpack(Golden("4.3.0", "file_sink_counts"), tmp_path, relocate=True)
     old, new = str(place.checkpoint), str(place.base / "new")
-    forth, back = ("switch", old, "--to", new), ("switch", old, "--back")
+    forth, back = ("switch", old, "--to", new), ("switch", old, "--back", new)
     for words, opened, other in ((forth, "new", "checkpoint"), (back, "checkpoint", "new")):
         edited = place.base / opened
         kill_inside(edited / ".epochal" / "journal", draw, *words)
@@ -70,7 +70,7 @@ def test_a_killed_switch_is_finished_or_undone_and_so_is_a_killed_way_back(
         interrupted = Journal(LocalFiles(edited)).unfinished() is not None
         assert interrupted or len(startable(place)) == 1
         if interrupted and draw.random() < 0.5:
-            run("checkpoint", "undo", str(edited))
+            run("checkpoint", "undo", str(edited), "--other", str(place.base / other))
             assert startable(place) == {other}
         if startable(place) != {opened}:
             run(*words)

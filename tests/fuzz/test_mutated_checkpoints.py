@@ -23,6 +23,7 @@ from tests.golden.library import Golden
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, QueryMetadata
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
 from epochal.errors import EpochalError
+from epochal.files import UNBOUNDED
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import parse_changelog
 from epochal.state.files.schema_file import parse_schema_file
@@ -138,7 +139,7 @@ def is_beyond_rules(path: str, tree: Tree, changed: bytes, exchanged: bool) -> b
 
 
 def _records(data: bytes, kind: str) -> object:
-    raw = unpack(data, "lz4", "")
+    raw = unpack(data, "lz4", "", UNBOUNDED)
     return scan_small(raw, is_snapshot=kind == "snapshot", row_checksums=False, source="")
 
 

@@ -1,5 +1,6 @@
 """Of every fault that `verify` finds, `repair` mends what it can, and `undo` brings it back."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -96,4 +97,9 @@ def test_mends_what_can_be_mended_and_undo_restores_the_fault(fault: Fault, tmp_
 
 
 def content(files: LocalFiles) -> dict[str, bytes]:
-    return {path: files.read(path) for path in read_tree(files).infos}
+    """The bytes of every file; of a link, which is not read, where it points."""
+    paths = {path: Path(files.url, path) for path in read_tree(files).infos}
+    return {
+        path: os.fsencode(place.readlink()) if place.is_symlink() else files.read(path)
+        for path, place in paths.items()
+    }

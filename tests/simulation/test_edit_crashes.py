@@ -45,6 +45,8 @@ Bytes = dict[str, tuple[bytes, int]]
 NOW_MS = 1_800_000_000_000
 A_MINUTE = 60.0
 CHANGING = ("create", "replace", "delete", "delete_tree")
+PLACES = ("checkpoint", "new", "output", "empty")
+"""What the command line names."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ class World:
             run_id=f"run-{self.runs}",
             settle_seconds=0,
             clock=self.clock,
-            places=[self.files(name, before) for name in ("checkpoint", "output", "empty")],
+            places=[self.files(name, before) for name in PLACES],
         )
 
     def content(self) -> dict[str, bytes]:

@@ -73,7 +73,7 @@ def switch_to_a_clone_with_other_partitions(place: Unpacked) -> None:
 def forth_and_back(place: Unpacked) -> None:
     new = str(place.base / "new")
     run("switch", str(place.checkpoint), "--to", new, *EXECUTE)
-    run("switch", str(place.checkpoint), "--back", *EXECUTE)
+    run("switch", str(place.checkpoint), "--back", new, *EXECUTE)
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,9 @@ def test_going_back_after_the_new_query_has_run_takes_its_rows_out_of_the_sinks_
     [first] = resume(RELEASES[-1], [place], conf=NO_REPAIR)
     assert counted(first.output) == counted(as_undisturbed(place))
 
-    run("switch", str(old), "--back", *EXECUTE, status=2)  # it must know the sink
-    run("switch", str(old), "--back", "--sink", str(place.output), *EXECUTE)
+    back = ("switch", str(old), "--back", str(place.checkpoint), *EXECUTE)
+    run(*back, status=2)  # it must know the sink
+    run(*back, "--sink", str(place.output))
     place.checkpoint.rename(tmp_path / "new")
     old.rename(place.checkpoint)
     [second] = resume(RELEASES[-1], [place], conf=NO_REPAIR)

@@ -147,7 +147,7 @@ def test_the_way_back_continues_where_the_switch_was(
     query.stop()
     assert words_in(table) == {"a": 2, "b": 2, "c": 1}
 
-    back = ("switch", str(old), "--back", "--sink", str(table), *EXECUTE)
+    back = ("switch", str(old), "--back", str(new), "--sink", str(table), *EXECUTE)
     capsys.readouterr()
     run(*back, status=2)  # the table has rows of the new query
     restore = re.search(r"restore it to version (\d+) of", capsys.readouterr().err)

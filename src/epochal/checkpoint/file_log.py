@@ -103,6 +103,9 @@ def first_batch_to_keep(batch_id: int, interval: int, min_batches_to_retain: int
     return oldest - oldest % interval - 1 if interval <= oldest else None
 
 
+_MOST_TRIED = 1_000_000
+
+
 def derive_compact_interval(default: int, compact_batches: Sequence[int]) -> int:
     """Derive the interval of a log from the ids of its compact files and the setting.
 
@@ -121,7 +124,8 @@ def derive_compact_interval(default: int, compact_batches: Sequence[int]) -> int
 
 
 def _divisors(number: int) -> list[int]:
-    small = [i for i in range(1, isqrt(number) + 1) if number % i == 0]
+    # A name in a log may claim any number. No log has as many batches as that takes to search.
+    small = [i for i in range(1, min(isqrt(number), _MOST_TRIED) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})
 
 

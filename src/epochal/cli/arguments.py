@@ -135,8 +135,8 @@ def parse_pairs(
         left, equals, right = value.partition("=")
         if not (left and equals and (right or may_be_empty)):
             raise OptionError(
-                f"{option} takes {form}, not {value!r}. Add the part before or after the equals "
-                f"sign."
+                f"{option} takes {form}, but the part before or after the equals sign is missing. "
+                f"Add it."
             )
         found[left] = right
     return found

@@ -25,6 +25,10 @@ from epochal.files import Bounds
 from epochal.version import __version__
 
 EXIT_UNREADABLE = 2
+TOO_DEEP = (
+    "Some JSON of the checkpoint is nested too deeply to be read. No query writes such a thing. "
+    "Use `epochal checkpoint verify` to find the file."
+)
 
 STORAGE_REMEDY = "Check that the storage is reachable and that this user may read it."
 REMEDIES: dict[type[OSError], str] = {
@@ -97,11 +101,21 @@ def root(
         int | None,
         typer.Option(metavar="N", min=1, help="The largest state file to read. [default: 8 GiB]"),
     ] = None,
+    most_unpacked_bytes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="The most that one file may unpack to. [default: 256 MiB]"
+        ),
+    ] = None,
 ) -> None:
     """The options of all commands."""
     usual = Bounds()
     command_bounds.set(
-        Bounds(most_entry_bytes or usual.entry_bytes, most_state_bytes or usual.state_bytes)
+        Bounds(
+            most_entry_bytes or usual.entry_bytes,
+            most_state_bytes or usual.state_bytes,
+            most_unpacked_bytes or usual.unpacked_bytes,
+        )
     )
 
 
@@ -126,6 +140,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in arguments:
             raise
         print_error(f"epochal: {describe(error)}")
+        return EXIT_UNREADABLE
+    except RecursionError:
+        if "--debug" in arguments:
+            raise
+        print_error(f"epochal: {TOO_DEEP}")
         return EXIT_UNREADABLE
     return _flush(0)
 

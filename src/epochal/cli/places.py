@@ -20,7 +20,7 @@ command_bounds = ContextVar("command_bounds", default=Bounds())  # noqa: B039 - 
 
 
 def open_place(location: str) -> Files:
-    """Open a path or a URL, within the bounds of `--most-entry-bytes` and `--most-state-bytes`."""
+    """Open a path or a URL, within the bounds that the `--most-...-bytes` options change."""
     return open_files(location, bounds=command_bounds.get())
 
 

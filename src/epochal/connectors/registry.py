@@ -31,7 +31,7 @@ class SourceRequest:
     """Everything needed to open a source."""
 
     format: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     schema: pa.Schema | None
     checkpoint: Files
     index: int
@@ -43,7 +43,7 @@ class SinkRequest:
     """Everything needed to open a sink."""
 
     format: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     schema: pa.Schema
     output_mode: str
     partition_by: tuple[str, ...]

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from epochal.clock import Clock
@@ -93,7 +93,7 @@ class Dashboard:
 
     def _queries(self, request: Request) -> Response:
         board = self._board
-        return JSONResponse(
+        return _JsonResponse(
             {"queries": board.summaries(), "follow": self._follow, "runs": _shown(board.runs)}
         )
 
@@ -104,7 +104,7 @@ class Dashboard:
         health = self._board.health(request.path_params["key"])
         if health is None:
             return _error("There is no such query, or its checkpoint is not checked yet.", 404)
-        return JSONResponse(health.as_json())
+        return _JsonResponse(health.as_json())
 
     def _on_checkpoint(
         self, answer: Callable[[Files, Request], Any]
@@ -119,11 +119,11 @@ class Dashboard:
                 files = self._board.files(request.path_params["key"])
                 if files is None:
                     return _error("There is no such query.", 404)
-                return JSONResponse(answer(files, request))
+                return _JsonResponse(answer(files, request))
             except OptionError as error:
                 return _error(str(error), 400)
-            except (EpochalError, OSError) as error:
-                return JSONResponse({"problem": str(error)})
+            except (EpochalError, OSError, RecursionError) as error:
+                return _JsonResponse({"problem": str(error)})
 
         return respond
 
@@ -197,9 +197,21 @@ class Dashboard:
         return changes, sequence, run_id
 
 
+def _json_text(value: Any) -> str:
+    """JSON in ASCII: the names of files need not be text that UTF-8 can encode."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+class _JsonResponse(Response):
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return _json_text(content).encode()
+
+
 def _event(name: str, value: Any, sent: dict[str, str]) -> str:
     """Format a server-sent event; empty if it equals the last one of its name."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = _json_text(value)
     if sent.get(name) == text:
         return ""
     sent[name] = text
@@ -220,7 +232,7 @@ def _shown(path: Path) -> str:
 
 
 def _error(message: str, status: int) -> Response:
-    return JSONResponse({"error": message}, status)
+    return _JsonResponse({"error": message}, status)
 
 
 def _number(request: Request, name: str) -> int | None:

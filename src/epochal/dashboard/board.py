@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -105,7 +106,7 @@ class Board:
         """How many pages show a query, by its key."""
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._places = [open_files(url, bounds=Bounds()) for url in checkpoints]
+        self._places = [_open(url) for url in checkpoints]
         self._search_due = 0.0
         self.find_checkpoints()
 
@@ -160,7 +161,7 @@ class Board:
         """Open the checkpoint of a known query; None for any other key."""
         with self._lock:
             query = self._queries.get(key)
-        return open_files(query.url, bounds=Bounds()) if query else None
+        return _open(query.url) if query else None
 
     def metrics(self) -> str:
         """Return the metrics of all runs, as their own endpoints would."""
@@ -213,13 +214,16 @@ class Board:
                 return
             if query.monitor is None:
                 try:
-                    query.monitor = HealthMonitor(open_files(query.url), self._clock)
+                    query.monitor = HealthMonitor(_open(query.url), self._clock)
                 except EpochalError as error:
                     logger.warning("cannot open the checkpoint %s: %s", query.url, error)
                     continue
             delay = 0.0 if self._is_watched(query) else UNWATCHED_SECONDS
             if query.monitor.due + delay <= self._clock.monotonic():
-                query.monitor.check()
+                try:
+                    query.monitor.check()
+                except Exception:  # the other checkpoints must still be checked
+                    logger.exception("cannot check the checkpoint %s", query.url)
 
     @contextmanager
     def watching(self, key: str) -> Iterator[None]:
@@ -266,7 +270,7 @@ class Board:
                 del self._queries[query.key]
 
     def _query(self, url: str) -> Query:
-        key = hashlib.sha256(url.encode()).hexdigest()[:12]
+        key = hashlib.sha256(os.fsencode(url)).hexdigest()[:12]  # names need not be UTF-8
         return self._queries.setdefault(key, Query(key, url))
 
     def _repeat(self, work: Callable[[], object]) -> None:
@@ -279,6 +283,10 @@ class Board:
             took = self._clock.monotonic() - began
             if self._ended.wait(max(POLL_SECONDS, PAUSE_FACTOR * took)):
                 return
+
+
+def _open(url: str) -> Files:
+    return open_files(url, bounds=Bounds())
 
 
 def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class HealthMonitor:
             findings, slept = self._confirmed(depth)
             view = inspect(self._files)
             problem, missing = None, False
-        except (EpochalError, OSError) as error:
+        except (EpochalError, OSError, RecursionError) as error:
             findings, slept, view = (), 0.0, None
             missing = isinstance(error, FileNotFoundError) and error.filename == self._files.url
             problem = f"There is no directory {self._files.url}." if missing else str(error)

@@ -134,7 +134,8 @@ class CheckpointSwitchedError(CheckpointError):
         place = shlex.quote(self.path.removesuffix("/metadata"))
         return (
             f"{self.path}: {self.reason}. Running it here as well would write the same rows again: "
-            f"start it on {self.to}, or go back with `epochal switch {place} --back --execute`."
+            f"start it on {self.to}, or go back with "
+            f"`epochal switch {place} --back {shlex.quote(self.to)} --execute`."
         )
 
 

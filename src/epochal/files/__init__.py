@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 from epochal.errors import OptionError
 from epochal.files.contract import (
     UNBOUNDED,
@@ -12,6 +14,7 @@ from epochal.files.contract import (
     Bounds,
     FileInfo,
     Files,
+    Room,
     checked_path,
     join_url,
     local_path,
@@ -24,6 +27,7 @@ __all__ = [
     "Bounds",
     "FileInfo",
     "Files",
+    "Room",
     "checked_path",
     "join_url",
     "local_path",
@@ -32,6 +36,8 @@ __all__ = [
 ]
 
 OBJECT_STORE_SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "azure", "abfs", "abfss"})
+_WITH_PASSWORD = re.compile(r"[^/]+://[^/@]*:(?!\d+(?:[,/]|$))[^@]*@")
+"""A colon before an @ that does not start a port."""
 HDFS_SCHEMES = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 
 
@@ -51,6 +57,11 @@ def open_files(
     Otherwise a prepared checkpoint decides which files are opened and which hosts are contacted.
     """
     scheme = scheme_of(location)
+    if _WITH_PASSWORD.match(location):
+        raise OptionError(
+            f"The {scheme}:// address has a password in it, which would appear in messages and "
+            f"logs. Remove it: credentials are taken from where the storage's own tools find them."
+        )
     if scheme in ("", "file"):
         from epochal.files.local import LocalFiles
 

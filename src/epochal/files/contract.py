@@ -20,6 +20,9 @@ from urllib.parse import unquote, urlsplit
 
 from epochal.errors import OptionError, StorageError
 
+SILENCE_SECONDS = 30.0
+"""Storage that sends nothing for so long has failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
@@ -50,23 +53,53 @@ class Bounds:
     state_bytes: int | None = 8 << 30
     """Of files that are large by nature: state, backups, data."""
 
+    unpacked_bytes: int | None = 256 << 20
+    """Of what a compressed file unpacks to. Some kilobytes can unpack to gigabytes."""
+
     def most(self, *, large: bool) -> int | None:
         """The largest size of a file that may be read; None if there is no bound."""
         return self.state_bytes if large else self.entry_bytes
 
     def check(self, url: str, size: int, *, large: bool) -> None:
         """Raise StorageError if a file is too large to be read."""
-        most = self.most(large=large)
-        if most is not None and size > most:
-            option = "--most-state-bytes" if large else "--most-entry-bytes"
-            raise StorageError(
-                url,
-                f"is larger than {most} bytes, which is the most that is read of such a file. If "
-                f"the file is right, raise the bound: `epochal {option} BYTES COMMAND`.",
-            )
+        option = "--most-state-bytes" if large else "--most-entry-bytes"
+        _check(url, "is larger than", size, self.most(large=large), option)
+
+    def room(self, url: str) -> Room:
+        """The room for what one compressed file unpacks to."""
+        return Room(url, self.unpacked_bytes)
 
 
-UNBOUNDED = Bounds(None, None)
+class Room:
+    """Counts what is unpacked of one file. `left` is None if there is no bound."""
+
+    def __init__(self, url: str, most: int | None) -> None:
+        self._url, self._most, self.left = url, most, most
+
+    def take(self, size: int) -> None:
+        """Count bytes before or as they are unpacked; StorageError if there is no room for them."""
+        if self.left is None or self._most is None:
+            return
+        self.left -= size
+        _check(
+            self._url,
+            "unpacks to more than",
+            self._most - self.left,
+            self._most,
+            "--most-unpacked-bytes",
+        )
+
+
+def _check(url: str, said: str, size: int, most: int | None, option: str) -> None:
+    if most is not None and size > most:
+        raise StorageError(
+            url,
+            f"{said} {most} bytes, which is the most that is read of such a file. If the file is "
+            f"right, raise the bound: `epochal {option} BYTES COMMAND`.",
+        )
+
+
+UNBOUNDED = Bounds(None, None, None)
 
 
 class AtomicFile(Protocol):
@@ -110,6 +143,11 @@ class Files(Protocol):
     @property
     def url(self) -> str:
         """The root, for use in messages; without a trailing slash."""
+        ...
+
+    @property
+    def bounds(self) -> Bounds:
+        """How much may be read of a file. Readers of compressed files must keep to it, too."""
         ...
 
     def at(self, path: str) -> Files:

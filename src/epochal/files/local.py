@@ -55,6 +55,10 @@ class LocalFiles:
     def url(self) -> str:
         return self._root
 
+    @property
+    def bounds(self) -> Bounds:
+        return self._bounds
+
     def at(self, path: str) -> LocalFiles:
         below = copy(self)
         below._root = self._full(path)

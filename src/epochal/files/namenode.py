@@ -18,9 +18,9 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from epochal.errors import LostAnswerError, StorageError
+from epochal.files.contract import SILENCE_SECONDS
 
 CONNECT_SECONDS = 10.0
-SILENCE_SECONDS = 30.0
 RETRY_SECONDS = 60.0
 ROUNDS = 5
 FIRST_PAUSE_SECONDS = 0.1
@@ -86,7 +86,7 @@ class NameNodes:
         def attempt(address: tuple[str, int]) -> Answer | Failure:
             answer = self._request(address, "GET", target)
             if isinstance(answer, Answer) and answer.location is not None:
-                return _send_once("GET", answer.location)
+                return _send_once("GET", self._redirected(answer.location, url))
             return answer
 
         answer = self._retry(attempt, url)
@@ -100,10 +100,22 @@ class NameNodes:
         def attempt(address: tuple[str, int]) -> Answer | Failure:
             answer = self._request(address, "PUT", target)
             if isinstance(answer, Answer) and answer.location is not None:
-                return _send_once("PUT", answer.location, data)
+                return _send_once("PUT", self._redirected(answer.location, url), data)
             return answer
 
         _raise_for(self._retry(attempt, url), url)
+
+    def _redirected(self, location: str, url: str) -> str:
+        """The address of a DataNode. It has the token, so it must not be sent in the clear."""
+        scheme = urlsplit(location).scheme
+        if scheme == self._protocol or scheme == "https":
+            return location
+        raise StorageError(
+            url,
+            f"the NameNode is asked by {self._protocol}, but redirects to {scheme or 'no'} "
+            f"addresses, to which the user's token is not sent. Set dfs.http.policy to HTTPS_ONLY "
+            f"for the DataNodes, too.",
+        )
 
     def _retry(
         self,

@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.errors import OptionError, StorageError
 from epochal.files.buffered import BufferedAtomicFile
-from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, checked_path, join_url
+from epochal.files.contract import (
+    SILENCE_SECONDS,
+    UNBOUNDED,
+    Bounds,
+    FileInfo,
+    checked_path,
+    join_url,
+)
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -102,7 +109,7 @@ def _store(location: str, parsed: ObjectLocation) -> Store:
     client: Any = {
         "allow_http": True,  # for endpoints given as http://; the clouds' own use https
         "connect_timeout": timedelta(seconds=10),
-        "read_timeout": timedelta(seconds=30),
+        "read_timeout": timedelta(seconds=SILENCE_SECONDS),
         "timeout": timedelta(seconds=600),
     }
     retry: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
@@ -139,6 +146,10 @@ class ObjectFiles:
     @property
     def url(self) -> str:
         return self._url
+
+    @property
+    def bounds(self) -> Bounds:
+        return self._bounds
 
     def at(self, path: str) -> ObjectFiles:
         return ObjectFiles(self._store, join_url(self._url, path), self._key(path), self._bounds)

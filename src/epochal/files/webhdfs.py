@@ -81,6 +81,10 @@ class WebHdfsFiles:
     def url(self) -> str:
         return self._url
 
+    @property
+    def bounds(self) -> Bounds:
+        return self._bounds
+
     def at(self, path: str) -> WebHdfsFiles:
         return WebHdfsFiles(self._namenodes, self._full(path), self._path(path), self._bounds)
 

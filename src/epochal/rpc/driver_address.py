@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
-ANY = "0.0.0.0"
-"""Only if no host is known. In a running Spark there always is one."""
 _LOCAL = re.compile(r"local(?:\[.*\])?")
 
 
@@ -34,4 +32,4 @@ def driver_address(conf: Mapping[str, str]) -> DriverAddress:
     if not bind and _LOCAL.fullmatch(conf.get("spark.master", "")):
         return DriverAddress(LOOPBACK, LOOPBACK)
     host = conf.get("spark.driver.host")
-    return DriverAddress(host or LOOPBACK, bind or host or ANY)
+    return DriverAddress(host or LOOPBACK, bind or host or LOOPBACK)

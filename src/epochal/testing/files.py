@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from epochal.clock import Clock, SystemClock
-from epochal.files import AtomicFile, FileInfo, Files, checked_path, join_url
+from epochal.files import (
+    UNBOUNDED,
+    AtomicFile,
+    Bounds,
+    FileInfo,
+    Files,
+    checked_path,
+    join_url,
+)
 from epochal.files.buffered import BufferedAtomicFile
 
 
@@ -26,6 +34,10 @@ class MemoryFiles:
     @property
     def url(self) -> str:
         return join_url("memory:", self._prefix)
+
+    @property
+    def bounds(self) -> Bounds:
+        return UNBOUNDED
 
     def at(self, path: str) -> MemoryFiles:
         return MemoryFiles(self.tree, prefix=self._key(path), clock=self._clock)
@@ -139,6 +151,10 @@ class FaultyFiles:
     @property
     def url(self) -> str:
         return self._inner.url
+
+    @property
+    def bounds(self) -> Bounds:
+        return self._inner.bounds
 
     def at(self, path: str) -> FaultyFiles:
         return FaultyFiles(self._inner.at(path), self._before, base=self._full(path))

@@ -8,19 +8,23 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from tests.unit.checkpoint.samples import checkpoint, sink
 from tests.unit.cli.test_checkpoint_edit import on_disk
 
+from epochal.checkpoint.switched import Switched
 from epochal.cli.main import main
 from epochal.files import Files
 from epochal.files.local import LocalFiles
+from epochal.state.files.codecs import compress_pieces
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan, Tree
 
 NOW = ("--execute", "--settle-seconds", "0")
+NO_SINK = defaultdict(tuple, rewind=("--no-file-sink",), repair=("--no-file-sink",))
 
 
 def content(files: Files) -> dict[str, bytes]:
@@ -119,10 +123,16 @@ def test_no_host_that_a_journal_names_is_contacted(
 
 
 def test_a_switched_checkpoint_does_not_choose_the_one_to_close(
-    home: Path, victim: Files, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    victim, other = (on_disk(checkpoint(6), tmp_path / name) for name in ("victim", "other"))
+    (home / "metadata").write_bytes(Switched(victim.url, 5, 5, "query").serialize())
+    before = content(victim), content(other)
     assert main(["switch", str(home), "--back"]) == 2
-    assert "--back" in capsys.readouterr().err
+    assert main(["switch", str(home), "--back", other.url, *NOW]) == 2
+    assert main(["checkpoint", "undo", str(home), *NOW]) == 2
+    assert (content(victim), content(other)) == before
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_the_dry_run_of_a_rewind_shows_the_output_directory(
@@ -197,3 +207,51 @@ def test_no_control_character_of_a_checkpoint_reaches_the_terminal(
         assert all(char.isprintable() or char == "\n" for char in said)
         assert "forged: 0 findings" not in said.split("\n")
         assert not [line for line in said.split("\n") if line.startswith("forged")]
+
+
+def test_a_state_file_that_unpacks_to_gigabytes_is_reported_and_not_unpacked(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [bomb] = home.glob("state/0/0/6.delta")
+    bomb.write_bytes(b"".join(compress_pieces([b"\x7f" * (1 << 20)] * 300, "lz4")))
+    assert main(["checkpoint", "verify", str(home)]) == 1
+    assert f"unpacks to more than {256 << 20} bytes" in capsys.readouterr().out
+    schemas = ("--key-schema", "k int", "--value-schema", "v int")
+    assert main(["state", "read", str(home), *schemas]) == 2
+    assert "--most-unpacked-bytes" in capsys.readouterr().err
+    main(["--most-unpacked-bytes", str(1 << 30), "checkpoint", "verify", str(home)])
+    assert "unpacks to more than" not in capsys.readouterr().out
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["9223372036854775807", "9223372036854775806.compact"])
+@pytest.mark.parametrize("command", [("verify",), ("repair",), ("rewind", "--to-batch", "3")])
+def test_no_command_counts_to_the_number_that_a_name_claims(
+    command: tuple[str, ...], name: str, home: Path, victim: Files
+) -> None:
+    (Path(victim.url) / "_spark_metadata" / name).write_bytes(b"v1")
+    verb, *rest = command
+    assert main(["checkpoint", verb, str(home), *rest, "--sink", victim.url]) in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("offsets/5", "v1\n{}\n" + "[" * 100_000),
+        ("commits/5", "v1\n" + "[" * 100_000),
+        ("metadata", '{"id":' * 100_000),
+        (".epochal/journal/0001-rewind/plan.json", '{"version":1,"changes":' + "[" * 100_000),
+        ("sources/0/0", "v1\n" + '{"path":' * 100_000),
+    ],
+)
+def test_deep_json_is_an_error_and_not_a_traceback(
+    path: str, text: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / path).parent.mkdir(parents=True, exist_ok=True)
+    (home / path).write_text(text)
+    commands = ("verify", "show", "repair", "migrate-offsets", ("rewind", "--to-batch", "4"))
+    for command in commands:
+        verb, *rest = [command] if isinstance(command, str) else command
+        assert main(["checkpoint", verb, str(home), *rest, *NO_SINK[verb]]) in (0, 1, 2)
+    assert main(["state", "show", str(home)]) in (0, 2)
+    assert "Traceback" not in "".join(capsys.readouterr())

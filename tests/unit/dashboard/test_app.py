@@ -22,6 +22,7 @@ from tests.unit.metrics.runs import RUN, epoch, progress
 
 from epochal.dashboard.app import SCRIPTS, STATIC, Dashboard
 from epochal.dashboard.board import Board
+from epochal.dashboard.health import Health, HealthMonitor
 from epochal.metrics.run_journal import JournalWriter
 from epochal.metrics.run_records import RunEnded
 from epochal.state import read_state
@@ -373,3 +374,67 @@ def test_checkpoints_that_nobody_looks_at_are_left_alone(world: World) -> None:
     with world.board.watching(key):
         world.look()
     assert looked_at() > before
+
+
+def prepared(place: Path, attack: str) -> None:
+    """Make a checkpoint that a reader could wait for, or fail on."""
+    target = place / "commits" / "0"
+    target.unlink()
+    match attack:
+        case "pipe":
+            os.mkfifo(target)
+        case "device":
+            target.symlink_to("/dev/zero")
+        case "deep":
+            target.write_bytes(b"v1\n" + b"[" * 100_000)
+        case "huge":
+            with open(target, "wb") as out:
+                out.truncate(1 << 40)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("attack", ["pipe", "device", "deep", "huge"])
+def test_one_prepared_checkpoint_does_not_stop_the_others(attack: str, tmp_path: Path) -> None:
+    first = unpack(Golden("4.3.0", "rate"), tmp_path / "a").checkpoint
+    second = unpack(Golden("4.3.0", "rate"), tmp_path / "b").checkpoint
+    prepared(first, attack)
+    board = Board([str(first), str(second)], tmp_path / "runs", ManualClock())
+    board.check_health()
+    app = Dashboard(board, ManualClock()).app()
+    found = {each["checkpoint"]: each for each in ask(app, "/api/queries").json()["queries"]}
+    assert found[str(second)]["health"] == "healthy"
+    assert found[str(first)]["health"] not in ("healthy", "unknown")
+    for path in ("health", "history", "offsets", "stores", "state", "stats"):
+        for query in found.values():
+            assert ask(app, f"/api/queries/{query['key']}/{path}").status in (200, 400)
+
+
+def test_a_check_that_fails_for_any_reason_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: HealthMonitor) -> Health:
+        if self._files.url == str(first):
+            raise MemoryError
+        return check(self)
+
+    check = HealthMonitor.check
+    monkeypatch.setattr(HealthMonitor, "check", fail)
+    first = unpack(Golden("4.3.0", "rate"), tmp_path / "a").checkpoint
+    second = unpack(Golden("4.3.0", "rate"), tmp_path / "b").checkpoint
+    board = Board([str(first), str(second)], tmp_path / "runs", ManualClock())
+    board.check_health()
+    health = {each["checkpoint"]: each["health"] for each in board.summaries()}
+    assert health == {str(first): "unknown", str(second): "healthy"}
+
+
+def test_a_directory_whose_name_is_not_text_is_shown_like_others(tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe"))
+    unpack(Golden("4.3.0", "rate"), tmp_path / "plain").base.rename(odd)
+    board = Board([str(tmp_path)], tmp_path / "runs", ManualClock())
+    board.check_health()
+    app = Dashboard(board, ManualClock()).app()
+    [query] = ask(app, "/api/queries").json()["queries"]
+    assert query["health"] == "healthy"
+    assert query["checkpoint"] == str(odd / "checkpoint")
+    for path in ("health", "history", "offsets", "stores"):
+        assert ask(app, f"/api/queries/{query['key']}/{path}").status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -355,3 +356,26 @@ def test_threads_keep_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) 
         for thread in threads:
             thread.join()
     assert len(opened) == 3
+
+
+@pytest.mark.parametrize("operation", ["read", "write"])
+def test_a_redirect_from_https_to_http_is_refused_before_anything_is_sent(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.path)
+        place = f"http://{address}/datanode?delegation=secret"
+        return Reply(307, b"", {} if request.path == "/datanode" else {"Location": place})
+
+    with http_stub(answer) as address:
+        host, port = address.split(":")
+        monkeypatch.setattr(
+            namenode, "_connection", lambda *_: http.client.HTTPConnection(host, int(port))
+        )
+        files = open_webhdfs(f"swebhdfs://{address}/x")
+        with pytest.raises(StorageError, match="is asked by https, but redirects to http") as error:
+            files.read("a") if operation == "read" else files.create("a", b"b")
+    assert "/datanode" not in asked
+    assert "secret" not in str(error.value)

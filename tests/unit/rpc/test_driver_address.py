@@ -32,4 +32,4 @@ def test_a_bind_address_that_was_asked_for_is_used(master: str) -> None:
 
 
 def test_without_any_setting_tasks_are_on_this_machine() -> None:
-    assert driver_address({}).host == "127.0.0.1"
+    assert driver_address({}) == LOOPBACK

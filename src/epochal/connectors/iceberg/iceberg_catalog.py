@@ -28,7 +28,6 @@ from pyiceberg.table import Table
 from epochal.connectors.iceberg.iceberg_options import (
     MAIN,
     IcebergSinkOptions,
-    without_secrets,
 )
 from epochal.connectors.iceberg.iceberg_types import (
     columns_of,
@@ -38,6 +37,7 @@ from epochal.connectors.iceberg.iceberg_types import (
 )
 from epochal.connectors.table_columns import match_columns
 from epochal.errors import OptionError, TableError, TableMismatchError
+from epochal.options import without_secrets
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,8 +10,6 @@ from epochal.errors import OptionError
 from epochal.options import ByteSize
 
 MAIN = "main"
-_SECRET = re.compile(r"secret|password|token|credential|access-key|sas|auth", re.IGNORECASE)
-_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +19,9 @@ class IcebergSinkOptions:
     table: str = field(metadata={"also": ("path",)})
     """The table with its namespace, such as `sales.orders`. It is created if it does not exist."""
 
-    catalog: Mapping[str, str] = field(default_factory=dict, metadata={"prefix": "catalog."})
+    catalog: Mapping[str, str] = field(
+        default_factory=dict, repr=False, metadata={"prefix": "catalog."}
+    )
     """The settings of the catalog as pyiceberg takes them: `catalog.type`, `catalog.uri`, …"""
 
     branch: str = MAIN
@@ -94,11 +93,3 @@ class IcebergSinkOptions:
     def catalog_settings(self) -> dict[str, str]:
         """The settings for pyiceberg's `load_catalog`."""
         return {key: value for key, value in self.catalog.items() if key != "name"}
-
-
-def without_secrets(text: str, settings: Mapping[str, str]) -> str:
-    """Remove passwords and tokens of a catalog's settings from the text of an error."""
-    for key, value in settings.items():
-        if _SECRET.search(key) and value:
-            text = text.replace(value, "***")
-    return _PASSWORD_IN_URL.sub(r"\1:***@", text)

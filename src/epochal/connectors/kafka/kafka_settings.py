@@ -97,15 +97,15 @@ def parse_properties(text: str) -> dict[str, str]:
     """The settings in a Java properties file, as Kafka's tools accept with --command-config."""
     found: dict[str, str] = {}
     joined = re.sub(r"\\\r?\n\s*", "", text)
-    for line in joined.splitlines():
+    for number, line in enumerate(joined.splitlines(), 1):
         line = line.strip()
         if not line or line[0] in "#!":
             continue
         key, equals, value = re.sub(r"\s*[=:]\s*", "\0", line, count=1).partition("\0")
         if not equals:
             raise OptionError(
-                f"Line {line[:60]!r} of the properties file is not in the form key=value. Correct "
-                f"it, or start it with # to make it a comment."
+                f"Setting {number} of the properties file is not in the form key=value. Correct "
+                f"it, or start its line with # to make it a comment."
             )
         found[key] = re.sub(r"\\([=:#! \\])", r"\1", value)
     return found

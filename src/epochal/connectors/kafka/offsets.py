@@ -86,7 +86,7 @@ class Mark:
         """The mark in an offset's metadata; None if another program committed the offset."""
         try:
             found = json.loads(text or "")
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if not isinstance(found, dict) or found.get("epochal") != MARK_VERSION:
             return None
@@ -148,6 +148,8 @@ def _parse(text: str | None) -> object:
         return None
     try:
         return json.loads(text)
+    except RecursionError:
+        return None
     except ValueError:
         pass
     try:

@@ -7,7 +7,7 @@ else in it. Options are never written to the checkpoint, and no error contains t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +28,10 @@ DEFAULTS: Mapping[str, str] = {
 """Settings of the connection: notice within half a minute that a server has vanished, and choose
 the server of several that accepts writes."""
 
+_FORM = (
+    "Use postgresql://user@host:5432/database, or the options host, port, database, user and "
+    "password. In a url, write @, :, /, ? and % of a password as %40, %3A, %2F, %3F and %25."
+)
 _JDBC = {
     "user": "user",
     "password": "password",
@@ -108,16 +112,28 @@ def connection_settings(options: PostgresSinkOptions) -> dict[str, str]:
         merged = {**DEFAULTS, **found, **options.connection}
         psycopg.conninfo.make_conninfo(**merged)  # checks the names
     except psycopg.ProgrammingError as error:
-        reason = str(error).strip().splitlines()[0]
-        for secret in (options.password, options.url):
-            reason = reason.replace(secret, "…") if secret else reason
+        reason = _without_quoted(str(error), options.connection)
         raise OptionError(
-            f"postgres: the server's address is not valid ({reason}). Use "
-            f"postgresql://user@host:5432/database, or the options host, port and database."
+            f"postgres: the server's address is not valid ({reason}). {_FORM}"
         ) from None
+    if options.url and any("@" in found.get(name, "") for name in ("host", "port", "dbname")):
+        raise OptionError(f"postgres: the url has an @ behind its host. {_FORM}")
     if not all(each.isdigit() for each in merged.get("port", "0").split(",") if each):
-        raise OptionError(f"postgres: the port must be a number, not {merged['port']!r}.")
+        raise OptionError(f"postgres: the port is not a number. {_FORM}")
     return {**merged, "client_encoding": "UTF8"}
+
+
+def _without_quoted(said: str, names: Collection[str]) -> str:
+    """The message of libpq without what it quotes, which may be a part of a password.
+
+    A password that is not encoded can end up in any part of an address. Only the names of settings
+    are repeated.
+    """
+    start, *parts = " ".join(said.split()).split('"')
+    if not parts:
+        return start
+    quoted, end = '"'.join(parts[:-1]), parts[-1]
+    return f'{start}"{quoted if quoted in names else "…"}"{end}'
 
 
 def server_name(settings: Mapping[str, str]) -> str:
@@ -204,6 +220,8 @@ def _libpq_url(url: str) -> str:
             found[_JDBC[name]] = value
         else:
             unknown.append(name)
+    if not all(name.isidentifier() for name in unknown):
+        raise OptionError(f"postgres: the parameters of the url cannot be read. {_FORM}")
     if unknown:
         raise OptionError(
             f"postgres: the url has parameter {unknown[0]}, which only the JDBC driver knows. "

@@ -75,7 +75,8 @@ class SourceOptions(Access):
     """Where `delivery=exactly-once` keeps copies of batches until `dedupWindow` has passed."""
     driver_host: str | None = None
     """The host under which executors reach the driver. Default: Spark's own setting."""
-    driver_bind_host: str = "0.0.0.0"
+    driver_bind_host: str | None = None
+    """Where the driver listens. Default: Spark's own setting, then driver_host, then loopback."""
     drain_silence: timedelta = timedelta(seconds=2)
     """After this long without a message, `availableNow` treats the subscription as drained."""
     include_ack_id: bool = False

@@ -22,6 +22,7 @@ from epochal.errors import OptionError, SchemaRegistryError
 from epochal.options import suggestion
 
 TRIES = 4
+MOST_REFERENCES = 200
 BACKOFF_SECONDS = 0.2
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 URL, USER_INFO, TIMEOUT = "url", "basic.auth.user.info", "request.timeout.ms"
@@ -145,17 +146,29 @@ class RegistryClient:
         self, schema_id: int, answer: Mapping[str, Any], serialized: bool
     ) -> RegisteredSchema:
         found: dict[str, str] = {}
-        self._add_references(answer, serialized, found)
+        self._add_references(answer, serialized, found, ())
         kind = str(answer.get("schemaType", "AVRO"))
         return RegisteredSchema(schema_id, kind, str(answer["schema"]), tuple(found.items()))
 
     def _add_references(
-        self, answer: Mapping[str, Any], serialized: bool, found: dict[str, str]
+        self,
+        answer: Mapping[str, Any],
+        serialized: bool,
+        found: dict[str, str],
+        above: tuple[str, ...],
     ) -> None:
+        """Add what a schema refers to. `above` are the names that led to it."""
         for each in answer.get("references") or ():
             name, subject, version = each["name"], each["subject"], each["version"]
             if name in found:
                 continue
+            if name in above or len(above) + len(found) >= MOST_REFERENCES:
+                how = "in a circle" if name in above else f"more than {MOST_REFERENCES} times"
+                raise SchemaRegistryError(
+                    self._settings.shown,
+                    f"its schemas refer to each other {how}, at {name}. Register a version of "
+                    f"that schema which does not",
+                )
             path = f"subjects/{quote(subject, safe='')}/versions/{version}{_format(serialized)}"
             inner = self._get(path)
             if inner is None:
@@ -164,7 +177,7 @@ class RegistryClient:
                     f"a schema refers to version {version} of subject {subject}, but that is not "
                     f"there",
                 )
-            self._add_references(inner, serialized, found)
+            self._add_references(inner, serialized, found, (*above, name))
             found[name] = str(inner["schema"])
 
     def _get(self, path: str) -> Any:

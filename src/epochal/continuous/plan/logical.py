@@ -27,7 +27,7 @@ class StreamSource:
     """Its directory in the checkpoint is `sources/<number>`."""
     format: Any
     """The name of a format, or an object that implements `connectors.contract.Source`."""
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     user_schema: pa.Schema | None
     """The schema that the user gave, if any."""
     schema: pa.Schema = field(repr=False)

@@ -32,6 +32,7 @@ from epochal.connectors.worker_python import worker_python
 from epochal.continuous.spark_job.placement import placed_beside, this_executor, unpacked
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
+from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import RpcAddress
 from epochal.rpc.server import RpcServer
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
@@ -62,13 +63,9 @@ class StateCoordinator:
     """The state store coordinator of one driver; serves its executors until stopped."""
 
     def __init__(self, sc: SparkContext, conf: StateStoreConf | None = None) -> None:
-        settings = sc.getConf()
-        host = settings.get("spark.driver.host") or "localhost"
+        address = driver_address(dict(sc.getConf().getAll()))
         self._endpoint = StateStoreCoordinatorEndpoint(SystemClock(), conf)
-        self._server = RpcServer(
-            advertised_host=host,
-            bind_host=settings.get("spark.driver.bindAddress") or host,
-        )
+        self._server = RpcServer(advertised_host=address.host, bind_host=address.bind)
         self._endpoint.register(self._server)
         self._server.start()
         self.ref = self._endpoint.ref()

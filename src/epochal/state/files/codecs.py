@@ -3,8 +3,8 @@
 The codec is not recorded in the file; it comes from the offset log. A wrong codec and a damaged
 file therefore look alike: both raise StateFormatError at the byte where reading stopped.
 
-A length in a header is checked against what the format and its greatest compression ratio allow
-before anything of that size is allocated.
+A length in a header is checked against what the format and its greatest compression ratio allow,
+and against the bounds of the storage, before anything of that size is allocated.
 
 Each codec's library is imported when it is first used: a checkpoint has one codec, and importing
 all of them takes longer than reading a small state.
@@ -18,6 +18,7 @@ from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from epochal.errors import OptionError, StateFormatError
+from epochal.files import UNBOUNDED, Bounds, Room
 
 SNAPPY_BLOCK_BYTES = 32 * 1024
 
@@ -35,7 +36,7 @@ Unpacked: TypeAlias = bytes | bytearray
 
 class _Codec(NamedTuple):
     compress: Callable[[Iterable[bytes]], Iterator[bytes]]
-    decompress: Callable[[bytes, str], Iterator[bytes]]
+    decompress: Callable[[bytes, str, Room], Iterator[bytes]]
 
 
 def codec_name(name: str) -> str:
@@ -60,28 +61,37 @@ def compress_pieces(pieces: Iterable[bytes], codec: str) -> Iterator[bytes]:
     return _codec(codec).compress(pieces)
 
 
-def decompress(data: bytes, codec: str, *, source: str = "state file") -> bytes:
-    """Decompress a whole file and verify every checksum that the codec has."""
-    return bytes(decompress_buffer(data, codec, source=source))
+def decompress(
+    data: bytes, codec: str, *, source: str = "state file", bounds: Bounds = UNBOUNDED
+) -> bytes:
+    """Decompress a whole file and verify every checksum that the codec has.
+
+    StorageError if it unpacks to more than the bounds of its storage allow.
+    """
+    return bytes(decompress_buffer(data, codec, source=source, bounds=bounds))
 
 
-def decompress_buffer(data: bytes, codec: str, *, source: str = "state file") -> Unpacked:
+def decompress_buffer(
+    data: bytes, codec: str, *, source: str = "state file", bounds: Bounds = UNBOUNDED
+) -> Unpacked:
     """Like `decompress`, but may return a bytearray and so saves one copy."""
     # One growing buffer: joining a list of blocks would copy the file once more into fresh memory,
     # which costs more than unpacking it.
     whole = bytearray()
-    for piece in decompress_pieces(data, codec, source=source):
+    for piece in _codec(codec).decompress(data, source, bounds.room(source)):
         whole += piece
     return whole
 
 
 def decompress_pieces(data: bytes, codec: str, *, source: str = "state file") -> Iterator[bytes]:
     """Decompress a whole file in small pieces, without holding all of them."""
-    return _codec(codec).decompress(data, source)
+    return _codec(codec).decompress(data, source, UNBOUNDED.room(source))
 
 
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27
 _ZSTD_FED_BYTES = 1 << 16
+_ZSTD_RATIO = 1 << 15
+"""The most that a byte can unpack to: a block of four bytes can be a run of 128 KiB."""
 
 
 def _compress_zstd(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -95,7 +105,7 @@ def _compress_zstd(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield compressor.flush()
 
 
-def _decompress_zstd(data: bytes, source: str) -> Iterator[bytes]:
+def _decompress_zstd(data: bytes, source: str, room: Room) -> Iterator[bytes]:
     import zstandard
 
     if not data:
@@ -108,13 +118,17 @@ def _decompress_zstd(data: bytes, source: str) -> Iterator[bytes]:
         while not frame.eof:
             if at == len(data):
                 raise StateFormatError(source, at, "the file ends inside a zstd frame")
-            fed = view[at : at + _ZSTD_FED_BYTES]
+            most = _ZSTD_FED_BYTES
+            if room.left is not None:
+                most = min(most, room.left // _ZSTD_RATIO + 1)
+            fed = view[at : at + most]
             try:
                 piece = frame.decompress(fed)
             except (zstandard.ZstdError, MemoryError) as error:
                 reason = f"a zstd frame is damaged ({error})"
                 raise StateFormatError(source, start, reason) from None
             at += len(fed) - len(frame.unused_data)
+            room.take(len(piece))
             yield piece
 
 
@@ -133,7 +147,7 @@ def _compress_snappy(pieces: Iterable[bytes]) -> Iterator[bytes]:
             yield struct.pack(">i", len(block)) + block
 
 
-def _decompress_snappy(data: bytes, source: str) -> Iterator[bytes]:
+def _decompress_snappy(data: bytes, source: str, room: Room) -> Iterator[bytes]:
     import cramjam
 
     if data[:8] != _SNAPPY_MAGIC or len(data) < len(_SNAPPY_HEADER):
@@ -151,6 +165,7 @@ def _decompress_snappy(data: bytes, source: str) -> Iterator[bytes]:
         size = _snappy_length(block)
         if size is None or size > len(block) * _SNAPPY_RATIO:
             raise StateFormatError(source, start, f"a snappy block claims to unpack to {size}")
+        room.take(size)
         try:
             piece = bytes(cramjam.snappy.decompress_raw(block))
         except cramjam.DecompressionError as error:
@@ -178,7 +193,7 @@ def _compress_lzf(pieces: Iterable[bytes]) -> Iterator[bytes]:
             yield b"ZV\x00" + struct.pack(">H", len(chunk)) + chunk
 
 
-def _decompress_lzf(data: bytes, source: str) -> Iterator[bytes]:
+def _decompress_lzf(data: bytes, source: str, room: Room) -> Iterator[bytes]:
     if not data:
         raise StateFormatError(source, 0, "the file is empty")
     at = 0
@@ -197,6 +212,7 @@ def _decompress_lzf(data: bytes, source: str) -> Iterator[bytes]:
         chunk = data[start:at]
         if kind == 1:
             chunk = _lzf_chunk(chunk, int.from_bytes(header[5:7], "big"), source, start)
+        room.take(len(chunk))
         yield chunk
 
 

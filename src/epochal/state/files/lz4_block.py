@@ -13,6 +13,7 @@ import lz4.block
 import xxhash
 
 from epochal.errors import StateFormatError
+from epochal.files import Room
 
 BLOCK_BYTES = 32 * 1024
 """What we write: Spark's default `spark.io.compression.lz4.blockSize`. The reader accepts any size
@@ -46,7 +47,7 @@ def compress_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield _HEADER.pack(_MAGIC, _STORED | level, 0, 0, 0)
 
 
-def decompress_blocks(data: bytes, source: str) -> Iterator[bytes]:
+def decompress_blocks(data: bytes, source: str, room: Room) -> Iterator[bytes]:
     """Decompress a whole file, block by block, and verify the checksum of each."""
     view = memoryview(data)
     at, end = 0, len(data)
@@ -76,6 +77,7 @@ def decompress_blocks(data: bytes, source: str) -> Iterator[bytes]:
                 source, start, f"the file ends {at - end} bytes before its LZ4 block does"
             )
         if size:
+            room.take(size)
             yield _block(view[start:at], method, size, checksum, source, start)
     if at == 0:
         raise StateFormatError(source, 0, "the file is empty")

@@ -155,7 +155,7 @@ class _Reader:
             return tuple(
                 LineageItem(int(item["version"]), str(item["checkpointUniqueId"])) for item in items
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StateFormatError(
                 self._source, start, f"its lineage cannot be read ({error})", INVALID_LINEAGE
             ) from None

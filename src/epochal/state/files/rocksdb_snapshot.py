@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from epochal.errors import OptionError, StateError, StateFormatError
+from epochal.errors import EpochalError, OptionError, StateError, StateFormatError
+from epochal.files import Room
 
 CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
 METADATA_ENTRY = "metadata"
@@ -41,6 +42,7 @@ BROKEN_ZIP = (
 )
 """What `zipfile` raises for bytes that are not a zip. It does not expect hostile input."""
 _MERGE_OPERATOR = re.compile(r"merge_operator=.*")
+_PIECE_BYTES = 1 << 20
 _DATABASE_FILE = re.compile(r"CURRENT|MANIFEST-\d+|OPTIONS-\d+")
 
 
@@ -113,7 +115,7 @@ def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
             {str(k): bool(v) for k, v in internal.items()},
             int(document.get("maxColumnFamilyId") or 0),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StateFormatError(source, 0, f"its metadata cannot be read ({error})") from None
 
 
@@ -143,7 +145,24 @@ def _flat(name: str) -> str:
     return name
 
 
-def read_database(path: str, delimiter: bytes, source: str) -> dict[bytes, bytes]:
+def unpack_part(archive: zipfile.ZipFile, name: str, room: Room) -> bytes:
+    """The content of one part of a snapshot zip, piece by piece, so that it never exceeds `room`.
+
+    The sizes in a zip may be wrong, and only deflation is unpacked in bounded pieces.
+    """
+    info = archive.getinfo(name)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name} is packed by method {info.compress_type}, which Spark never uses")
+    content = bytearray()
+    with archive.open(info) as part:
+        while piece := part.read(_PIECE_BYTES):
+            room.take(len(piece))
+            content += piece
+    return bytes(content)
+
+
+def read_database(path: str, delimiter: bytes, source: str, room: Room) -> dict[bytes, bytes]:
+    """All entries of a database; StorageError if there is no room for them."""
     rocksdict = import_rocksdict()
     _name_merge_operator(Path(path), delimiter)
     entries: dict[bytes, bytes] = {}
@@ -156,10 +175,14 @@ def read_database(path: str, delimiter: bytes, source: str) -> dict[bytes, bytes
         cursor = database.iter()
         cursor.seek_to_first()
         while cursor.valid():
-            entries[cursor.key()] = cursor.value()
+            key, value = cursor.key(), cursor.value()
+            room.take(len(key) + len(value))
+            entries[key] = value
             cursor.next()
         # A failing cursor just ends. Only its status shows that it did not reach the last key.
         cursor.status()
+    except EpochalError:
+        raise
     except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception
         raise StateFormatError(source, 0, f"RocksDB cannot read it ({error})") from None
     finally:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from epochal.errors import StateFormatError, StateLoadError
-from epochal.files import Files, join_url
+from epochal.files import Files, Room, join_url
 from epochal.state.files.chain import MISSING_SNAPSHOT, FileNames, StoreFile, files_to_load
 from epochal.state.files.rocksdb_changelog import (
     INVALID_LINEAGE,
@@ -36,6 +36,7 @@ from epochal.state.files.rocksdb_snapshot import (
     SnapshotMetadata,
     parse_snapshot_metadata,
     read_database,
+    unpack_part,
 )
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.store.versions import Draft, FrozenVersion
@@ -297,7 +298,8 @@ def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> 
 def read_metadata(files: Files, item: LineageItem) -> SnapshotMetadata:
     """The metadata of a snapshot."""
     name = file_name(item, "zip")
-    return _opened(_archive(files, name), join_url(files.url, name))[0]
+    source = join_url(files.url, name)
+    return _opened(_archive(files, name), source, files.bounds.room(source))[0]
 
 
 def read_snapshot(
@@ -312,10 +314,12 @@ def read_archive(
     files: Files, data: bytes, delimiter: bytes, source: str
 ) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
     """As `read_snapshot`, given the content of the zip."""
-    metadata, archive = _opened(data, source)
+    room = files.bounds.room(source)
+    metadata, archive = _opened(data, source, room)
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
-        _unpack(files, metadata, archive, Path(scratch), source)
-        return metadata, read_database(scratch, delimiter, source)
+        _unpack(archive, Path(scratch), source, room)
+        _fetch(files, metadata, Path(scratch), source)
+        return metadata, read_database(scratch, delimiter, source, files.bounds.room(source))
 
 
 def _archive(files: Files, name: str) -> bytes:
@@ -326,32 +330,32 @@ def _archive(files: Files, name: str) -> bytes:
         raise StateLoadError(source, "the file does not exist", MISSING_SNAPSHOT) from None
 
 
-def _opened(data: bytes, source: str) -> tuple[SnapshotMetadata, zipfile.ZipFile]:
+def _opened(data: bytes, source: str, room: Room) -> tuple[SnapshotMetadata, zipfile.ZipFile]:
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
-        text = archive.read(METADATA_ENTRY).decode()
+        text = unpack_part(archive, METADATA_ENTRY, room).decode()
     except BROKEN_ZIP as error:
         raise StateFormatError(source, 0, f"it is not a snapshot ({error})") from None
     return parse_snapshot_metadata(text, source), archive
 
 
-def _unpack(
-    files: Files,
-    metadata: SnapshotMetadata,
-    archive: zipfile.ZipFile,
-    scratch: Path,
-    source: str,
-) -> None:
+def _unpack(archive: zipfile.ZipFile, scratch: Path, source: str, room: Room) -> None:
     for name in archive.namelist():
         if name == METADATA_ENTRY:
             continue
         if "/" in name or "\\" in name or name in ("", ".", ".."):
             raise StateFormatError(source, 0, f"{name!r} is not a valid file name")
         try:
-            content = archive.read(name)
+            content = unpack_part(archive, name, room)
         except BROKEN_ZIP as error:
             raise StateFormatError(source, 0, f"{name}: {error}") from None
         (scratch / name).write_bytes(content)
+
+
+def _fetch(files: Files, metadata: SnapshotMetadata, scratch: Path, source: str) -> None:
+    """Copy the large files of a snapshot, which are stored beside the zip."""
+    # The same file may be listed many times, and the sum must fit on the disk.
+    files.bounds.check(source, sum(shared.size for shared in metadata.files), large=True)
     for shared in metadata.files:
         path = join_url(files.url, shared.path)
         try:

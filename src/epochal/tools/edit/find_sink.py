@@ -91,7 +91,7 @@ def _listed(surveyed: Survey, batch_id: int) -> list[str]:
         manifest = manifest_of(surveyed.offsets[batch_id], url, batch_id)
         messages = sink_messages(manifest.messages) if manifest is not None else ()
         return [status.path for message in messages for status in _STATUSES.decode(message)]
-    except (EpochalError, msgspec.MsgspecError):
+    except (EpochalError, msgspec.MsgspecError, RecursionError):
         return []
 
 

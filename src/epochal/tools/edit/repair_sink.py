@@ -24,16 +24,20 @@ def mend_sink_log(draft: RepairDraft, sink: SinkSurvey) -> str | None:
     compacts = [each for each, name in names.items() if name.endswith(COMPACT_SUFFIX)]
     committed = max(draft.surveyed.commits, default=-1)
     first, last = max(compacts, default=0), max([*names, committed])
-    lost = [
-        batch_id
-        for batch_id in range(first, last + 1)
-        if batch_id not in names and not added_by_edit(draft.surveyed, batch_id)
-    ]
-    if lost:
+    # The first is enough: a name in the directory may claim any number, up to 2**63.
+    lost = next(
+        (
+            batch_id
+            for batch_id in range(first, last + 1)
+            if batch_id not in names and not added_by_edit(draft.surveyed, batch_id)
+        ),
+        None,
+    )
+    if lost is not None:
         return (
-            f"batch {lost[0]} was not added by an edit, and the files that it wrote are recorded "
-            f"nowhere else: restore {SINK_LOG}/{lost[0]} from a backup, or run `epochal "
-            f"checkpoint rewind --to-batch {lost[0] - 1} --sink {sink.files.url}`"
+            f"batch {lost} was not added by an edit, and the files that it wrote are recorded "
+            f"nowhere else: restore {SINK_LOG}/{lost} from a backup, or run `epochal "
+            f"checkpoint rewind --to-batch {lost - 1} --sink {sink.files.url}`"
         )
     live: list[SinkFileStatus] = []
     for batch_id in range(first, last + 1):

@@ -7,8 +7,6 @@ name yet can be removed: the source finds its files again.
 
 from __future__ import annotations
 
-import json
-
 from epochal.checkpoint.file_log import (
     DEFAULT_COMPACT_INTERVAL,
     FileEntry,
@@ -18,6 +16,7 @@ from epochal.checkpoint.file_log import (
     is_compaction_batch,
 )
 from epochal.checkpoint.layout import COMPACT_SUFFIX
+from epochal.checkpoint.spark_json import parse_object
 from epochal.errors import EpochalError
 from epochal.files import join_url
 from epochal.tools.edit.repair_draft import RepairDraft
@@ -128,6 +127,6 @@ def _reached(draft: RepairDraft, directory: str) -> int:
     for entry in draft.surveyed.offsets.values():
         offset = entry.by_source.get(source)
         if offset is not None and "logOffset" in offset:
-            found = json.loads(offset).get("logOffset")
+            found = parse_object(offset, directory).get("logOffset")
             reached = max(reached, found if isinstance(found, int) else -1)
     return reached

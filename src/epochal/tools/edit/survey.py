@@ -123,7 +123,7 @@ def rocks_directory(surveyed: Survey, store: StoreListing, batch_id: int) -> Roc
     codec = surveyed.offsets[batch_id].conf.get(CODEC, "lz4")
     return RocksDirectory(
         surveyed.files.at(store.path),
-        lambda data, source: decompress(data, codec, source=source),
+        lambda data, source: decompress(data, codec, source=source, bounds=surveyed.files.bounds),
         ValueForm(),
     )
 

@@ -130,5 +130,5 @@ def decode_plan(raw: bytes, kind: type[T], url: str) -> T:
         if version > FORMAT_VERSION:
             raise UnsupportedVersionError(url, version, FORMAT_VERSION)
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedFileError(url, str(error)) from None

@@ -25,7 +25,7 @@ from epochal.checkpoint.layout import (
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.errors import EditError, EpochalError
-from epochal.files import AtomicFile, FileInfo, Files, join_url
+from epochal.files import AtomicFile, Bounds, FileInfo, Files, join_url
 from epochal.state.files.chain import HDFS_FILES, ROCKSDB_FILES
 
 
@@ -176,6 +176,10 @@ class OverlaidFiles:
     @property
     def url(self) -> str:
         return self._files.url
+
+    @property
+    def bounds(self) -> Bounds:
+        return self._files.bounds
 
     def at(self, path: str) -> Files:
         if not path:

@@ -143,7 +143,8 @@ def _log_problems(listing: CheckpointListing) -> list[Problem]:
             Problem(f"{log.path}/{name}", "Spark lists this name as a batch but cannot open it")
             for name in log.odd_names
         )
-    return problems
+    first = {problem.path: problem for problem in reversed(problems)}  # one for each file
+    return [problem for problem in problems if first[problem.path] is problem]
 
 
 def _reason(error: EpochalError) -> str:

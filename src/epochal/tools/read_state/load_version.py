@@ -79,7 +79,7 @@ def read_records(
         raise StateLoadError(source, "the file does not exist", condition) from None
     if has_checksum_file:
         verify_checksum(packed, files.read(checksum_name(name)), source=source)
-    data = decompress_buffer(packed, codec, source=source)
+    data = decompress_buffer(packed, codec, source=source, bounds=files.bounds)
     return SourcedRecords(
         scan_records(data, kind, row_checksums=row_checksums, source=source), source
     )
@@ -90,7 +90,7 @@ def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
     from epochal.state.store.rocksdb_directory import RocksDirectory
 
     def inflate(data: bytes, source: str) -> bytes:
-        return decompress(data, settings.codec, source=source)
+        return decompress(data, settings.codec, source=source, bounds=files.bounds)
 
     return RocksDirectory(files, inflate, settings.form)
 

@@ -95,7 +95,7 @@ def _canonical(offset: str) -> str:
     """The same text for the same JSON, whatever the order of its keys is."""
     try:
         return json.dumps(json.loads(offset), sort_keys=True, separators=(",", ":"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return offset
 
 

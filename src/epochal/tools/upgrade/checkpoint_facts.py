@@ -13,6 +13,7 @@ from epochal.checkpoint.layout import JOIN_STORES, state_schema_log_path, state_
 from epochal.checkpoint.operator_metadata import OperatorMetadata, StoreMetadata
 from epochal.checkpoint.restart import RestartAction
 from epochal.checkpoint.source_logs import RateLog
+from epochal.checkpoint.spark_json import parse_json
 from epochal.continuous.plan.pinned_plan import is_ours, stored_shape
 from epochal.errors import CheckpointError, StorageError
 from epochal.files import Files, join_url
@@ -85,8 +86,8 @@ def read_operators(files: Files) -> dict[int, OperatorFact]:
 def _properties(metadata: OperatorMetadata) -> dict[str, object]:
     if not metadata.properties_json:
         return {}
-    found = json.loads(metadata.properties_json)
-    return found if isinstance(found, dict) else {}
+    found = parse_json(metadata.properties_json, "its operator properties")
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def _store(files: Files, operator: int, store: StoreMetadata) -> StoreFact:
@@ -120,7 +121,7 @@ def kind_of_offset(offset: str | None) -> tuple[str, frozenset[str]]:
     """Recognise a source by its offset; for Kafka also its topics."""
     try:
         found = json.loads(offset or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return OTHER, frozenset()
     match found:
         case bool():

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import google_crc32c
 
 from epochal.errors import StateFormatError
+from epochal.files import Bounds
 from epochal.state.files.codecs import decompress
 from epochal.state.rows.types import Kind, StructType, bitset_bytes, padded
 from epochal.state.rows.unsafe_row import validate_row
@@ -164,8 +165,8 @@ EMPTY_LZ4 = bytes.fromhex(
 END_MARK = b"\xff\xff\xff\xff"
 
 
-def unpack(data: bytes, codec: str, source: str) -> bytes:
+def unpack(data: bytes, codec: str, source: str, bounds: Bounds) -> bytes:
     """Decompress a file; StateFormatError if it is damaged."""
     if data == EMPTY_LZ4 and codec == "lz4":
         return END_MARK
-    return decompress(data, codec, source=source)
+    return decompress(data, codec, source=source, bounds=bounds)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import google_crc32c
 
-from epochal.errors import EpochalError, StateFormatError
+from epochal.errors import EpochalError, StateFormatError, StorageError
 from epochal.files import Files
 from epochal.tools.inspect.listing import read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
@@ -93,6 +93,9 @@ class ContentCheck:
         except StateFormatError as error:
             self.findings.append(_broken(path, error))
             return None
+        except StorageError as error:
+            self.findings.append(finding("FILE_UNREADABLE", path, error.reason))
+            return None
         self.checksums(store, name, data)
         return records
 
@@ -100,7 +103,7 @@ class ContentCheck:
         self, data: bytes, path: str, partition: int, version: int, checker: RowChecker | None
     ) -> list[Record]:
         settings = self._settings
-        raw = unpack(data, settings.codec, path)
+        raw = unpack(data, settings.codec, path, self._files.bounds)
         form = {"is_snapshot": path.endswith("snapshot"), "row_checksums": settings.row_checksums}
         count = settings.partitions.get(version)
         misplaced = 0

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from epochal.checkpoint.metadata_log import parse_batch_id
-from epochal.errors import StateError
+from epochal.errors import StateError, StorageError
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.store.rocksdb_directory import RocksDirectory, file_name
@@ -94,12 +94,12 @@ class LoadCheck:
         """The names of the files that make a version, if its commit names a unique id."""
 
         def inflate(data: bytes, source: str) -> bytes:
-            return decompress(data, settings.codec, source=source)
+            return decompress(data, settings.codec, source=source, bounds=files.bounds)
 
         files = self._listing.files.at(store.path)
         try:
             plan = RocksDirectory(files, inflate, ValueForm()).plan(version, unique_id)
-        except StateError:
+        except (StateError, StorageError):
             # The file that the commit names tells what is wrong, if it can be read at all.
             names = (f"{version}_{unique_id}.{kind}" for kind in ("zip", "changelog"))
             return [name for name in names if name in store.files]

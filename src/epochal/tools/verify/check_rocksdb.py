@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import io
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from epochal.checkpoint.id_ranges import listed, missing_runs
-from epochal.errors import EpochalError, OptionError, StateError, StateFormatError
-from epochal.files import Files
+from epochal.errors import EpochalError, OptionError, StateError, StateFormatError, StorageError
+from epochal.files import UNBOUNDED, Bounds, Files
 from epochal.state.files.chain import files_to_load
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import Changelog, LineageItem, parse_changelog
-from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, parse_snapshot_metadata
+from epochal.state.files.rocksdb_snapshot import (
+    BROKEN_ZIP,
+    METADATA_ENTRY,
+    SnapshotMetadata,
+    parse_snapshot_metadata,
+    unpack_part,
+)
 from epochal.state.store.rocksdb_directory import file_name
 from epochal.tools.inspect.listing import Directories, read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
@@ -112,7 +117,11 @@ class RocksCheck:
         if isinstance(data, EpochalError):
             self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
             return []
-        metadata = read_zip(data, path)
+        try:
+            metadata = read_zip(data, path, self._files.bounds)
+        except StorageError as error:
+            self.findings.append(finding("FILE_UNREADABLE", path, error.reason))
+            return []
         if isinstance(metadata, str):
             self.findings.append(finding("ROCKSDB_ZIP_UNREADABLE", path, metadata))
             return []
@@ -145,7 +154,11 @@ class RocksCheck:
             self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
             return None
         try:
-            changelog = parse_changelog(decompress(data, self._settings.codec, source=path), path)
+            raw = decompress(data, self._settings.codec, source=path, bounds=self._files.bounds)
+            changelog = parse_changelog(raw, path)
+        except StorageError as error:
+            self.findings.append(finding("FILE_UNREADABLE", path, error.reason))
+            return None
         except StateFormatError as error:
             self.findings.append(
                 finding("STATE_FILE_UNREADABLE", path, f"byte {error.offset}: {error.reason}")
@@ -158,20 +171,22 @@ class RocksCheck:
         return changelog
 
 
-def read_zip(data: bytes, path: str) -> SnapshotMetadata | str:
+def read_zip(data: bytes, path: str, bounds: Bounds = UNBOUNDED) -> SnapshotMetadata | str:
     """Unpack every part of a snapshot. Return its metadata, or a text about the problem."""
+    room, metadata = bounds.room(path), None
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            broken = archive.testzip()
-            if broken is not None:
-                return f"its part {broken} is damaged"
-            text = archive.read("metadata").decode()
-    except KeyError:
-        return "it contains no metadata"
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError) as error:
+            for name in archive.namelist():
+                try:
+                    content = unpack_part(archive, name, room)
+                except zipfile.BadZipFile:
+                    return f"its part {name} is damaged"
+                metadata = content if name == METADATA_ENTRY else metadata
+        if metadata is None:
+            return "it contains no metadata"
+        text = metadata.decode()
+    except BROKEN_ZIP as error:
         return f"it is not a readable zip file ({error})"
-    except RuntimeError as error:  # raised by zipfile for a part that is marked as encrypted
-        return f"it cannot be unpacked ({error})"
     try:
         return parse_snapshot_metadata(text, path)
     except StateFormatError as error:

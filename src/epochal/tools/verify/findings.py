@@ -108,7 +108,7 @@ RULES: dict[str, Rule] = {
         _I,
         "The query was switched to another checkpoint, so no query starts on this one.",
         f"{NOTHING}. Start the query on the checkpoint that the message names. The command switch "
-        f"with --back returns to this one.",
+        f"with --back and that checkpoint returns to this one.",
     ),
     "OFFSETS_MISSING": Rule(
         _E,

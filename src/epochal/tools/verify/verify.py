@@ -252,12 +252,22 @@ def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:
 
 
 def _without_repeats(findings: list[Finding]) -> Iterator[Finding]:
-    """Leave out a stale checksum if another finding already reports the file as broken."""
+    """Leave out what follows from another finding about the same file.
+
+    That is a stale checksum of a broken file, and a link or a pipe that is found in its directory
+    and again by those who would read it.
+    """
     broken = {
         each.path
         for each in findings
         if each.severity is Severity.ERROR and not each.code.startswith("CRC_")
     }
+    unreadable: set[str] = set()
     for each in findings:
-        if each.code not in ("CRC_STALE", "CRC_REFUSED") or each.path not in broken:
-            yield each
+        if each.code in ("CRC_STALE", "CRC_REFUSED") and each.path in broken:
+            continue
+        if each.code == "FILE_UNREADABLE":
+            if each.path in unreadable:
+                continue
+            unreadable.add(each.path)
+        yield each

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions, without_secrets
+from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.errors import OptionError
-from epochal.options import read_options
+from epochal.options import read_options, without_secrets
 
 
 def test_settings_of_the_catalog_are_passed_on_without_their_prefix() -> None:

@@ -152,3 +152,6 @@ def test_a_properties_file_is_read_as_java_does() -> None:
 def test_a_line_without_a_value_is_an_error() -> None:
     with pytest.raises(OptionError, match="key=value"):
         parse_properties("hello")
+    with pytest.raises(OptionError, match="Setting 2 of the properties file") as refusal:
+        parse_properties("a=b\nsasl.password s3cret")
+    assert "s3cret" not in str(refusal.value)

@@ -77,6 +77,16 @@ def test_settings_of_the_connection_are_passed_on_and_replace_our_own() -> None:
         {"url": "jdbc:postgresql://db/x?password=s3cret&prepareThreshold=0"},
         {"host": "db", "password": "s3cret", "connection.nonsense": "1"},
         {"url": "postgresql://u:s3cret@db/x", "host": "other"},
+        # A password with characters that an address must encode ends up in its other parts.
+        {"url": "postgresql://u:s3cret%zz@db/x"},
+        {"url": "postgresql://u:s3cret/more@db/x"},
+        {"url": "postgresql://u:1/s3cret@db/x"},
+        {"url": "postgresql://u:p@s3cret@db/x"},
+        {"url": 'postgresql://u:p"%zz"s3cret@db/x'},
+        {"url": "postgresql://u:%zz\ns3cret@db/x"},
+        {"url": "jdbc:postgresql://u:p?s3cret&x@db/x"},
+        {"url": "host=db password=p s3cret"},
+        {"url": "host=db password='s3cret"},
     ],
 )
 def test_no_refusal_contains_the_password(given: dict[str, str]) -> None:
@@ -84,6 +94,11 @@ def test_no_refusal_contains_the_password(given: dict[str, str]) -> None:
         settings(**given)
     assert "s3cret" not in str(refusal.value)
     assert "s3cret" not in repr(options(password="s3cret", **{"connection.password": "s3cret"}))
+
+
+def test_a_setting_that_libpq_does_not_know_is_named() -> None:
+    with pytest.raises(OptionError, match='invalid connection option "nonsense"'):
+        settings(host="db", **{"connection.nonsense": "1"})
 
 
 def test_a_server_is_named_without_user_and_password() -> None:

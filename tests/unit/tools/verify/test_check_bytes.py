@@ -7,6 +7,7 @@ import pytest
 from tests.unit.state.random_rows import random_table, struct_of
 
 from epochal.errors import StateFormatError
+from epochal.files import UNBOUNDED
 from epochal.state.files.codecs import compress
 from epochal.state.files.delta_snapshot import encode_records
 from epochal.state.rows.byte_spans import spans_of
@@ -92,9 +93,9 @@ def outcome(read: Any) -> Any:
 
 def test_knows_an_empty_delta_at_sight() -> None:
     assert compress(END_MARK, "lz4") == EMPTY_LZ4
-    assert unpack(EMPTY_LZ4, "lz4", "f") == END_MARK
+    assert unpack(EMPTY_LZ4, "lz4", "f", UNBOUNDED) == END_MARK
     with pytest.raises(StateFormatError):
-        unpack(EMPTY_LZ4, "zstd", "f")
+        unpack(EMPTY_LZ4, "zstd", "f", UNBOUNDED)
 
 
 @pytest.mark.parametrize("seed", range(150))

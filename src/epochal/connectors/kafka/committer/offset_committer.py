@@ -61,7 +61,7 @@ class KafkaGroup:
     """The query's name or id. None means every query; then only one may run at a time."""
     source: int | None = None
     """The source's index in the query's progress report; None means every Kafka source."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further connection settings, such as security, in Java's or librdkafka's names."""
 
     def __post_init__(self) -> None:

@@ -45,7 +45,9 @@ class Delivery(StrEnum):
 class KafkaSinkOptions:
     """The options of Spark's Kafka sink, and the delivery guarantee."""
 
-    kafka: Mapping[str, str] = field(default_factory=dict, metadata={"prefix": "kafka."})
+    kafka: Mapping[str, str] = field(
+        default_factory=dict, repr=False, metadata={"prefix": "kafka."}
+    )
     topic: str | None = None
     delivery: Delivery = Delivery.EXACTLY_ONCE
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -85,7 +85,7 @@ class RecordWriters:
 
     rows: RecordRows
     staged: StagedWriters
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)
     """Of a client that asks for topics which rows name, to find bad rows."""
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ class PlainWriters:
     """Opens writers in tasks."""
 
     plan: RecordPlan
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)
     max_message_bytes: int
 
     def open(self, context: WriterContext) -> PlainWriter:

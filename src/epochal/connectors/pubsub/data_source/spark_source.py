@@ -48,6 +48,7 @@ from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 from epochal.connectors.pubsub.sidecar.sidecar_client import read_rows
 from epochal.connectors.pubsub.sidecar.sidecar_messages import Reading
 from epochal.errors import OptionError
+from epochal.rpc.driver_address import LOOPBACK
 
 try:
     from pyspark.sql.streaming import datasource as limits
@@ -120,6 +121,17 @@ class PubSubReaders:
                 "checkpoint, such as CHECKPOINT/epochal, that no other query uses."
             )
         return options
+
+
+EVERYWHERE = ("0.0.0.0", "::")
+
+
+def driver_hosts(options: SourceOptions) -> tuple[str, str]:
+    """The host that executors connect to, and the address at which the driver listens."""
+    bind = options.driver_bind_host or options.driver_host or LOOPBACK
+    if options.driver_host is None and bind in EVERYWHERE:
+        return socket.gethostbyname(socket.gethostname()), bind
+    return options.driver_host or bind, bind
 
 
 class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
@@ -262,14 +274,14 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             self._copies = open_copies(self._wal, self.options.subscription)
             self._seen = _loaded(self._copies, new=new)
         options = self.options
-        rows = options.max_records_per_fetch
+        rows, (host, bind) = options.max_records_per_fetch, driver_hosts(options)
         self._endpoint = DriverEndpoint(
             Grants(
                 partitions=self.partitions_per_batch,
                 rows_per_partition=min(rows, COPIED_ROWS) if self._wal else rows,
             ),
-            host=options.driver_host or socket.gethostbyname(socket.gethostname()),
-            bind_host=options.driver_bind_host,
+            host=host,
+            bind_host=bind,
             seen=self._seen,
         )
         if self._copies is not None and self._seen is not None:

@@ -25,6 +25,9 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     client_public_key: bytes
     client_secret_key: bytes
 
+    def __repr__(self) -> str:  # without its keys: reprs end up in logs
+        return f"Place({self.host!r}, {self.port})"
+
     def address(self) -> RpcAddress:
         return RpcAddress(
             self.host,
@@ -200,6 +203,9 @@ class Reading(msgspec.Struct, frozen=True):
     """Unconfirmed acknowledgements by sidecar, repeated here in case a push was lost."""
     copies: str = ""
     """Where copies of partitions are written before they are read; empty to write none."""
+
+    def __repr__(self) -> str:  # without its options, which may have credentials
+        return f"Reading({self.run!r}, batch={self.batch}, partition={self.partition})"
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):

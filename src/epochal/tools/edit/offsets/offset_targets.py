@@ -248,8 +248,8 @@ def _is_kafka(parsed: JsonValue) -> bool:
 def _parse(text: str) -> JsonValue:
     try:
         value: JsonValue = json.loads(text)
-    except ValueError:
-        raise OptionError(f"{text!r} is not a valid offset: it is not JSON.") from None
+    except (ValueError, RecursionError):
+        raise OptionError(f"{text[:200]!r} is not a valid offset: it is not JSON.") from None
     return value
 
 

@@ -55,8 +55,7 @@ class FileOutput:
                     f"directory. A log never leads to another place: name the directory in which "
                     f"the files are.",
                 )
-            content = self._files.read(below, large=True)
-            yield from read_rows(below, content, header=self._header)
+            yield from read_rows(self._files, below, header=self._header)
 
 
 class PlainOutput(WholeOutput):
@@ -78,4 +77,4 @@ class PlainOutput(WholeOutput):
 
     def rows(self, parts: Iterable[str]) -> Iterator[Row]:
         for path in sorted(parts):
-            yield from read_rows(path, self._files.read(path, large=True), header=self._header)
+            yield from read_rows(self._files, path, header=self._header)

@@ -14,6 +14,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from epochal.errors import OptionError
+from epochal.files import Files, Room, join_url
 from epochal.tools.switch.compare_rows import Row
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
@@ -29,17 +30,27 @@ def partition_values(path: str) -> dict[str, str | None]:
     return found
 
 
-def read_rows(path: str, data: bytes, *, header: bool) -> Iterator[Row]:
+def read_rows(files: Files, path: str, *, header: bool) -> Iterator[Row]:
     """The rows of a file, with the columns of its directories. The name tells the format."""
+    data = files.read(path, large=True)
+    if path.endswith(".gz"):
+        data = _gunzip(data, files.bounds.room(join_url(files.url, path)))
     constant = partition_values(path)
     for row in _rows(path, data, header):
         yield {**row, **constant}
 
 
+def _gunzip(data: bytes, room: Room) -> bytes:
+    content = bytearray()
+    with gzip.open(io.BytesIO(data)) as packed:
+        while piece := packed.read(1 << 20):
+            room.take(len(piece))
+            content += piece
+    return bytes(content)
+
+
 def _rows(path: str, data: bytes, header: bool) -> Iterator[dict[str, Any]]:
-    name = path.rpartition("/")[2]
-    if name.endswith(".gz"):
-        name, data = name.removesuffix(".gz"), gzip.decompress(data)
+    name = path.rpartition("/")[2].removesuffix(".gz")
     match name.rpartition(".")[2]:
         case "parquet":
             for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches():
