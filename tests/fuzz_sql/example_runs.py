@@ -173,7 +173,11 @@ def run_statement(spark: SparkSession, example: Example) -> Outcome:
         return Outcome(example, BY_SPARK, str(error).split("\n")[0])
     ours = our_rows(stream, [fed], mode=mode)
     if isinstance(theirs, pa.Table) and isinstance(ours, pa.Table):
-        return Outcome(example, *_same_rows(theirs, ours))
+        verdict, detail = _same_rows(theirs, ours)
+        if verdict == DIFFERENT and mode == "complete":
+            # A batch and a stream of Spark's differ in the last digit of sums.
+            verdict, detail = _same_rows(_streamed(stream, fed, mode), ours)
+        return Outcome(example, verdict, detail)
     wanted: Any = theirs.column(0) if isinstance(theirs, pa.Table) else theirs
     found: Any = ours.column(0) if isinstance(ours, pa.Table) else ours
     return Outcome(example, *_verdict(wanted, found))
@@ -189,6 +193,14 @@ def _same_rows(wanted: pa.Table, found: pa.Table) -> tuple[str, str]:
     if theirs == ours and kinds[0] == kinds[1]:
         return EQUAL, ""
     return DIFFERENT, f"Spark has {theirs[:3]} {kinds[0]}, we have {ours[:3]} {kinds[1]}"
+
+
+def _streamed(stream: DataFrame, fed: pa.Table, mode: str) -> pa.Table:
+    """The rows that Spark has for a stream in micro-batches."""
+    with testing.SparkDriver(stream, output_mode=mode) as driver:
+        driver.feed(fed)
+        driver.epoch()
+        return list(driver._epochs().values())[-1]
 
 
 def _plan(frame: DataFrame) -> Any:

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     DataType,
     DayTimeIntervalType,
     MapType,
+    NullType,
     StructType,
     YearMonthIntervalType,
     _parse_datatype_json_string,
@@ -146,19 +147,22 @@ def _arrow(kind: DataType) -> Any:
         case CalendarIntervalType():
             return INTERVAL
         case ArrayType(elementType=element, containsNull=nulls):
-            return pa.list_(pa.field("element", _arrow(element), nullable=nulls))
-        case MapType(keyType=key, valueType=value, valueContainsNull=nulls):
-            keys = pa.field("key", _arrow(key), nullable=False)
-            return pa.map_(keys, pa.field("value", _arrow(value), nullable=nulls))
+            return pa.list_(_field("element", element, nulls))
+        case MapType(keyType=key, valueType=value, valueContainsNull=nulls) if key != NullType():
+            return pa.map_(_field("key", key, False), _field("value", value, nulls))
         case StructType(fields=members):
-            return pa.struct([pa.field(m.name, _arrow(m.dataType), m.nullable) for m in members])
+            return pa.struct([_field(m.name, m.dataType, m.nullable) for m in members])
     try:
         found = to_arrow_type(kind, **_UTC)
-    except (PySparkTypeError, ValueError):
+    except (PySparkTypeError, ValueError):  # the keys of an empty map() have no type
         raise OptionError(f"columns of type {kind.simpleString()} are not supported") from None
     if pa.types.is_struct(found):  # a variant: its parts have no value where there is none
         found = pa.struct([found.field(i).with_nullable(True) for i in range(found.num_fields)])
     return found
+
+
+def _field(name: str, kind: DataType, nullable: bool) -> pa.Field[Any]:
+    return pa.field(name, _arrow(kind), nullable=nullable or isinstance(kind, NullType))
 
 
 def scalar_of(value: JavaObject, kind: pa.DataType) -> pa.Scalar[Any]:
