@@ -218,9 +218,7 @@ def spark_results(frame: DataFrame, texts: Sequence[str]) -> dict[str, Result]:
         found = None
     lines = [str(line) for line in found] if found is not None else [""] * len(texts)
     failing: dict[str, Result] = {
-        text: Failure(*line.split("\n", 1))
-        for text, line in zip(texts, lines, strict=True)
-        if line
+        text: Failure(*line.split("\n", 1)) for text, line in zip(texts, lines, strict=True) if line
     }
     valid = [text for text in texts if text not in failing]
     return failing | results(frame, valid, spark_rows)

@@ -1,7 +1,7 @@
 """The examples in the documentation of Spark's functions, read from the installed Spark.
 
-Literals become columns wherever Spark accepts that, so that the optimiser cannot compute the result.
-A relation of an example (`FROM VALUES ...`) becomes a stream of its rows.
+Literals become columns wherever Spark accepts that, so that the optimiser cannot compute the
+result. A relation of an example (`FROM VALUES ...`) becomes a stream of its rows.
 """
 
 from __future__ import annotations
@@ -130,6 +130,11 @@ def with_columns(
     """For each expression the form with as many columns as Spark accepts, and its type."""
     columns = Columns()
     holes = {text: literals_of(spark, text) for text in texts}
+    # Some literals are not in the text: their place is that of a whole expression.
+    parts = list(dict.fromkeys(t[hole.start : hole.end] for t in texts for hole in holes[t]))
+    kinds = dict(zip(parts, types_of(columns.row(spark), parts), strict=True))
+    for text in texts:
+        holes[text] = [h for h in holes[text] if not kinds[text[h.start : h.end]].startswith("!")]
     names = {
         text: [columns.name(text[hole.start : hole.end]) for hole in holes[text]] for text in texts
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from tests.fuzz_sql.both_sides import (
     spark_rows,
 )
 from tests.fuzz_sql.examples import read_examples
-from tests.fuzz_sql.expressions import OPERATORS, Grower, Template, Tree, templates, usable
+from tests.fuzz_sql.expressions import OPERATORS, Grower, Tree, templates, usable
 from tests.fuzz_sql.rows import DERIVED, ZONES, Rows, stored
 
 from epochal import testing
@@ -32,6 +33,10 @@ FIXED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 """Settings of a session that runs random SQL. Compiling code would take longer than running it."""
+
+
+MOST_RUNS = 60
+"""How many smaller expressions of one seed are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class ExpressionSearch:
     """Compares expressions that follow from a seed."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+        self._spark, self._runs_left = spark, MOST_RUNS
         for key, value in FIXED.items():
             spark.conf.set(key, value)
         examples = [each for found in read_examples(spark).values() for each in found]
@@ -116,6 +121,7 @@ class ExpressionSearch:
         grower = Grower(chance, sides.batch, templates(self._spark, sides.batch, texts))
         trees = {tree.text: tree for tree in grower.grow(count, depth)}
         theirs, ours = self._both(sides, list(trees))
+        self._runs_left = MOST_RUNS
         for text, tree in trees.items():
             wanted, found = theirs[text], ours[text]
             if differing(wanted, found) is not None:
@@ -137,9 +143,7 @@ class ExpressionSearch:
                 ours |= sides.ours([text])
         return theirs, ours
 
-    def _shrunk(
-        self, seed: int, settings: dict[str, str], tree: Tree, sides: Sides
-    ) -> Difference:
+    def _shrunk(self, seed: int, settings: dict[str, str], tree: Tree, sides: Sides) -> Difference:
         """The smallest expression and the only row that show the same difference."""
 
         def row_of(tree: Tree) -> int | None:
@@ -150,7 +154,8 @@ class ExpressionSearch:
         while smaller:
             smaller = False
             for candidate in _smaller(tree):
-                if row_of(candidate) is not None:
+                self._runs_left -= 1
+                if self._runs_left > 0 and row_of(candidate) is not None:
                     tree, smaller = candidate, True
                     break
         theirs, ours = self._both(sides, [tree.text])
@@ -174,9 +179,4 @@ def _smaller(tree: Tree) -> Iterator[Tree]:
 
 
 def _uses(text: str, name: str) -> bool:
-    import re
-
     return re.search(rf"\b{name}\b", text) is not None
-
-
-__all__ = ["Difference", "ExpressionSearch", "Sides", "Tally", "Template"]

@@ -41,19 +41,27 @@ DERIVED = {
 }
 """Columns that are computed from others, because a file cannot have them as they are."""
 
-WORDS = ["", " ", "a", "A", "ab", "abc", "Abc dEf", "hello world", "ünï çödé", " x ", "50%", "a_b",
-         "a\\b", "日本語", "😀b", "👩‍👩‍👧", "e\u0301a\u0301", "é", "straße", "ﬁsh ﬂag", "İıIi", "ǅ", "Σίσυφος",
-         "a.b.c", "a,b,c", "aaa", "ABAB", "xyz\n", "a\tb", "a1b22c333", "\0", "a\u200bb", "\u00a0x",
-         "http://u@h.example:80/p/q?x=1&y=a%20b#f", "null", "NaN", "[1,2]", "Spark SQL"]  # fmt: skip
-NUMBERS = ["0", "1", "-5", "12", " 12 ", "1.5", "-0.0", "1e3", "NaN", "Infinity", "0x1F", "99999999999",
-           "9223372036854775808", "1,234.56", "+7", "1e400", ".5", "5.", "", "1 2", "--1", "0012"]  # fmt: skip
-DATES = ["2024-02-29", "2023-02-29", "1582-10-10", "0001-01-01", "9999-12-31", "10000-01-01",
-         "2024-03-31 02:30:00", "2024-10-27 02:30:00.123456", "1970-01-01T00:00:00Z", "2024-1-5",
-         "2024", "2024-05", " 2024-05-06 ", "epoch", "now x", "12:34:56", "2024-05-06 07:08:09+02:00",
-         "2016-12-31 23:59:59", "1883-11-18 12:00:00", "31/12/2020", ""]  # fmt: skip
-DOCUMENTS = ['{"a":1,"b":"x"}', '{"a":null}', "[1,2,3]", '{"a":{"b":[1,{"c":2.5}]}}', '"text"', "1e400",
-             "{", "", "null", "true", '{"a":1,"a":2}', '[{"a":1},{"a":"é😀"}]', '{"A":1.50,"b":12345678901234567890}',
-             '{"t":"2024-05-06T07:08:09Z"}', " 1 "]  # fmt: skip
+WORDS = [
+    '', ' ', 'a', 'A', 'ab', 'abc', 'Abc dEf', 'hello world', 'ünï çödé', ' x ', '50%', 'a_b',
+    'a\\b', '日本語', '😀b', '👩\u200d👩\u200d👧', 'e\u0301a\u0301', 'é', 'straße', 'ﬁsh ﬂag', 'İ\u0131Ii', 'ǅ',
+    'Σίσυφος', 'a.b.c', 'a,b,c', 'aaa', 'ABAB', 'xyz\n', 'a\tb', 'a1b22c333', '\x00', 'a\u200bb',
+    '\xa0x', 'http://u@h.example:80/p/q?x=1&y=a%20b#f', 'null', 'NaN', '[1,2]', 'Spark SQL',
+]  # fmt: skip
+NUMBERS = [
+    '0', '1', '-5', '12', ' 12 ', '1.5', '-0.0', '1e3', 'NaN', 'Infinity', '0x1F', '99999999999',
+    '9223372036854775808', '1,234.56', '+7', '1e400', '.5', '5.', '', '1 2', '--1', '0012',
+]  # fmt: skip
+DATES = [
+    '2024-02-29', '2023-02-29', '1582-10-10', '0001-01-01', '9999-12-31', '10000-01-01',
+    '2024-03-31 02:30:00', '2024-10-27 02:30:00.123456', '1970-01-01T00:00:00Z', '2024-1-5',
+    '2024', '2024-05', ' 2024-05-06 ', 'epoch', 'now x', '12:34:56', '2024-05-06 07:08:09+02:00',
+    '2016-12-31 23:59:59', '1883-11-18 12:00:00', '31/12/2020', '',
+]  # fmt: skip
+DOCUMENTS = [
+    '{"a":1,"b":"x"}', '{"a":null}', '[1,2,3]', '{"a":{"b":[1,{"c":2.5}]}}', '"text"', '1e400',
+    '{', '', 'null', 'true', '{"a":1,"a":2}', '[{"a":1},{"a":"é😀"}]',
+    '{"A":1.50,"b":12345678901234567890}', '{"t":"2024-05-06T07:08:09Z"}', ' 1 ',
+]  # fmt: skip
 
 
 class Rows:
@@ -210,10 +218,12 @@ def _clock_changes() -> list[int]:
     found = []
     for name in ZONES[1:-1]:
         zone = ZoneInfo(name)
-        hours = [1_700_000_000 + 3600 * n for n in range(0, 24 * 400)]
-        hours += [-1_000_000_000 + 3600 * 24 * n for n in range(0, 9000)]
+        hours = [1_700_000_000 + 3600 * n for n in range(24 * 400)]
+        hours += [-1_000_000_000 + 3600 * 24 * n for n in range(9000)]
         offsets = [datetime.fromtimestamp(at, UTC).astimezone(zone).utcoffset() for at in hours]
-        changes = [at for at, old, new in zip(hours[1:], offsets, offsets[1:], strict=False) if old != new]
+        changes = [
+            at for at, old, new in zip(hours[1:], offsets, offsets[1:], strict=False) if old != new
+        ]
         found += [at // 3600 * 3600 * 1_000_000 for at in changes[:2] + changes[-4:]]
     return found
 
