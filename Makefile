@@ -1,4 +1,4 @@
-# make setup | demo | pictures | test | test-unit | test-full | coverage | test-long | test-pages | simulate | check | bench | bench-NAME | soak | lock | audit | docs | release
+# make setup | demo | pictures | test | test-unit | test-full | coverage | test-long | test-pages | simulate | fuzz-sql | check | bench | bench-NAME | soak | lock | audit | docs | release
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
@@ -7,7 +7,7 @@ WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
 BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables latency_suite
 
-.PHONY: setup demo pictures test test-unit test-full coverage test-long test-pages simulate check bench soak lock audit docs release format clean
+.PHONY: setup demo pictures test test-unit test-full coverage test-long test-pages simulate fuzz-sql check bench soak lock audit docs release format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -42,6 +42,10 @@ test-pages: setup
 
 simulate: setup
 	$(PY) -m tests.simulation.engine_run --seeds $(SEEDS)
+
+# Random expressions and plans on Spark and here; FUZZ_SWITCHES="--only plans --first 7".
+fuzz-sql: setup
+	$(WITH_JAVA) $(PY) -m tests.fuzz_sql --seeds $(SEEDS) $(FUZZ_SWITCHES)
 
 check: setup
 	$(VENV)/bin/ruff check .

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 from py4j.java_gateway import get_field
 from pyspark import SparkContext
-from pyspark.errors import PySparkTypeError
+from pyspark.errors import PySparkException, PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
@@ -24,7 +24,9 @@ from pyspark.sql.types import (
     CalendarIntervalType,
     DataType,
     DayTimeIntervalType,
+    MapType,
     NullType,
+    StructType,
     YearMonthIntervalType,
     _parse_datatype_json_string,
 )
@@ -130,10 +132,14 @@ def collation_in(data_type: JavaObject) -> str | None:
 @lru_cache(maxsize=4096)
 def arrow_type_from_json(text: str) -> pa.DataType:
     """The Arrow type of a Spark type in its JSON form."""
-    return _arrow(_parse_datatype_json_string(text))
+    try:
+        kind = _parse_datatype_json_string(text)
+    except (PySparkException, ValueError):  # of a newer release, or only inside of Spark's plans
+        raise OptionError(f"columns of type {text} are not supported") from None
+    return cast("pa.DataType", _arrow(kind))
 
 
-def _arrow(kind: DataType) -> pa.DataType:
+def _arrow(kind: DataType) -> Any:
     match kind:
         case DayTimeIntervalType():
             return pa.duration("us")
@@ -141,13 +147,23 @@ def _arrow(kind: DataType) -> pa.DataType:
             return MONTHS
         case CalendarIntervalType():
             return INTERVAL
-        case ArrayType(elementType=NullType()):
-            return pa.list_(pa.field("element", pa.null()))
+        case ArrayType(elementType=element, containsNull=nulls):
+            return pa.list_(_field("element", element, nulls))
+        case MapType(keyType=key, valueType=value, valueContainsNull=nulls) if key != NullType():
+            return pa.map_(_field("key", key, False), _field("value", value, nulls))
+        case StructType(fields=members):
+            return pa.struct([_field(m.name, m.dataType, m.nullable) for m in members])
     try:
-        found: pa.DataType = to_arrow_type(kind, **_UTC)
+        found = to_arrow_type(kind, **_UTC)
     except (PySparkTypeError, ValueError):  # the keys of an empty map() have no type
         raise OptionError(f"columns of type {kind.simpleString()} are not supported") from None
+    if pa.types.is_struct(found):  # a variant: its parts have no value where there is none
+        found = pa.struct([found.field(i).with_nullable(True) for i in range(found.num_fields)])
     return found
+
+
+def _field(name: str, kind: DataType, nullable: bool) -> pa.Field[Any]:
+    return pa.field(name, _arrow(kind), nullable=nullable or isinstance(kind, NullType))
 
 
 def scalar_of(value: JavaObject, kind: pa.DataType) -> pa.Scalar[Any]:

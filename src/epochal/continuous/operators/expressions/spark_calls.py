@@ -7,6 +7,7 @@ the evaluator in one request.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from epochal.record_batches import batch_of
 
 SPARK = "SparkExpression"
 
+_MONTHS = re.compile(r'"interval (year|month|year to month)"')
+
 EXPRESSION, TYPE, SESSION = "expression", "spark_type", "session"
 """Fields of the call: the serialised expression, its type as Spark's JSON, the user's session."""
 
@@ -31,6 +34,8 @@ def spark_call(
     arguments: tuple[Expr, ...], kind: pa.DataType, expression: bytes, spark_type: str, on: Session
 ) -> Call:
     """A call that Spark's code evaluates."""
+    # Months travel as the numbers that they are: pyarrow has no type for them.
+    spark_type = _MONTHS.sub('"integer"', spark_type)
     extra = {EXPRESSION: expression, TYPE: spark_type, SESSION: on}
     return Call(SPARK, arguments, kind, extra=extra)
 

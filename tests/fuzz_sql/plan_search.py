@@ -1,0 +1,203 @@
+"""Searches for plans whose rows here differ from Spark's, and shrinks what it finds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from tests.fuzz_sql.both_sides import Failure, cells, failure_of, new_folder, spark_rows
+from tests.fuzz_sql.plans import FLUSH, SCHEMA, Plan, Planner, rows_of, table_of
+
+from epochal import testing
+from epochal.testing.driver.staged_sink import visible_tables
+
+FIXED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "Europe/Berlin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How rows reach the query: pieces, epochs without rows, restarts."""
+
+    pieces: tuple[int, ...]
+    """The number of rows of each epoch."""
+    restarts: tuple[int, ...] = ()
+    """Before which epochs the query is started again."""
+    tasks: int = 1
+    partitions: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDifference:
+    """A plan with rows that differ."""
+
+    seed: int
+    plan: Plan
+    rows: pa.Table
+    history: History
+    wanted: Any
+    found: Any
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed}: {self.plan}; rows: {self.rows.to_pylist()}; {self.history}; "
+            f"Spark has {str(self.wanted)[:500]}, we have {str(self.found)[:500]}"
+        )
+
+
+class PlanSearch:
+    """Compares plans that follow from a seed."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        for key, value in FIXED.items():
+            spark.conf.set(key, value)
+        self._table = table_of(spark)
+        self.refused: list[str] = []
+        """Plans that Spark or we refuse."""
+
+    def run(self, seed: int) -> PlanDifference | None:
+        """Compare the plan of a seed."""
+        chance = random.Random(seed)
+        plan = Planner(chance, self._table).plan()
+        rows = rows_of(chance, chance.randint(0, 40))
+        history = _history(chance, rows.num_rows)
+        found = self._difference(seed, plan, rows, history)
+        return None if found is None else self._shrunk(found)
+
+    def _difference(
+        self, seed: int, plan: Plan, rows: pa.Table, history: History
+    ) -> PlanDifference | None:
+        if plan.has_windows:
+            rows = pa.concat_tables([rows, _flush(rows.schema)])
+        place = new_folder()
+        pq.write_table(rows, place / "rows.parquet")
+        raw = self._spark.read.parquet(str(place))
+        batch = raw.withColumn("q", raw["q"].cast("decimal(18,4)"))
+        schema = SCHEMA.replace("q decimal(18,4)", "q double")
+        source = testing.frame(schema, spark=self._spark)
+        stream = source.withColumn("q", source["q"].cast("decimal(18,4)"))
+        try:
+            wanted = spark_rows(_closed(plan, plan.apply(batch)))
+            frame = plan.apply(stream)
+        except Exception as error:  # noqa: BLE001  Spark refuses the plan
+            self.refused.append(f"{plan}: {failure_of(error)}")
+            return None
+        found = self._ours(frame, plan, rows, history)
+        if isinstance(found, Failure) and found.condition == "UnsupportedPlanError":
+            self.refused.append(f"{plan}: {found.message}")
+            return None
+        theirs, ours = _in_any_order(wanted), _in_any_order(found)
+        if theirs == ours:
+            return None
+        return PlanDifference(seed, plan, rows, history, theirs, ours)
+
+    def _ours(self, frame: DataFrame, plan: Plan, rows: pa.Table, history: History) -> Any:
+        try:
+            with testing.Driver(
+                frame, output_mode=plan.mode, tasks=history.tasks, partitions=history.partitions
+            ) as driver:
+                _feed(driver, rows, history, len(driver._fed))
+                tables = [t for t in visible_tables(driver.files).values() if t.num_rows]
+                empty = driver._query.tree.schema.empty_table()
+        except Exception as error:  # noqa: BLE001  an error is a result
+            return failure_of(error)
+        if plan.mode == "complete":
+            shown = tables[-1] if tables else empty
+        else:
+            shown = pa.concat_tables(tables) if tables else empty
+        if plan.mode == "update":
+            shown = _newest(shown, plan.keys)
+        return shown.filter(_before(shown)) if plan.has_windows else shown
+
+    def _shrunk(self, found: PlanDifference) -> PlanDifference:
+        """Leave out whatever is not needed for a difference."""
+        smaller: PlanDifference | None = found
+        while smaller is not None:
+            found, smaller = smaller, None
+            for plan, rows, history in _smaller(found):
+                smaller = self._difference(found.seed, plan, rows, history)
+                if smaller is not None:
+                    break
+        return found
+
+
+def _smaller(found: PlanDifference) -> Any:
+    plan, rows, history = found.plan, found.rows, found.history
+    if plan.has_windows:
+        rows = rows.slice(0, rows.num_rows - 1)
+    simple = History((rows.num_rows,))
+    if history != simple:
+        yield plan, rows, simple
+    for number in range(len(plan.steps) - (plan.mode != "append" or plan.has_windows)):
+        if plan.has_windows and not number:
+            continue
+        steps = plan.steps[:number] + plan.steps[number + 1 :]
+        yield replace(plan, steps=steps), rows, history
+    half = rows.num_rows // 2
+    for start, size in ((0, half), (half, rows.num_rows - half)):
+        if half:
+            piece = rows.slice(start, size)
+            yield plan, piece, History((size,))
+
+
+def _feed(driver: testing.Driver, rows: pa.Table, history: History, sources: int) -> None:
+    at = 0
+    pieces = [*history.pieces, max(0, rows.num_rows - sum(history.pieces))]
+    for epoch, size in enumerate(pieces):
+        if epoch in history.restarts:
+            driver.restart()
+        piece = rows.slice(at, size)
+        at += size
+        for number in range(sources):
+            driver.feed(number, piece)
+        driver.epoch()
+    driver.epoch()
+    driver.epoch()
+
+
+def _history(chance: random.Random, rows: int) -> History:
+    pieces = []
+    while sum(pieces) < rows:
+        pieces.append(chance.choice((0, 1, 3, 10, 40)))
+    restarts = tuple(n for n in range(len(pieces)) if chance.random() < 0.2)
+    return History(tuple(pieces), restarts, chance.choice((1, 2)), chance.choice((1, 3)))
+
+
+def _flush(schema: pa.Schema) -> pa.Table:
+    """A row far in the future, which closes the windows of all others."""
+    row = dict.fromkeys(schema.names) | {"n": 1, "k": 1, "s": "a", "d": 1.0, "q": 1.0, "ts": FLUSH}
+    row |= {"bo": True, "ai": [1, 1], "st": {"a": 2, "b": "a"}}
+    return pa.Table.from_pylist([row], schema)
+
+
+def _closed(plan: Plan, frame: DataFrame) -> DataFrame:
+    """The rows of windows before the flush; all rows of other plans."""
+    return frame.where("w.start < timestamp'2029-12-01'") if plan.has_windows else frame
+
+
+def _before(table: pa.Table) -> Any:
+    starts = [None if w is None else w["start"] for w in table.column("w").to_pylist()]
+    return pa.array([start is not None and start.year < 2029 for start in starts])
+
+
+def _newest(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Of each key the last row."""
+    columns = [cells(table.column(name)) for name in keys]
+    last = {repr([c[row] for c in columns]): row for row in range(table.num_rows)}
+    return table.take(sorted(last.values()))
+
+
+def _in_any_order(table: Any) -> Any:
+    if isinstance(table, Failure):
+        return f"{table.condition}: {table.message}"
+    return sorted(map(repr, zip(*map(cells, table.columns), strict=True)))
