@@ -21,6 +21,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "clock",
         "options",
         "files",
+        "evaluator",
         "rpc",
         "metrics",
         "checkpoint",

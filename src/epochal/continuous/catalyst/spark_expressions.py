@@ -21,10 +21,10 @@ from epochal.continuous.catalyst.spark_objects import (
     simple_name,
     texts_of,
 )
-from epochal.continuous.evaluator.evaluator_client import Session
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr
 from epochal.continuous.operators.expressions.spark_calls import spark_call
 from epochal.errors import OptionError
+from epochal.evaluator.evaluator_client import Session
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
 _NOW = "CurrentBatchTimestamp"

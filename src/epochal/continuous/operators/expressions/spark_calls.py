@@ -11,14 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.evaluator.evaluator_client import (
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
+from epochal.continuous.operators.expressions.values_of import as_column
+from epochal.evaluator.evaluator_client import (
     CLIENT,
     REQUEST_BYTES,
     EvaluatorStep,
     Session,
 )
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
-from epochal.continuous.operators.expressions.values_of import as_column
 
 SPARK = "SparkExpression"
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from epochal.continuous.evaluator.evaluator_process import (
+from epochal.errors import EvaluatorError, ExpressionError
+from epochal.evaluator.evaluator_process import (
     DEFAULT_MEMORY_MB,
     find_executor,
     open_socket,
     pid_of,
 )
-from epochal.errors import EvaluatorError, ExpressionError
 
 logger = logging.getLogger(__name__)
 
