@@ -19,12 +19,12 @@ from epochal.continuous.catalyst.spark_objects import (
     items,
     option,
     simple_name,
-    texts_of,
 )
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr
 from epochal.continuous.operators.expressions.spark_calls import spark_call
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import Session
+from epochal.evaluator.spark_session import session_of
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
 _NOW = "CurrentBatchTimestamp"
@@ -46,15 +46,7 @@ class SparkExpressions:
     @cached_property
     def session(self) -> Session:
         """The settings of the session that Spark's code reads when it runs."""
-        conf = self._spark._jsparkSession.sessionState().conf()
-        found = texts_of(self._jvm, conf.getAllConfs())
-        lines = [
-            text
-            for key, value in sorted(found.items())
-            if key.startswith("spark.sql.")
-            for text in (key, value.replace("\\", "\\\\").replace("\n", "\\n"))
-        ]
-        return Session("\n".join(lines))
+        return session_of(self._spark)
 
     def call(self, expr: JavaObject, columns: dict[int, int]) -> Call:
         """The call of an expression, whose columns have these indexes by the ids of attributes."""

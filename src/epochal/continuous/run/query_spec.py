@@ -76,4 +76,5 @@ class QueryDefinition:
             checkpoint,
             source.number,
             parallelism=self.parallelism,
+            spark=source.spark,
         )

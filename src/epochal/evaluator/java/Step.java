@@ -23,6 +23,7 @@ abstract class Step {
   static Step make(String kind, byte[][] fields) throws Exception {
     StructType schema = (StructType) DataType.fromJson(Evaluator.string(fields[3]));
     if (kind.equals("project")) return new Projection(schema, expressions(fields, 4));
+    if (kind.equals("file")) return new FileRows(schema, fields);
     throw new IllegalArgumentException("no step of the kind " + kind);
   }
 
