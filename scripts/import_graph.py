@@ -22,6 +22,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "clock",
         "options",
         "files",
+        "evaluator",
         "rpc",
         "metrics",
         "checkpoint",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +15,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from tests.iceberg_tables import Warehouse
 from tests.kafka_topics import create_topic, read_topic
@@ -21,7 +25,7 @@ from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, Offs
 from epochal.checkpoint.file_log import FileSinkLog
 from epochal.connectors.console import ConsoleOptions, ConsoleSink
 from epochal.connectors.contract import Sink
-from epochal.connectors.file.file_formats import Csv, FileFormat, decode
+from epochal.connectors.file.file_formats import FileFormat
 from epochal.connectors.file.file_sink import FileSink, FileSinkOptions
 from epochal.connectors.foreach import ForeachSink
 from epochal.connectors.memory import MemoryOutput, MemorySink
@@ -69,9 +73,20 @@ class FilesWorld:
             path = Path(unquote(entry.path.removeprefix("file://")))
             data = path.read_bytes()
             assert entry.size == len(data)
-            for batch in decode(self._form, data, path.name, WORDS, Csv()):
-                words.extend(map(str, batch.column("value").to_pylist()))
+            words += words_in(self._form, data)
         return sorted(words)
+
+
+def words_in(form: FileFormat, data: bytes) -> list[str]:
+    match form:
+        case FileFormat.PARQUET:
+            return [str(word) for word in pq.read_table(io.BytesIO(data))["value"].to_pylist()]
+        case FileFormat.JSON:
+            return [json.loads(line)["value"] for line in data.splitlines()]
+        case FileFormat.CSV:
+            return [row[0] for row in csv.reader(io.StringIO(data.decode()))]
+        case FileFormat.TEXT:
+            return data.decode().splitlines()
 
 
 class LettersWorld(FilesWorld):

@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.spark.sessions import local_session
 
 from epochal.connectors.contract import Positions, Source, SourceReader
-from epochal.connectors.file.file_formats import FileFormat
 from epochal.connectors.file.file_source import FileSource, FileSourceOptions
 from epochal.connectors.generator import GeneratorSource
 from epochal.connectors.memory import MemoryStream
 from epochal.connectors.rate import RateOptions, RateSource
+from epochal.connectors.registry import FILE_FORMATS
 from epochal.files.local import LocalFiles
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import MemoryFiles
@@ -108,15 +109,16 @@ class GeneratorWorld:
 class FilesWorld:
     """Files of rows, with empty ones among them; one log batch per feed."""
 
-    def __init__(self, tmp: Path, form: FileFormat) -> None:
+    def __init__(self, tmp: Path, form: str) -> None:
         self._tmp, self._form, self._next = tmp, form, 0
         (tmp / "in").mkdir()
 
     def open(self) -> Source:
-        schema = None if self._form is FileFormat.TEXT else NUMBERS
+        schema = None if self._form == "text" else NUMBERS
         options = FileSourceOptions(path=str(self._tmp / "in"), num_partitions=2)
         checkpoint = LocalFiles(self._tmp / "checkpoint", durable=False)
-        return FileSource(self._form, options, schema, checkpoint, 0, watch=False)
+        spark = local_session()
+        return FileSource(self._form, options, schema, checkpoint, 0, spark=spark, watch=False)
 
     def feed(self, source: Source) -> None:
         assert isinstance(source, FileSource)
@@ -133,11 +135,11 @@ class FilesWorld:
         return latest
 
 
-def file_of(form: FileFormat, numbers: range) -> bytes:
+def file_of(form: str, numbers: range) -> bytes:
     match form:
-        case FileFormat.JSON:
+        case "json":
             return "".join(json.dumps({"n": n}) + "\n" for n in numbers).encode()
-        case FileFormat.PARQUET:
+        case "parquet":
             out = pa.BufferOutputStream()
             pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), out)
             return out.getvalue().to_pybytes()
@@ -149,7 +151,7 @@ WORLDS: dict[str, Callable[[Path], World]] = {
     "rate": RateWorld,
     "memory": MemoryWorld,
     "generator": GeneratorWorld,
-    **{f"files-{form.value}": partial(FilesWorld, form=form) for form in FileFormat},
+    **{f"files-{form}": partial(FilesWorld, form=form) for form in FILE_FORMATS},
 }
 
 

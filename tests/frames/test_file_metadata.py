@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.frames.streams_of_words import PATIENCE_SECONDS, rows_of
 
 import epochal
-from epochal.connectors.file.file_formats import ROWS_PER_BATCH
+from epochal.connectors.file.plain_parquet import ROWS_PER_BATCH
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 

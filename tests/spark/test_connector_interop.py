@@ -28,7 +28,6 @@ from epochal.checkpoint.entries import (
 )
 from epochal.checkpoint.source_logs import RateLog
 from epochal.connectors.contract import Positions, SinkWriter, Source, SourceReader, WriterContext
-from epochal.connectors.file.file_formats import Csv, FileFormat, decode
 from epochal.connectors.rate import RateSource
 from epochal.connectors.registry import open_sink, open_source
 from epochal.files.local import LocalFiles
@@ -260,7 +259,7 @@ NUMBERS: list[dict[str, Any]] = [
 ]
 
 
-def test_json_has_numbers_that_are_not_finite_as_spark_writes_and_reads_them(
+def test_json_has_numbers_that_are_not_finite_as_spark_writes_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     frame = spark.createDataFrame(
@@ -284,9 +283,6 @@ def test_json_has_numbers_that_are_not_finite_as_spark_writes_and_reads_them(
     assert lines[0] == lines[1]
     found = spark.read.schema(frame.schema).json(str(tmp_path / "out")).orderBy("n").collect()
     assert repr(found) == repr(frame.orderBy("n").collect())
-    (path,) = (tmp_path / "spark").glob("part-*")
-    (batch,) = decode(FileFormat.JSON, path.read_bytes(), path.name, schema, Csv())
-    assert repr(batch.to_pylist()) == repr(NUMBERS)
 
 
 def test_spark_finds_the_partition_columns_of_our_sink(spark: SparkSession, tmp_path: Path) -> None:

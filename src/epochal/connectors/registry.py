@@ -36,6 +36,8 @@ class SourceRequest:
     checkpoint: Files
     index: int
     parallelism: int
+    spark: Any = None
+    """The user's session, whose settings decide how files are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,12 @@ def open_source(
     index: int,
     *,
     parallelism: int = 1,
+    spark: Any = None,
 ) -> Source:
     """Open a source. `parallelism` is the number of partitions unless the source determines it."""
     if not isinstance(format, str):
         return _custom_source(format, options)
-    request = SourceRequest(format.lower(), options, schema, checkpoint, index, parallelism)
+    request = SourceRequest(format.lower(), options, schema, checkpoint, index, parallelism, spark)
     return _source_format(format).open(request)
 
 
@@ -261,23 +264,22 @@ def _open_rate(request: SourceRequest) -> Source:
 
 
 def _files_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
-    from epochal.connectors.file.file_formats import FileFormat
     from epochal.connectors.file.file_source import FileSourceOptions, checked_schema
 
     read_options(FileSourceOptions, options, of=name)
-    return checked_schema(FileFormat(name), schema)
+    return checked_schema(name, schema)
 
 
 def _open_files(request: SourceRequest) -> Source:
-    from epochal.connectors.file.file_formats import FileFormat
     from epochal.connectors.file.file_source import FileSource, FileSourceOptions
 
     return FileSource(
-        FileFormat(request.format),
+        request.format,
         read_options(FileSourceOptions, request.options, of=request.format),
         request.schema,
         request.checkpoint,
         request.index,
+        spark=request.spark,
         parallelism=request.parallelism,
     )
 
@@ -464,6 +466,7 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 
 
 FILE_FORMATS = ("csv", "json", "parquet", "text")
+FILE_SOURCES = (*FILE_FORMATS, "avro", "binaryfile", "orc", "xml")
 REPLACED_SINKS = ("delta", "iceberg", "postgres")
 """In output mode complete, an epoch's output replaces all rows."""
 COUNTING_SINKS = ("console", "json", "noop")
@@ -477,7 +480,7 @@ SOURCES: dict[str, SourceFormat] = {
     "kafka": SourceFormat(_kafka_schema, _open_kafka, pin=_pin_kafka),
     "pubsub": SourceFormat(_pubsub_schema, _open_pubsub, _pubsub_identity),
     "memory": SourceFormat(_memory_source, _no_memory_source),
-    **dict.fromkeys(FILE_FORMATS, SourceFormat(_files_schema, _open_files)),
+    **dict.fromkeys(FILE_SOURCES, SourceFormat(_files_schema, _open_files)),
 }
 SINKS: dict[str, Callable[[SinkRequest], Sink]] = {
     "console": _open_console,

@@ -1,19 +1,13 @@
-"""Decodes and encodes files of rows: text, CSV, JSON lines and Parquet. Pure.
-
-Note: a line that does not parse is an error here (Spark's FAILFAST mode), not a row of nulls.
-Continuing would hide the problem.
-"""
+"""Encodes rows as files: text, CSV, JSON lines and Parquet. Pure."""
 
 from __future__ import annotations
 
 import base64
 import datetime as dt
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
-from io import BytesIO
 from typing import Any
 
 import msgspec
@@ -23,11 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from epochal.errors import OptionError
-from epochal.record_batches import batch_of, table_of, without_columns
-
-TEXT_SCHEMA = pa.schema([pa.field("value", pa.string())])
-CODEC_OF_SUFFIX: dict[str, Any] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-ROWS_PER_BATCH = 16_384
+from epochal.record_batches import table_of
 
 
 class FileFormat(StrEnum):
@@ -62,154 +52,6 @@ class Csv:
 
     header: bool = False
     sep: str = ","
-    null_value: str = ""
-
-
-def decode(
-    form: FileFormat, data: bytes, name: str, schema: pa.Schema, csv: Csv
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in order, as batches of `schema`. Missing columns become null."""
-    match form:
-        case FileFormat.PARQUET:
-            batches = _read_parquet(data, schema)
-        case FileFormat.TEXT:
-            lines = _uncompressed(data, name).splitlines()
-            columns = [pa.array(lines, pa.binary())][: len(schema)]
-            batches = iter([batch_of(columns, schema.names[:1], len(lines))])
-        case FileFormat.CSV:
-            batches = _read_csv(_uncompressed(data, name), schema, csv)
-        case FileFormat.JSON:
-            batches = _read_json(_uncompressed(data, name), schema)
-    for batch in batches:
-        fitted = _fitted(batch, schema)
-        for start in range(0, fitted.num_rows, ROWS_PER_BATCH):
-            yield fitted.slice(start, ROWS_PER_BATCH)
-
-
-def _uncompressed(data: bytes, name: str) -> bytes:
-    codec = next((codec for end, codec in CODEC_OF_SUFFIX.items() if name.endswith(end)), None)
-    if codec is None:
-        return data
-    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-        return stream.read()
-
-
-def _read_parquet(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(pa.BufferReader(data)) as file:
-        present = set(file.schema_arrow.names)
-        columns = [name for name in schema.names if name in present]
-        yield from file.iter_batches(batch_size=ROWS_PER_BATCH, columns=columns)
-
-
-def _read_csv(data: bytes, schema: pa.Schema, csv: Csv) -> Iterator[pa.RecordBatch]:
-    if not len(schema):  # Arrow's reader would take the names from the first line
-        lines = sum(bool(line.strip()) for line in data.splitlines())
-        yield without_columns(max(0, lines - csv.header))
-        return
-    if not data.strip():
-        return
-    table = pa.csv.read_csv(
-        BytesIO(data),
-        read_options=pa.csv.ReadOptions(
-            column_names=schema.names, skip_rows=1 if csv.header else 0, use_threads=False
-        ),
-        parse_options=pa.csv.ParseOptions(delimiter=csv.sep, newlines_in_values=False),
-        convert_options=pa.csv.ConvertOptions(
-            column_types=schema,
-            null_values=[csv.null_value],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-    yield from table.to_batches()
-
-
-def _read_json(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    # pyarrow's own JSON reader supports neither dates nor decimals.
-    decode_line = msgspec.json.Decoder(dict[str, Any], float_hook=_number).decode
-    rows = [decode_line(line) for line in data.splitlines() if line.strip()]
-    columns: list[Any] = []
-    for field in schema:
-        values = [row.get(field.name) for row in rows]
-        convert = _from_json(field.type)
-        if convert is not None:
-            values = [None if value is None else convert(value) for value in values]
-        columns.append(pa.array(values, field.type))
-    yield batch_of(columns, schema, len(rows))
-
-
-_NOT_FINITE = {
-    "NaN": math.nan,
-    **dict.fromkeys(("Infinity", "+Infinity", "INF", "+INF"), math.inf),
-    **dict.fromkeys(("-Infinity", "-INF"), -math.inf),
-}
-"""What Spark reads as numbers that JSON has no number for. It writes NaN, Infinity, -Infinity."""
-
-
-class _Number(float):
-    """A float that keeps its original digits, so that decimals lose none."""
-
-    __slots__ = ("text",)
-    text: str
-
-
-def _number(text: str) -> _Number:
-    number = _Number(text)
-    number.text = text
-    return number
-
-
-def _from_json(kind: Any) -> Callable[[Any], Any] | None:
-    """The conversion from a JSON value to one that pyarrow accepts for `kind`; None if none is
-    needed."""
-    if pa.types.is_timestamp(kind):
-        return lambda value: _parse_timestamp(value, utc=kind.tz is not None)
-    if pa.types.is_date(kind):
-        return dt.date.fromisoformat
-    if pa.types.is_floating(kind):
-        return lambda value: _NOT_FINITE.get(value, value) if isinstance(value, str) else value
-    if pa.types.is_decimal(kind):
-        return lambda value: Decimal(getattr(value, "text", None) or str(value))
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return base64.b64decode
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        convert_element = _from_json(kind.value_type)
-        if convert_element is None:
-            return None
-        return lambda value: [each if each is None else convert_element(each) for each in value]
-    if pa.types.is_map(kind):
-        convert_item = _from_json(kind.item_type)
-        return lambda value: [
-            (key, convert_item(each) if convert_item and each is not None else each)
-            for key, each in value.items()
-        ]
-    if pa.types.is_struct(kind):
-        fields = {field.name: _from_json(field.type) for field in kind}
-        return lambda value: {
-            name: convert(value[name])
-            if convert and value.get(name) is not None
-            else value.get(name)
-            for name, convert in fields.items()
-        }
-    return None
-
-
-def _parse_timestamp(text: str, *, utc: bool) -> dt.datetime:
-    parsed = dt.datetime.fromisoformat(text)
-    if utc and parsed.tzinfo is None:
-        return parsed.replace(tzinfo=dt.UTC)
-    return parsed
-
-
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    present = set(batch.schema.names)
-    columns = [
-        batch.column(field.name).cast(field.type)
-        if field.name in present
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return batch_of(columns, schema, batch.num_rows)
 
 
 def encoder(

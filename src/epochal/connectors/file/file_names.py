@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -72,12 +72,18 @@ def partition_directory(columns: Sequence[str], values: Sequence[Any]) -> str:
 
 def partition_values(below: str) -> Mapping[str, str | None]:
     """The partition columns and values in the directory names of a file's path."""
-    found: dict[str, str | None] = {}
+    return {
+        column: None if text == NULL_PARTITION else unquote(text)
+        for column, text in partition_texts(below)
+    }
+
+
+def partition_texts(below: str) -> Iterator[tuple[str, str]]:
+    """The partition columns in the directory names of a file's path, and their escaped values."""
     for part in below.split("/")[:-1]:
-        column, equals, value = part.partition("=")
+        column, equals, text = part.partition("=")
         if equals and column:
-            found[unquote(column)] = None if value == NULL_PARTITION else unquote(value)
-    return found
+            yield unquote(column), text
 
 
 def _name(text: str) -> str:

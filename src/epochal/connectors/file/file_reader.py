@@ -12,11 +12,14 @@ Note: `read` never opens a file. One thread per reader follows the log, reads ah
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,9 +27,11 @@ import pyarrow as pa
 from epochal.checkpoint.file_log import FileEntry, FileSourceLog
 from epochal.checkpoint.spark_json import parse_object
 from epochal.connectors.contract import Positions
-from epochal.connectors.file.file_formats import Csv, FileFormat, decode
-from epochal.connectors.file.file_names import partition_values, path_below
-from epochal.errors import EpochalError, MalformedFileError, StorageError
+from epochal.connectors.file.file_names import entry_path, partition_texts, path_below
+from epochal.connectors.file.plain_parquet import NotPlain, plain_batches
+from epochal.connectors.file.spark_reader import SparkReader
+from epochal.errors import EpochalError, ExpressionError, MalformedFileError, StorageError
+from epochal.evaluator.evaluator_client import CLIENT
 from epochal.files import Files, open_files
 from epochal.record_batches import batch_of, struct_of
 
@@ -98,13 +103,31 @@ class FileReaders:
 
     root: str
     log: str
-    form: FileFormat
+    form: str
     schema: pa.Schema
-    csv: Csv
+    reader: SparkReader
+    in_path: frozenset[str]
+    """The partition columns in the paths of files when the query started."""
     poll_seconds: float
 
     def open(self, partitions: Positions) -> FileReader:
         return FileReader(self, partitions)
+
+
+class ReaderChoice:
+    """The readers of all columns, or of those that a query uses. Spark makes them when asked."""
+
+    def __init__(self, make: Callable[[frozenset[str] | None], FileReaders]) -> None:
+        self._make = make
+
+    def only(self, columns: frozenset[str]) -> FileReaders:
+        return self._make(columns)
+
+    def open(self, partitions: Positions) -> FileReader:
+        return self._make(None).open(partitions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return replace, (self._make(None),)  # a task gets what was made
 
 
 class FileReader:
@@ -194,6 +217,8 @@ class FileReader:
             self._error = error
         except (OSError, ValueError, pa.ArrowException) as error:
             self._error = StorageError(plan.root, f"a file cannot be read: {error}")
+        finally:
+            CLIENT.close()  # it may hold open files
 
     def _advance(self, name: str, feed: Iterator[DecodedRows | None]) -> bool:
         # `read` wakes this thread whenever it takes rows. The deadline keeps these wake-ups from
@@ -246,13 +271,10 @@ def _is_logged(log: FileSourceLog, batch: int, *, list_log: bool) -> bool:
 def _rows_of(
     plan: FileReaders, files: Files, entry: FileEntry, start: FilePosition, after: FilePosition
 ) -> Iterator[DecodedRows]:
-    skip, row = start.row, start.row
+    row = start.row
     # One batch is held back: only after the file's last batch is the next position `after`.
     held: tuple[FilePosition, pa.RecordBatch] | None = None
-    for batch in _decoded(plan, files, entry):
-        dropped = min(skip, batch.num_rows)
-        skip -= dropped
-        rows = batch.slice(dropped)
+    for rows in _decoded(plan, files, entry, row):
         if not rows.num_rows:
             continue
         if held is not None:
@@ -265,7 +287,10 @@ def _rows_of(
         yield DecodedRows(*held, after)
 
 
-def _decoded(plan: FileReaders, files: Files, entry: FileEntry) -> Iterator[pa.RecordBatch]:
+def _decoded(
+    plan: FileReaders, files: Files, entry: FileEntry, row: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file from `row` on."""
     below = path_below(plan.root, entry.path)
     if below is None:
         raise StorageError(
@@ -273,28 +298,75 @@ def _decoded(plan: FileReaders, files: Files, entry: FileEntry) -> Iterator[pa.R
             f"the file source's log names this file, but it is not below the path {plan.root}. "
             f"Set path to the directory that the checkpoint was created with",
         )
-    try:
-        data = files.read(below)
-    except FileNotFoundError:
+    in_path = {name: text for name, text in partition_texts(below) if name in plan.schema.names}
+    if plan.form == "csv" and plan.in_path != in_path.keys():
         raise StorageError(
             entry.path,
-            "the file source's log names this file, but it no longer exists. Restore it, or move "
-            "the query's offset past it with `epochal checkpoint set-offsets`",
-        ) from None
-    in_path = partition_values(below)
-    in_file = [
-        field for field in plan.schema if field.name not in in_path and not is_metadata(field)
-    ]
-    row = 0
-    try:
-        for batch in decode(plan.form, data, below, pa.schema(in_file), plan.csv):
-            yield _complete(batch, plan.schema, in_path, _facts(entry, len(data), row))
+            f"the partition columns in the path are ({', '.join(in_path)}), but were "
+            f"({', '.join(sorted(plan.in_path))}) when the query started. Start it again",
+        )
+    info = files.info(below)
+    size = 0 if info is None else info.size
+    if info is not None and not size:
+        return  # Spark passes over empty files, also where they would have a row
+
+    def completed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        nonlocal row
+        for batch in batches:
+            yield _complete(batch, plan, tuple(in_path), _facts(entry, size, row))
             row += batch.num_rows
-    except (ValueError, pa.ArrowException) as error:
-        raise StorageError(
-            entry.path,
-            f"cannot be read as {plan.form.value} with the schema of the query: {error}",
-        ) from error
+
+    if plan.reader.plain:
+        try:
+            yield from completed(_plain(plan, files, below, row, in_path))
+        except (NotPlain, pa.ArrowException, OSError):
+            pass  # Spark's reader goes on from here, or has Spark's error
+        else:
+            return
+    try:
+        with _reachable(plan, files, below) as url:
+            rows = plan.reader.rows(url, size, entry.timestamp, row, in_path)
+            yield from completed(rows)
+    except ExpressionError as error:
+        raise StorageError(entry.path, _why(plan, str(error))) from error
+
+
+def _plain(
+    plan: FileReaders, files: Files, below: str, row: int, in_path: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    fields = [plan.schema.field(name) for name in plan.reader.columns]
+    partitions = [(plan.schema.field(name), text) for name, text in in_path.items()]
+    for batch in plain_batches(files.read(below), fields, partitions):
+        dropped = min(row, batch.num_rows)
+        row -= dropped
+        yield batch.slice(dropped)
+
+
+@contextmanager
+def _reachable(plan: FileReaders, files: Files, below: str) -> Iterator[str]:
+    """The URL by which Spark's reader finds a file, or a copy of it."""
+    if not plan.reader.copies:
+        yield entry_path(plan.root, below)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        name = below.rpartition("/")[2]  # its ending says how it is compressed
+        Path(folder, name).write_bytes(files.read(below))
+        yield entry_path(folder, name)
+
+
+def _why(plan: FileReaders, message: str) -> str:
+    if "FAILED_READ_FILE.FILE_NOT_EXIST" in message:
+        return (
+            "the file source's log names this file, but it no longer exists. Restore it, set "
+            "ignoreMissingFiles, or move the query's offset past it with `epochal checkpoint "
+            "set-offsets`"
+        )
+    if plan.form == "avro" and "ClassNotFoundException" in message:
+        return (
+            "Spark's reader of Avro is not on the executors' class path. Add the package "
+            "spark-avro, and start the query again"
+        )
+    return f"cannot be read as {plan.form}: {message}"
 
 
 def _facts(entry: FileEntry, size: int, row: int) -> dict[str, Any]:
@@ -308,25 +380,22 @@ def _facts(entry: FileEntry, size: int, row: int) -> dict[str, Any]:
 
 
 def _complete(
-    batch: pa.RecordBatch,
-    schema: pa.Schema,
-    in_path: Mapping[str, str | None],
-    facts: Mapping[str, Any],
+    batch: pa.RecordBatch, plan: FileReaders, in_path: tuple[str, ...], facts: Mapping[str, Any]
 ) -> pa.RecordBatch:
-    """Add the columns that are not in the file: partitions of its path, and `_metadata`."""
-    if batch.schema.names == schema.names:
-        return batch
+    """Add the columns that the reader does not fill: `_metadata`, and those that nobody uses."""
     rows = batch.num_rows
+    places = {name: place for place, name in enumerate((*plan.reader.columns, *in_path))}
 
     def column(field: pa.Field[Any]) -> Any:
         if is_metadata(field):
             kinds: list[pa.Field[Any]] = list(field.type)
             return struct_of([_fact(kind, facts[kind.name], rows) for kind in kinds], kinds, rows)
-        if field.name in in_path:
-            return pa.repeat(pa.scalar(in_path[field.name], pa.string()), rows).cast(field.type)
-        return batch.column(field.name)
+        if field.name not in places:
+            return pa.nulls(rows, field.type)
+        values = batch.column(places[field.name])
+        return values if values.type == field.type else values.cast(field.type)
 
-    return batch_of([column(field) for field in schema], schema, rows)
+    return batch_of([column(field) for field in plan.schema], plan.schema, rows)
 
 
 def _fact(kind: pa.Field[Any], value: Any, rows: int) -> Any:

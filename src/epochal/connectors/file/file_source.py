@@ -15,10 +15,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -27,9 +28,20 @@ from epochal.checkpoint.layout import SINK_LOG, source_log_path
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.checkpoint.spark_json import parse_json
 from epochal.connectors.contract import Offset, Positions
-from epochal.connectors.file.file_formats import TEXT_SCHEMA, Csv, FileFormat
-from epochal.connectors.file.file_names import entry_path, is_hidden, path_below
-from epochal.connectors.file.file_reader import FilePosition, FileReaders, parse_position
+from epochal.connectors.file.file_names import (
+    entry_path,
+    is_hidden,
+    partition_texts,
+    path_below,
+)
+from epochal.connectors.file.file_reader import (
+    FilePosition,
+    FileReaders,
+    ReaderChoice,
+    is_metadata,
+    parse_position,
+)
+from epochal.connectors.file.spark_reader import make_reader
 from epochal.errors import (
     ConcurrentUpdateError,
     EpochalError,
@@ -39,10 +51,25 @@ from epochal.errors import (
 )
 from epochal.files import FileInfo, Files, open_files
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 logger = logging.getLogger(__name__)
 
 BATCHES_AHEAD = 16
 """How many log batches may wait to be read."""
+
+FIXED_SCHEMAS = {
+    "text": pa.schema([("value", pa.string())]),
+    "binaryfile": pa.schema(
+        [
+            ("path", pa.string()),
+            ("modificationTime", pa.timestamp("us", "UTC")),
+            ("length", pa.int64()),
+            ("content", pa.binary()),
+        ]
+    ),
+}
 
 
 class CleanSource(StrEnum):
@@ -68,15 +95,15 @@ class FileSourceOptions:
     recursive_file_lookup: bool = False
     clean_source: CleanSource = CleanSource.OFF
 
-    header: bool = False
-    sep: str = ","
-    null_value: str = ""
-
     num_partitions: int | None = None
     """Applies to the first run of a checkpoint, and after Spark has run on the checkpoint."""
 
     discovery_interval: timedelta = timedelta(milliseconds=100)
     """How often the driver lists the directory, and how often readers poll the log."""
+
+    reader_options: Mapping[str, str] = field(default_factory=dict, metadata={"prefix": ""})
+    """All other options. Spark's reader of the format gets them, and ignores what it does not
+    know."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -85,6 +112,9 @@ class FileSourceOptions:
         ):
             if value is not None and value <= 0:
                 raise OptionError(f"files: {name} must be positive, not {value}.")
+        for name in self.reader_options:
+            if name.lower() in ("modifiedbefore", "modifiedafter"):
+                raise OptionError(f"files: option {name} is not allowed in a stream, as in Spark.")
         if any(c in self.path for c in "*?[{"):
             raise OptionError(
                 f"files: path {self.path!r} contains a pattern, but must be a directory. Set path "
@@ -143,22 +173,24 @@ class FileSource:
 
     def __init__(
         self,
-        form: FileFormat,
+        form: str,
         options: FileSourceOptions,
         schema: pa.Schema | None,
         checkpoint: Files,
         index: int,
         *,
+        spark: SparkSession | None = None,
         parallelism: int = 1,
         watch: bool = True,
     ) -> None:
-        self._form, self._options = form, options
+        """`spark` makes the reader of the files; None for the active session."""
+        self._form, self._options, self._spark = form, options, spark
         self._schema = checked_schema(form, schema)
         self._partitions = options.num_partitions or parallelism
         self._files = open_files(options.path, links=True)
         if self._files.info("") is None:
             raise OptionError(
-                f"{form.value}: path {self._files.url} does not exist. Create the directory, or "
+                f"{form}: path {self._files.url} does not exist. Create the directory, or "
                 f"correct the option path."
             )
         self._log = FileSourceLog(checkpoint.at(source_log_path(index)))
@@ -184,15 +216,28 @@ class FileSource:
         return self._schema
 
     @property
-    def readers(self) -> FileReaders:
-        options = self._options
+    def readers(self) -> ReaderChoice:
+        return ReaderChoice(self._make_readers)
+
+    def _make_readers(self, columns: frozenset[str] | None) -> FileReaders:
+        from pyspark.sql import SparkSession
+
+        spark = self._spark or SparkSession.active()
+        names = [field.name for field in self._schema if not is_metadata(field)]
+        with storage_errors(self._files.url):
+            first = next(iter(self._found_files()), None)
+        below = None if first is None else path_below(self._files.url, first.path)
+        in_path = frozenset(name for name, _ in partition_texts(below or "") if name in names)
+        in_file = [name for name in names if name not in in_path]
+        root, given = self._files.url, self._options.reader_options
         return FileReaders(
-            root=self._files.url,
+            root=root,
             log=self._log.url,
             form=self._form,
             schema=self._schema,
-            csv=Csv(options.header, options.sep, options.null_value),
-            poll_seconds=options.discovery_interval.total_seconds(),
+            reader=make_reader(spark, self._form, given, self._schema, in_file, columns, root),
+            in_path=in_path,
+            poll_seconds=self._options.discovery_interval.total_seconds(),
         )
 
     def initial(self) -> Positions:
@@ -325,17 +370,17 @@ def parse_log_offset(offset: Offset) -> int:
     )
 
 
-def checked_schema(form: FileFormat, schema: pa.Schema | None) -> pa.Schema:
-    """The schema of a source's rows: the given one, or a single column for lines of text."""
-    if form is FileFormat.TEXT and schema is None:
-        return TEXT_SCHEMA
+def checked_schema(form: str, schema: pa.Schema | None) -> pa.Schema:
+    """The schema of a source's rows: the given one, or the only one that a format can have."""
+    if schema is None:
+        schema = FIXED_SCHEMAS.get(form)
     if schema is None:
         raise OptionError(
-            f"{form.value}: a file source cannot infer its schema. Set it with .schema(...)."
+            f"{form}: a file source cannot infer its schema. Set it with .schema(...)."
         )
     names: Sequence[str] = schema.names
     if len(set(names)) < len(names):
         raise OptionError(
-            f"{form.value}: column names in the schema must be unique, but are {', '.join(names)}."
+            f"{form}: column names in the schema must be unique, but are {', '.join(names)}."
         )
     return schema

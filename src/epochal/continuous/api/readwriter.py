@@ -66,7 +66,8 @@ class StreamReader:
         name = format_name(source)
         described = f"{name}[{options.get('path', '')}]" if "path" in options else name
         paths = absolute_paths(options)
-        stream = Stream(self.spark, StreamSource(0, source, paths, columns, schema, described))
+        found = StreamSource(0, source, paths, columns, schema, described, self.spark)
+        stream = Stream(self.spark, found)
         identity = source_identity(source, options)
         if identity is None:
             return stream

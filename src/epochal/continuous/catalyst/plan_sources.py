@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from epochal.connectors.file.file_reader import METADATA, METADATA_FIELDS
+from epochal.connectors.file.spark_reader import SPARK_SCHEMA
 from epochal.connectors.registry import (
-    FILE_FORMATS,
+    FILE_SOURCES,
     SOURCES,
     source_identity,
     source_schema,
@@ -79,11 +80,14 @@ class PlanSources:
                 marked = schema.field(index).with_metadata({METADATA: b"true"})
                 schema = schema.set(index, marked)
                 self._check_metadata(format, [field.name for field in marked.type])
-        user_schema = schema if format.lower() in FILE_FORMATS else None
+        user_schema = None
+        if format.lower() in FILE_SOURCES:
+            user_schema = schema.with_metadata({SPARK_SCHEMA: str(relation.schema().json())})
         self._check(format, options, user_schema, schema)
         described = _described(format, options)
         options = absolute_paths(options)
-        return StreamSource(number, format, options, user_schema, schema, described)
+        spark = self._steps.planner.session
+        return StreamSource(number, format, options, user_schema, schema, described, spark)
 
     def _check(
         self,

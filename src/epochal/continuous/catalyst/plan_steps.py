@@ -19,13 +19,13 @@ from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
 from epochal.continuous.catalyst.releases import Planner
 from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import JavaObject, arrow_type_of, simple_name
-from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.plan.logical import Node, Step, unique_names
 from epochal.errors import OptionError
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 
 DELAY = "spark.watermarkDelayMs"
 SESSION_WINDOW = "spark.sessionWindow"

@@ -21,14 +21,14 @@ from epochal.continuous.catalyst.spark_objects import (
     items,
     option,
     simple_name,
-    texts_of,
 )
-from epochal.continuous.evaluator.evaluator_client import Session
-from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.continuous.operators.expressions.evaluate import SURE
 from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, Expr
 from epochal.continuous.operators.expressions.spark_calls import spark_call
 from epochal.errors import OptionError
+from epochal.evaluator.evaluator_client import Session
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
+from epochal.evaluator.spark_session import session_of
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
 _NOW = "CurrentBatchTimestamp"
@@ -55,15 +55,7 @@ class SparkExpressions:
     @cached_property
     def session(self) -> Session:
         """The settings of the session that Spark's code reads when it runs."""
-        conf = self._spark._jsparkSession.sessionState().conf()
-        found = texts_of(self._jvm, conf.getAllConfs())
-        lines = [
-            text
-            for key, value in sorted(found.items())
-            if key.startswith("spark.sql.")
-            for text in (key, value.replace("\\", "\\\\").replace("\n", "\\n"))
-        ]
-        return Session("\n".join(lines), memory_mb=self._memory_mb)
+        return session_of(self._spark, self._memory_mb)
 
     def read(self, expr: JavaObject, reader: ExpressionReader, columns: dict[int, int]) -> Expr:
         """An expression for Arrow if that can evaluate it, else for Spark's code.

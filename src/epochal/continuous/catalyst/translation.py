@@ -23,11 +23,11 @@ from epochal.continuous.catalyst.plan_reader import PlanReader
 from epochal.continuous.catalyst.plan_sources import PlanSources
 from epochal.continuous.catalyst.plan_steps import Steps
 from epochal.continuous.catalyst.releases import Planner
-from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.continuous.operators.expressions.expr import Column
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.plan.logical import Node, Step, StreamSource, unique_names
 from epochal.errors import UnsupportedPlanError
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ class StreamSource:
     """The schema that the user gave, if any."""
     schema: pa.Schema = field(repr=False)
     description: str = ""
+    spark: Any = field(default=None, repr=False, compare=False)
+    """The session whose settings decide how the source's rows are read."""
 
 
 @dataclass(frozen=True, slots=True)

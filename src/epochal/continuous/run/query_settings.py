@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB, MIN_MEMORY_MB
 from epochal.continuous.run.restarts import RestartPolicy
 from epochal.epoch.pace import MAX_BACKLOG, MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.errors import OptionError
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB, MIN_MEMORY_MB
 from epochal.options import ByteSize, options_of, read_options
 from epochal.state.disk.local_database import MIN_MEMORY_BYTES
 

@@ -84,4 +84,5 @@ class QueryDefinition:
             checkpoint,
             source.number,
             parallelism=self.parallelism,
+            spark=source.spark,
         )

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from epochal.connectors.worker_python import is_own, worker_python
-from epochal.continuous.evaluator.evaluator_process import start_early
+from epochal.evaluator.evaluator_process import start_early
 from epochal.warm_daemon import MODULES
 
 SETTING = "spark.python.daemon.module"

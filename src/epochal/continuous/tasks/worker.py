@@ -35,8 +35,6 @@ from dataclasses import dataclass, field
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.user_code import is_users, report_of
-from epochal.continuous.evaluator.evaluator_client import CLIENT
-from epochal.continuous.evaluator.evaluator_process import start_early
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task, schemas_of
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.reports import TaskReports
@@ -58,6 +56,8 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
+from epochal.evaluator.evaluator_client import CLIENT
+from epochal.evaluator.evaluator_process import start_early
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys

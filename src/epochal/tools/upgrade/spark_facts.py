@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from epochal.checkpoint.pinned import conf_in_force
-from epochal.connectors.registry import FILE_FORMATS
+from epochal.connectors.registry import FILE_SOURCES
 from epochal.continuous.run.take_over import JOIN_FORMAT
 from epochal.files import join_url, local_path, open_files, scheme_of
 from epochal.state.files.schema_file import FamilySchema
@@ -147,7 +147,7 @@ def source_fact(key: str, format: str, options: Mapping[str, str]) -> SourceFact
     """A source by its format and options."""
     lower = {name.lower(): value for name, value in options.items()}
     name = format.rpartition(".")[2].lower()
-    if name in FILE_FORMATS:
+    if name in FILE_SOURCES:
         places = frozenset([file_place(lower["path"])]) if "path" in lower else frozenset[str]()
         return SourceFact(key, FILE, places)
     if name == "kafka":

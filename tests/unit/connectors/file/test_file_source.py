@@ -4,11 +4,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.contract.sources import NUMBERS
-from tests.waiting import eventually
 
 from epochal.checkpoint.file_log import FileEntry, FileSourceLog
-from epochal.connectors.file.file_formats import FileFormat
 from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
 from epochal.connectors.file.file_reader import own_files
 from epochal.connectors.file.file_source import (
@@ -20,7 +17,7 @@ from epochal.connectors.file.file_source import (
     next_files,
     parse_log_offset,
 )
-from epochal.errors import ConcurrentUpdateError, MalformedFileError, OptionError, StorageError
+from epochal.errors import ConcurrentUpdateError, MalformedFileError, OptionError
 from epochal.files.local import LocalFiles
 
 
@@ -63,7 +60,7 @@ def source(tmp: Path, **options: object) -> FileSource:
     (tmp / "in").mkdir(exist_ok=True)
     given = FileSourceOptions(path=str(tmp / "in"), **options)  # type: ignore[arg-type]
     files = LocalFiles(tmp / "checkpoint", durable=False)
-    return FileSource(FileFormat.TEXT, given, None, files, 0, watch=False)
+    return FileSource("text", given, None, files, 0, watch=False)
 
 
 def test_the_log_has_the_format_of_spark(tmp_path: Path) -> None:
@@ -116,44 +113,12 @@ def test_the_driver_raises_the_error_of_its_discovery_thread(tmp_path: Path) -> 
     (tmp_path / "in").mkdir()
     options = FileSourceOptions(path=str(tmp_path / "in"))
     files = LocalFiles(tmp_path / "checkpoint", durable=False)
-    with closing(FileSource(FileFormat.TEXT, options, None, files, 0)) as watching:
+    with closing(FileSource("text", options, None, files, 0)) as watching:
         (tmp_path / "checkpoint/sources/0/0").mkdir()
         (tmp_path / "in" / "a").write_text("x\n")
         watching._thread.join(30)
         with pytest.raises(MalformedFileError, match="a directory has the name of a batch"):
             watching.offset(watching.initial())
-
-
-def test_a_missing_file_stops_the_reader_and_is_named_in_the_error(tmp_path: Path) -> None:
-    files = source(tmp_path)
-    (tmp_path / "in" / "a").write_text("x\n")
-    files.discover_files()
-    (tmp_path / "in" / "a").unlink()
-    reader = files.readers.open(files.initial())
-    with closing(reader), pytest.raises(StorageError, match=r"/in/a: .* it no longer exists"):
-        wait_for_error(reader)
-
-
-def test_a_malformed_line_stops_the_reader_and_the_error_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a").write_text('{"n":1}\n{"n":\n')
-    options = FileSourceOptions(path=str(tmp_path / "in"))
-    checkpoint = LocalFiles(tmp_path / "checkpoint", durable=False)
-    files = FileSource(FileFormat.JSON, options, NUMBERS, checkpoint, 0, watch=False)
-    files.discover_files()
-    reader = files.readers.open(files.initial())
-    with (
-        closing(reader),
-        pytest.raises(StorageError, match=r"/in/a: cannot be read as json with the schema"),
-    ):
-        wait_for_error(reader)
-
-
-def wait_for_error(reader: object) -> None:
-    def read() -> None:
-        reader.read(10)  # type: ignore[attr-defined]
-
-    eventually(read, "the reader fails")
 
 
 def test_files_are_assigned_round_robin_and_each_batch_starts_with_another_partition() -> None:

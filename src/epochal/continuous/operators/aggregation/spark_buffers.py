@@ -21,16 +21,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.evaluator.evaluator_client import (
+from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
+from epochal.continuous.operators.cells import keys_of
+from epochal.continuous.operators.contract import Row
+from epochal.continuous.operators.expressions.columns import column_of
+from epochal.evaluator.evaluator_client import (
     CLIENT,
     REQUEST_BYTES,
     EvaluatorStep,
     Session,
 )
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
-from epochal.continuous.operators.cells import keys_of
-from epochal.continuous.operators.contract import Row
-from epochal.continuous.operators.expressions.columns import column_of
 from epochal.record_batches import batch_of
 from epochal.state.rows.types import StructField, StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row

@@ -13,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.evaluator.evaluator_client import (
+from epochal.continuous.operators.expressions.columns import as_column
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
+from epochal.evaluator.evaluator_client import (
     CLIENT,
     EvaluatorStep,
     Session,
 )
-from epochal.continuous.operators.expressions.columns import as_column
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
 from epochal.record_batches import batch_of
 
 SPARK = "SparkExpression"

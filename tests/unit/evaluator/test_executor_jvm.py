@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochal.continuous.evaluator.executor_jvm import (
+from epochal.evaluator.executor_jvm import (
     Code,
     Executor,
     class_path,
@@ -87,6 +87,6 @@ def test_without_a_jvm_above_the_java_of_the_environment_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/opt/java")
-    monkeypatch.setattr("epochal.continuous.evaluator.executor_jvm._ancestors", lambda _: [])
-    monkeypatch.setattr("epochal.continuous.evaluator.executor_jvm._driver_pid", lambda: None)
+    monkeypatch.setattr("epochal.evaluator.executor_jvm._ancestors", lambda _: [])
+    monkeypatch.setattr("epochal.evaluator.executor_jvm._driver_pid", lambda: None)
     assert find_executor().java == "/opt/java/bin/java"

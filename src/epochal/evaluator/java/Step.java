@@ -32,6 +32,7 @@ abstract class Step {
     if (kind.equals("project")) return new Projection(schema, expressions(fields, 4));
     if (kind.startsWith("generate")) return new Generate(schema, fields, kind.endsWith("outer"));
     if (kind.equals("aggregate")) return new Aggregate(schema, fields[4]);
+    if (kind.equals("file")) return new FileRows(schema, fields);
     throw new IllegalArgumentException("no step of the kind " + kind);
   }
 

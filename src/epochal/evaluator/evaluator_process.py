@@ -31,15 +31,15 @@ from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from epochal.continuous.evaluator.evaluator_archive import cache_folder, code_in, start_making
-from epochal.continuous.evaluator.executor_jvm import (
+from epochal.errors import EpochalError, EvaluatorError, EvaluatorLostError
+from epochal.evaluator.evaluator_archive import cache_folder, code_in, start_making
+from epochal.evaluator.executor_jvm import (
     DEFAULT_MEMORY_MB,
     Executor,
     find_executor,
     java_command,
     start_time,
 )
-from epochal.errors import EpochalError, EvaluatorError, EvaluatorLostError
 
 logger = logging.getLogger(__name__)
 

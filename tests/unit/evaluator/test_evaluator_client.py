@@ -14,8 +14,9 @@ from typing import TypeAlias
 import pyarrow as pa
 import pytest
 
-from epochal.continuous.evaluator import evaluator_client
-from epochal.continuous.evaluator.evaluator_client import (
+from epochal.errors import EvaluatorError, EvaluatorLostError, ExpressionError
+from epochal.evaluator import evaluator_client
+from epochal.evaluator.evaluator_client import (
     FAILED,
     MAX_STEPS,
     OK,
@@ -25,7 +26,6 @@ from epochal.continuous.evaluator.evaluator_client import (
     EvaluatorStep,
     Session,
 )
-from epochal.errors import EvaluatorError, EvaluatorLostError, ExpressionError
 
 Answer: TypeAlias = Callable[[list[bytes]], tuple[int, bytes] | None]
 """The status and body that a server answers to a run; None to close the connection."""

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from epochal.continuous.evaluator.executor_jvm import Code, Executor, class_path, java_command
+from epochal.evaluator.executor_jvm import Code, Executor, class_path, java_command
 
 logger = logging.getLogger(__name__)
 

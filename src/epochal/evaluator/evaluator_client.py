@@ -27,9 +27,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from epochal.continuous.evaluator.evaluator_process import open_socket, pid_of
-from epochal.continuous.evaluator.executor_jvm import DEFAULT_MEMORY_MB, find_executor
 from epochal.errors import EvaluatorError, EvaluatorLostError, ExpressionError
+from epochal.evaluator.evaluator_process import open_socket, pid_of
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB, find_executor
 
 logger = logging.getLogger(__name__)
 

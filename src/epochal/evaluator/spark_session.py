@@ -1,0 +1,25 @@
+"""What Spark's code needs to know of a user's session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from epochal.evaluator.evaluator_client import Session
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def session_of(spark: SparkSession, memory_mb: int = DEFAULT_MEMORY_MB) -> Session:
+    """The settings of a session that Spark's code reads when it runs."""
+    conf = spark._jsparkSession.sessionState().conf()
+    converters = cast(Any, spark._jvm).scala.jdk.javaapi.CollectionConverters
+    settings = converters.asJava(conf.getAllConfs())
+    lines = [
+        text
+        for key in sorted(map(str, settings))
+        if key.startswith("spark.sql.")
+        for text in (key, str(settings[key]).replace("\\", "\\\\").replace("\n", "\\n"))
+    ]
+    return Session("\n".join(lines), memory_mb=memory_mb)
