@@ -19,6 +19,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -28,8 +29,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 from epochal.errors import EvaluatorError, EvaluatorLostError, ExpressionError
-from epochal.evaluator.evaluator_process import open_socket, pid_of
-from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB, find_executor
+from epochal.evaluator.evaluator_process import POLL_SECONDS, open_socket, pid_of
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB, find_executor, is_stopped
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,9 @@ TRIES = 3
 
 MEMORY_TRIES = 2
 
-ANSWER_SECONDS, PING_SECONDS = 10.0, 5.0
-"""After this long without an answer the evaluator is pinged, and must answer the ping."""
+ANSWER_SECONDS, PING_SECONDS = 5.0, 60.0
+"""After this long without an answer the evaluator is pinged, and must answer the ping, even on a
+machine that has far too much to do."""
 
 REQUEST_BYTES = 1 << 20
 """About how much of a batch is sent at once, so that the evaluator's memory is bounded."""
@@ -113,6 +115,7 @@ class _Connection:
         # Of the ways to wait at most so long, this one needs no further system call.
         seconds = struct.pack("ll", int(ANSWER_SECONDS), int(ANSWER_SECONDS % 1 * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+        self.evaluator = pid_of(self._socket)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN | select.POLLOUT)
         self._answers: deque[tuple[int, pa.Buffer]] = deque()
@@ -243,21 +246,28 @@ class _Connection:
         return data
 
     def _check_alive(self) -> None:
-        """Kill an evaluator that does not even answer a ping."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
-            other.settimeout(PING_SECONDS)
-            try:
-                other.connect(self._socket.getpeername())
-                other.sendall(_HEAD.pack(PING, 0, 0))
-                if other.recv(_ANSWER.size):
-                    return  # it works, for long
-            except OSError:
-                pass
+        """Kill an evaluator that is stopped, or does not even answer a ping."""
+        pid = self.evaluator
+        if not is_stopped(pid) and self._is_answered(pid):
+            return  # it works, for long
         logger.warning("the evaluator does not answer, and is killed")
-        if (pid := pid_of(self._socket)) is not None:
+        if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         raise _Gone("it did not answer")
+
+    def _is_answered(self, pid: int | None) -> bool:
+        """Whether a ping is answered, over a connection of its own."""
+        deadline = time.monotonic() + PING_SECONDS
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other, suppress(OSError):
+            other.settimeout(ANSWER_SECONDS)
+            # The system knows the name that the socket had until the evaluator was ready.
+            other.connect(self._socket.getpeername().removesuffix(".new"))
+            other.sendall(_HEAD.pack(PING, 0, 0))
+            while time.monotonic() < deadline and not is_stopped(pid):
+                with suppress(TimeoutError):
+                    return bool(other.recv(_ANSWER.size))
+        return False
 
 
 class EvaluatorClient:
@@ -280,20 +290,26 @@ class EvaluatorClient:
         return self._tried(step, run)
 
     def _tried(self, step: EvaluatorStep, run: Callable[[_Connection, int], T]) -> T:
-        crashes = shortages = 0
+        lost: set[object] = set()
+        shortages = 0
         while True:
+            evaluator: object = None
             try:
-                return run(self._connection(step.session.memory_mb), shortages)
+                connection = self._connection(step.session.memory_mb)
+                evaluator = connection.evaluator
+                return run(connection, shortages)
             except (_Gone, EvaluatorLostError) as error:
                 self.close()
-                crashes += 1
-                if crashes == TRIES:
+                # One that is about to end may still accept connections: it is lost only once.
+                lost.add(evaluator or error)
+                if len(lost) == TRIES:
                     raise EvaluatorLostError(
-                        f"it ended {crashes} times on one batch: {error}"
+                        f"it ended {TRIES} times on one batch: {error}"
                     ) from None
                 logger.warning("the evaluator has ended: starting another one")
+                time.sleep(POLL_SECONDS)
             except _OutOfMemory as error:
-                self._connection(step.session.memory_mb).wait_for_end()
+                connection.wait_for_end()
                 self.close()
                 shortages += 1
                 if shortages == MEMORY_TRIES:

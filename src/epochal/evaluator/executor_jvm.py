@@ -154,20 +154,28 @@ def find_executor() -> Executor:
 
 def start_time(pid: int) -> str | None:
     """When a process started, so that another one with the same number is not taken for it."""
+    status = _status(pid)
+    return status[19] if status else None
+
+
+def is_stopped(pid: int | None) -> bool:
+    """Whether a process was stopped by a signal, and not continued."""
+    status = [] if pid is None else _status(pid)
+    return bool(status) and status[0] in "Tt"
+
+
+def _status(pid: int) -> list[str]:
+    """What Linux says about a process, from its state on; nothing if it cannot be read."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
+        return []
 
 
 def _ancestors(pid: int) -> list[int]:
     pids: list[int] = []
-    while pid > 1 and len(pids) < 32:
-        try:
-            status = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            break
-        pid = int(status.rpartition(")")[2].split()[1])
+    while pid > 1 and len(pids) < 32 and (status := _status(pid)):
+        pid = int(status[1])
         pids.append(pid)
     return pids
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import socket
@@ -76,6 +77,8 @@ class Server:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made = Server(str(tmp_path / "socket"))
 
+    pids = itertools.count(1)  # each connection is to another process
+
     def connect(*_: object) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(made.path)
@@ -83,6 +86,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     monkeypatch.setattr(evaluator_client, "find_executor", lambda: None)
     monkeypatch.setattr(evaluator_client, "open_socket", connect)
+    monkeypatch.setattr(evaluator_client, "pid_of", lambda _: next(pids))
     yield made
     made.close()
 
