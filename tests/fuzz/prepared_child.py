@@ -390,7 +390,8 @@ def run_all(scratch: Path, first: int, seeds: int, fault: str) -> dict[str, Any]
     signal.signal(signal.SIGALRM, give_up)
     logging.disable()
     recorder = Recorder()
-    count, violations = 0, []
+    count = 0
+    violations: list[str] = []
     plant(fault)
     for seed in range(first, first + seeds):
         if fault and violations:
