@@ -16,8 +16,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.frames.aggregate_cases import COLUMNS, DDL, Case
 from tests.frames.test_aggregate_epochs import shapes
-from tests.frames.test_aggregates import PARTITIONS, ours, plain, same, stored_by_spark
+from tests.frames.test_aggregates import (
+    PARTITIONS,
+    files,
+    grouped,
+    ours,
+    plain,
+    run_in_spark,
+    same,
+    stored_by_spark,
+)
+from tests.frames.test_aggregates import differences as case_differences
 from tests.frames.test_catalyst_results import run
 from tests.spark.parity import File, Rows, replayed, spark_batches
 from tests.spark.sessions import session_with
@@ -102,7 +113,21 @@ regr_slope(d, v)
 regr_r2(d, v)
 """.strip().splitlines()
 SOME = ["median(d)", "count(*)", "listagg(s, ',')", "sum(v) FILTER (WHERE v > 3)", "collect_set(s)"]
+FOR_ALL_TYPES = [
+    "first({}, true)",
+    "last({}) FILTER (WHERE b)",
+    "collect_list({})",
+    "collect_set({})",
+    "max({})",
+    "max_by(s, {})",
+    "min_by({}, s)",
+    "mode({})",
+    "approx_count_distinct({})",
+]
+ODD = ("f", "x", "d38", "bin", "ntz", "dur", "arr", "st")
 EVENTS = arrow_schema(SCHEMA)
+
+__all__ = ["files"]
 
 
 @dataclass(frozen=True)
@@ -218,7 +243,7 @@ def test_an_epoch_emits_and_stores_what_a_batch_of_spark_does(
 def differences(wanted: Rows, got: Rows) -> list[Any]:
     """The results that differ, in rows that are found by their groups."""
     theirs, mine = (
-        {repr([plain(row.get(name), "") for name in ("id", "w")]): row for row in rows}
+        {repr([plain(row.get(name)) for name in ("id", "w")]): row for row in rows}
         for rows in (wanted, got)
     )
     if theirs.keys() != mine.keys():
@@ -227,7 +252,7 @@ def differences(wanted: Rows, got: Rows) -> list[Any]:
         (key, name, value, mine[key][name])
         for key, row in theirs.items()
         for name, value in row.items()
-        if not same(plain(value, ""), plain(mine[key][name], ""))
+        if not same(plain(value), plain(mine[key][name]))
     ]
 
 
@@ -259,3 +284,24 @@ def events() -> list[File]:
 
 def second(number: float) -> datetime:
     return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
+
+
+@pytest.mark.parametrize("place", ["odd", "plain"])
+def test_values_of_all_types_go_to_sparks_code_and_back(
+    spark: SparkSession, files: list[Path], tmp_path: Path, place: str
+) -> None:
+    names = [name for name in COLUMNS if (name in ODD) == (place == "odd")]
+    cases = [Case(text.format(name), "", ()) for name in names for text in FOR_ALL_TYPES]
+    cases.append(Case("mode(i)", "", ()))
+    outputs = run_in_spark(spark, files, tmp_path, cases)
+    stream = spark.readStream.schema(DDL).parquet(str(files[0].parent))
+    driver = Planned(read_plan(grouped(stream, cases), output_mode="update").tree)
+    (family,) = parse_schema_file((tmp_path / "state/0/0/_metadata/schema").read_bytes())
+    for number, path in enumerate(files):
+        rows = spark.read.parquet(str(path)).coalesce(1).toArrow().cast(arrow_schema(DDL))
+        (batch,) = rows.combine_chunks().to_batches()
+        got = driver.turn(batch, watermark_ms=-1)
+        driver.cut()
+        assert case_differences(cases, outputs[number], got) == []
+        assert ours(driver) == stored_by_spark(tmp_path, family, number + 1)
+        driver.restart()

@@ -139,7 +139,8 @@ class _Connection:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
             other.settimeout(PING_SECONDS)
             try:
-                other.connect(self._socket.getpeername())
+                # The socket had this name when it was bound, and has been renamed since.
+                other.connect(self._socket.getpeername().removesuffix(".new"))
                 other.sendall(_HEAD.pack(PING, 0, 0))
                 if other.recv(_ANSWER.size):
                     return  # it works, for long
