@@ -51,6 +51,7 @@ FULL: dict[str, str] = {
     r"frames/test_join_parity\.py.*(of_each_batch|idle|state\[|a_limit)": "joins batch by batch",
     r"frames/test_aggregates\.py.*(spark\[|same\[)": "every aggregate of every type",
     r"frames/test_aggregate_epochs\.py": "windows and output modes, batch by batch",
+    r"frames/test_spark_aggregates\.py.*(all_types|does\[(?!sessions-append)|\[hdfs)": "the same",
     r"spark/test_state_placement\.py.*(later_ones|continues_from)": "contexts that are made anew",
     r"frames/test_functions_\w+\.py.*(every_mode|refuses_is|error_as_in)": "more rows and modes",
     r"spark/test_connector_interop\.py.*rate_checkpoint": "takes half a minute of clock time",

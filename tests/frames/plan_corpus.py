@@ -223,6 +223,22 @@ PLANS = [
         "Generate(Project(rate0))",
     ),
     Plan(
+        "variant_explode",
+        sql("SELECT value, key FROM r, LATERAL variant_explode(parse_json(string(value)))"),
+        "Project(Generate(Project(rate0)))",
+    ),
+    Plan(
+        "aggregates of Spark's",
+        lambda s: (
+            marked(s)
+            .groupBy(F.window("timestamp", "1 minute"), "value")
+            .agg(
+                F.median("value"), F.mode("value"), F.percentile_approx("value", 0.5), F.count("*")
+            )
+        ),
+        WINDOWED,
+    ),
+    Plan(
         "stream join",
         sql(
             "SELECT * FROM m JOIN o ON value = v2 "

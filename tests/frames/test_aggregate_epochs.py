@@ -35,7 +35,7 @@ CALLS = (
     AggregateCall("Count", (), "n", pa.int64()),
     AggregateCall("Sum", ("v",), "total", pa.int64()),
     AggregateCall("Average", ("v",), "mean", pa.float64(), filter="big"),
-    AggregateCall("CollectList", ("v",), "all", pa.list_(pa.int64())),
+    AggregateCall("First", ("v",), "first", pa.int64()),
 )
 WINDOWED = columns(id=pa.string(), v=pa.int64(), big=pa.bool_(), window=BOUNDS)
 IN_SESSIONS = columns(id=pa.string(), v=pa.int64(), big=pa.bool_(), session_window=BOUNDS)
@@ -46,7 +46,7 @@ def spark_aggregates() -> list[Any]:
         F.count(F.lit(1)).alias("n"),
         F.sum("v").alias("total"),
         F.expr("avg(v) FILTER (WHERE v > 3)").alias("mean"),
-        F.collect_list("v").alias("all"),
+        F.first("v").alias("first"),
     ]
 
 

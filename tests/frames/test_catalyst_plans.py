@@ -57,15 +57,6 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] 
         lambda spark: rate(spark).select("value", "value"),
         ("sink", "2 columns", "'value'", "toDF"),
     ),
-    "an aggregate whose state cannot be carried": (
-        lambda spark: (
-            rate(spark)
-            .withWatermark("timestamp", "1 second")
-            .groupBy("timestamp")
-            .agg(F.percentile_approx("value", 0.5), F.mode("value"))
-        ),
-        ("percentile_approx", "function mode", "transformWithState"),
-    ),
     "distinct aggregates": (
         lambda spark: (
             rate(spark)

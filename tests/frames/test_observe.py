@@ -31,6 +31,8 @@ METRICS = [
     "approx_count_distinct(id) AS distinct",
 ]
 
+OF_SPARK = ["median(id) AS median", "mode(word) AS mode", "count(*) AS rows"]
+
 
 def watched(spark: SparkSession, source: Path) -> DataFrame:
     """Metrics before and after a filter, and of the results of an aggregation."""
@@ -38,7 +40,8 @@ def watched(spark: SparkSession, source: Path) -> DataFrame:
     frame = stream(spark, source).observe("all", *metrics)
     kept = frame.where("word = 'a'").observe("kept", *metrics)
     none = kept.where("id < 0").observe("none", *metrics)
-    return none.union(kept).groupBy("word").count().observe("groups", F.sum("count").alias("n"))
+    sparks = none.union(kept).observe("in Spark's code", *map(F.expr, OF_SPARK))
+    return sparks.groupBy("word").count().observe("groups", F.sum("count").alias("n"))
 
 
 def reported(query: Any) -> list[dict[str, Any]]:

@@ -16,13 +16,28 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.frames.aggregate_cases import COLUMNS, DDL, Case
+from tests.frames.streams_of_words import add_file
 from tests.frames.test_aggregate_epochs import shapes
-from tests.frames.test_aggregates import PARTITIONS, ours, plain, same, stored_by_spark
+from tests.frames.test_aggregates import (
+    PARTITIONS,
+    files,
+    grouped,
+    ours,
+    plain,
+    run_in_spark,
+    same,
+    stored_by_spark,
+)
+from tests.frames.test_aggregates import differences as case_differences
 from tests.frames.test_catalyst_results import run
-from tests.spark.parity import File, Rows, replayed, spark_batches
+from tests.frames.turns import session_of
+from tests.spark.conftest import nothing_left_running
+from tests.spark.parity import PATIENCE_SECONDS, File, Rows, replayed, spark_batches
 from tests.spark.sessions import session_with
 from tests.unit.continuous.operators.driving import Driver
 
+import epochal
 from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.catalyst.translation import read_plan
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
@@ -102,7 +117,21 @@ regr_slope(d, v)
 regr_r2(d, v)
 """.strip().splitlines()
 SOME = ["median(d)", "count(*)", "listagg(s, ',')", "sum(v) FILTER (WHERE v > 3)", "collect_set(s)"]
+FOR_ALL_TYPES = [
+    "first({}, true)",
+    "last({}) FILTER (WHERE b)",
+    "collect_list({})",
+    "collect_set({})",
+    "max({})",
+    "max_by(s, {})",
+    "min_by({}, s)",
+    "mode({})",
+    "approx_count_distinct({})",
+]
+ODD = ("f", "x", "d38", "bin", "ntz", "dur", "arr", "st")
 EVENTS = arrow_schema(SCHEMA)
+
+__all__ = ["files", "nothing_left_running"]
 
 
 @dataclass(frozen=True)
@@ -218,7 +247,7 @@ def test_an_epoch_emits_and_stores_what_a_batch_of_spark_does(
 def differences(wanted: Rows, got: Rows) -> list[Any]:
     """The results that differ, in rows that are found by their groups."""
     theirs, mine = (
-        {repr([plain(row.get(name), "") for name in ("id", "w")]): row for row in rows}
+        {repr([plain(row.get(name)) for name in ("id", "w")]): row for row in rows}
         for rows in (wanted, got)
     )
     if theirs.keys() != mine.keys():
@@ -227,7 +256,7 @@ def differences(wanted: Rows, got: Rows) -> list[Any]:
         (key, name, value, mine[key][name])
         for key, row in theirs.items()
         for name, value in row.items()
-        if not same(plain(value, ""), plain(mine[key][name], ""))
+        if not same(plain(value), plain(mine[key][name]))
     ]
 
 
@@ -259,3 +288,59 @@ def events() -> list[File]:
 
 def second(number: float) -> datetime:
     return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
+
+
+@pytest.mark.parametrize("place", ["odd", "plain"])
+def test_values_of_all_types_go_to_sparks_code_and_back(
+    spark: SparkSession, files: list[Path], tmp_path: Path, place: str
+) -> None:
+    names = [name for name in COLUMNS if (name in ODD) == (place == "odd")]
+    cases = [Case(text.format(name), "", ()) for name in names for text in FOR_ALL_TYPES]
+    cases.append(Case("mode(i)", "", ()))
+    outputs = run_in_spark(spark, files, tmp_path, cases)
+    stream = spark.readStream.schema(DDL).parquet(str(files[0].parent))
+    driver = Planned(read_plan(grouped(stream, cases), output_mode="update").tree)
+    (family,) = parse_schema_file((tmp_path / "state/0/0/_metadata/schema").read_bytes())
+    for number, path in enumerate(files):
+        rows = spark.read.parquet(str(path)).coalesce(1).toArrow().cast(arrow_schema(DDL))
+        (batch,) = rows.combine_chunks().to_batches()
+        got = driver.turn(batch, watermark_ms=-1)
+        driver.cut()
+        assert case_differences(cases, outputs[number], got) == []
+        assert ours(driver) == stored_by_spark(tmp_path, family, number + 1)
+        driver.restart()
+
+
+@pytest.mark.usefixtures("nothing_left_running")
+@pytest.mark.parametrize("provider", ["rocksdb", "hdfs"])
+def test_spark_and_epochal_take_turns_and_leave_the_state_of_spark_alone(
+    spark: SparkSession, tmp_path: Path, provider: str
+) -> None:
+    session = session_of(spark, provider)
+    alone = turns(session, tmp_path / "alone", ("spark",) * 4)
+    mixed = turns(session, tmp_path / "mixed", ("spark", "ours", "ours", "spark"))
+    assert len(alone[0]) == 6
+    assert mixed == alone
+
+
+def turns(spark: SparkSession, home: Path, engines: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """The last row of each group, and the rows of state as Spark's own reader shows them."""
+    shown: dict[Any, str] = {}
+
+    def keep(frame: DataFrame, number: int) -> None:
+        shown.update({row["id"]: str(row) for row in frame.collect()})
+
+    names = EVENTS.names
+    home.mkdir()
+    for turn, engine in enumerate(engines):
+        rows = [dict(zip(names, row, strict=True)) for row in events()[turn]]
+        add_file(home / "in", str(turn), [{**row, "ts": row["ts"].isoformat()} for row in rows])
+        stream = spark.readStream.schema(SCHEMA).option("numPartitions", 1).json(str(home / "in"))
+        frame = by_id(AGGREGATES[::2])(stream)
+        writer: Any = frame.writeStream if engine == "spark" else epochal.write_stream(frame)
+        writer = writer.outputMode("update").option("checkpointLocation", str(home / "checkpoint"))
+        query = writer.foreachBatch(keep).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE_SECONDS) is not False
+        assert query.exception() is None
+    state = spark.read.format("statestore").load(str(home / "checkpoint"))
+    return shown, sorted(str(row) for row in state.select("key", "value").collect())

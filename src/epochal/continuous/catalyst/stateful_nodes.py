@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -27,7 +26,6 @@ from epochal.continuous.catalyst.spark_objects import JavaObject, items, option,
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.calls import AggregateCall
 from epochal.continuous.operators.aggregation.functions import FUNCTIONS, fold_of
-from epochal.continuous.operators.aggregation.hyperloglog import DEFAULT_DEVIATION, bias_tables
 from epochal.continuous.operators.aggregation.observe import ObserveSpec, is_reportable
 from epochal.continuous.operators.aggregation.spark_buffers import SparkAggregates
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
@@ -148,8 +146,8 @@ def _calls(
             _call(steps, child, expr, name, columns)
             for expr, name in zip(asked, names, strict=True)
         ]
-        for call in calls:
-            fold_of(call, columns.schema)
+        if any(fold_of(call, columns.schema).arrow is None for call in calls):
+            raise OptionError("Arrow has no function for it")
     except OptionError:
         columns.cut(width)
         del steps.findings.refusals[before:]
@@ -265,17 +263,8 @@ def _call(
         type=steps.type_of("Aggregate", expr),
         filter=kept,
         mode=mode,
-        extra=_extra(steps, simple_name(function), fields),
+        extra={key: value for key, value in fields.items() if key not in _NOT_FIELDS},
     )
-
-
-def _extra(steps: Steps, function: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an aggregate function, and what it needs of Spark's own tables."""
-    found = {key: value for key, value in fields.items() if key not in _NOT_FIELDS}
-    if function == "HyperLogLogPlusPlus":
-        deviation = float(fields.get("relativeSD", DEFAULT_DEVIATION))
-        found["biases"] = bias_tables(steps.planner.session._jvm, deviation)
-    return found
 
 
 def _aggregates_in(exprs: JavaObject) -> dict[int, JavaObject]:

@@ -18,8 +18,7 @@ from epochal.state.rows.types import StructField
 Mode: TypeAlias = Literal["ansi", "legacy", "try"]
 Column: TypeAlias = Sequence[Any]
 Buffer: TypeAlias = Any
-"""What a fold keeps for a group: the value if it has one field, else a tuple, or whatever its
-`store` and `load` translate."""
+"""What a fold keeps for a group: the value if it has one field, else a tuple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +80,3 @@ class Fold:
     results: Callable[[Sequence[Buffer]], Column]
     """Computes the results of many groups."""
     arrow: ArrowFold | None = None
-    store: Callable[[Buffer], tuple[Any, ...]] | None = None
-    """Turns a buffer into the values of its fields, if it is not made of them."""
-    load: Callable[[tuple[Any, ...]], Buffer] | None = None
-    """The reverse of `store`."""
-    values: Callable[[Sequence[Any]], Column] | None = None
-    """Turns the Arrow columns of the arguments into what `update` takes, if it is not their
-    values."""

@@ -1,8 +1,7 @@
 """Least, greatest, first and last values, with the buffers that Spark keeps for them. Pure.
 
 Values are ordered as Spark orders them: NaN equals itself and is larger than any number, -0.0
-equals 0.0, text is ordered by its bytes, and structs and arrays field by field with nulls first.
-Of equal values the earlier one is kept, except by `max_by` and `min_by`: they keep the later one.
+equals 0.0, text is ordered by its bytes. Of equal values the earlier one is kept.
 
 Note: Arrow ignores NaN and does not say which of -0.0 and 0.0 it keeps. Batches with either are
 grouped in Python.
@@ -66,72 +65,13 @@ def last(call: AggregateCall, kinds: Sequence[pa.DataType]) -> Fold:
     return _of_one_row("last", kinds[0], update, lambda a, b: b if b[1] else a)
 
 
-def max_by(call: AggregateCall, kinds: Sequence[pa.DataType]) -> Fold:
-    """The value of the row in which the second argument is greatest."""
-    less = _ordering(call, kinds[1])
-    return _by(kinds, lambda a, b: less(b, a))
-
-
-def min_by(call: AggregateCall, kinds: Sequence[pa.DataType]) -> Fold:
-    """The value of the row in which the second argument is least."""
-    return _by(kinds, _ordering(call, kinds[1]))
-
-
-def bits(
-    name: str, combine: Callable[[int, int], int]
-) -> Callable[[AggregateCall, Sequence[pa.DataType]], Fold]:
-    """All values combined bit by bit; null if there are none."""
-
-    def either(a: Any, b: Any) -> Any:
-        if a is None or b is None:
-            return a if b is None else b
-        return combine(a, b)
-
-    def fold(call: AggregateCall, kinds: Sequence[pa.DataType]) -> Fold:
-        return Fold(
-            fields=(StructField(name, spark_type(kinds[0])),),
-            new=lambda: None,
-            update=either,
-            merge=either,
-            results=as_they_are,
-        )
-
-    return fold
-
-
-bit_and = bits("bit_and", operator.and_)
-bit_or = bits("bit_or", operator.or_)
-bit_xor = bits("bit_xor", operator.xor)
-
-
-def orderable(kind: pa.DataType) -> bool:
-    """Whether Spark orders values of this type: all but maps and what holds them."""
-    if pa.types.is_map(kind):
-        return False
-    if pa.types.is_nested(kind):
-        return all(orderable(kind.field(i).type) for i in range(kind.num_fields))
-    return True
-
-
-def rank(value: Any) -> Any:
-    """A key that orders values of one type, nested or not, as Spark does."""
-    if value is None:
-        return (0, 0)
-    if type(value) is tuple or type(value) is list:
-        return (1, tuple([rank(each) for each in value]))
-    return (2, 0) if value != value else (1, value)
-
-
 def _ordering(call: AggregateCall, kind: pa.DataType) -> Less:
-    if not orderable(kind):
-        raise OptionError(
-            f"{call.function} of {call.arguments[-1]!r}: values of type {kind} cannot be ordered"
-        )
-    if pa.types.is_floating(kind):
-        return _less_with_nan
     if pa.types.is_nested(kind):
-        return lambda a, b: bool(rank(a) < rank(b))
-    return operator.lt
+        raise OptionError(
+            f"{call.function} of {call.arguments[-1]!r}: values of type {kind} are ordered only in "
+            f"DataFrames, by Spark's own code"
+        )
+    return _less_with_nan if pa.types.is_floating(kind) else operator.lt
 
 
 def _less_with_nan(a: float, b: float) -> bool:
@@ -153,7 +93,7 @@ def _extreme(call: AggregateCall, kind: pa.DataType, name: str) -> Fold:
 
     better = least if name == "min" else greatest
     arrow = None
-    if not (pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind)):
+    if not (pa.types.is_duration(kind) or pa.types.is_time(kind)):
         differs = _has_nan_or_negative_zero if pa.types.is_floating(kind) else None
         arrow = ArrowFold((name,), lambda found: found[0], differs=differs)
     return Fold(
@@ -179,29 +119,6 @@ def _of_one_row(
         merge=merge,
         results=lambda kept: [value for value, _ in kept],
         arrow=ArrowFold((name,), lambda found: list(zip(found[0], found[1], strict=True))),
-    )
-
-
-def _by(kinds: Sequence[pa.DataType], is_better: Less) -> Fold:
-    """Keep the value whose ordering is better. Of equal ones, the later value."""
-
-    def better(old: tuple[Any, Any], new: tuple[Any, Any]) -> tuple[Any, Any]:
-        if new[1] is None:
-            return old
-        if old[1] is None or is_better(new[1], old[1]):
-            return new
-        # Of equal orderings, Spark keeps the earlier one. It may be -0.0 and the later one 0.0.
-        return old if is_better(old[1], new[1]) else (new[0], old[1])
-
-    return Fold(
-        fields=(
-            StructField("valueWithExtremumOrdering", spark_type(kinds[0])),
-            StructField("extremumOrdering", spark_type(kinds[1])),
-        ),
-        new=lambda: (None, None),
-        update=better,
-        merge=better,
-        results=lambda kept: [value for value, _ in kept],
     )
 
 

@@ -1,4 +1,8 @@
-"""The table of aggregate functions, by the names of Spark's classes. Pure."""
+"""The table of our own aggregate functions, by the names of Spark's classes. Pure.
+
+Arrow computes all of them, and many times faster than Spark's code. What is not in this table, or
+not for a type, runs in Spark's code: see `spark_buffers`.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from epochal.continuous.operators.aggregation import (
-    collecting,
-    extremes,
-    hyperloglog,
-    moments,
-    sums,
-)
+from epochal.continuous.operators.aggregation import extremes, sums
 from epochal.continuous.operators.aggregation.calls import AggregateCall, Fold
 from epochal.errors import OptionError
 
@@ -24,15 +22,6 @@ FUNCTIONS: dict[str, Callable[[AggregateCall, Sequence[pa.DataType]], Fold]] = {
     "Max": extremes.maximum,
     "First": extremes.first,
     "Last": extremes.last,
-    "MaxBy": extremes.max_by,
-    "MinBy": extremes.min_by,
-    "BitAndAgg": extremes.bit_and,
-    "BitOrAgg": extremes.bit_or,
-    "BitXorAgg": extremes.bit_xor,
-    "CollectList": collecting.collect_list,
-    "CollectSet": collecting.collect_set,
-    "HyperLogLogPlusPlus": hyperloglog.approximate_distinct,
-    **moments.FUNCTIONS,
 }
 """Each takes the call and the types of its arguments."""
 

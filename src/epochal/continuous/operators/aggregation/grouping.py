@@ -45,7 +45,7 @@ class Buffers:
         self._places = [self._place(call) for call in calls]
         self._folds: list[Fold] = [fold_of(each, schema) for each in self._calls]
         self._merges = [fold.merge for fold in self._folds]
-        self._plain = all(len(fold.fields) == 1 and fold.store is None for fold in self._folds)
+        self._plain = all(len(fold.fields) == 1 for fold in self._folds)
         self.output = [pa.field(each.alias, each.type) for each in calls]
 
     def _place(self, call: AggregateCall) -> int:
@@ -85,9 +85,7 @@ class Buffers:
             return groups
         columns: list[Column] = []
         for fold, buffers in zip(self._folds, zip(*groups, strict=True), strict=True):
-            if fold.store is not None:
-                columns.extend(zip(*map(fold.store, buffers), strict=True))
-            elif len(fold.fields) == 1:
+            if len(fold.fields) == 1:
                 columns.append(buffers)
             else:
                 columns.extend(zip(*buffers, strict=True))
@@ -102,10 +100,7 @@ class Buffers:
         for fold in self._folds:
             part = tuple(row[index : index + len(fold.fields)])
             index += len(fold.fields)
-            if fold.load is not None:
-                found.append(fold.load(part))
-            else:
-                found.append(part[0] if len(part) == 1 else part)
+            found.append(part[0] if len(part) == 1 else part)
         return tuple(found)
 
     def results(self, groups: Sequence[Row]) -> list[Column]:
@@ -208,9 +203,7 @@ class _Rows:
         self._steps: list[tuple[int, Any, Column, Column | None]] = []
         for number, (call, fold) in enumerate(zip(calls, folds, strict=True)):
             arguments = [batch.column(each) for each in call.arguments]
-            if fold.values is not None:
-                values = fold.values(arguments)
-            elif len(arguments) == 1:
+            if len(arguments) == 1:
                 values = cells(arguments[0])
             else:
                 columns = [cells(each) for each in arguments]

@@ -22,6 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
+from epochal.continuous.operators.aggregation.grouping import (
+    MIN_ARROW_ROWS,
+    arrow_groups_like_spark,
+)
 from epochal.continuous.operators.cells import keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.expressions.columns import column_of
@@ -190,9 +194,24 @@ def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, list[Row]]:
     """The number of each row's group in a batch, and the keys of the groups."""
-    numbers: dict[Row, int] = {}
-    found = [numbers.setdefault(key, len(numbers)) for key in keys_of(batch, columns)]
-    return np.array(found, dtype=np.int32), list(numbers)
+    keys = [batch.column(index) for index in columns]
+    if batch.num_rows < MIN_ARROW_ROWS or not all(arrow_groups_like_spark(k.type) for k in keys):
+        known: dict[Row, int] = {}
+        found = [known.setdefault(key, len(known)) for key in keys_of(batch, columns)]
+        return np.array(found, dtype=np.int32), list(known)
+    numbers = np.zeros(batch.num_rows, dtype=np.int64)
+    first = np.zeros(1, dtype=np.int64)
+    for column in keys:
+        for part in (column.is_valid(), *column.flatten()) if _is_struct(column) else (column,):
+            encoded = part.dictionary_encode(null_encoding="encode")
+            codes = encoded.indices.to_numpy(zero_copy_only=False)
+            both = numbers * len(encoded.dictionary) + codes
+            _, first, numbers = np.unique(both, return_index=True, return_inverse=True)
+    return numbers, keys_of(batch.take(pa.array(first)), columns)
+
+
+def _is_struct(column: Any) -> bool:
+    return pa.types.is_struct(column.type)
 
 
 def _recipe(buffers: Any) -> Recipe:
