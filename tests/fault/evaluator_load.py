@@ -24,13 +24,14 @@ HANGING = "a" * 64 + "!"
 
 def batch_of(rows: int, start: int = 0) -> pa.RecordBatch:
     values = range(start, start + rows)
-    return pa.record_batch({"value": pa.array(values), "text": pa.array(map(str, values))})
+    return pa.record_batch({"value": pa.array(values), "text": pa.array(list(map(str, values)))})
 
 
 def is_right(call: Any, batch: pa.RecordBatch) -> bool:
     """Whether Spark's code computes what `INCREMENT` says."""
     (found,) = spark_values([call], batch, evaluate)
-    expected = [f"{value}:{value + 1}" for value in batch.column("value").to_pylist()]
+    values: list[Any] = batch.column("value").to_pylist()
+    expected = [f"{value}:{value + 1}" for value in values]
     return bool(found.to_pylist() == expected)
 
 

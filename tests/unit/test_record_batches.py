@@ -15,7 +15,7 @@ from tests.unit.continuous.operators.driving import columns
 from epochal.connectors.arrow_stream import decode_stream, encode_stream, joined
 from epochal.connectors.console import ConsoleOptions, render
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.file.file_formats import Csv, FileFormat, decode
+from epochal.connectors.file.plain_parquet import plain_batches
 from epochal.connectors.file.staged_batches import StagedBatchSink
 from epochal.connectors.memory import MemoryOutput, MemoryStream
 from epochal.continuous.operators.contract import Moment
@@ -127,25 +127,10 @@ def test_a_table_without_columns_is_joined_after_a_journey_to_a_task() -> None:
     assert made.column("a").to_pylist() == [1, 1, 1, 2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("form", "text", "csv"),
-    [
-        (FileFormat.TEXT, "x\n\ny\n", Csv()),
-        (FileFormat.CSV, "a,b\n1,2\n3,4\n", Csv()),
-        (FileFormat.CSV, "a,b\n\n1,2\n3,4\n5,6\n", Csv(header=True)),
-        (FileFormat.JSON, '{"a": 1}\n{}\n\n{"b": 2}\n', Csv()),
-    ],
-)
-def test_files_of_which_no_column_is_read_have_rows(form: FileFormat, text: str, csv: Csv) -> None:
-    found = list(decode(form, text.encode(), f"f.{form}", NOTHING, csv))
-    assert [each.num_rows for each in found] == [3]
-
-
 def test_parquet_files_of_which_no_column_is_read_have_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "f.parquet")
-    data = (tmp_path / "f.parquet").read_bytes()
-    found = list(decode(FileFormat.PARQUET, data, "f.parquet", NOTHING, Csv()))
-    assert [each.num_rows for each in found] == [3]
+    found = list(plain_batches((tmp_path / "f.parquet").read_bytes(), [], []))
+    assert [batch.num_rows for batch in found] == [3]
 
 
 def test_a_memory_stream_and_its_output_count_rows(tmp_path: Path) -> None:

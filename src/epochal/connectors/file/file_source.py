@@ -63,10 +63,10 @@ FIXED_SCHEMAS = {
     "text": pa.schema([("value", pa.string())]),
     "binaryfile": pa.schema(
         [
-            ("path", pa.string()),
-            ("modificationTime", pa.timestamp("us", "UTC")),
-            ("length", pa.int64()),
-            ("content", pa.binary()),
+            pa.field("path", pa.string()),
+            pa.field("modificationTime", pa.timestamp("us", "UTC")),
+            pa.field("length", pa.int64()),
+            pa.field("content", pa.binary()),
         ]
     ),
 }

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from epochal.connectors.file.file_names import NULL_PARTITION
+from epochal.record_batches import batch_of, without_columns
 
 ROWS_PER_BATCH = 16_384
 
@@ -59,13 +60,13 @@ def plain_batches(
         names = [field.name for field in fields]
         if names:
             batches: Iterator[Any] = file.iter_batches(ROWS_PER_BATCH, columns=names)
-        else:  # a column of nulls: without one a batch would have no rows
-            batches = iter(pa.table({"_": pa.nulls(file.metadata.num_rows)}).to_batches())
+        else:
+            batches = iter([without_columns(file.metadata.num_rows)])
+        repeat: Any = pa.repeat  # its stub has a variant per type, but none for any type
         for batch in batches:
             columns = [batch.column(name) for name in names]
-            columns += [pa.repeat(constant, batch.num_rows) for constant in constants]
-            columns = columns or batch.columns
-            yield pa.RecordBatch.from_arrays(columns, [str(n) for n in range(len(columns))])
+            columns += [repeat(constant, batch.num_rows) for constant in constants]
+            yield batch_of(columns, [str(n) for n in range(len(columns))], batch.num_rows)
 
 
 def _check(file: pq.ParquetFile, fields: Sequence[pa.Field[Any]]) -> None:
@@ -81,7 +82,7 @@ def _check(file: pq.ParquetFile, fields: Sequence[pa.Field[Any]]) -> None:
         raise NotPlain
 
 
-def _constant(field: pa.Field[Any], text: str) -> pa.Scalar[Any]:
+def _constant(field: pa.Field[Any], text: str) -> Any:
     if text == NULL_PARTITION:
         return pa.scalar(None, field.type)
     return pa.scalar(unquote(text) if field.type == pa.string() else int(text), field.type)

@@ -51,7 +51,7 @@ class ObserveSpec:
 
     def metrics(self, parts: Sequence[bytes], at: Moment) -> dict[str, Any]:
         """Return the metrics over what tasks have sent, as values of JSON."""
-        buffers = self.buffers
+        buffers: Any = self.buffers  # rows, or what Spark's code makes of them
         schema = StructType(buffers.fields)
         found = [buffers.loaded(decode_row(part, schema)) for part in parts]
         columns = buffers.results([buffers.merged_all(found)])

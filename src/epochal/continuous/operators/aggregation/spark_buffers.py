@@ -194,20 +194,20 @@ def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, list[Row]]:
     """The number of each row's group in a batch, and the keys of the groups."""
-    keys = [batch.column(index) for index in columns]
+    keys: list[Any] = [batch.column(index) for index in columns]
     if batch.num_rows < MIN_ARROW_ROWS or not all(arrow_groups_like_spark(k.type) for k in keys):
         known: dict[Row, int] = {}
         found = [known.setdefault(key, len(known)) for key in keys_of(batch, columns)]
         return np.array(found, dtype=np.int32), list(known)
     numbers = np.zeros(batch.num_rows, dtype=np.int64)
-    first = np.zeros(1, dtype=np.int64)
+    first: Any = np.zeros(1, dtype=np.int64)
     for column in keys:
         for part in (column.is_valid(), *column.flatten()) if _is_struct(column) else (column,):
             encoded = part.dictionary_encode(null_encoding="encode")
             codes = encoded.indices.to_numpy(zero_copy_only=False)
             both = numbers * len(encoded.dictionary) + codes
             _, first, numbers = np.unique(both, return_index=True, return_inverse=True)
-    return numbers, keys_of(batch.take(pa.array(first)), columns)
+    return numbers, keys_of(batch.take(pa.array(first, pa.int64())), columns)
 
 
 def _is_struct(column: Any) -> bool:
