@@ -15,7 +15,7 @@ from tests.fuzz_sql.example_runs import BY_US, DIFFERENT, SETTINGS, run_all
 from tests.fuzz_sql.examples import read_examples
 from tests.spark.sessions import session_with
 
-PARTS = 6
+PARTS = 12
 """Functions are split into so many parts. Every day the first of them is compared."""
 
 AGGREGATES = ("agg_funcs", "sketch_funcs", "vector_funcs")

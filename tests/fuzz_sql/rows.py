@@ -43,9 +43,10 @@ DERIVED = {
 
 WORDS = [
     '', ' ', 'a', 'A', 'ab', 'abc', 'Abc dEf', 'hello world', 'ünï çödé', ' x ', '50%', 'a_b',
-    'a\\b', '日本語', '😀b', '👩\u200d👩\u200d👧', 'e\u0301a\u0301', 'é', 'straße', 'ﬁsh ﬂag', 'İ\u0131Ii', 'ǅ',
-    'Σίσυφος', 'a.b.c', 'a,b,c', 'aaa', 'ABAB', 'xyz\n', 'a\tb', 'a1b22c333', '\x00', 'a\u200bb',
-    '\xa0x', 'http://u@h.example:80/p/q?x=1&y=a%20b#f', 'null', 'NaN', '[1,2]', 'Spark SQL',
+    'a\\b', '日本語', '😀b', '👩\u200d👩\u200d👧', 'e\u0301a\u0301', 'é', 'straße', 'ﬁsh ﬂag',
+    'İ\u0131Ii', 'ǅ', 'Σίσυφος', 'a.b.c', 'a,b,c', 'aaa', 'ABAB', 'xyz\n', 'a\tb', 'a1b22c333',
+    '\x00', 'a\u200bb', '\xa0x', 'http://u@h.example:80/p/q?x=1&y=a%20b#f', 'null', 'NaN',
+    '[1,2]', 'Spark SQL',
 ]  # fmt: skip
 NUMBERS = [
     '0', '1', '-5', '12', ' 12 ', '1.5', '-0.0', '1e3', 'NaN', 'Infinity', '0x1F', '99999999999',
