@@ -68,7 +68,7 @@ class Session:
     settings: str
     """Keys and values in turn, one per line, newlines as `\\n`."""
     jars: str = ""
-    """Paths of jars on the executor, one per line."""
+    """The names of jars that were added to the application, one per line."""
     memory_mb: int = DEFAULT_MEMORY_MB
     """How much memory the evaluator may use in all."""
 
@@ -85,8 +85,19 @@ class EvaluatorStep:
 
     @property
     def request(self) -> list[bytes]:
-        texts = (self.kind, self.session.settings, self.session.jars, self.schema_json)
+        jars = "\n".join(_jar_paths(self.session.jars.splitlines()))
+        texts = (self.kind, self.session.settings, jars, self.schema_json)
         return [*(text.encode() for text in texts), *self.fields]
+
+
+def _jar_paths(names: Sequence[str]) -> list[str]:
+    """Where Spark has put jars on this executor."""
+    if not names:
+        return []
+    from pyspark import SparkFiles
+
+    folder = SparkFiles.getRootDirectory()
+    return [path for name in names if os.path.exists(path := os.path.join(folder, name))]
 
 
 class _Gone(Exception):

@@ -22,4 +22,6 @@ def session_of(spark: SparkSession, memory_mb: int = DEFAULT_MEMORY_MB) -> Sessi
         if key.startswith("spark.sql.")
         for text in (key, str(settings[key]).replace("\\", "\\\\").replace("\n", "\\n"))
     ]
-    return Session("\n".join(lines), memory_mb=memory_mb)
+    jars = cast(Any, spark.sparkContext._jsc).sc().listJars()
+    names = (str(jars.apply(number)).rpartition("/")[2] for number in range(jars.size()))
+    return Session("\n".join(lines), "\n".join(sorted(names)), memory_mb)

@@ -132,6 +132,7 @@ def _with_keys(steps: Steps, side: Reading, keys: Sequence[JavaObject]) -> _Keye
     width, names = len(side.ids), []
     exprs: list[Expr] = [Column(index) for index in range(width)]
     fields = list(side.schema)
+    steps.refuse_collations("Join", keys)
     for each in keys:
         expr = steps.expression("Join", side, each)
         if isinstance(expr, Column):

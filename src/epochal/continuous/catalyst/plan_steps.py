@@ -18,7 +18,12 @@ from epochal.continuous.catalyst.expression_reader import ExpressionReader
 from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
 from epochal.continuous.catalyst.releases import Planner
 from epochal.continuous.catalyst.spark_expressions import SparkExpressions
-from epochal.continuous.catalyst.spark_objects import JavaObject, arrow_type_of, simple_name
+from epochal.continuous.catalyst.spark_objects import (
+    JavaObject,
+    arrow_type_of,
+    collation_in,
+    simple_name,
+)
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
@@ -102,6 +107,16 @@ class Steps:
         except OptionError as error:
             self.findings.refuse(operator, f"{_called(expr)}: {error}", "cast the column")
             return pa.null()
+
+    def refuse_collations(self, operator: str, keys: Iterable[JavaObject]) -> None:
+        """Refuse keys that are not compared byte by byte, as Spark does for keys of state."""
+        for key in keys:
+            if collation := collation_in(key.dataType()):
+                self.findings.refuse(
+                    operator,
+                    f"{_called(key)}: keys with the collation {collation} are not supported",
+                    "cast them: COLLATE UTF8_BINARY",
+                )
 
     def reader(self, reading: Reading) -> ExpressionReader:
         """A reader of expressions over the columns of a reading."""

@@ -58,6 +58,7 @@ def read_aggregate(
     if not known_format(steps, "Aggregate", save, (1 if session else 2,), conf):
         return placeholder(steps, node)
     keys = list(items(last.groupingExpressions()))
+    steps.refuse_collations("Aggregate", keys)
     values = [
         steps.expression("Aggregate", child, steps.planner.normalized(each), volatile=True)
         for each in items(node.groupingExpressions())
@@ -282,6 +283,7 @@ def read_deduplicate(
 ) -> Reading:
     """`dropDuplicates` and `dropDuplicatesWithinWatermark`."""
     name = simple_name(node)
+    steps.refuse_collations(name, items(node.keys()))
     found = steps.event_time(list(items(node.child().output())))
     event_time, delay_ms = (child.name_of(found[0]), found[1]) if found else (None, 0)
     if within and event_time and pa.types.is_struct(child.schema.field(event_time).type):
