@@ -68,9 +68,8 @@ def read_ours(spark: SparkSession, case: Case, folder: Path, state: Path) -> Any
         except EpochalError as error:
             return condition_of(str(error))
     table = pa.Table.from_batches(batches, schema)
-    flat = table.select(list(case.wanted)).append_column(
-        name, table["_metadata"].combine_chunks().field(0)
-    )
+    facts: Any = table["_metadata"].combine_chunks()
+    flat = table.select(list(case.wanted)).append_column(name, facts.field(0))
     return by_file(flat, case)
 
 
@@ -94,9 +93,10 @@ def drained(reader: Any, end: Any) -> list[pa.RecordBatch]:
 def by_file(table: pa.Table, case: Case) -> dict[str, list[str]]:
     kinds = to_arrow_schema(StructType.fromDDL(case.ddl), timezone="UTC")
     types = [*(kinds.field(name).type for name in case.wanted), pa.string()]
+    whole: list[Any] = [column.combine_chunks() for column in table.columns]
     columns = [
-        column.combine_chunks().cast(kind).cast(raw(kind)).to_pylist()
-        for column, kind in zip(table.columns, types, strict=True)
+        column.cast(kind).cast(raw(kind)).to_pylist()
+        for column, kind in zip(whole, types, strict=True)
     ]
     found: dict[str, list[str]] = {}
     for *values, name in zip(*columns, strict=True):
@@ -104,7 +104,7 @@ def by_file(table: pa.Table, case: Case) -> dict[str, list[str]]:
     return found
 
 
-def raw(kind: Any) -> pa.DataType:
+def raw(kind: Any) -> Any:
     """A type with numbers for times and bytes for text: Python's have fewer values."""
     types = pa.types
     if types.is_date32(kind):

@@ -101,7 +101,7 @@ def _columns(rng: Random, form: str) -> dict[str, str]:
     if form == "binaryFile":
         kinds = ("string", "timestamp", "long", "binary")
         return dict(zip(("path", "modificationTime", "length", "content"), kinds, strict=True))
-    known = SIMPLE if form == "csv" else (*SIMPLE, *NESTED)
+    known: tuple[str, ...] = SIMPLE if form == "csv" else (*SIMPLE, *NESTED)
     if form != "json":
         known = tuple(kind for kind in known if form != "csv" or kind != "binary")
     columns = {f"c{n}": rng.choice(known) for n in range(rng.randint(1, 5))}

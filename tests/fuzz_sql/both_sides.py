@@ -70,7 +70,7 @@ def types_of(frame: DataFrame, texts: Sequence[str]) -> list[str]:
     It begins with `?` if the value may differ each time, and is `!` and a condition if Spark
     refuses the expression.
     """
-    java = frame.sparkSession._jvm.java.util.ArrayList()  # type: ignore[union-attr]
+    java = frame.sparkSession._jvm.java.util.ArrayList()
     for text in texts:
         java.add(text)
     return [str(kind) for kind in oracle(frame.sparkSession).types(frame._jdf, java)]

@@ -58,7 +58,7 @@ def read_examples(spark: SparkSession) -> dict[str, list[Example]]:
     """The examples of each function; none for a function whose documentation has none."""
     jvm = spark._jvm
     registry = spark._jsparkSession.sessionState().functionRegistry()
-    convert = jvm.scala.jdk.javaapi.CollectionConverters  # type: ignore[union-attr]
+    convert = jvm.scala.jdk.javaapi.CollectionConverters
     found = {}
     for name in convert.asJava(registry.listFunction()):
         info = registry.lookupFunction(name).get()
@@ -156,9 +156,9 @@ def with_columns(
         values = [name if n in chosen else None for n, name in enumerate(names[text])]
         return filled(text, holes[text], values)
 
-    kinds = types_of(row, [only(text, [number]) for text, number in singles])
+    found = types_of(row, [only(text, [number]) for text, number in singles])
     fits: dict[str, list[int]] = {text: [] for text in left}
-    for (text, number), kind in zip(singles, kinds, strict=True):
+    for (text, number), kind in zip(singles, found, strict=True):
         if not kind.startswith("!"):
             fits[text].append(number)
     take({text: only(text, fits[text]) for text in left if fits[text]})

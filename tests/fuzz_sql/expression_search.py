@@ -73,9 +73,9 @@ class Sides:
         batch = stored(spark, rows)
         stream = testing.frame(batch.schema, spark=spark)
         derived = [f"{text} AS {name}" for name, text in DERIVED.items()]
-        return Sides(
-            batch.selectExpr("*", *derived), stream.selectExpr("*", *derived), spark_rows(batch)
-        )
+        fed = spark_rows(batch)
+        assert isinstance(fed, pa.Table)
+        return Sides(batch.selectExpr("*", *derived), stream.selectExpr("*", *derived), fed)
 
     def theirs(self, texts: Sequence[str]) -> dict[str, Result]:
         return spark_results(self.batch, texts)

@@ -166,7 +166,7 @@ def _feed(driver: testing.Driver, rows: pa.Table, history: History, sources: int
 
 
 def _history(chance: random.Random, rows: int) -> History:
-    pieces = []
+    pieces: list[int] = []
     while sum(pieces) < rows:
         pieces.append(chance.choice((0, 1, 3, 10, 40)))
     restarts = tuple(n for n in range(len(pieces)) if chance.random() < 0.2)

@@ -81,13 +81,18 @@ def rows_of(chance: random.Random, count: int) -> pa.Table:
     return pa.Table.from_pylist(rows, _ARROW)
 
 
-_ARROW = pa.schema(
-    [
-        ("n", pa.int64()), ("k", pa.int32()), ("s", pa.string()), ("d", pa.float64()),
-        ("q", pa.float64()), ("ts", pa.timestamp("us", "UTC")), ("bo", pa.bool_()),
-        ("ai", pa.list_(pa.int32())), ("st", pa.struct([("a", pa.int32()), ("b", pa.string())])),
-    ]
-)  # fmt: skip
+_FIELDS: list[tuple[str, Any]] = [
+    ("n", pa.int64()),
+    ("k", pa.int32()),
+    ("s", pa.string()),
+    ("d", pa.float64()),
+    ("q", pa.float64()),
+    ("ts", pa.timestamp("us", "UTC")),
+    ("bo", pa.bool_()),
+    ("ai", pa.list_(pa.int32())),
+    ("st", pa.struct([("a", pa.int32()), ("b", pa.string())])),
+]
+_ARROW = pa.schema(_FIELDS)  # fmt: skip
 
 CONDITIONS = (
     "k > 1", "k IS NULL OR k <> 2", "s IS NOT NULL", "upper(s) = 'A'", "d > 0", "NOT isnan(d)",

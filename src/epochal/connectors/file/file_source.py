@@ -59,16 +59,15 @@ logger = logging.getLogger(__name__)
 BATCHES_AHEAD = 16
 """How many log batches may wait to be read."""
 
+_FACTS_AND_CONTENT: dict[str, pa.DataType] = {
+    "path": pa.string(),
+    "modificationTime": pa.timestamp("us", "UTC"),
+    "length": pa.int64(),
+    "content": pa.binary(),
+}
 FIXED_SCHEMAS = {
     "text": pa.schema([("value", pa.string())]),
-    "binaryfile": pa.schema(
-        [
-            pa.field("path", pa.string()),
-            pa.field("modificationTime", pa.timestamp("us", "UTC")),
-            pa.field("length", pa.int64()),
-            pa.field("content", pa.binary()),
-        ]
-    ),
+    "binaryfile": pa.schema(_FACTS_AND_CONTENT),
 }
 
 
