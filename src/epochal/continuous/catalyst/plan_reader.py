@@ -299,8 +299,8 @@ def _generate(steps: Steps, node: JavaObject, children: list[Reading]) -> Readin
         ]
     else:
         name, arguments = SPARK, [steps.spark_call("Generate", child, generator)]
-    child, arguments = steps.with_moment(child, arguments)
-    spec = GenerateSpec(name, tuple(arguments), kept, bool(node.outer()), schema)
+    child, exprs = steps.with_moment(child, arguments)
+    spec = GenerateSpec(name, exprs, kept, bool(node.outer()), schema)
     return steps.step(child, spec, schema, ids_of(attributes))
 
 

@@ -53,8 +53,9 @@ class ObserveSpec:
         """Return the metrics over what tasks have sent, as values of JSON."""
         buffers = self.buffers
         schema = StructType(buffers.fields)
-        found = [buffers.loaded(decode_row(part, schema)) for part in parts]
-        columns = buffers.results([buffers.merged_all(found)])
+        found: list[Any] = [buffers.loaded(decode_row(part, schema)) for part in parts]
+        whole: Any = buffers.merged_all(found)
+        columns = buffers.results([whole])
         made = StoredBatches(pa.schema(buffers.output)).batch(columns)
         (row,) = self.results.open().process(made, at)
         return {key: _json(value, self.zone) for key, value in row.to_pylist()[0].items()}

@@ -32,7 +32,7 @@ from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
     arrow_groups_like_spark,
 )
-from epochal.continuous.operators.cells import keys_of
+from epochal.continuous.operators.cells import Array, keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.expressions.evaluate import column_of
 from epochal.state.rows.types import StructField, StructType
@@ -191,7 +191,7 @@ def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, list[Row]]:
     """The number of each row's group in a batch, and the keys of the groups."""
-    keys = [batch.column(index) for index in columns]
+    keys: list[Array] = [batch.column(index) for index in columns]
     if batch.num_rows < MIN_ARROW_ROWS or not all(arrow_groups_like_spark(k.type) for k in keys):
         known: dict[Row, int] = {}
         found = [known.setdefault(key, len(known)) for key in keys_of(batch, columns)]
@@ -204,10 +204,10 @@ def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, l
             codes = encoded.indices.to_numpy(zero_copy_only=False)
             both = numbers * len(encoded.dictionary) + codes
             _, first, numbers = np.unique(both, return_index=True, return_inverse=True)
-    return numbers, keys_of(batch.take(pa.array(first)), columns)
+    return numbers, keys_of(batch.take(first), columns)
 
 
-def _is_struct(column: Any) -> bool:
+def _is_struct(column: Array) -> bool:
     return pa.types.is_struct(column.type)
 
 
