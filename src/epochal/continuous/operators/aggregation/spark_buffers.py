@@ -26,7 +26,7 @@ from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
     arrow_groups_like_spark,
 )
-from epochal.continuous.operators.cells import keys_of
+from epochal.continuous.operators.cells import Array, keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.expressions.columns import column_of
 from epochal.evaluator.evaluator_client import (
@@ -210,7 +210,7 @@ def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, l
     return numbers, keys_of(batch.take(pa.array(first, pa.int64())), columns)
 
 
-def _is_struct(column: Any) -> bool:
+def _is_struct(column: Array) -> bool:
     return pa.types.is_struct(column.type)
 
 
