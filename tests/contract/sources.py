@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.spark.sessions import local_session
+from tests.waiting import SECONDS
 
 from epochal.connectors.contract import Positions, Source, SourceReader
 from epochal.connectors.file.file_source import FileSource, FileSourceOptions
@@ -162,7 +163,7 @@ def rows_of(batch: pa.RecordBatch) -> list[Any]:
 def read_to(reader: SourceReader, end: Positions, *, max_rows: int = 1000) -> list[Any]:
     """All rows up to these positions; a reader with a thread of its own is waited for."""
     rows: list[Any] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS
     while dict(reader.positions()) != {p: at for p, at in end.items() if p in reader.positions()}:
         batch = reader.read(max_rows)
         if batch is None:
@@ -178,7 +179,7 @@ def read_to(reader: SourceReader, end: Positions, *, max_rows: int = 1000) -> li
 def read_some(reader: SourceReader, count: int, *, max_rows: int) -> list[Any]:
     """At least `count` rows, a few at a time."""
     rows: list[Any] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS
     while len(rows) < count:
         batch = reader.read(max_rows)
         if batch is None:

@@ -64,7 +64,7 @@ class SparkReader:
             facts = (url, str(size), str(modified_ms), str(row))
             answer = CLIENT.run(step, *(text.encode() for text in facts), *texts)
             more = answer[-1] != 0
-            for batch in pa.ipc.open_stream(answer):
+            for batch in pa.ipc.open_stream(pa.py_buffer(answer)[:-1]):
                 row += batch.num_rows
                 yield batch
 
