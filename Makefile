@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
-BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables latency_suite
+BENCHES := log state big_state coordinator epoch turn evaluator continuous recovery kafka pubsub telemetry nexmark tables latency_suite
 
 .PHONY: setup demo pictures test test-unit test-full coverage test-long test-pages simulate fuzz-sql check bench soak lock audit docs release format clean
 .DEFAULT_GOAL := setup

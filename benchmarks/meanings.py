@@ -30,6 +30,11 @@ MEANINGS = {
         "turn. An idle turn is what a query costs while nothing happens. If you only care about "
         "the delays of whole queries, read the chapters on continuous queries and on Kafka."
     ),
+    "evaluator": (
+        "What an expression costs that Spark's own code evaluates, beside one that Arrow does: the "
+        "delay that it adds to a row, and the rows that a core manages. `explain` says which steps "
+        "run where. The start says how much later a query's first result comes if it needs it."
+    ),
     "continuous": (
         "How old a result is when it reaches the sink, without a broker in the way. p50 is the "
         "usual row; p99 is the one row in a hundred that users complain about. The maximum rate "

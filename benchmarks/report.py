@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks import engine_sections, sections
 from benchmarks.big_state_section import big_state
+from benchmarks.evaluator_section import evaluator
 from benchmarks.harness import BUSY_CORES, REPOSITORY, RESULTS
 from benchmarks.latency_suite_section import latency_suite
 from benchmarks.meanings import MEANINGS
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Callable[[Suite], Section]] = {
     "coordinator": sections.coordinator,
     "epoch": sections.epoch,
     "turn": engine_sections.turn,
+    "evaluator": evaluator,
     "continuous": engine_sections.continuous,
     "recovery": recovery,
     "kafka": engine_sections.kafka,

@@ -106,6 +106,22 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             "microseconds_per_task_and_epoch": 40.0,
         },
     ],
+    "evaluator": [
+        {
+            "figure": "text, 100000 rows",
+            "kind": "text",
+            "rows": 100_000,
+            "spark_p50_ms": 90.0,
+            "spark_p99_ms": 120.0,
+            "spark_rows_per_cpu_second": 900_000.0,
+            "arrow_p50_ms": 60.0,
+            "arrow_p99_ms": 80.0,
+            "arrow_rows_per_cpu_second": 1_500_000.0,
+        },
+        {"figure": "start: spark, fresh session", "p50_seconds": 4.5},
+        {"figure": "start: arrow, fresh session", "p50_seconds": 3.0},
+        {"figure": "memory", "batches": 200, "resident_mebibytes": 222.0},
+    ],
     "epoch": [
         {
             "figure": f"an epoch with 8 stores, {protocol}",
@@ -448,6 +464,15 @@ def test_a_turn_is_shown_with_its_tasks_and_its_target(full: Path) -> None:
     assert (map_turn[1], map_turn[-2:]) == ("p50 240, p99 700 µs", ["p50 ≤ 250 µs", "met"])
     count = table(text, "count at 50000 rows/s, 2 tasks")
     assert (count[1], count[-2:]) == ("p50 1.1, p99 2.5 ms", ["p99 ≤ 3 ms", "met"])
+
+
+def test_spark_s_own_code_is_shown_beside_arrow_and_against_its_limits(full: Path) -> None:
+    text = page_of(full)
+    assert table(text, "text, 100 000 rows")[1].startswith("p50 90, p99 120 ms, 900 000 rows")
+    start = table(text, "`start()` to the first commit, fresh session")
+    assert start[-2:] == ["at most 2 s more", "met"]
+    memory = table(text, "resident memory after 200 batches of 10,000 rows, five expressions")
+    assert (memory[1], memory[-1]) == ("222 MiB", "met")
 
 
 def test_a_suite_that_was_not_run_is_named_among_what_is_not_better(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """A process that has Spark's own code evaluate batches, as a task does, until it is killed.
 
-    python -m tests.fault.evaluator_load CALLS [once|forever|loop]
+    python -m tests.fault.evaluator_load CALL [once|forever]
 
-CALLS is a pickled list: a call that computes, and one that loops. It prints `ready` after the first
-batch, and `wrong` for a batch with other rows than expected.
+CALL is a file with a pickled call. It prints `ready` after the first batch, and `wrong` for a batch
+with other rows than expected.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ import pyarrow as pa
 
 from epochal.continuous.operators.expressions.evaluate import evaluate
 from epochal.continuous.operators.expressions.spark_calls import spark_values
-
-HANGING = "a" * 64 + "!"
-"""A text on which the regular expression of the second call needs longer than anybody waits."""
 
 
 def batch_of(rows: int, start: int = 0) -> pa.RecordBatch:
@@ -36,15 +33,10 @@ def is_right(call: Any, batch: pa.RecordBatch) -> bool:
 
 
 def main(path: str, how: str) -> None:
-    computing, hanging = pickle.loads(Path(path).read_bytes())
+    call = pickle.loads(Path(path).read_bytes())
     start, said = 0, False
     while True:
-        if how == "loop":
-            sys.stdout.write("ready\n")
-            sys.stdout.flush()
-            batch = pa.record_batch({"value": pa.array([1]), "text": pa.array([HANGING])})
-            spark_values([hanging], batch, evaluate)
-        if not is_right(computing, batch_of(1 + start % 3_000, start)):
+        if not is_right(call, batch_of(1 + start % 3_000, start)):
             sys.stdout.write("wrong\n")
         if not said:
             sys.stdout.write("ready\n")

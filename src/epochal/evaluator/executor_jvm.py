@@ -57,6 +57,8 @@ _FIXED = (
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
     "-Dio.netty.tryReflectionSetAccessible=true",
+    # Netty derives the number from the memory, and with little memory Arrow would have none.
+    "-Dio.netty.allocator.numDirectArenas=1",
 )
 
 

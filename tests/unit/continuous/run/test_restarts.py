@@ -12,8 +12,15 @@ from epochal.continuous.run.restarts import (
     RestartDecision,
     RestartPolicy,
     Restarts,
+    fatal_error,
 )
-from epochal.errors import OptionError
+from epochal.errors import (
+    EvaluatorError,
+    EvaluatorLostError,
+    ExpressionError,
+    OptionError,
+    TaskFailedError,
+)
 
 
 def waits(restarts: Restarts, *failures: tuple[float, int]) -> list[RestartDecision]:
@@ -92,3 +99,17 @@ def test_waits_are_the_same_for_the_same_seed_and_differ_between_seeds() -> None
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(OptionError):
         RestartPolicy(**wrong)  # type: ignore[arg-type]
+
+
+def test_an_error_of_an_expression_in_a_task_is_fatal_and_has_its_own_words() -> None:
+    for error in (ExpressionError("[DIVIDE_BY_ZERO] by zero"), EvaluatorError("it lacks memory")):
+        for name in (type(error).__name__, f"epochal.errors.query.{type(error).__name__}"):
+            found = fatal_error(TaskFailedError(0, f"{name}: {error}", "Traceback ..."))
+            assert (type(found), str(found)) == (type(error), str(error))
+
+
+def test_a_lost_evaluator_and_a_user_s_error_of_the_same_name_are_not_fatal() -> None:
+    lost = TaskFailedError(0, f"EvaluatorLostError: {EvaluatorLostError('killed')}", "")
+    users = TaskFailedError(0, "ExpressionError: of the user's own", "", in_user_code=True)
+    assert [fatal_error(lost), fatal_error(users), fatal_error(ValueError("x"))] == [None] * 3
+    assert fatal_error(OptionError("wrong")).args == ("wrong",)  # type: ignore[union-attr]
