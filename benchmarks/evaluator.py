@@ -25,13 +25,12 @@ import pyarrow as pa
 from benchmarks.harness import Report, arguments, child_environment, cpu_seconds, percentile
 from pyspark.sql import SparkSession
 
-from epochal.continuous.catalyst.expression_reader import ExpressionReader
+from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotInArrow
 from epochal.continuous.catalyst.releases import with_replacements
 from epochal.continuous.catalyst.spark_expressions import SparkExpressions
-from epochal.continuous.catalyst.spark_objects import items
-from epochal.continuous.operators.expressions.evaluate import evaluate_all, unsupported
+from epochal.continuous.catalyst.spark_objects import arrow_type_of, items
+from epochal.continuous.operators.expressions.evaluate import evaluate_all
 from epochal.continuous.operators.expressions.expr import Expr
-from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import CLIENT
 from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 
@@ -152,15 +151,11 @@ class Bench:
         }
         expr = next(items(with_replacements(self._spark, analyzed).projectList()))
         in_spark = self._in_spark.call(expr, ids)
+        types = [arrow_type_of(column.dataType()) for column in items(analyzed.child().output())]
         try:
-            found = ExpressionReader(self._spark, ids, len(ids), no_subquery).read(expr)
-        except OptionError:
+            return ExpressionReader(self._spark, ids, types).read(expr), in_spark
+        except NotInArrow:
             return None, in_spark
-        return (None if unsupported(found) else found), in_spark
-
-
-def no_subquery(_plan: Any) -> pa.Table:
-    raise OptionError("there is none")
 
 
 def evaluator_pid() -> int:

@@ -25,12 +25,12 @@ from epochal.connectors.file.file_source import FileSource, FileSourceOptions
 from epochal.connectors.file.spark_reader import make_reader
 from epochal.errors import OptionError, StorageError
 from epochal.evaluator.evaluator_client import CLIENT
-from epochal.evaluator.evaluator_process import pid_of
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.files.local import LocalFiles
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
-SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("s", pa.string())])
 
 
 @pytest.mark.parametrize("seed", range(18))
@@ -180,11 +180,13 @@ def test_rows_are_exact_if_the_evaluator_is_killed_while_a_file_is_open(
     path = tmp_path / "a.json"
     path.write_text(numbers(50_000))
     reader = make_reader(spark, "json", {}, SCHEMA, SCHEMA.names, None, str(tmp_path))
-    rows: list[int] = []
+    rows: list[Any] = []
     for number, batch in enumerate(reader.rows(f"file://{path}", path.stat().st_size, 0, 0, {})):
         rows += batch.column(0).to_pylist()
         if number in (0, 2):
-            os.kill(pid_of(CLIENT._connection()._socket), signal.SIGKILL)
+            pid = CLIENT._connection(DEFAULT_MEMORY_MB).evaluator
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
     assert rows == list(range(50_000))
 
 
