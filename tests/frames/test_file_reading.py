@@ -30,7 +30,8 @@ from epochal.files.local import LocalFiles
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
-SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("s", pa.string())])
+_TYPES: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string()}
+SCHEMA = pa.schema(_TYPES)
 
 
 @pytest.mark.parametrize("seed", range(18))
