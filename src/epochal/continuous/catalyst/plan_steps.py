@@ -82,6 +82,8 @@ class Steps:
     ) -> None:
         self.planner, self.findings = planner, findings
         self.in_spark = SparkExpressions(planner.session, self._value_of, evaluator_mb)
+        self.reads_files = False
+        """Whether a source of the plan reads files."""
         self.observed: set[str] = set()
         """The names under which rows are observed."""
 
@@ -133,6 +135,12 @@ class Steps:
 
         `volatile` says that the caller can evaluate functions of time and chance.
         """
+        if self.reads_files and "input_file_" in str(expr.toString()):
+            self.findings.refuse(
+                operator,
+                f"{_called(expr)}: Spark's own code does not know the file of a row here",
+                "use _metadata.file_path, _metadata.file_block_start or file_block_length",
+            )
         try:
             found = self.in_spark.read(expr, self.reader(reading), reading.indexes)
         except OptionError as error:

@@ -32,7 +32,7 @@ from epochal.evaluator.spark_session import session_of
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
 _NOW = "CurrentBatchTimestamp"
-_REPLACED = (_NOW, "ScalarSubquery", "With")
+_REPLACED = (_NOW, "ScalarSubquery", "With", "AggregateExpression")
 
 Replace: TypeAlias = Callable[[JavaObject], JavaObject]
 
@@ -101,7 +101,7 @@ class SparkExpressions:
     ) -> tuple[list[JavaObject], list[tuple[JavaObject, Expr]]]:
         """Expressions without functions of time, and the attributes that they take."""
         moments: list[tuple[JavaObject, Expr]] = []
-        replace = _Replacement(lambda node: self._replaced(node, moments))
+        replace = _Replacement(lambda node: self._replaced(node, moments, columns))
         exprs = [expr.transform(replace) if self._has_replaced(expr) else expr for expr in exprs]
         inputs: dict[int, tuple[JavaObject, Expr]] = {}
         for expr in exprs:
@@ -121,10 +121,19 @@ class SparkExpressions:
             patterns.CURRENT_LIKE(),
             patterns.SCALAR_SUBQUERY(),
             patterns.WITH_EXPRESSION(),
+            patterns.AGGREGATE_EXPRESSION(),
         )
         return any(expr.containsPattern(pattern) for pattern in wanted)
 
-    def _replaced(self, node: JavaObject, moments: list[tuple[JavaObject, Expr]]) -> JavaObject:
+    def _replaced(
+        self,
+        node: JavaObject,
+        moments: list[tuple[JavaObject, Expr]],
+        columns: dict[int, int],
+    ) -> JavaObject:
+        if simple_name(node) == "AggregateExpression":
+            # Where its result is a column, it is computed already.
+            return node.resultAttribute() if int(node.resultId().id()) in columns else node
         if simple_name(node) == _NOW:
             kind = arrow_type_of(node.dataType())
             made = self._object("AttributeReference").apply(

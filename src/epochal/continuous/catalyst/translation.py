@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from epochal.connectors.registry import FILE_SOURCES
 from epochal.continuous.catalyst.plan_findings import Findings, Operator
 from epochal.continuous.catalyst.plan_reader import PlanReader
 from epochal.continuous.catalyst.plan_sources import PlanSources
@@ -110,6 +111,7 @@ def _read(
             return None
     steps = Steps(planner, findings, evaluator_mb)
     sources = PlanSources(steps, analyzed)
+    steps.reads_files = any(str(each.format).lower() in FILE_SOURCES for each in sources.all)
     optimized = planner.optimized(analyzed)
     physical = planner.physical(optimized) if refused is None else None
     found = PlanReader(steps, sources, physical, output_mode, refused).read(optimized)

@@ -38,6 +38,10 @@ def retyped(column: Array, kind: Kind) -> Array:
         return column
     if pa.types.is_null(column.type):
         return arrow.nulls(len(column), kind)
+    if pa.types.is_nested(kind) and _has_layout(column.type, kind):
+        # The same buffers under other names: nothing is copied or checked.
+        _, buffers = column.__arrow_c_array__()
+        return arrow.Array._import_from_c_capsule(kind.__arrow_c_schema__(), buffers)
     if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
         fields = list(kind)
         if not fields:
@@ -47,6 +51,19 @@ def retyped(column: Array, kind: Kind) -> Array:
     if pa.types.is_nested(kind) and pa.types.is_nested(column.type):
         return _retyped_list(column, kind)
     return column.cast(kind)
+
+
+def _has_layout(given: Kind, wanted: Kind) -> bool:
+    """Whether values of two types have the same buffers."""
+    if not given.num_fields or not wanted.num_fields:
+        return bool(given == wanted)
+    return (
+        given.id == wanted.id
+        and given.num_fields == wanted.num_fields
+        and all(
+            _has_layout(given.field(i).type, wanted.field(i).type) for i in range(given.num_fields)
+        )
+    )
 
 
 def _retyped_list(column: Array, kind: Kind) -> Array:

@@ -34,8 +34,6 @@ def spark_call(
     arguments: tuple[Expr, ...], kind: pa.DataType, expression: bytes, spark_type: str, on: Session
 ) -> Call:
     """A call that Spark's code evaluates."""
-    # Months travel as the numbers that they are: pyarrow has no type for them.
-    spark_type = _MONTHS.sub('"integer"', spark_type)
     extra = {EXPRESSION: expression, TYPE: spark_type, SESSION: on}
     return Call(SPARK, arguments, kind, extra=extra)
 
@@ -116,7 +114,8 @@ def struct_json(types: Sequence[str]) -> str:
         f'{{"name":"{number}","type":{kind},"nullable":true,"metadata":{{}}}}'
         for number, kind in enumerate(types)
     )
-    return f'{{"type":"struct","fields":[{fields}]}}'
+    # Months travel as the numbers that they are: pyarrow has no type for them.
+    return _MONTHS.sub('"integer"', f'{{"type":"struct","fields":[{fields}]}}')
 
 
 def run_rows(step: EvaluatorStep, batch: pa.RecordBatch) -> list[Value]:
