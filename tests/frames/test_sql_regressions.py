@@ -5,6 +5,8 @@ A case is an expression over the columns of ROWS. All cases are compared in one 
 
 from __future__ import annotations
 
+from datetime import time
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -84,6 +86,30 @@ def test_values_of_all_types_are_computed(spark: SparkSession, form: str) -> Non
 
 def test_what_a_search_has_found_stays_mended(spark: SparkSession) -> None:
     assert _different(spark, f"SELECT * FROM {ROWS}", CASES) == []
+
+
+def test_functions_of_the_current_time_move_with_the_clock(spark: SparkSession) -> None:
+    texts = (
+        "unix_timestamp() AS unix",
+        "date_format(current_timestamp(), 'HH:mm:ss') AS text",
+        "concat(current_date(), '') AS day",
+        "current_time(0) AS time",
+        "concat(localtime(), '') AS words",
+    )
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    query = testing.frame("a int", spark=spark).selectExpr(*texts)
+    driver = testing.Driver(query, now_ms=1_700_000_000_000)
+    driver.feed([(1,)])
+    assert driver.epoch() == [
+        {"unix": 1_700_000_000, "text": "23:13:20", "day": "2023-11-14",
+         "time": time(23, 13, 20), "words": "23:13:20"}
+    ]  # fmt: skip
+    driver.advance(3_600_000)
+    driver.feed([(1,)])
+    assert driver.epoch() == [
+        {"unix": 1_700_003_600, "text": "00:13:20", "day": "2023-11-15",
+         "time": time(0, 13, 20), "words": "00:13:20"}
+    ]  # fmt: skip
 
 
 def _different(spark: SparkSession, rows: str, texts: list[str] | tuple[str, ...]) -> list[str]:

@@ -93,7 +93,7 @@ def our_rows(
         with testing.Driver(frame, output_mode=mode) as driver:
             for rows in fed:
                 driver.feed(rows)
-                driver.epoch()
+                driver._running().end_epoch()  # rows as Python values end in the year 9999
             tables = list(visible_tables(driver.files).values())
             schema = driver._query.tree.schema
     except Exception as error:  # noqa: BLE001  an error is a result

@@ -160,9 +160,9 @@ def _feed(driver: testing.Driver, rows: pa.Table, history: History, sources: int
         at += size
         for number in range(sources):
             driver.feed(number, piece)
-        driver.epoch()
-    driver.epoch()
-    driver.epoch()
+        driver._running().end_epoch()
+    driver._running().end_epoch()
+    driver._running().end_epoch()
 
 
 def _history(chance: random.Random, rows: int) -> History:

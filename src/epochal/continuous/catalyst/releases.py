@@ -30,7 +30,7 @@ _SQL = "org.apache.spark.sql"
 _STREAMING = f"{_SQL}.execution.streaming"
 
 _ZONELESS = ("CurrentTimestamp", "Now")
-_TIME_FUNCTIONS = (*_ZONELESS, "CurrentDate", "LocalTimestamp")
+_TIME_FUNCTIONS = (*_ZONELESS, "CurrentDate", "LocalTimestamp", "CurrentTime")
 """What the optimiser would replace by a constant. (Spark itself replaces Now in every batch by the
 clock's time, and the others by the batch's time.)"""
 
@@ -262,8 +262,13 @@ class _TimeFunctions:
             if simple_name(expr) in _ZONELESS
             else expr.timeZoneId()
         )
-        made = self._jvm.org.apache.spark.sql.catalyst.expressions.CurrentBatchTimestamp
-        return made(0, expr.dataType(), zone)
+        spark = self._jvm.org.apache.spark.sql
+        made = spark.catalyst.expressions.CurrentBatchTimestamp
+        if simple_name(expr) != "CurrentTime":
+            return made(0, expr.dataType(), zone)
+        moment = made(0, spark.types.DataTypes.TimestampType, zone)
+        cast = getattr(getattr(spark.catalyst.expressions, "Cast$"), "MODULE$")
+        return cast.apply(moment, expr.dataType(), zone, True)
 
     def applyOrElse(self, expr: JavaObject, otherwise: JavaObject) -> JavaObject:
         return self.apply(expr) if self.isDefinedAt(expr) else otherwise.apply(expr)

@@ -142,7 +142,7 @@ class SparkExpressions:
                 True,
                 self._jvm.org.apache.spark.sql.types.Metadata.empty(),
                 self._object("NamedExpression").newExprId(),
-                self._jvm.scala.collection.immutable.Nil(),
+                self._sequence([]),
             )
             extra = {"zone": str(zone)} if (zone := option(node.timeZoneId())) else {}
             moments.append((made, Call(_NOW, (), kind, extra=extra)))

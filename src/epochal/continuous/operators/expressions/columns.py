@@ -67,20 +67,25 @@ def _has_layout(given: Kind, wanted: Kind) -> bool:
 
 
 def _retyped_list(column: Array, kind: Kind) -> Array:
+    mask = _nulls(column)
+    parts = [column]
     if pa.types.is_map(column.type):
-        entry = pa.struct(
-            [pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)]
-        )
-        column = column.cast(pa.list_(entry))
-    counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        starts = arrow.array(np.asarray(column.offsets))
+        parts = [
+            arrow.ListArray.from_arrays(starts, part, mask=mask)
+            for part in (column.keys, column.items)
+        ]
+    counts = parts[0].value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
-    elements, mask = column.flatten(), _nulls(column)
+    elements = [part.flatten() for part in parts]
     if pa.types.is_map(kind):
-        keys = retyped(elements.field(0), kind.key_type)
-        items = retyped(elements.field(1), kind.item_type)
+        if len(elements) == 1:
+            elements = [elements[0].field(0), elements[0].field(1)]
+        keys, items = retyped(elements[0], kind.key_type), retyped(elements[1], kind.item_type)
         return arrow.MapArray.from_arrays(offsets, keys, items, type=kind, mask=mask)
-    elements = retyped(elements, kind.value_type)
-    return arrow.ListArray.from_arrays(offsets, elements, type=kind, mask=mask)
+    return arrow.ListArray.from_arrays(
+        offsets, retyped(elements[0], kind.value_type), type=kind, mask=mask
+    )
 
 
 def _nulls(column: Array) -> Array:
