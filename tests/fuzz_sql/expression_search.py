@@ -125,7 +125,9 @@ class ExpressionSearch:
         for text, tree in trees.items():
             wanted, found = theirs[text], ours[text]
             if differing(wanted, found) is not None:
-                tally.differences.append(self._shrunk(seed, settings, tree, sides))
+                difference = self._shrunk(seed, settings, tree, sides)
+                if difference is not None:
+                    tally.differences.append(difference)
             elif isinstance(wanted, Failure):
                 tally.failing += 1
             else:
@@ -143,7 +145,9 @@ class ExpressionSearch:
                 ours |= sides.ours([text])
         return theirs, ours
 
-    def _shrunk(self, seed: int, settings: dict[str, str], tree: Tree, sides: Sides) -> Difference:
+    def _shrunk(
+        self, seed: int, settings: dict[str, str], tree: Tree, sides: Sides
+    ) -> Difference | None:
         """The smallest expression and the only row that show the same difference."""
 
         def row_of(tree: Tree) -> int | None:
@@ -160,7 +164,9 @@ class ExpressionSearch:
                     break
         theirs, ours = self._both(sides, [tree.text])
         wanted, found = theirs[tree.text], ours[tree.text]
-        row = differing(wanted, found) or 0
+        row = differing(wanted, found)
+        if row is None:  # among others it failed with the error of another one
+            return None
         names = [name for name in sides.fed.column_names if _uses(tree.text, name)]
         values = {name: cells(sides.fed.column(name))[row] for name in names}
         return Difference(seed, settings, tree.text, values, shown(wanted, row), shown(found, row))

@@ -232,7 +232,7 @@ public class Evaluator {
       }
       StringWriter trace = new StringWriter();
       error.printStackTrace(new PrintWriter(trace));
-      return "\n" + trace;
+      return "\n" + (error.getMessage() == null ? "" : error.getMessage() + "\n") + trace;
     }
   }
 
