@@ -163,7 +163,7 @@ def test_rows_are_exact_while_the_evaluator_is_killed_under_load(
         for kill in range(kills):
             victim = evaluator_of(executor)
             seen.add(victim)
-            time.sleep(0.05 * (kill % 5))
+            time.sleep(0.05 * (kill % 5))  # so that kills meet every moment of a request
             os.kill(victim, signal.SIGSTOP if kill % 3 == 2 else signal.SIGKILL)
             eventually(lambda: not is_running(victim), "it was not killed")  # noqa: B023
             load.next_batches()
