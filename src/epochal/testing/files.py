@@ -85,7 +85,7 @@ class MemoryFiles:
         found: dict[str, FileInfo] = {}
         start = self._start(path)
         self._raise_if_file(path)
-        for key, (data, modified_ms) in list(self.tree.items()):
+        for key, (data, modified_ms) in self.tree.copy().items():
             if key.startswith(start):
                 name, slash, _ = key[len(start) :].partition("/")
                 found[name] = (
