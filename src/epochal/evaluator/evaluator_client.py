@@ -329,6 +329,11 @@ class EvaluatorClient:
                         f"batch: {error}. Raise the option evaluatorMemory"
                     ) from None
                 logger.warning("the evaluator is out of memory: starting another one")
+            except ExpressionError:
+                raise
+            except BaseException:
+                self.close()  # answers may be on their way, which are not those of the next batch
+                raise
 
     def close(self) -> None:
         """Close the connection of this thread. The evaluator forgets the steps that it prepared."""

@@ -184,6 +184,22 @@ def server_closes(server: Server) -> None:
     server.answer = answer
 
 
+def test_the_answers_to_an_interrupted_batch_are_not_those_of_the_next(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = EvaluatorClient()
+
+    def interrupted(*_: object) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"0": pa.array([7])})
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluator_client, "_slices", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.run_rows(step(), ROWS)
+    assert client.run_rows(step(), ROWS) == [ROWS]
+
+
 def test_a_forked_process_and_another_thread_have_connections_of_their_own(
     server: Server,
 ) -> None:
