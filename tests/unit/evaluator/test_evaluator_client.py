@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -61,7 +62,7 @@ class Server:
 
     def _serve(self, made: socket.socket) -> None:
         stream = made.makefile("rb")
-        with made, stream:
+        with made, stream, suppress(ConnectionError):  # a client may close at any time
             while head := stream.read(12):
                 operation, step, count = struct.unpack(">iii", head)
                 sizes = (struct.unpack(">i", stream.read(4))[0] for _ in range(count))
