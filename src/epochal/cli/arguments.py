@@ -112,10 +112,11 @@ _BOOTSTRAP_SERVERS = typer.Option(
 )
 BootstrapServers = Annotated[str, _BOOTSTRAP_SERVERS]
 OptionalBootstrapServers = Annotated[str | None, _BOOTSTRAP_SERVERS]
+SETTING = "KEY=VALUE"
 ClientConfig = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="KEY=VALUE", help="A setting of the Kafka client (librdkafka); may be repeated."
+        metavar=SETTING, help="A setting of the Kafka client (librdkafka); may be repeated."
     ),
 ]
 
@@ -127,16 +128,17 @@ Port = Annotated[
 
 
 def parse_pairs(
-    values: Sequence[str], option: str, form: str = "KEY=VALUE", *, may_be_empty: bool = False
+    values: Sequence[str], option: str, form: str = SETTING, *, may_be_empty: bool = False
 ) -> dict[str, str]:
     """Parse the values of an option of the form `A=B` into a dictionary; `form` names the parts."""
     found: dict[str, str] = {}
     for value in values:
         left, equals, right = value.partition("=")
         if not (left and equals and (right or may_be_empty)):
+            # Settings of clients may be passwords.
+            said = "" if form == SETTING else f", not {value!r}"
             raise OptionError(
-                f"{option} takes {form}, but the part before or after the equals sign is missing. "
-                f"Add it."
+                f"{option} takes {form}{said}. Add the part before or after the equals sign."
             )
         found[left] = right
     return found

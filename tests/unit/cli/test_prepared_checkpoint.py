@@ -222,6 +222,32 @@ def test_a_state_file_that_unpacks_to_gigabytes_is_reported_and_not_unpacked(
     assert "unpacks to more than" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", [("rewind", "--to-batch", "3"), ("copy",)])
+def test_a_name_that_is_not_text_is_an_error_and_nothing_is_changed(
+    command: tuple[str, ...], home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(os.fsencode(home / "offsets") + b"/\xff\xfe", "xb"):
+        pass
+    before = content(LocalFiles(home))
+    verb, *rest = command
+    where = [str(tmp_path / "copy")] if verb == "copy" else ["--no-file-sink"]
+    assert main(["checkpoint", verb, str(home), *where, *rest, *NOW]) == 2
+    assert "is not UTF-8" in capsys.readouterr().err
+    assert content(LocalFiles(home)) == before
+    assert not (tmp_path / "copy" / "metadata").exists()
+
+
+@pytest.mark.parametrize("secret", ["sasl.password s3cret", "=s3cret"])
+def test_a_broken_setting_of_a_client_is_not_repeated(
+    secret: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--bootstrap-servers", "h:1", "--to-latest", "--client-config", secret]
+    assert main(["checkpoint", "set-offsets", str(home), *words]) == 2
+    said = capsys.readouterr().err
+    assert "--client-config takes KEY=VALUE. Add" in said
+    assert "s3cret" not in said
+
+
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("name", ["9223372036854775807", "9223372036854775806.compact"])
 @pytest.mark.parametrize("command", [("verify",), ("repair",), ("rewind", "--to-batch", "3")])

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Final, Literal, TypeAlias
 
 from epochal.checkpoint.layout import ATTEMPTS, CLAIMS, EPOCHAL, STOPS
+from epochal.errors import EditError
 from epochal.files import FileInfo, Files
 from epochal.tools.inspect.edit_status import JOURNAL_DIRECTORY
 
@@ -213,7 +214,23 @@ def is_temporary(path: str) -> bool:
 
 
 def check_plan(plan: Plan) -> None:
-    """Assert the rules that every plan must keep. A violation is a bug in a tool."""
+    """Assert the rules that every plan must keep. A violation is a bug in a tool.
+
+    EditError if a name cannot be written to the journal.
+    """
+    names = chain(
+        (change.path for change in plan.changes),
+        (f"{watch.directory}/{name}" for watch in plan.watches for name in watch.names),
+    )
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise EditError(
+                name,
+                "the name of this file is not UTF-8, so the journal of an edit cannot contain it. "
+                "No query writes such a file: remove it.",
+            ) from None
     seen: set[tuple[str, str]] = set()
     for change in plan.changes:
         place = (change.root, change.path)

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS, STATE
+from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.files import Files
 from epochal.tools.inspect.edit_status import JournalEntry, JournalState, journal_entries
 from epochal.tools.reporting import tracked
@@ -113,7 +114,8 @@ def _cloned_after(entry: JournalEntry) -> int:
     """The epoch after which a clone goes on, if an edit has made one; else -1."""
     if entry.command != COMMAND or entry.state is not JournalState.DONE:
         return -1
-    return int(entry.arguments["at"])
+    batch = parse_batch_id(entry.arguments.get("at", ""))
+    return -1 if batch is None else batch
 
 
 def has_state(files: Files) -> bool:

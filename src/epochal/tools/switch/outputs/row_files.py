@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from epochal.errors import OptionError
+from epochal.errors import OptionError, StorageError
 from epochal.files import Files, Room, join_url
 from epochal.tools.switch.compare_rows import Row
 
@@ -32,12 +33,15 @@ def partition_values(path: str) -> dict[str, str | None]:
 
 def read_rows(files: Files, path: str, *, header: bool) -> Iterator[Row]:
     """The rows of a file, with the columns of its directories. The name tells the format."""
-    data = files.read(path, large=True)
-    if path.endswith(".gz"):
-        data = _gunzip(data, files.bounds.room(join_url(files.url, path)))
+    url, data = join_url(files.url, path), files.read(path, large=True)
     constant = partition_values(path)
-    for row in _rows(path, data, header):
-        yield {**row, **constant}
+    try:
+        if path.endswith(".gz"):
+            data = _gunzip(data, files.bounds.room(url))
+        for row in _rows(path, data, header):
+            yield {**row, **constant}
+    except (pa.ArrowException, ValueError, EOFError, zlib.error, OSError, RecursionError) as error:
+        raise StorageError(url, f"its rows cannot be read ({error})") from None
 
 
 def _gunzip(data: bytes, room: Room) -> bytes:
