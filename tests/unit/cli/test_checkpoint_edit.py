@@ -164,7 +164,7 @@ def test_text_that_is_not_a_time_is_rejected() -> None:
         (("set-offsets", "--source", "7", "--shift-by", "1"), "no source '7' in offsets/5"),
         (("set-offsets", "--shift-by", "1"), "log ends at 5"),
         (("migrate-offsets", "--to", "v3"), "the only target is v2"),
-        (("migrate-offsets", "--name", "orders"), "--name takes I=NAME, but the part"),
+        (("migrate-offsets", "--name", "orders"), "--name takes I=NAME, not 'orders'"),
         (("undo",), "contains no edit that could be undone"),
         (("repair", "--code", "NONSENSE"), "No repair for NONSENSE"),
     ],
