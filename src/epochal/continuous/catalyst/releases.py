@@ -137,17 +137,16 @@ class Planner:
         return collected(DataFrame(datasets.ofRows(self._js, plan), self.session))
 
     def value_of(self, plan: JavaObject) -> JavaObject:
-        """The only value of a logical plan without streams, in Catalyst's internal form."""
+        """The only row of a logical plan without streams; None if there is none."""
         if not self._runs_jobs:
             return None
-        kind = _output(plan)[0].dataType()
         with self._active():
             datasets = self._object(f"{_SQL}.classic.Dataset")
             execution = datasets.ofRows(self._js, plan).queryExecution().executedPlan()
             rows = execution.executeCollect()
         if len(rows) > 1:
             raise OptionError(f"a scalar subquery returned {len(rows)} rows, not one")
-        return rows[0].copy().get(0, kind) if len(rows) else None
+        return rows[0].copy() if len(rows) else None
 
     def join_keys(
         self, join: JavaObject

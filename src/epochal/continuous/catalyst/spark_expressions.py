@@ -46,7 +46,7 @@ class SparkExpressions:
         value_of: Callable[[JavaObject], JavaObject] | None = None,
         memory_mb: int = DEFAULT_MEMORY_MB,
     ) -> None:
-        """`value_of` returns the only value of a plan without streams, for scalar subqueries."""
+        """`value_of` returns the only row of a plan without streams, for scalar subqueries."""
         self._spark, self._value_of, self._memory_mb = spark, value_of, memory_mb
         self._jvm: Any = spark._jvm
         self.calls = 0
@@ -156,7 +156,13 @@ class SparkExpressions:
             )
         if self._value_of is None or node.plan().isStreaming():
             raise OptionError("a scalar subquery over a stream is not supported")
-        return self._object("Literal").create(self._value_of(node.plan()), node.dataType())
+        row = self._value_of(node.plan())
+        if row is None:
+            return self._object("Literal").create(None, node.dataType())
+        # The row stays in the JVM: a value would come back as a number of another type.
+        catalyst = self._jvm.org.apache.spark.sql.catalyst.expressions
+        literal = catalyst.Literal(row, node.plan().schema())
+        return catalyst.GetStructField(literal, 0, self._jvm.scala.Option.empty())
 
     def _sequence(self, elements: list[JavaObject]) -> JavaObject:
         java = self._jvm.java.util.ArrayList()
