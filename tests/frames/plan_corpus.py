@@ -224,7 +224,9 @@ PLANS = [
     ),
     Plan(
         "variant_explode",
-        sql("SELECT value, key FROM r, LATERAL variant_explode(parse_json(string(value)))"),
+        sql(
+            "SELECT r.value, key FROM r, LATERAL variant_explode(parse_json(string(r.value))) AS v"
+        ),
         "Project(Generate(Project(rate0)))",
     ),
     Plan(
