@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink, Source
-from epochal.connectors.letters.letter_rules import BadRowOptions, split_bad_row_options
-from epochal.connectors.letters.letter_sink import Checking, open_checked
+from epochal.connectors.dead_letters.dead_letter_rules import BadRowOptions, split_bad_row_options
+from epochal.connectors.dead_letters.dead_letter_sink import Checking, open_checked
 from epochal.errors import OptionError
 from epochal.files import Files
 from epochal.options import read_options, suggestion
@@ -334,7 +334,7 @@ def _open_kafka_sink(request: SinkRequest) -> Sink:
         request.schema,
         request.checkpoint,
         request.query_id,
-        letter_topic=request.bad_rows.dead_letter_topic,
+        dead_letter_topic=request.bad_rows.dead_letter_topic,
         values=values,
     )
 

@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from epochal.connectors.staging.letter_envelope import sink_messages
+from epochal.connectors.staging.dead_letter_envelope import sink_messages
 
 NO_EPOCH = -1
 """The epoch of the marker that is written before the first epoch."""

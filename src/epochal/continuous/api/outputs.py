@@ -52,7 +52,7 @@ def trigger_options(given: Mapping[str, Any]) -> dict[str, str]:
         case "availableNow" | "once":
             if value is not True:
                 raise OptionError(f"trigger({name}=...) must be True, not {value!r}.")
-            return {"availableNow": "true"}
+            return {name: "true"}
         case "realTime":
             raise OptionError(
                 f"trigger(realTime={value!r}) is the length of a batch of Spark's real-time mode, "

@@ -50,6 +50,10 @@ class Publication:
         """Whether Spark could not go on after the newest committed epoch."""
         return self._is_stateful and self.version <= committed
 
+    def due(self, committed: int) -> float | None:
+        """Return when a publication may be ordered; None if it need not or is under way."""
+        return self._due if self.ordered < 0 and self.is_behind(committed) else None
+
     def order(self, committed: int, now: float, *, at_once: bool = False) -> int:
         """Return the epoch whose state the tasks must publish now; -1 for none."""
         is_due = at_once or now >= self._due

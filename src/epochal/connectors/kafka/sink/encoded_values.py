@@ -52,8 +52,8 @@ class EncodingWriter:
         self._checked: tuple[pa.RecordBatch, pa.RecordBatch] | None = None
 
     @property
-    def max_letter_bytes(self) -> int:
-        return self._writer.max_letter_bytes
+    def max_dead_letter_bytes(self) -> int:
+        return self._writer.max_dead_letter_bytes
 
     def write(self, batch: pa.RecordBatch) -> None:
         checked, self._checked = self._checked, None
@@ -71,8 +71,8 @@ class EncodingWriter:
         self._checked = None if found else (batch, encoded)
         return found
 
-    def write_letters(self, letters: Sequence[bytes]) -> None:
-        self._writer.write_letters(letters)
+    def write_dead_letters(self, letters: Sequence[bytes]) -> None:
+        self._writer.write_dead_letters(letters)
 
     def cut(self, epoch: int) -> Prepare:
         return self._writer.cut(epoch)

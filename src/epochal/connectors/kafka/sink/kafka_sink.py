@@ -73,14 +73,14 @@ def open_kafka_sink(
     checkpoint: Files,
     query_id: str,
     *,
-    letter_topic: str | None = None,
+    dead_letter_topic: str | None = None,
     values: ValueSpec | None = None,
 ) -> DecidingSink | AtLeastOnceSink:
     """Open the sink that the options choose; ask the brokers whether its topic exists."""
     java = {key.lower(): value for key, value in options.kafka.items()}
     settings = producer_settings(java)
     written = schema if values is None else encoded_schema(schema)
-    plan = record_plan(written, options.topic, letter_topic)
+    plan = record_plan(written, options.topic, dead_letter_topic)
     marker_topic = options.marker_topic or options.topic
     exactly_once = options.delivery is Delivery.EXACTLY_ONCE
     if exactly_once and marker_topic is None:
@@ -91,7 +91,7 @@ def open_kafka_sink(
         )
     largest = int(settings.get("message.max.bytes", MAX_MESSAGE_BYTES)) - RECORD_OVERHEAD_BYTES
     clock, probe = SystemClock(), RecordProducer(settings)
-    topics = {topic: 0 for topic in (options.topic, marker_topic, letter_topic) if topic}
+    topics = {topic: 0 for topic in (options.topic, marker_topic, dead_letter_topic) if topic}
     await_brokers(
         lambda: probe.check_topics(topics),
         seconds=options.broker_timeout.total_seconds(),

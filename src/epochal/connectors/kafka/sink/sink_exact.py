@@ -100,15 +100,15 @@ class RecordWriter:
     """Collects the records of a task, and its dead letters if they go to a topic."""
 
     def __init__(self, options: RecordWriters, context: WriterContext) -> None:
-        self.max_letter_bytes = options.rows.max_message_bytes
+        self.max_dead_letter_bytes = options.rows.max_message_bytes
         self._collected = options.staged.open(context)
         self._places = RowPlaces(options.rows.plan, options.settings)
         self.write, self.cut = self._collected.write, self._collected.cut
 
     def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
-        return self._places.bad_rows(batch, self.max_letter_bytes)
+        return self._places.bad_rows(batch, self.max_dead_letter_bytes)
 
-    def write_letters(self, letters: Sequence[bytes]) -> None:
+    def write_dead_letters(self, letters: Sequence[bytes]) -> None:
         self.write(batch_of([pa.array(letters, pa.large_binary())], LETTERS, len(letters)))
 
     def close(self) -> None:

@@ -64,13 +64,13 @@ class PlainWriter:
         self._write(self._plan.chosen(batch) if few is None else few)
 
     @property
-    def max_letter_bytes(self) -> int:
+    def max_dead_letter_bytes(self) -> int:
         return self._max_bytes
 
     def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
         return self._places.bad_rows(batch, self._max_bytes)
 
-    def write_letters(self, letters: Sequence[bytes]) -> None:
+    def write_dead_letters(self, letters: Sequence[bytes]) -> None:
         self._write(self._plan.letters(letters))
 
     def cut(self, epoch: int) -> Prepare:

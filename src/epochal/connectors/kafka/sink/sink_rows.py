@@ -45,7 +45,7 @@ class RecordPlan:
     """The topic of all rows; None if each row names its own."""
     rows_topic: str | None = None
     """Fills the column topic of all rows; only if there are letters with another topic."""
-    letter_topic: str | None = None
+    dead_letter_topic: str | None = None
     """The topic of dead letters, if there is one."""
 
     @property
@@ -148,7 +148,7 @@ class RecordPlan:
         """Dead letters as rows of `schema`."""
         columns: dict[str, Any] = {
             "value": pa.array(letters, pa.large_binary()),
-            "topic": pa.array([self.letter_topic] * len(letters), pa.large_string()),
+            "topic": pa.array([self.dead_letter_topic] * len(letters), pa.large_string()),
         }
         arrays = [
             columns[field.name] if field.name in columns else pa.nulls(len(letters), field.type)
@@ -173,7 +173,7 @@ STAGED: dict[str, pa.DataType] = {
 
 
 def record_plan(
-    schema: pa.Schema, topic: str | None, letter_topic: str | None = None
+    schema: pa.Schema, topic: str | None, dead_letter_topic: str | None = None
 ) -> RecordPlan:
     """How rows of this schema are written; raise OptionError if they cannot be."""
     if "value" not in schema.names:
@@ -195,10 +195,10 @@ def record_plan(
                 f"kafka: column {name} must be {wanted}, but it is {_type_text(found)}. Cast it "
                 f"before the sink."
             )
-    if letter_topic is None or topic is None:
-        return RecordPlan(tuple(columns), topic, letter_topic=letter_topic)
+    if dead_letter_topic is None or topic is None:
+        return RecordPlan(tuple(columns), topic, dead_letter_topic=dead_letter_topic)
     columns = [name for name in TYPES if name == "topic" or name in columns]
-    return RecordPlan(tuple(columns), None, rows_topic=topic, letter_topic=letter_topic)
+    return RecordPlan(tuple(columns), None, rows_topic=topic, dead_letter_topic=dead_letter_topic)
 
 
 def _repeated(topic: str, count: int) -> Any:

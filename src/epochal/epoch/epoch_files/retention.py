@@ -14,7 +14,7 @@ from epochal.errors import EpochalError
 logger = logging.getLogger(__name__)
 
 
-class Tidier:
+class Retention:
     """Tidies up after the epochs of one attempt that starts at `first_epoch`."""
 
     def __init__(self, resources: EpochResources, attempt: int, first_epoch: int) -> None:

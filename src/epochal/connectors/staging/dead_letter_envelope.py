@@ -14,7 +14,7 @@ import msgspec
 MAGIC = b"EDL1"
 
 
-class StagedLetters(msgspec.Struct, frozen=True, array_like=True):
+class StagedDeadLetters(msgspec.Struct, frozen=True, array_like=True):
     """A file with the letters of one task and epoch."""
 
     name: str
@@ -27,18 +27,18 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
     message: bytes
     """What the sink's own writer returned."""
-    staged: StagedLetters
+    staged: StagedDeadLetters
 
 
 _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
-def pack(message: bytes, staged: StagedLetters) -> bytes:
+def pack(message: bytes, staged: StagedDeadLetters) -> bytes:
     """The message that a task reports if it has letters."""
     return MAGIC + msgspec.msgpack.encode(Envelope(message, staged))
 
 
-def unpack(message: bytes) -> tuple[bytes, StagedLetters | None]:
+def unpack(message: bytes) -> tuple[bytes, StagedDeadLetters | None]:
     """The sink's own message, and the file with letters if there is one."""
     if not message.startswith(MAGIC):
         return message, None

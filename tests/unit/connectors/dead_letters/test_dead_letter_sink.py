@@ -15,7 +15,11 @@ import pytest
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.file_log import FileSinkLog
 from epochal.connectors.contract import Sink, WriterContext
-from epochal.connectors.letters.letter_sink import STAGING, CheckedWriter, letter_name
+from epochal.connectors.dead_letters.dead_letter_sink import (
+    STAGING,
+    CheckedWriter,
+    dead_letter_name,
+)
 from epochal.connectors.registry import open_sink
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.errors import OptionError, SinkConflictError, StorageError
@@ -134,8 +138,8 @@ def test_a_decided_epoch_is_finished_by_the_next_run(place: Place) -> None:
 def test_letters_of_an_attempt_that_failed_are_never_seen_and_are_deleted(place: Place) -> None:
     prepared(place.open(), 0, [[1, -2]])
     place.letters.mkdir()
-    (place.letters / f".{letter_name(QUERY, 0, 0)}.1234.tmp").write_text("{")
-    (place.letters / f".{letter_name('other', 0, 0)}.1234.tmp").write_text("{")
+    (place.letters / f".{dead_letter_name(QUERY, 0, 0)}.1234.tmp").write_text("{")
+    (place.letters / f".{dead_letter_name('other', 0, 0)}.1234.tmp").write_text("{")
     later = place.open(attempt=2)
     later.commit(0, prepared(later, 0, [[1, -2]], attempt=2))
     assert len(place.staged()) == 1
@@ -179,7 +183,7 @@ def test_a_query_without_a_place_for_pending_letters_does_not_start(place: Place
 
 
 def test_two_queries_share_a_directory_of_letters(place: Place, tmp_path: Path) -> None:
-    assert letter_name("a", 1, 0) != letter_name("b", 1, 0)
+    assert dead_letter_name("a", 1, 0) != dead_letter_name("b", 1, 0)
 
 
 def test_a_writer_counts_the_letters_of_each_epoch(place: Place) -> None:

@@ -34,21 +34,21 @@ from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import (
     BadRows,
     CheckingWriter,
-    LetterWriter,
+    DeadLetterWriter,
     Prepare,
     Sink,
     WriterContext,
     WriterFactory,
 )
-from epochal.connectors.letters.letter_rules import (
+from epochal.connectors.dead_letters.dead_letter_rules import (
     BadRowOptions,
     OnBadRow,
     Origin,
     letters_of,
     split_rows,
 )
-from epochal.connectors.staging.letter_envelope import (
-    StagedLetters,
+from epochal.connectors.staging.dead_letter_envelope import (
+    StagedDeadLetters,
     pack,
     sink_messages,
     unpack,
@@ -63,7 +63,7 @@ STAGING = f"{EPOCHAL}/letters"
 _NAME = re.compile(r"\.?e(\d+)-a(\d+)-t(\d+)-[0-9a-f]{8}\.json")
 
 
-def letter_name(query: str, epoch: int, task: int) -> str:
+def dead_letter_name(query: str, epoch: int, task: int) -> str:
     """The name of the file with the letters of one task and epoch."""
     return f"letters-{query}-{epoch}-{task}.json"
 
@@ -151,18 +151,18 @@ class CheckedWriter:
             return rows, bad
         bad = {**self._writer.bad_rows(rows), **bad}
         if bad:
-            self._write_letters(rows, bad)
+            self._write_dead_letters(rows, bad)
         return rows, bad
 
-    def _write_letters(self, rows: pa.RecordBatch, bad: BadRows) -> None:
+    def _write_dead_letters(self, rows: pa.RecordBatch, bad: BadRows) -> None:
         origin = Origin(self._plan.about.query, self._epoch, self._context.task)
         self._count += len(bad)
         if self._plan.about.options.dead_letter_topic is None:
             self._letters += letters_of(rows, bad, origin)
         else:
-            writer = cast(LetterWriter, self._writer)
-            most = writer.max_letter_bytes
-            writer.write_letters(letters_of(rows, bad, origin, max_bytes=most))
+            writer = cast(DeadLetterWriter, self._writer)
+            most = writer.max_dead_letter_bytes
+            writer.write_dead_letters(letters_of(rows, bad, origin, max_bytes=most))
 
     def _prepared(self, epoch: int, letters: Sequence[bytes], prepare: Prepare) -> bytes:
         message, context = prepare(), self._context
@@ -170,7 +170,7 @@ class CheckedWriter:
         name = f"e{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.json"
         with storage_errors(join_url(self._plan.staging, name)):
             open_files(self._plan.staging).create(name, data)
-        return pack(message, StagedLetters(name, google_crc32c.value(data), len(letters)))
+        return pack(message, StagedDeadLetters(name, google_crc32c.value(data), len(letters)))
 
 
 def written_schema(schema: pa.Schema, about: Checking) -> pa.Schema:
@@ -257,7 +257,9 @@ class DeadLetterSink:
         self._sink.commit(epoch, [message for message, _ in found])
         for task, (_, staged) in enumerate(found):
             if staged is not None:
-                self._publish(letter_name(self._writers.about.query, epoch, task), epoch, staged)
+                self._publish(
+                    dead_letter_name(self._writers.about.query, epoch, task), epoch, staged
+                )
         self._commits += 1
         if self._commits == 2:
             self._delete_stale()
@@ -265,7 +267,7 @@ class DeadLetterSink:
     def close(self) -> None:
         self._sink.close()
 
-    def _publish(self, name: str, epoch: int, staged: StagedLetters) -> None:
+    def _publish(self, name: str, epoch: int, staged: StagedDeadLetters) -> None:
         letters = self._letters
         if letters is None:
             raise pending_letters(epoch)
@@ -279,11 +281,11 @@ class DeadLetterSink:
                     self._check_same(letters, name, epoch, staged)
         self._staging.delete(staged.name)
 
-    def _check_same(self, letters: Files, name: str, epoch: int, staged: StagedLetters) -> None:
+    def _check_same(self, letters: Files, name: str, epoch: int, staged: StagedDeadLetters) -> None:
         if google_crc32c.value(letters.read(name)) != staged.checksum:
             raise SinkConflictError(join_url(letters.url, name), epoch, "the dead letters")
 
-    def _read(self, staged: StagedLetters) -> bytes:
+    def _read(self, staged: StagedDeadLetters) -> bytes:
         url = join_url(self._staging.url, staged.name)
         try:
             data = self._staging.read(staged.name)

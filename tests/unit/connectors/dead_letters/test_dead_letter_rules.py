@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.letters.letter_rules import (
+from epochal.connectors.dead_letters.dead_letter_rules import (
     BadRowOptions,
     OnBadRow,
     Origin,
@@ -19,7 +19,12 @@ from epochal.connectors.letters.letter_rules import (
     split_bad_row_options,
     split_rows,
 )
-from epochal.connectors.staging.letter_envelope import StagedLetters, pack, sink_messages, unpack
+from epochal.connectors.staging.dead_letter_envelope import (
+    StagedDeadLetters,
+    pack,
+    sink_messages,
+    unpack,
+)
 from epochal.errors import OptionError
 
 ORIGIN = Origin("q", 41, 3)
@@ -78,7 +83,7 @@ def test_good_and_bad_rows_keep_their_order() -> None:
 
 
 def test_an_envelope_returns_the_message_and_the_file() -> None:
-    staged = StagedLetters("e1-a2-t3.json", 77, 5)
+    staged = StagedDeadLetters("e1-a2-t3.json", 77, 5)
     assert unpack(pack(b"the sink's", staged)) == (b"the sink's", staged)
     assert unpack(b"bare") == (b"bare", None)
     assert sink_messages([pack(b"one", staged), b"two"]) == (b"one", b"two")
