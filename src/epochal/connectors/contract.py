@@ -55,7 +55,10 @@ class SourceReader(Protocol):
         ...
 
     def limit(self, ends: Positions) -> None:
-        """Stop each partition at its end. Never called with an end that is already passed."""
+        """Stop each partition at its end, until a later call names a later end.
+
+        Never called with an end that is already passed.
+        """
         ...
 
     def close(self) -> None: ...
@@ -94,7 +97,10 @@ class ReaderFactory(Protocol):
 
 
 class Source(Protocol):
-    """The driver's side of a source."""
+    """The driver's side of a source.
+
+    A source whose epochs can have a bound is a `BoundedSource`.
+    """
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -148,6 +154,23 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+class BoundedSource(Source, Protocol):
+    """A source that can bound what an epoch reads. The engine then plans every epoch."""
+
+    @property
+    def bounds_epochs(self) -> bool:
+        """Whether the options set a bound."""
+        ...
+
+    def next_end(self, at: Positions, last: Positions | None, *, bounded: bool = True) -> Positions:
+        """Where an epoch that starts at `at` must end: a boundary that is not before `at`.
+
+        Not after `last`, the end of the query; None if it has none. Without `bounded`, all that
+        waits.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class WriterContext:
     """Identifies a writer. Sinks use it to keep the files of attempts and tasks apart."""
@@ -195,13 +218,13 @@ class CheckingWriter(SinkWriter, Protocol):
         ...
 
 
-class LetterWriter(CheckingWriter, Protocol):
+class DeadLetterWriter(CheckingWriter, Protocol):
     """A writer that can also write dead letters, together with the rows of the epoch."""
 
     @property
-    def max_letter_bytes(self) -> int: ...
+    def max_dead_letter_bytes(self) -> int: ...
 
-    def write_letters(self, letters: Sequence[bytes]) -> None:
+    def write_dead_letters(self, letters: Sequence[bytes]) -> None:
         """Write these JSON documents to the sink's place for dead letters."""
         ...
 

@@ -15,8 +15,11 @@ Why nothing is lost or committed twice:
 - After `Fail` nothing is ever decided, so later reports of a broken attempt have no effect.
 
 A query stalls when an epoch has ended and is not committed for `stall_seconds`. The time counts
-from the end of that epoch or, if it is later, from the last commit. So neither a slow start, before
-any epoch has ended, nor a long idle epoch, which has not ended yet, is a stall.
+from the end of that epoch or, if it is later, from the last commit. So neither a slow start nor a
+long idle epoch is a stall. Tasks end an epoch with limits, so there it counts from their last sign.
+
+Epochs end by time; with `held_at` each is planned: a `Limit` says where the next one ends, and
+`ReadingHeld` asks for it.
 
 Note: `step` speaks for the whole query, so it does not raise on a bad report; it returns `Fail`. An
 exception refuses one sender only: a message of another attempt, or a request that makes no sense.
@@ -32,9 +35,7 @@ from typing import TypeAlias
 import msgspec
 
 from epochal.epoch.effects import (
-    Acknowledge,
     Broken,
-    Decide,
     Effect,
     Event,
     Fail,
@@ -46,7 +47,6 @@ from epochal.epoch.effects import (
     Push,
     ReadingHeld,
     Tick,
-    steps_after_decision,
 )
 from epochal.epoch.epoch_files.publication import Publication
 from epochal.epoch.messages import (
@@ -70,14 +70,12 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
     TwoWay,
-    by_store,
 )
-from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record
+from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled, steps_of
 from epochal.epoch.pace import Pace
 from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import (
     EpochProtocolError,
-    EpochStalledError,
     RendezvousError,
     StaleAttemptError,
     TaskFailedError,
@@ -112,6 +110,7 @@ class EpochCoordinator:
         tell_commits: bool = False,
         sink_decides: bool = False,
         first_limits: tuple[tuple[int, str], ...] | None = None,
+        held_at: tuple[str, ...] | None = None,
         publication: Publication | None = None,
     ) -> None:
         self.attempt = attempt
@@ -125,22 +124,23 @@ class EpochCoordinator:
         """Number of reports of epochs that were decided already."""
         self.pace = pace or Pace()
         self._readers, self._tasks = readers, tasks
-        self._watermark = watermark or QueryWatermark(first_epoch=first_epoch)
+        self.watermark = watermark or QueryWatermark(first_epoch=first_epoch)
         self._registered: dict[int, RegisterTask] = {}
         self._ready: set[int] = set()
         self._announced: EpochReply = Done()
         self._open: defaultdict[int, OpenEpoch] = defaultdict(OpenEpoch)
         self._complete: set[int] = set()
-        self._writes_stopped = False
+        self.query_writes_stopped = False
         self._hold_asked = False
         self._last_epoch: int | None = None
         """The last epoch with rows before a hold; None while epochs follow each other freely."""
         self._limited = False
-        self._first_limits = first_limits
-        """Where the readers must end the first epoch. Reading is held after it."""
+        self._first_limits, self._held_at = first_limits, held_at
+        """Where the first epoch must end; where the readers start if every epoch is planned."""
         self.publication = publication or Publication(first_epoch, is_stateful=False)
         self._finishing = False
-        self._active = False
+        self._newest_active = first_epoch - 1
+        """The newest epoch with rows or timers. Tasks may be ahead of `current` by one."""
         self._tell_commits, self._sink_decides = tell_commits, sink_decides
         self.now = self._since = 0.0
         """The time. The caller sets it before a message or an event; a `Tick` brings it along."""
@@ -154,17 +154,17 @@ class EpochCoordinator:
             case Performed() | Tick() | Hold() | Limit() | Finish() | Broken():
                 return self._process(event)
         self._check_attempt(event.attempt)
-        if self._writes_stopped or self.phase in (Phase.FAILED, Phase.LEFT):
+        if self.query_writes_stopped or self.phase in (Phase.FAILED, Phase.LEFT):
             return []
         match event:
             case CommitPartitionEpoch(active=active):
                 # Also in a repeated report: what it says of the epoch that is being read is true.
-                self._active = self._active or active == self.current
+                self._note_sign(active)
                 return self._report(event)
             case ReportPartitionOffset():
                 return self._report(event)
             case TaskActive(epoch=epoch):
-                self._active = self._active or epoch == self.current
+                self._note_sign(epoch)
                 return []
             case TaskReady(task=task):
                 return self._make_ready(task)
@@ -193,7 +193,7 @@ class EpochCoordinator:
                 self._tasks = count
                 return Done(), self._announce_peers()
             case StopContinuousExecutionWrites():
-                self._writes_stopped = True
+                self.query_writes_stopped = True
             case RegisterTask():
                 return Done(), self._register(message)
         return Done(), []
@@ -201,7 +201,7 @@ class EpochCoordinator:
     @property
     def is_idle(self) -> bool:
         """Whether the epoch that is being read has no rows or timers yet."""
-        return not self._active
+        return self._newest_active < self.current
 
     def due(self) -> float | None:
         """Return when a `Tick` will next have an effect; None if only a message can change that."""
@@ -211,7 +211,7 @@ class EpochCoordinator:
             case Phase.PREPARING:
                 return self._since + self.pace.ready_seconds
             case Phase.RUNNING:
-                times = (self._epoch_due(), self._stall_due())
+                times = (self._epoch_due(), self._stall_due(), self._publish_due())
                 return min((time for time in times if time is not None), default=None)
         return None
 
@@ -219,11 +219,23 @@ class EpochCoordinator:
         if not self._may_end_epoch():
             return None
         pace = self.pace
-        return self._since + (pace.epoch_seconds if self._active else pace.idle_epoch_seconds)
+        return self._since + (pace.idle_epoch_seconds if self.is_idle else pace.epoch_seconds)
 
     def _stall_due(self) -> float | None:
-        since = None if self._writes_stopped else self._uncommitted_since
+        since = None if self.query_writes_stopped else self._uncommitted_since
         return None if since is None else since + self.pace.stall_seconds
+
+    def _publish_due(self) -> float | None:
+        """When state must be published although no epoch starts, because none is planned."""
+        if self._held_at is None or self._limited or self.decided > self.committed:
+            return None
+        return self.publication.due(self.committed)
+
+    def _note_sign(self, active: int) -> None:
+        """Note that a task works, and the newest epoch in which it has rows or timers."""
+        self._newest_active = max(self._newest_active, active)
+        if self._limited and self._uncommitted_since is not None:
+            self._uncommitted_since = self.now
 
     def _check_attempt(self, attempt: int) -> None:
         if attempt != self.attempt:
@@ -250,15 +262,18 @@ class EpochCoordinator:
     def _finish(self) -> list[Effect]:
         """Let the tasks leave, after they have written the last state under Spark's names."""
         self._finishing = True
-        announced, publication = self._announced, self.publication
-        if isinstance(announced, EpochStarted) and publication.is_behind(self.committed):
-            ordered = publication.order(self.committed, self.now, at_once=True)
-            self._announced = msgspec.structs.replace(
-                announced, publish=ordered, floor=publication.floor
-            )
-        else:
-            self.phase = Phase.LEFT
-            self._announced = Leave(self.attempt, self._committed_for_tasks())
+        if self.publication.is_behind(self.committed) and isinstance(self._announced, EpochStarted):
+            return self._publish()
+        self.phase = Phase.LEFT
+        self._announced = Leave(self.attempt, self._committed_for_tasks())
+        return [Push(self._announced)]
+
+    def _publish(self) -> list[Effect]:
+        assert isinstance(self._announced, EpochStarted)
+        ordered = self.publication.order(self.committed, self.now, at_once=True)
+        self._announced = msgspec.structs.replace(
+            self._announced, publish=ordered, floor=self.publication.floor
+        )
         return [Push(self._announced)]
 
     def _note_commit(self, epoch: int) -> list[Effect]:
@@ -311,6 +326,9 @@ class EpochCoordinator:
         self.phase = Phase.RUNNING
         if self._first_limits is not None:
             self._limited, self._last_epoch = True, self.current
+        elif self._held_at is not None:
+            self._last_epoch = self.decided
+            return [*self._announce(hold=True), ReadingHeld(self.decided, self._held_at)]
         effects = self._announce(limits=self._first_limits)
         return effects + (self._hold() if self._hold_asked else [])
 
@@ -333,12 +351,12 @@ class EpochCoordinator:
                     error = error or record(
                         opened.ends, reader, position, self._readers, "Reader", epoch
                     )
-                planned = len(self._watermark.highs)
+                planned = len(self.watermark.highs)
                 if watermarks and len(watermarks) != planned:
                     reason = f"{len(watermarks)} watermarks, the plan has {planned}"
                     error = EpochProtocolError(f"Task {task}", reason)
                 else:
-                    self._watermark.report(watermarks)
+                    self.watermark.report(watermarks)
         if error:
             return self._fail(error)
         if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
@@ -355,47 +373,30 @@ class EpochCoordinator:
         return effects
 
     def _decide(self, epoch: int, complete: OpenEpoch) -> list[Effect]:
-        positions = tuple(complete.ends[reader] for reader in range(self._readers))
-        reports = tuple(complete.commits[task] for task in range(self._tasks))
-        messages = tuple(report.message for report in reports)
-        state = tuple(sorted((each for report in reports for each in report.state), key=by_store))
-        marks = self._watermark.decide(epoch, [report.watermarks for report in reports])
-        checksums = tuple(report.checksum for report in reports)
+        positions, reports = complete.ordered()
+        marks = self.watermark.decide(epoch, [report.watermarks for report in reports])
+        published = self.publication.decided(epoch)
         effects: list[Effect] = [
-            Decide(
-                epoch,
-                positions,
-                messages,
-                state,
-                marks.highs,
-                marks.own_ms,
-                marks.settled,
-                () if min(checksums, default=-1) < 0 else checksums,
-                self.publication.decided(epoch),
-            ),
-            *steps_after_decision(
-                epoch, state, messages, marks.next_ms, sink_decides=self._sink_decides
-            ),
-            Acknowledge(epoch, positions, reports),
+            *steps_of(epoch, positions, reports, marks, published, sink_decides=self._sink_decides)
         ]
         if epoch == self._last_epoch:
             effects.append(ReadingHeld(epoch, positions))
             if self._limited:
-                # The tasks have cut the limited epoch by themselves and hold the next one, without
-                # being told. Catch up, so that a task that asks now hears the same.
+                # The tasks hold the next epoch without being told. A task that asks hears the same.
                 self._limited = False
                 self.current += 1
                 self._announced = self._started(hold=True)
-        # The new watermark may close windows. Ending the current epoch soon makes their rows
-        # visible even if no more input comes.
-        self._active = self._watermark.wants_epoch(self.current) or self._active
+        self._want_epoch()
         return effects
 
+    def _want_epoch(self) -> None:
+        # A new watermark may close windows, whose rows should not wait for more input.
+        if self.watermark.wants_epoch(self.current):
+            self._newest_active = max(self._newest_active, self.current)
+
     def _check_backlog(self) -> list[Effect]:
-        limit = self.pace.max_backlog
-        if len(self._open) * max(self._readers, self._tasks) <= limit:
-            return []  # a cheap bound: even if every report were there, none is above the limit
-        error = backlog_error(self._open, self._complete, limit)
+        most, limit = max(self._readers, self._tasks), self.pace.max_backlog
+        error = backlog_error(self._open, self._complete, most, limit)
         return self._fail(error) if error else []
 
     def _newest_ended(self) -> int:
@@ -409,7 +410,7 @@ class EpochCoordinator:
         return (
             self.phase is Phase.RUNNING
             and self._last_epoch is None
-            and not self._writes_stopped
+            and not self.query_writes_stopped
             and in_flight < min(self.pace.max_epochs_in_flight, within_backlog)
         )
 
@@ -426,19 +427,17 @@ class EpochCoordinator:
             case Phase.PREPARING:
                 return self._time_out("become ready", self._ready, self.pace.ready_seconds)
             case _ if (stall := self._stall_due()) is not None and stall <= now:
-                return self._fail(self._stalled())
+                epoch, seconds = self.committed + 1, self.pace.stall_seconds
+                opened = self._open.get(epoch, OpenEpoch()) if epoch > self.decided else None
+                return self._fail(stalled(epoch, opened, self._tasks, seconds))
+            case _ if self._publish_due() is not None:
+                return self._publish()
             case _:
                 effects = self._next_epoch()
                 if now - due < self.pace.epoch_seconds / 4:
                     # The tick was slightly late. That must not add up from epoch to epoch.
                     self._since = due
                 return effects
-
-    def _stalled(self) -> EpochStalledError:
-        epoch = self.committed + 1
-        reported = self._open.get(epoch, OpenEpoch()).commits if epoch > self.decided else None
-        missing = () if reported is None else sorted(set(range(self._tasks)) - set(reported))
-        return EpochStalledError(epoch, tuple(missing), self._tasks, self.pace.stall_seconds)
 
     def _time_out(self, step: str, arrived: Collection[int], seconds: float) -> list[Effect]:
         missing = tuple(task for task in range(self._tasks) if task not in arrived)
@@ -452,7 +451,7 @@ class EpochCoordinator:
         self, *, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
     ) -> list[Effect]:
         self._announced = started = self._started(hold, limits)
-        self._active = self._watermark.wants_epoch(self.current)
+        self._want_epoch()
         self._since = self.now
         if self._uncommitted_since is None and self.committed < self._newest_ended():
             self._uncommitted_since = self.now
@@ -461,16 +460,16 @@ class EpochCoordinator:
     def _started(
         self, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
     ) -> EpochStarted:
-        self._watermark.start(self.current)
+        self.watermark.start(self.current)
         ordered = self.publication.order(self.committed, self.now)
         return EpochStarted(
             self.attempt,
             self.current,
-            self._watermark.floor(),
+            self.watermark.floor(),
             hold,
             limits,
             self._committed_for_tasks(),
-            self._watermark.in_flight(),
+            self.watermark.in_flight(),
             ordered,
             self.publication.floor if ordered >= 0 else 0,
         )

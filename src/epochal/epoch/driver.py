@@ -21,7 +21,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.entries import OffsetEntry, OffsetLog
 from epochal.clock import Clock
 from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.committed import CommittedEpoch
@@ -56,29 +56,31 @@ from epochal.epoch.effects import (
     Tick,
 )
 from epochal.epoch.epoch_files.publication import Publication
+from epochal.epoch.epoch_files.retention import Retention
 from epochal.epoch.epoch_files.state_chain import StateChain, extended
-from epochal.epoch.epoch_files.tidier import Tidier
 from epochal.epoch.epoch_timings import EpochTimings
 from epochal.epoch.messages import (
-    CommitPartitionEpoch,
     EpochReply,
     EpochRequest,
     EpochStarted,
     Leave,
+    OneWay,
     RegisterTask,
-    ReportPartitionOffset,
-    StatePublished,
+    SetReaderPartitions,
+    SetWriterPartitions,
+    StopContinuousExecutionWrites,
     TaskActive,
-    TaskFailed,
-    TaskReady,
 )
+from epochal.epoch.open_epoch import clip
 from epochal.epoch.pace import Pace
+from epochal.epoch.planned_ends import Readers, plan_entry, planned_limits
 from epochal.epoch.query_watermark import QueryWatermark
-from epochal.epoch.recovery import offsets_of_sources
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 
 logger = logging.getLogger(__name__)
+trace = logging.getLogger("epochal.epoch.coordinator")
+"""At DEBUG it has every message to the coordinator and what the coordinator decided to do."""
 
 MAX_STEPS = 1_000
 """Maximum length of the step queue. The limit on epochs in flight keeps it far below this."""
@@ -120,15 +122,15 @@ class EpochDriver:
         self._recovered: Recovered | None = None
         self._coordinator: EpochCoordinator | None = None
         self._template = OffsetEntry(1, ())
-        self._readers: tuple[tuple[int, str], ...] = ()
+        self._readers = Readers(len(resources.sources))
         self._peers: dict[int, bytes] = {}
         self._steps: deque[Step] = deque()
         self._acknowledgements: deque[tuple[int, tuple[Positions, ...]]] = deque(
             maxlen=MAX_ACKNOWLEDGEMENTS
         )
         self._timings = EpochTimings(clock, resources.sources, bool(resources.delays_ms))
-        self._tidier: Tidier | None = None
-        self._stopping = self._closed = False
+        self._retention: Retention | None = None
+        self._stopping = self._closed = self._is_planned = False
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._timing = threading.Condition(self._lock)
@@ -152,24 +154,28 @@ class EpochDriver:
         tasks: int,
         *,
         template: OffsetEntry | None = None,
+        held_at: tuple[str, ...] | None = None,
         background: bool = True,
     ) -> None:
         """Wait for `tasks` tasks. `readers` are (source, partition id), in order of their number.
 
-        New offset entries copy the version, source names and settings of `template`.
+        New offset entries copy the version, source names and settings of `template`. With
+        `held_at`, the positions of the readers, epochs are planned: call `plan` for each.
         """
         found = self._recovered
         assert found is not None, "call recover() first"
-        self._readers = tuple(readers)
+        self._is_planned = held_at is not None
+        self._readers = table = Readers(len(self._resources.sources), tuple(readers))
         self._template = template or found.base or found.planned or self._template
-        query = self._resources.query
-        self._tidier = Tidier(self._resources, self.attempt, found.first_epoch)
+        query, limits = self._resources.query, None
+        if found.planned is not None:
+            sources, url = self._resources.sources, self._resources.url
+            limits = planned_limits(table, sources, found.planned, query, url)
+        self._retention = Retention(self._resources, self.attempt, found.first_epoch)
         with self._lock:
             self._coordinator = EpochCoordinator(
                 attempt=self.attempt,
                 first_epoch=found.first_epoch,
-                readers=len(self._readers),
-                tasks=tasks,
                 watermark=QueryWatermark(
                     first_epoch=found.first_epoch,
                     highs=found.highs,
@@ -182,7 +188,8 @@ class EpochDriver:
                 pace=self._pace,
                 tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
                 sink_decides=self._resources.sink.decides,
-                first_limits=self._planned_limits(found.planned),
+                first_limits=limits,
+                held_at=held_at,
                 publication=Publication(
                     found.published,
                     floor=found.floor,
@@ -191,6 +198,8 @@ class EpochDriver:
                     is_stateful=self._resources.is_stateful,
                 ),
             )
+        self.handle(SetReaderPartitions(self.attempt, len(readers)))
+        self.handle(SetWriterPartitions(self.attempt, tasks))
         self.tick()
         if background:
             self._threads = [
@@ -202,7 +211,7 @@ class EpochDriver:
                     ("committer", self._commit_steps),
                     ("epochs", self._end_epochs),
                     ("acknowledger", self._acknowledge_commits),
-                    ("tidier", self._tidier.run),
+                    ("retention", self._retention.run),
                 )
             ]
             for thread in self._threads:
@@ -215,24 +224,17 @@ class EpochDriver:
             coordinator.now = self._clock.monotonic()
             was_idle = coordinator.is_idle
             reply: EpochReply | None = None
-            match message:
-                case (
-                    CommitPartitionEpoch()
-                    | ReportPartitionOffset()
-                    | TaskReady()
-                    | TaskActive()
-                    | TaskFailed()
-                    | StatePublished()
-                ):
-                    effects = coordinator.step(message)
-                case _:
-                    reply, effects = coordinator.ask(message)
+            if isinstance(message, OneWay):
+                effects = coordinator.step(message)
+            else:
+                reply, effects = coordinator.ask(message)
             if isinstance(message, RegisterTask):
                 self._peers[message.task] = peer
-            failed = self._dispatch(effects)
+            failed = self._dispatch(effects, message)
             if was_idle and not coordinator.is_idle:
                 # The epoch is now due earlier than the timer thread assumed when it went to sleep.
-                failed = failed or self._dispatch(coordinator.step(Tick(self._clock.monotonic())))
+                tick = Tick(self._clock.monotonic())
+                failed = failed or self._dispatch(coordinator.step(tick), tick)
                 self._timing.notify()
         self._report(failed)
         return reply
@@ -261,7 +263,7 @@ class EpochDriver:
         A source may have advanced past data without rows, such as an empty file. Tasks do not
         report that, so it would be committed with the next idle epoch only.
         """
-        if self._coordinator is not None:
+        if self._coordinator is not None and not self._is_planned:
             self._step(TaskActive(self.attempt, 0, self._coordinator.current))
 
     def limit(self, held: ReadingHeld) -> bool:
@@ -269,10 +271,37 @@ class EpochDriver:
 
         Return False if the positions are exact already, so that there is nothing to read.
         """
-        limits = self._limits(held)
+        at = self._readers.by_source(held.positions)
+        pairs = zip(self._resources.sources, at, strict=True)
+        limits = self._readers.limits([source.boundary(each) for source, each in pairs], at)
         if limits:
             self._step(Limit(limits))
         return bool(limits)
+
+    def held_at(self, held: ReadingHeld) -> tuple[Positions, ...]:
+        """Return where reading is held, per source."""
+        return self._readers.by_source(held.positions)
+
+    def plan(self, held: ReadingHeld, ends: Sequence[Positions]) -> bool:
+        """Read on, each source to its end, and end the epoch there.
+
+        Return False if there is nothing to read and no timer or watermark wants an epoch.
+        """
+        at, epoch = self.held_at(held), self.coordinator.current
+        limits = self._readers.limits(ends, at)
+        if not limits and self.coordinator.is_idle:
+            return False
+        pairs = zip(self._resources.sources, at, ends, strict=True)
+        offsets = [source.offset({**known, **end}) for source, known, end in pairs]
+        template, query = self._template, self._resources.query
+        began_ms, watermark_ms = self._timings.planned(epoch), self.coordinator.watermark.newest_ms
+        self._plans().add(epoch, plan_entry(template, query, offsets, watermark_ms, began_ms))
+        self._step(Limit(limits))
+        return True
+
+    def _plans(self) -> OffsetLog:
+        assert self._resources.planned is not None
+        return OffsetLog(self._resources.planned)
 
     def finish(self) -> None:
         """Let all tasks leave."""
@@ -304,13 +333,15 @@ class EpochDriver:
         return step
 
     def close(self) -> None:
-        """End all threads after the step under way. Does not affect tasks."""
+        """Ignore reports from now on, and end all threads after the step under way."""
+        if self._coordinator is not None:
+            self.handle(StopContinuousExecutionWrites(self.attempt))
         with self._lock:
             self._closed = True
             for condition in (self._work, self._timing, self._to_acknowledge):
                 condition.notify_all()
-        if self._tidier is not None:
-            self._tidier.close()
+        if self._retention is not None:
+            self._retention.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -319,12 +350,14 @@ class EpochDriver:
     def _step(self, event: Event | TaskActive) -> None:
         with self._lock:
             self.coordinator.now = self._clock.monotonic()
-            failed = self._dispatch(self.coordinator.step(event))
+            failed = self._dispatch(self.coordinator.step(event), event)
             self._timing.notify()
         self._report(failed)
 
-    def _dispatch(self, effects: Sequence[Effect]) -> Exception | None:
+    def _dispatch(self, effects: Sequence[Effect], cause: EpochRequest | Event) -> Exception | None:
         failed: Exception | None = None
+        if trace.isEnabledFor(logging.DEBUG) and (effects or not isinstance(cause, Tick)):
+            trace.debug("%s -> %s", clip(cause), ", ".join(map(clip, effects)) or "nothing to do")
         for effect in effects:
             match effect:
                 case Push(message, task):
@@ -354,7 +387,7 @@ class EpochDriver:
         step = self._without_known_output(step)
         match step:
             case Decide():
-                positions = self._by_source(step.positions)
+                positions = self._readers.by_source(step.positions)
                 offsets = self._timings.decided(step, positions)
                 started_ms = self._started_ms(step.epoch)
                 decide(
@@ -391,7 +424,9 @@ class EpochDriver:
         return replace(step, messages=()) if step.epoch == found.first_epoch else step
 
     def _conclude(self, step: Acknowledge) -> None:
-        positions = self._by_source(step.positions)
+        positions = self._readers.by_source(step.positions)
+        if self._is_planned:
+            self._plans().remove(step.epoch)
         self._listeners.committed(self._timings.concluded(step), positions)
         if self._threads:
             with self._lock:
@@ -399,9 +434,9 @@ class EpochDriver:
                 self._to_acknowledge.notify()
         else:
             acknowledge(self._resources, step.epoch, positions)
-        tidier, floor = self._tidier, self.coordinator.publication.floor
-        assert tidier is not None
-        (tidier.note if self._threads else tidier.tidy)(step.epoch, floor)
+        retention, floor = self._retention, self.coordinator.publication.floor
+        assert retention is not None
+        (retention.note if self._threads else retention.tidy)(step.epoch, floor)
 
     def _chain(self, step: Decide) -> StateChain | None:
         """Return the files with the state after an epoch; None if the query has no state."""
@@ -416,38 +451,6 @@ class EpochDriver:
             epoch=step.epoch,
             attempt=self.attempt,
             checksums=step.checksums,
-        )
-
-    def _by_source(self, positions: Sequence[str]) -> tuple[dict[str, str], ...]:
-        found: tuple[dict[str, str], ...] = tuple({} for _ in self._resources.sources)
-        for (source, partition), position in zip(self._readers, positions, strict=True):
-            found[source][partition] = position
-        return found
-
-    def _limits(self, held: ReadingHeld) -> tuple[tuple[int, str], ...]:
-        positions = self._by_source(held.positions)
-        ends = [
-            source.boundary(at)
-            for source, at in zip(self._resources.sources, positions, strict=True)
-        ]
-        return tuple(
-            (reader, ends[source][partition])
-            for reader, (source, partition) in enumerate(self._readers)
-            if ends[source][partition] != positions[source][partition]
-        )
-
-    def _planned_limits(self, planned: OffsetEntry | None) -> tuple[tuple[int, str], ...] | None:
-        """Return where each reader must end the first epoch; None if that is free."""
-        if planned is None:
-            return None
-        path = f"the batch that was set aside in {self._resources.url}"
-        offsets = offsets_of_sources(planned, self._resources.query, path)
-        pairs = zip(self._resources.sources, offsets, strict=True)
-        ends = [{} if offset is None else source.resume(offset) for source, offset in pairs]
-        return tuple(
-            (reader, ends[source][partition])
-            for reader, (source, partition) in enumerate(self._readers)
-            if partition in ends[source]
         )
 
     def _started_ms(self, epoch: int) -> int:

@@ -35,8 +35,8 @@ def by_store(state: PreparedState) -> tuple[int, int, str]:
 class ReportPartitionOffset(msgspec.Struct, frozen=True, array_like=True, tag="offset"):
     """A reader ended `epoch` at `position`. One-way.
 
-    One of Spark's messages that the engine accepts but does not send: positions are part of
-    CommitPartitionEpoch.
+    Tasks of the engine send it inside CommitPartitionEpoch, as an item of `positions`: the driver's
+    cost is the number of messages. Alone it means the same.
     """
 
     attempt: int
@@ -89,28 +89,29 @@ class GetCurrentEpoch(msgspec.Struct, frozen=True, array_like=True, tag="current
 class IncrementAndGetEpoch(msgspec.Struct, frozen=True, array_like=True, tag="increment"):
     """End the current epoch. Two-way -> EpochStarted.
 
-    One of Spark's messages that the engine answers but does not send; docs/spark-names.md says why.
+    The engine does not send it, because the coordinator ends epochs itself, by the clock. The
+    testing driver does: there a test ends epochs.
     """
 
     attempt: int
 
 
 class SetReaderPartitions(msgspec.Struct, frozen=True, array_like=True, tag="readers"):
-    """Set the number of readers, over all sources. Two-way -> Done. Not sent by the engine."""
+    """Set the number of readers, over all sources. Two-way -> Done. Sent when an attempt starts."""
 
     attempt: int
     count: int
 
 
 class SetWriterPartitions(msgspec.Struct, frozen=True, array_like=True, tag="writers"):
-    """Set the number of tasks. Two-way -> Done. Not sent by the engine."""
+    """Set the number of tasks. Two-way -> Done. Sent when an attempt starts."""
 
     attempt: int
     count: int
 
 
 class StopContinuousExecutionWrites(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
-    """Ignore one-way messages from now on. Two-way -> Done. Not sent by the engine."""
+    """Ignore one-way messages from now on. Two-way -> Done. Sent when an attempt ends."""
 
     attempt: int
 

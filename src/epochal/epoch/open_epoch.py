@@ -6,12 +6,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochal.epoch.messages import CommitPartitionEpoch
+from epochal.epoch.effects import Acknowledge, Decide, Step, steps_after_decision
+from epochal.epoch.messages import CommitPartitionEpoch, by_store
+from epochal.epoch.query_watermark import EpochMarks
 from epochal.errors import (
     EpochBacklogError,
     EpochConflictError,
     EpochError,
     EpochProtocolError,
+    EpochStalledError,
 )
 
 
@@ -21,6 +24,11 @@ class OpenEpoch:
 
     ends: dict[int, str] = field(default_factory=dict)
     commits: dict[int, CommitPartitionEpoch] = field(default_factory=dict)
+
+    def ordered(self) -> tuple[tuple[str, ...], tuple[CommitPartitionEpoch, ...]]:
+        """Return positions by reader and reports by task. The epoch must be complete."""
+        positions = tuple(position for _, position in sorted(self.ends.items()))
+        return positions, tuple(self.commits[task] for task in sorted(self.commits))
 
 
 def record(
@@ -36,13 +44,16 @@ def record(
 
 
 def backlog_error(
-    opened: Mapping[int, OpenEpoch], complete: Collection[int], limit: int
+    opened: Mapping[int, OpenEpoch], complete: Collection[int], most: int, limit: int
 ) -> EpochBacklogError | None:
     """Return an error if there are more reports, or complete epochs, than the limit allows.
 
     Reports of complete epochs count as one epoch, not as reports. Otherwise the queues of reports
-    would always exceed the limit first, and the error would name the wrong queue.
+    would always exceed the limit first, and the error would name the wrong queue. `most` is the
+    highest number of reports of one kind in an epoch.
     """
+    if len(opened) * most <= limit:
+        return None  # cheap: even if every report were there, none would be above the limit
     partial = [each for epoch, each in opened.items() if epoch not in complete]
     queues = {
         "partition offset": sum(len(each.ends) for each in partial),
@@ -51,6 +62,40 @@ def backlog_error(
     }
     over = next((queue for queue, size in queues.items() if size > limit), None)
     return EpochBacklogError(over, queues[over], limit) if over else None
+
+
+def stalled(epoch: int, opened: OpenEpoch | None, tasks: int, seconds: float) -> EpochStalledError:
+    """Return the error of an epoch that is not committed in time; `opened` is None if decided."""
+    missing = () if opened is None else sorted(set(range(tasks)) - set(opened.commits))
+    return EpochStalledError(epoch, tuple(missing), tasks, seconds)
+
+
+def steps_of(
+    epoch: int,
+    positions: tuple[str, ...],
+    reports: tuple[CommitPartitionEpoch, ...],
+    marks: EpochMarks,
+    published: int,
+    *,
+    sink_decides: bool,
+) -> tuple[Step, ...]:
+    """Return all steps of an epoch that is decided now, in their order."""
+    messages = tuple(report.message for report in reports)
+    state = tuple(sorted((each for report in reports for each in report.state), key=by_store))
+    checksums = tuple(report.checksum for report in reports)
+    decide = Decide(
+        epoch,
+        positions,
+        messages,
+        state,
+        marks.highs,
+        marks.own_ms,
+        marks.settled,
+        () if min(checksums, default=-1) < 0 else checksums,
+        published,
+    )
+    after = steps_after_decision(epoch, state, messages, marks.next_ms, sink_decides=sink_decides)
+    return decide, *after, Acknowledge(epoch, positions, reports)
 
 
 def clip(value: object) -> str:

@@ -58,6 +58,9 @@ class EndpointType:
     name: str
     requests: Any
     replies: Any
+    one_way: Any = None
+    """The union of those requests that are never answered. The server refuses such a request if the
+    sender waits for a reply, and any other if it does not. None accepts both."""
 
 
 @dataclass(frozen=True, slots=True)

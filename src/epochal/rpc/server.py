@@ -26,7 +26,7 @@ import zmq
 
 from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError, StaleAttemptError
 from epochal.rpc.curve import CurveKeys, Gatekeeper, protect
-from epochal.rpc.envelope import ONE_WAY, EndpointType, PeerId, RpcAddress
+from epochal.rpc.envelope import ONE_WAY, EndpointType, PeerId, Request, RpcAddress
 from epochal.rpc.framing import (
     MAX_FRAME_BYTES,
     decode_body,
@@ -248,7 +248,7 @@ class RpcServer:
             logger.warning("%s", error)
             return None
         try:
-            result = self._handle(request.endpoint, request.body, peer)
+            result = self._handle(request, peer)
         except StaleAttemptError as error:
             self.counters.stale += 1
             kind, reason = type(error).__name__, str(error)
@@ -264,15 +264,28 @@ class RpcServer:
             return None if request.call == ONE_WAY else encode_reply(request.call, result)
         return None if request.call == ONE_WAY else encode_failure(request.call, kind, reason)
 
-    def _handle(self, name: str, body: Any, peer: PeerId) -> Any:
+    def _handle(self, request: Request, peer: PeerId) -> Any:
+        name = request.endpoint
         found = self._endpoints.get(name)
         if found is None:
             self.counters.unknown_endpoint += 1
             raise RpcFrameError(f"it is for endpoint {name!r}, which does not exist")
         endpoint, handle = found
         try:
-            message = decode_body(endpoint.requests, body)
+            message = decode_body(endpoint.requests, request.body)
         except RpcFrameError as error:
             self.counters.count(error.fault)
             raise
+        if endpoint.one_way is not None:
+            _check_mode(name, message, isinstance(message, endpoint.one_way), request.call)
         return handle(message, peer)
+
+
+def _check_mode(name: str, message: object, is_one_way: bool, call: int) -> None:
+    if is_one_way == (call == ONE_WAY):
+        return
+    kind = type(message).__name__
+    wanted = "is one-way: send it" if is_one_way else "is answered: ask it"
+    error = RpcFrameError(f"{kind} of endpoint {name} {wanted}")
+    logger.warning("%s", error)
+    raise error

@@ -240,6 +240,30 @@ def test_an_epoch_is_decided_then_published_then_visible_then_logged_then_acknow
     assert world.commit_log.get(0) == CommitEntry(extra={"epochal": {"runId": "run-a"}})
 
 
+def test_partitions_are_announced_and_writes_are_stopped_by_sparks_messages(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "epochal.epoch.coordinator")
+    world = World()
+    driver = started(world)
+    end_epoch(driver)
+    driver.close()
+    assert driver.coordinator.query_writes_stopped
+    world.report(driver, 0, 5)  # is swallowed
+    assert drain(driver) == []
+    lines = [
+        record.getMessage() for record in caplog.records if record.name.endswith(".coordinator")
+    ]
+    messages = [line.split("(")[0] for line in lines]
+    assert messages == [
+        *("SetReaderPartitions", "SetWriterPartitions", "RegisterTask", "TaskReady"),
+        *("IncrementAndGetEpoch", "StopContinuousExecutionWrites"),
+        *("ReportPartitionOffset", "CommitPartitionEpoch"),
+    ]
+    assert lines[0] == "SetReaderPartitions(attempt=1, count=1) -> nothing to do"
+    assert "Push(message=EpochStarted(attempt=1, epoch=1" in lines[4]
+
+
 def test_a_source_that_acknowledges_in_its_tasks_is_not_acknowledged_by_the_driver() -> None:
     world = World()
     world.source.acknowledges_in_tasks = True

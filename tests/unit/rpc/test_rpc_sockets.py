@@ -103,6 +103,24 @@ def test_one_way_messages_arrive_in_order_and_before_a_later_ask(
     assert sums.notes == [str(n) for n in range(100)]
 
 
+STRICT = EndpointType("Strict", SUMS.requests, SUMS.replies, one_way=Note | Fail)
+
+
+def test_a_message_in_the_wrong_mode_is_refused_and_not_handled(
+    server: RpcServer, client: RpcClient, sums: Sums, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.register(STRICT, sums.handle)
+    client.send(STRICT, Note("sent"))
+    assert client.ask(STRICT, Add(2, 3)) == Sum(5)
+    with pytest.raises(RpcRemoteError, match="Note of endpoint Strict is one-way: send it"):
+        client.ask(STRICT, Note("asked"))
+    client.send(STRICT, Wait())  # would block the server if it were handled
+    assert client.ask(STRICT, Add(1, 1)) == Sum(2)
+    assert sums.notes == ["sent"]
+    assert server.counters.failed == 2
+    assert "Wait of endpoint Strict is answered: ask it" in caplog.text
+
+
 def test_many_clients_speak_to_one_server(server: RpcServer) -> None:
     clients = [RpcClient(server.address) for _ in range(8)]
     assert [client.ask(SUMS, Add(n, n)) for n, client in enumerate(clients)] == [

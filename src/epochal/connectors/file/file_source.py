@@ -7,18 +7,20 @@ end of a batch. Readers follow the log themselves (`file_reader.py`).
 
 Note: a file in the log will be read. The next run reads the files that were logged but not yet
 read; they are not discovered again. The log may be ahead of the readers, but only by
-`BATCHES_AHEAD` batches; otherwise `maxFilesPerTrigger` would limit nothing.
+`BATCHES_AHEAD` batches. With `maxFilesPerTrigger` or `maxBytesPerTrigger` an epoch is one batch of
+the log.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -50,6 +52,7 @@ from epochal.errors import (
     StorageError,
 )
 from epochal.files import FileInfo, Files, open_files
+from epochal.options import ByteSize
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +85,10 @@ class FileSourceOptions:
     path: str
 
     max_files_per_trigger: int | None = None
-    """Files per batch of the source's log. At most `BATCHES_AHEAD` batches wait to be read."""
+    """Files per epoch, at most."""
+
+    max_bytes_per_trigger: ByteSize | None = None
+    """Size of the files of an epoch, at most, unless the first of them is larger."""
 
     latest_first: bool = False
 
@@ -107,10 +113,16 @@ class FileSourceOptions:
     def __post_init__(self) -> None:
         for name, value in (
             ("maxFilesPerTrigger", self.max_files_per_trigger),
+            ("maxBytesPerTrigger", self.max_bytes_per_trigger),
             ("numPartitions", self.num_partitions),
         ):
             if value is not None and value <= 0:
                 raise OptionError(f"files: {name} must be positive, not {value}.")
+        if self.max_files_per_trigger is not None and self.max_bytes_per_trigger is not None:
+            raise OptionError(
+                "files: maxFilesPerTrigger and maxBytesPerTrigger exclude each other, as in Spark. "
+                "Remove one of them."
+            )
         for name in self.reader_options:
             if name.lower() in ("modifiedbefore", "modifiedafter"):
                 raise OptionError(f"files: option {name} is not allowed in a stream, as in Spark.")
@@ -155,14 +167,34 @@ class FoundFile:
 
     path: str
     modified_ms: int
+    size: int = 0
 
 
 def next_files(
-    found: Iterable[FoundFile], seen: SeenFiles, *, latest_first: bool, max_files: int | None
+    found: Iterable[FoundFile], seen: SeenFiles, *, latest_first: bool
 ) -> list[FoundFile]:
-    """Choose the files of the next batch."""
+    """Return the files that are not logged yet, in the order in which they are read."""
     ordered = sorted(found, key=lambda each: each.modified_ms, reverse=latest_first)
-    return [each for each in ordered if seen.is_new(each.path, each.modified_ms)][:max_files]
+    return [each for each in ordered if seen.is_new(each.path, each.modified_ms)]
+
+
+def file_batches(
+    files: Sequence[FoundFile], max_files: int | None, max_bytes: int | None
+) -> Iterator[list[FoundFile]]:
+    """Divide files into batches of the log, by Spark's rules. A batch has at least one file."""
+    batch: list[FoundFile] = []
+    size = 0
+    for each in files:
+        is_full = len(batch) == max_files or (
+            max_bytes is not None and size + each.size > max_bytes
+        )
+        if batch and is_full:
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += each.size
+    if batch:
+        yield batch
 
 
 class FileSource:
@@ -194,7 +226,7 @@ class FileSource:
             )
         self._log = FileSourceLog(checkpoint.at(source_log_path(index)))
         # As in Spark: with latestFirst and a limit, old files wait for their turn, however old.
-        limited = options.latest_first and options.max_files_per_trigger is not None
+        limited = options.latest_first and self.bounds_epochs
         age_ms = options.max_file_age // timedelta(milliseconds=1)
         self._seen = SeenFiles(None if limited else age_ms, name_only=options.file_name_only)
         for entry in self._log.all_files():
@@ -213,6 +245,11 @@ class FileSource:
     @property
     def schema(self) -> pa.Schema:
         return self._schema
+
+    @property
+    def bounds_epochs(self) -> bool:
+        options = self._options
+        return (options.max_files_per_trigger or options.max_bytes_per_trigger) is not None
 
     @property
     def readers(self) -> ReaderChoice:
@@ -264,11 +301,19 @@ class FileSource:
         self._log_files(as_many_as_there_are=True)
         return self._all_at(self._newest + 1, self._partitions)
 
+    def next_end(self, at: Positions, last: Positions | None, *, bounded: bool = True) -> Positions:
+        """The end of the next batch of the log; after a batch that was begun, of that one."""
+        lowest = min(parse_position(text)[0].batch for text in at.values())
+        end = self._newest + 1 if last is None else _batch_of(last)
+        if bounded and self.bounds_epochs:
+            end = min(lowest + 1, end)
+        ends = self._all_at(end, len(at))
+        return {name: max(ends[name], at[name], key=parse_position) for name in at}
+
     def lag(self, positions: Positions, latest: Positions) -> int:
         """The number of log batches that are not read completely."""
         lowest = min(parse_position(text)[0].batch for text in positions.values())
-        end = max(parse_position(text)[0].batch for text in latest.values())
-        return max(0, end - lowest)
+        return max(0, _batch_of(latest) - lowest)
 
     def acknowledge(self, epoch: int, positions: Positions) -> None:
         del epoch
@@ -285,23 +330,21 @@ class FileSource:
 
     def _log_files(self, *, as_many_as_there_are: bool) -> bool:
         self._raise_if_broken()
-        limit = self._options.max_files_per_trigger
+        options = self._options
+        # Later files may be due first.
+        ahead = 1 if options.latest_first else BATCHES_AHEAD
         with self._lock:
-            if not as_many_as_there_are and self._newest + 1 - self._read_to >= BATCHES_AHEAD:
+            if not as_many_as_there_are and self._newest + 1 - self._read_to >= ahead:
                 return False
             with storage_errors(self._files.url):
                 found = list(self._found_files())
-            chosen = next_files(
-                found,
-                self._seen,
-                latest_first=self._options.latest_first,
-                max_files=None if as_many_as_there_are else limit,
-            )
-            size = limit or max(1, len(chosen))
-            for start in range(0, len(chosen), size):
-                self._log_batch(chosen[start : start + size])
+            new = next_files(found, self._seen, latest_first=options.latest_first)
+            limits = options.max_files_per_trigger, options.max_bytes_per_trigger
+            batches = file_batches(new, *limits)
+            for batch in batches if as_many_as_there_are else islice(batches, 1):
+                self._log_batch(batch)
             self._seen.purge()
-            return bool(chosen)
+            return bool(new)
 
     def _log_batch(self, chosen: Sequence[FoundFile]) -> None:
         batch = self._newest + 1
@@ -337,12 +380,13 @@ class FileSource:
             for status in FileSinkLog(self._files.at(SINK_LOG), read_only=True).all_files():
                 below = path_below(root, status.path)
                 if below is not None:
-                    yield FoundFile(entry_path(root, below), status.modification_time)
+                    at_ms, size = status.modification_time, status.size
+                    yield FoundFile(entry_path(root, below), at_ms, size)
             return
         pattern = self._options.path_glob_filter or "*"
         for below, info in self._listed(""):
             if fnmatchcase(info.name, pattern):
-                yield FoundFile(entry_path(root, below), info.modified_ms)
+                yield FoundFile(entry_path(root, below), info.modified_ms, info.size)
 
     def _listed(self, directory: str) -> Iterable[tuple[str, FileInfo]]:
         for info in self._files.list(directory):
@@ -357,6 +401,10 @@ class FileSource:
     def _all_at(self, batch: int, partitions: int) -> Mapping[str, str]:
         text = FilePosition(batch, 0, 0).text(partitions)
         return {str(p): text for p in range(partitions)}
+
+
+def _batch_of(ends: Positions) -> int:
+    return max(parse_position(text)[0].batch for text in ends.values())
 
 
 def parse_log_offset(offset: Offset) -> int:

@@ -155,27 +155,16 @@ class ReaderPlan:
     source: int
     partition: str
     position: str
-    end: str | None = None
-    """Where to stop reading; None to read on for as long as the query runs."""
 
 
-def readers_of(
-    positions: Sequence[Positions], ends: Sequence[Positions] | None = None
-) -> tuple[ReaderPlan, ...]:
-    """Number the partitions of all sources, in order of source and partition id.
-
-    With `ends` each partition is read up to its end. One that has no end is not read at all: it is
-    newer than the ends.
-    """
+def readers_of(positions: Sequence[Positions]) -> tuple[ReaderPlan, ...]:
+    """Number the partitions of all sources, in order of source and partition id."""
     found = [
         (source, partition, position)
         for source, of_source in enumerate(positions)
         for partition, position in sorted(of_source.items())
     ]
-    return tuple(
-        ReaderPlan(number, *each, None if ends is None else ends[each[0]].get(*each[1:]))
-        for number, each in enumerate(found)
-    )
+    return tuple(ReaderPlan(number, *each) for number, each in enumerate(found))
 
 
 def readers_of_task(readers: Sequence[ReaderPlan], task: int, tasks: int) -> tuple[ReaderPlan, ...]:

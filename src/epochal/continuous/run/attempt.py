@@ -35,14 +35,15 @@ from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
-from epochal.epoch.messages import EpochReply, EpochRequest
+from epochal.epoch.messages import EpochReply, EpochRequest, OneWay
 from epochal.epoch.publish_state import StateFiles
 from epochal.errors import HostSilentError, PubSubUnavailableError
 from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import EndpointType
-from epochal.rpc.server import RpcServer
+from epochal.rpc.server import Handler, RpcServer
 
 logger = logging.getLogger(__name__)
+trace = logging.getLogger("epochal.epoch.coordinator")
 
 EXCLUDE_SECONDS = 2.0
 """How long to wait for the cluster manager's answer. The exclusion itself is immediate."""
@@ -93,8 +94,9 @@ class Attempt:
         self._sc, self._opened, self._driver = sc, opened, driver
         self._recovered, self._post = recovered, post
         self.is_planned = recovered.planned is not None
-        """Whether the first epoch is a batch that Spark planned. The attempt ends after it."""
-        self._readers = readers_of(positions, opened.ends)
+        """Whether the first epoch was planned by Spark or an earlier attempt. This one ends after
+        it."""
+        self._readers = readers_of(positions)
         self._endpoint = endpoint_of(opened.run_id)
         self._job: BarrierJob | None = None
 
@@ -102,8 +104,10 @@ class Attempt:
         """Start the epochs and the tasks."""
         opened, tasks = self._opened, self._opened.tasks
         readers = [(each.source, each.partition) for each in self._readers]
-        self._driver.start(readers, tasks, template=_template(opened, self._recovered))
-        opened.server.register(self._endpoint, self._driver.handle)
+        held_at = tuple(each.position for each in self._readers) if opened.plans_epochs else None
+        template = _template(opened, self._recovered)
+        self._driver.start(readers, tasks, template=template, held_at=held_at)
+        register_coordinator(opened.server, self._endpoint, self._driver.handle)
         number, alive = self.number, executors(self._sc)
         opened.hosts.begin(number)
         silence = opened.options.silence_timeout.total_seconds() if alive else None
@@ -146,6 +150,10 @@ class Attempt:
     def limit(self, held: ReadingHeld) -> bool:
         """Read on to positions that offsets express exactly; return False if they are exact."""
         return self._driver.limit(held)
+
+    def plan(self, held: ReadingHeld) -> bool:
+        """Let the next epoch be read to its planned end; return False if there is none yet."""
+        return self._driver.plan(held, self._opened.next_ends(self._driver.held_at(held)))
 
     @property
     def is_at_boundary(self) -> bool:
@@ -267,7 +275,13 @@ def prepare_attempt(
 
 def endpoint_of(run_id: str) -> EndpointType:
     """Return the endpoint to which the tasks of a run connect."""
-    return EndpointType(f"EpochCoordinator-{run_id}", EpochRequest, EpochReply)
+    return EndpointType(f"EpochCoordinator-{run_id}", EpochRequest, EpochReply, OneWay)
+
+
+def register_coordinator(server: RpcServer, endpoint: EndpointType, handle: Handler) -> None:
+    """Let the tasks of a run reach its coordinator."""
+    server.register(endpoint, handle)
+    trace.info("Registered EpochCoordinator endpoint %s", endpoint.name)
 
 
 def start_server(sc: SparkContext) -> RpcServer:

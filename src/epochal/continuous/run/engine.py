@@ -38,9 +38,17 @@ from epochal.continuous.run.attempt import (
 )
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.open_query import Opened, open_query
+from epochal.continuous.run.planned_epochs import PlannedEpochs
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.reporter import Reporter
-from epochal.continuous.run.restarts import FATAL, GiveUp, RestartAfter, Restarts, fatal_error
+from epochal.continuous.run.restarts import (
+    FATAL,
+    GiveUp,
+    RestartAfter,
+    Restarts,
+    error_text,
+    fatal_error,
+)
 from epochal.continuous.run.run_events import (
     AllRead,
     Broken,
@@ -76,8 +84,7 @@ JOB_END_SECONDS = 30.0
 WAKE_SECONDS = 0.2
 """How long `wait_until_read` waits before it asks for an epoch, in case there are no rows."""
 JOB_NEWS_SECONDS = 0.05
-"""Both the task and Spark report a failed task. The task's own report says more, so the engine
-waits this long for it."""
+"""How long to wait, after Spark's report of a failed task, for the task's own, which says more."""
 
 Prepare: TypeAlias = Callable[..., Attempt]
 """`prepare_attempt` with its constant arguments bound."""
@@ -170,8 +177,7 @@ class Engine:
     def wait_until_read(self, timeout_seconds: float | None) -> None:
         """Wait until everything that the sources contain now is committed.
 
-        If watermarks move at epoch boundaries, windows may close in epochs without rows, as in
-        Spark's batches without data. These epochs are waited for too.
+        Also for epochs without rows in which windows close, as in Spark's batches without data.
         """
         sources, names = self._opened.sources, self._opened.note.sources
         targets = [source.latest() for source in sources]
@@ -259,7 +265,8 @@ class Engine:
         if self._opened.is_read(attempt.positions) and not attempt.is_planned:
             if attempt.settled and attempt.is_published:
                 return Stopped()  # `availableNow`, and there is nothing new
-            self._inbox.put(AllRead())
+            if attempt.settled:
+                self._inbox.put(AllRead())
         self._show(message="Starting tasks")
         try:
             attempt.start()
@@ -273,11 +280,16 @@ class Engine:
         """Process events until the attempt ends."""
         stopping = leaving = False
         deadline: float | None = None
+        epochs = PlannedEpochs(attempt, self._opened, self._clock, self._inbox.put)
         while True:
             try:
-                left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+                until = epochs.due if deadline is None else deadline
+                left = None if until is None else max(0.0, until - self._clock.monotonic())
                 event = self._inbox.get(timeout=left)
             except queue.Empty:
+                if deadline is None:
+                    self._show(degraded=epochs.plan())
+                    continue
                 logger.warning("%s did not stop within stopTimeout: killing tasks", self._who())
                 return Stopped()
             match event:
@@ -286,23 +298,24 @@ class Engine:
                     stopping, deadline = True, deadline or self._clock.monotonic() + seconds
                     self._show(message="Stopping")
                     is_exact = attempt.is_at_boundary and attempt.is_published
-                    if not attempt.hold() and is_exact:
+                    if not epochs.hold() and is_exact:
                         return Stopped()  # no task reads yet, and Spark could go on already
                 case AllRead() if not stopping and not leaving:
                     stopping = True
                     self._show(message="Stopping")
-                    attempt.hold()
+                    epochs.hold()
                 case RefreshDue() if not stopping and not leaving:
                     self._show(message="Reading tables again")
                     self._refresh = True
-                    attempt.hold()
+                    epochs.hold()
                 case NewPartitions(names) if not stopping and not leaving:
                     logger.info("%s: new partitions %s", self._who(), ", ".join(names[:10]))
                     self._show(message="Reconfiguring")
-                    attempt.hold()
-                case ReadingHeld():
-                    # A stop also reads on to positions that Spark's offsets express exactly, so
-                    # that Spark can take over the checkpoint. A reconfiguration need not.
+                    epochs.hold()
+                case ReadingHeld() if epochs.take(event):
+                    self._show(degraded=epochs.plan())
+                case ReadingHeld() if not leaving:
+                    # A stop also reads on to positions that Spark's offsets express exactly.
                     if not (stopping and attempt.limit(event)):
                         leaving = True
                         attempt.finish()
@@ -312,8 +325,7 @@ class Engine:
                     if not leaving or ending is not None:
                         return Broken(self._cause(attempt, ending))
                     if not stopping and self._stop_asked.is_set():
-                        # A stop came while the tasks were already leaving for a reconfiguration:
-                        # the next attempt must read on to exact offsets.
+                        # Too late for the tasks. The next attempt reads on to exact offsets.
                         self._inbox.put(StopAsked())
                     return Stopped() if stopping else Reconfigured()
 
@@ -357,21 +369,21 @@ class Engine:
             case RestartAfter(seconds, number):
                 logger.warning(
                     "%s failed %s; restart %d in %.2f s. Cause: %s",
-                    *(self._who(), self._when(), number, seconds, _error_text(error)),
+                    *(self._who(), self._when(), number, seconds, error_text(error)),
                 )
                 self._show(message="Restarting", restarts=self._restarts.total)
                 self._stop_asked.wait(seconds)
 
     def _when(self) -> str:
-        committed = self.state.committed
-        return "before its first epoch" if committed < 0 else f"after epoch {committed}"
+        epoch = self.state.committed
+        return "before its first epoch" if epoch < 0 else f"after epoch {epoch}"
 
     def _finish(self, error: Exception | None) -> None:
         report = self._reporter.report(final=True)
         self._opened.close()
         text = condition = None
         if error is not None:
-            text, condition = _error_text(error), getattr(error, "condition", "") or None
+            text, condition = error_text(error), getattr(error, "condition", "") or None
             self.error = QueryFailedError(self.query_id, self.run_id, self.name, text)
             self.error.__cause__ = error
             logger.error("%s ended %s: %s", self._who(), self._when(), text)
@@ -414,7 +426,6 @@ class Engine:
         set_log_context(query_id=self.query_id, run_id=self.run_id)
         while not self._ended.wait(WATCH_SECONDS):
             self._write_telemetry(self._reporter.report())
-            # Also while an attempt is being prepared, which may take long.
             if not self._stop_asked.is_set() and to_stop.is_due():
                 self._look_for_stop()
             attempt = self._attempt
@@ -488,13 +499,3 @@ def open_engine(
         raise
     prepare: Prepare = partial(prepare_attempt, sc, opened, clock=clock)
     return Engine(opened, prepare, lambda: why_lost(sc), bus, on_end, clock, telemetry)
-
-
-def _error_text(error: Exception) -> str:
-    """Return what the user needs to read: for a failed task, its own error and traceback."""
-    match error:
-        case TaskFailedError(error=words, cause=cause):
-            return f"{words}\n{cause}".strip() if cause and words not in cause else cause or words
-        case EpochalError():
-            return str(error)
-    return f"{type(error).__name__}: {error}"

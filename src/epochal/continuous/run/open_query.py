@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import cast
 from uuid import uuid4
 
 from epochal.checkpoint.claim import QUERY_PURPOSE, Claim
@@ -18,7 +19,7 @@ from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.stop_request import forget_other_stops, forget_stop
 from epochal.clock import Clock
-from epochal.connectors.contract import Positions, Sink, Source
+from epochal.connectors.contract import BoundedSource, Positions, Sink, Source
 from epochal.continuous.operators.aggregation.observe import ObserveSpec
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.plan.logical import Node, Step, preorder
@@ -100,21 +101,52 @@ class Opened:
                 found, writers=self.plan.writers, state_partitions=self.plan.state_partitions
             )
 
+    @property
+    def has_end(self) -> bool:
+        """Whether the run ends by itself, when all that waited at the start is read."""
+        return self.options.available_now or self.options.once
+
+    @property
+    def plans_epochs(self) -> bool:
+        """Whether each epoch ends where it was planned to end, and not when it is due."""
+        bounded = (each for each in map(bounded_source, self.sources) if each is not None)
+        return self.has_end or any(each.bounds_epochs for each in bounded)
+
     def find_ends(self, positions: Sequence[Positions]) -> None:
         """Fix where the run ends, unless an earlier attempt has done so or it has no end."""
-        if self.ends is not None or not self.options.available_now:
+        if self.ends is not None or not self.plans_epochs:
             return
         found = []
         for name, source, at in zip(self.note.sources, self.sources, positions, strict=True):
+            if bounded_source(source) is not None and not self.has_end:
+                continue
             latest = source.latest()
-            if latest is None:
+            if latest is None and self.has_end:
                 raise OptionError(
                     f"Source {name} cannot tell where it ends, so trigger(availableNow=True) does "
                     f"not know when to stop. Use trigger(epoch=...), and stop the query yourself."
                 )
-            # Offsets express boundaries exactly, so that Spark can go on from the end.
-            found.append(source.boundary(latest) if source.lag(at, latest) > 0 else at)
-        self.ends = tuple(found)
+            if latest is None:
+                raise OptionError(
+                    f"Source {name} cannot tell where it ends, but another source of the query has "
+                    f"a bound for each epoch, so each must be planned for all sources. Remove the "
+                    f"bound, or read the sources in two queries."
+                )
+            found.append(_end(source, at, latest))
+        if self.has_end:
+            self.ends = tuple(found)
+
+    def next_ends(self, positions: Sequence[Positions]) -> tuple[Positions, ...]:
+        """Return where the next epoch must end if it starts at these positions."""
+        found = []
+        for number, (source, at) in enumerate(zip(self.sources, positions, strict=True)):
+            last = None if self.ends is None else self.ends[number]
+            bounded = bounded_source(source)
+            if bounded is not None:
+                found.append(bounded.next_end(at, last, bounded=not self.options.once))
+            else:
+                found.append(last or _end(source, at, source.latest() or at))
+        return tuple(found)
 
     def is_read(self, positions: Sequence[Positions]) -> bool:
         """Return whether everything up to the ends of the run is read; False without ends."""
@@ -148,6 +180,19 @@ class Opened:
         ]
         lines.append(f"sink: {self.note.sink}")
         return "\n".join(lines)
+
+
+def bounded_source(source: Source) -> BoundedSource | None:
+    """Return the source again, if its epochs can have a bound."""
+    return cast(BoundedSource, source) if hasattr(source, "next_end") else None
+
+
+def _end(source: Source, at: Positions, latest: Positions) -> Positions:
+    """Return the end of all that waits: a boundary, so that Spark can go on from there."""
+    bounded = bounded_source(source)
+    if bounded is not None:
+        return bounded.next_end(at, latest, bounded=False)
+    return source.boundary(latest) if source.lag(at, latest) > 0 else at
 
 
 def open_query(

@@ -30,6 +30,9 @@ class EngineOptions:
     available_now: bool = False
     """Whether to process what the sources contain at the start, and then to end."""
 
+    once: bool = False
+    """As availableNow, but always in one epoch, whatever bounds the sources have."""
+
     idle_epoch: timedelta = timedelta(seconds=10)
     """Length of an epoch in which nothing happens."""
 

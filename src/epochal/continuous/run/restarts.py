@@ -18,6 +18,7 @@ from epochal.errors import (
     CheckpointInUseError,
     CheckpointLostError,
     DriverLostError,
+    EpochalError,
     EvaluatorError,
     ExpressionError,
     ForeachBatchError,
@@ -60,6 +61,16 @@ def fatal_error(error: Exception) -> Exception | None:
     name, _, text = error.error.partition(": ")
     make = _FATAL_IN_TASKS.get(name.rpartition(".")[2])
     return None if make is None else make(text)
+
+
+def error_text(error: Exception) -> str:
+    """Return what the user needs to read: for a failed task, its own error and traceback."""
+    match error:
+        case TaskFailedError(error=words, cause=cause):
+            return f"{words}\n{cause}".strip() if cause and words not in cause else cause or words
+        case EpochalError():
+            return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True, slots=True)

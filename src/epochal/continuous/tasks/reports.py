@@ -49,8 +49,10 @@ class TaskReports:
         self._lock = threading.Lock()
 
     def note_active(self, epoch: int, now: float) -> None:
-        """Record that the first rows or timers of an epoch have come."""
+        """Record that the first rows or timers of an epoch have come, or that it goes on."""
         with self._lock:
+            if epoch == self._active:
+                self._told = min(self._told, epoch - 1)
             self._active, self._active_since = epoch, now
 
     def due(self, now: float) -> TaskActive | None:

@@ -150,7 +150,7 @@ class TaskCore:
             self._chains += [chain for chain, _ in source.branches]
         self._reading = self._wanted = first_epoch
         self._started = self._hold = False
-        self._active = self._committed = first_epoch - 1
+        self._active = self._committed = self._limited = first_epoch - 1
         self._ending: dict[int, _Ending] = {}
 
     @property
@@ -175,6 +175,11 @@ class TaskCore:
     def reading(self) -> int:
         """The epoch that the sources are reading."""
         return self._reading
+
+    @property
+    def limited(self) -> bool:
+        """Whether the sources read to given positions, however long that takes."""
+        return self._limited == self._reading
 
     def turn(
         self,
@@ -225,17 +230,18 @@ class TaskCore:
             self._hold = False
         self._started = True
         self._times.learn(push)
-        limited = self._sources.limited
-        self._hold = self._hold or (push.hold and not limited)
-        if push.limits is not None and not limited:
+        if push.epoch <= self._limited:
+            return
+        self._hold = self._hold or push.hold
+        if push.limits is not None:
             # Read exactly to the limits; then cut and read no more.
-            self._hold = False
+            self._limited, self._hold = push.epoch, False
             self._sources.limit(dict(push.limits))
 
     def _cut_sources(self, out: TurnOutput) -> None:
         # With limits the task itself ends the epoch, as soon as all its readers have arrived. The
         # driver cannot do it, because it does not know when that is.
-        if self._sources.limited and self._reading == self._wanted and not self._hold:
+        if self._limited == self._reading == self._wanted:
             if not self._sources.limits_reached():
                 return
             self._wanted += 1

@@ -101,8 +101,6 @@ class TaskSources:
             if not mine:
                 continue
             reader = source.readers.open({each.partition: each.position for each in mine})
-            if ends := {each.partition: each.end for each in mine if each.end is not None}:
-                reader.limit(ends)
             self.open[index] = OpenSource(
                 reader,
                 {each.partition: each.reader for each in mine},
@@ -115,7 +113,7 @@ class TaskSources:
         """Only of a single reader: nobody would notice rows of another one meanwhile."""
         if len(readers_open) == 1:
             self._waits = getattr(readers_open[0], "wait", None)
-        self._limits: dict[int, Position] | None = None
+        self._limits: dict[int, Position] = {}
 
     @property
     def descriptors(self) -> tuple[int, ...] | None:
@@ -127,11 +125,6 @@ class TaskSources:
         """Wait for rows in this thread; False, at once, if that cannot be done now."""
         return self._waits is not None and self._waits(seconds)
 
-    @property
-    def limited(self) -> bool:
-        """Whether the readers stop at given positions."""
-        return self._limits is not None
-
     def limit(self, ends: dict[int, Position]) -> None:
         """Read each reader to its end, or no further if it has none."""
         self._limits = {**self.positions(), **ends}
@@ -140,7 +133,6 @@ class TaskSources:
 
     def limits_reached(self) -> bool:
         """Whether all readers have arrived at their limits."""
-        assert self._limits is not None
         return all(self._limits[number] == at for number, at in self.positions().items())
 
     def positions(self) -> dict[int, Position]:

@@ -91,6 +91,9 @@ IDLE_SECONDS = 1.0
 SILENCE_SECONDS = 1.0
 """After this long without a message from the driver, the task asks it."""
 
+SIGN_SECONDS = 1.0
+"""How often the driver hears of rows in an epoch with limits, which may be long."""
+
 _GC_THRESHOLD = (10_000, 20, 50)
 """The data thread makes many short-lived objects but hardly any reference cycles."""
 
@@ -139,6 +142,7 @@ class TaskAssignment:
 
 def run_task(assignment: TaskAssignment) -> None:
     """Run a task until the driver sends `Leave`; raise the error that ended it otherwise."""
+    CLIENT.task = assignment.task
     if assignment.evaluator_mb is not None:
         start_early(assignment.evaluator_mb)
     worker = _Worker(assignment)
@@ -391,7 +395,7 @@ class _Worker:
     def _loop(self, core: TaskCore, channels: Channels) -> None:
         rpc_fd, clock, reports = self._rpc.fd, self._clock, self._durable.reports
         fixed_ms = self._assignment.batch_time_ms
-        next_read = next_woken = busy_at = 0.0
+        next_read = next_woken = busy_at = signed_at = 0.0
         wakes = core.descriptors or ()
         only_woken = wakes and not self._assignment.plan.stages
         turns = 0
@@ -424,6 +428,9 @@ class _Worker:
                 channels.send(target, frame)
             for message in out.messages:
                 reports.note_active(message.epoch, now)
+            if out.had_rows and core.limited and now >= signed_at + SIGN_SECONDS:
+                signed_at = now
+                reports.note_active(core.reading, now)
             for cut in out.cuts:
                 self._durable.cuts.put(cut)
             active = reports.due(now)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Protocol
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ from epochal.connectors.kafka.await_brokers import await_brokers
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
+from epochal.connectors.kafka.source.epoch_bounds import EpochBounds
 from epochal.connectors.kafka.source.kafka_reader import KafkaReaders
 from epochal.connectors.kafka.source.source_offsets import (
     parse_logged,
@@ -120,6 +122,8 @@ class KafkaSource:
         metadata = Checkpoint(checkpoint).metadata()
         self._query_id = "" if metadata is None else metadata.id
         self._worker: ClusterWorker | None = None
+        self._planned_at: float | None = None
+        """When the last epoch with a bound was planned."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -169,6 +173,21 @@ class KafkaSource:
 
     def latest(self) -> Positions:
         return to_positions(self._client.latest(sorted(self._list_partitions(set()))))
+
+    @property
+    def bounds_epochs(self) -> bool:
+        return self._options.bounds.are_set
+
+    def next_end(self, at: Positions, last: Positions | None, *, bounded: bool = True) -> Positions:
+        bounds = self._options.bounds if bounded else EpochBounds()
+        now, start = self._clock.monotonic(), to_offsets(at)
+        until = {**start, **to_offsets(self.latest() if last is None else last)}
+        since, self._planned_at = self._planned_at, now
+        waited = None if since is None or last is not None else timedelta(seconds=now - since)
+        if waited is not None and bounds.waits(start, until, waited):
+            self._planned_at = since
+            return at
+        return to_positions(bounds.ends(start, until))
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         """Total distance in offsets; a partition that is not read yet counts from offset 0."""

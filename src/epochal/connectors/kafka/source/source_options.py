@@ -21,6 +21,7 @@ from epochal.connectors.kafka.kafka_settings import (
     require_servers,
 )
 from epochal.connectors.kafka.offsets import KafkaPartition
+from epochal.connectors.kafka.source.epoch_bounds import EpochBounds
 from epochal.connectors.kafka.source.starting_offsets import (
     NoMatch,
     Starting,
@@ -32,7 +33,6 @@ from epochal.options import read_options
 
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
-_TRIGGERS = "epochs end by time, not by offsets: remove it and set trigger(epoch=…)"
 _SPLITS = "one task reads a partition of a topic, in order: remove it, or set parallelism"
 _ENDS = "a continuous query has no end: stop it, or filter by offset or timestamp"
 _CLIENT = "it tunes Spark's own calls to Kafka: remove it, or set kafka.* options of the client"
@@ -40,9 +40,6 @@ REFUSED = {
     "endingOffsets": _ENDS,
     "endingOffsetsByTimestamp": _ENDS,
     "endingTimestamp": _ENDS,
-    "maxOffsetsPerTrigger": _TRIGGERS,
-    "minOffsetsPerTrigger": _TRIGGERS,
-    "maxTriggerDelay": _TRIGGERS,
     "minPartitions": _SPLITS,
     "maxRecordsPerPartition": _SPLITS,
     "kafkaConsumer.pollTimeoutMs": _CLIENT,
@@ -97,6 +94,15 @@ class KafkaSourceOptions:
     """Whether the query fails if records were deleted before it read them. If false, it logs a
     warning and continues with the oldest record that exists."""
 
+    max_offsets_per_trigger: int | None = None
+    """Records per epoch, at most. Each partition has a share in proportion to what waits in it."""
+
+    min_offsets_per_trigger: int | None = None
+    """Records per epoch, at least, unless they have waited for maxTriggerDelay. It has no effect on
+    the first epoch, and none with availableNow."""
+
+    max_trigger_delay: timedelta = timedelta(minutes=15)
+
     include_headers: bool = False
     group_id_prefix: str | None = None
     """Prefix of the client's group id. Brokers see the id, but the client never joins a group."""
@@ -122,7 +128,7 @@ class KafkaSourceOptions:
                 f"{found}."
             )
         # Parse all options now, so that an error shows before the query starts.
-        _ = self.subscription, self.starting, self.settings, self.commit_group
+        _ = self.subscription, self.starting, self.settings, self.commit_group, self.bounds
 
     @property
     def servers(self) -> str:
@@ -154,6 +160,14 @@ class KafkaSourceOptions:
             self.starting_offsets_by_timestamp,
             self.starting_timestamp,
             self.starting_offsets_by_timestamp_strategy,
+        )
+
+    @property
+    def bounds(self) -> EpochBounds:
+        return EpochBounds(
+            most=self.max_offsets_per_trigger,
+            least=self.min_offsets_per_trigger,
+            max_delay=self.max_trigger_delay,
         )
 
     @property
