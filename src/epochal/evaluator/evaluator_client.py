@@ -5,22 +5,18 @@ have no memory, so a repeated request has the same answer and no row is lost or 
 evaluator that answers nothing, not even a ping, is stopped (SIGSTOP) or hangs: it is killed, and
 treated as crashed.
 
-A large batch is sent in slices, each before the one before it is answered, so that both processes
-work at the same time. Whoever waits to send also receives: if both only waited for room in their
-sockets, neither would ever find it.
+A large batch is sent in slices, one after the other, so that the evaluator's memory is bounded.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,9 +47,6 @@ machine that has far too much to do."""
 REQUEST_BYTES = 1 << 20
 """About how much of a batch is sent at once, so that the evaluator's memory is bounded."""
 
-IN_FLIGHT = 2
-"""How many slices of a batch are sent before the first of them is answered."""
-
 MAX_STEPS = 256
 """How many steps are prepared on a connection. One more, and it starts anew without them."""
 
@@ -83,21 +76,21 @@ class EvaluatorStep:
     """Spark's schema of the result."""
     fields: tuple[bytes, ...]
 
-    @property
-    def request(self) -> list[bytes]:
-        jars = "\n".join(_jar_paths(self.session.jars.splitlines()))
-        texts = (self.kind, self.session.settings, jars, self.schema_json)
+    def request(self, jars: Sequence[str], task: int) -> list[bytes]:
+        texts = (self.kind, self.session.settings, "\n".join(jars), str(task), self.schema_json)
         return [*(text.encode() for text in texts), *self.fields]
 
 
-def _jar_paths(names: Sequence[str]) -> list[str]:
-    """Where Spark has put jars on this executor."""
+def _jar_paths(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Where Spark has put jars on this executor, and the names of those that are not there."""
     if not names:
-        return []
+        return [], []
     from pyspark import SparkFiles
 
     folder = SparkFiles.getRootDirectory()
-    return [path for name in names if os.path.exists(path := os.path.join(folder, name))]
+    paths = {name: os.path.join(folder, name) for name in names}
+    missing = [name for name, path in paths.items() if not os.path.exists(path)]
+    return [path for name, path in paths.items() if name not in missing], missing
 
 
 class _Gone(Exception):
@@ -120,16 +113,14 @@ class _Prepared:
 class _Connection:
     """A connection, and the steps that are prepared there."""
 
-    def __init__(self, memory_mb: int) -> None:
-        self.pid, self.memory_mb = os.getpid(), memory_mb
+    def __init__(self, memory_mb: int, task: int) -> None:
+        self.pid, self.memory_mb, self._task = os.getpid(), memory_mb, task
         self._socket = open_socket(find_executor(), memory_mb)
         # Of the ways to wait at most so long, this one needs no further system call.
         seconds = struct.pack("ll", int(ANSWER_SECONDS), int(ANSWER_SECONDS % 1 * 1e6))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, seconds)
         self.evaluator = pid_of(self._socket)
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN | select.POLLOUT)
-        self._answers: deque[tuple[int, pa.Buffer]] = deque()
         self._steps: dict[EvaluatorStep, _Prepared] = {}
 
     @property
@@ -138,31 +129,23 @@ class _Connection:
 
     def run(self, step: EvaluatorStep, fields: Sequence[bytes | pa.Buffer]) -> pa.Buffer:
         """Return the answer to a request."""
-        prepared = self._prepared(step)
-        self._ask(RUN, prepared.number, fields)
-        return _checked(*self._answer())
+        return self._ask(RUN, self._prepared(step).number, fields)
 
     def run_rows(
         self, step: EvaluatorStep, slices: Iterable[pa.RecordBatch]
     ) -> list[pa.RecordBatch]:
         """Return the rows that a step makes of batches with one schema."""
         prepared = self._prepared(step)
-        waiting = 0
-        answers: list[tuple[int, pa.Buffer]] = []
-        try:
-            for batch in slices:
-                self._ask(RUN, prepared.number, (self._message(prepared, batch),))
-                waiting += 1
-                if waiting == IN_FLIGHT:
-                    answers.append(self._answer())
-                    waiting -= 1
-            answers += [self._answer() for _ in range(waiting)]
-        except _Gone:
-            self._raise_last_words(answers)
-            raise
-        if any(status != OK for status, _ in answers):
-            prepared.sent = None
-        return [self._decoded(prepared, _checked(*answer)) for answer in answers]
+        answers = []
+        for batch in slices:
+            message = self._message(prepared, batch)
+            try:
+                answer = self._ask(RUN, prepared.number, (message,))
+            except ExpressionError:
+                prepared.sent = None  # the answers go on with a new stream
+                raise
+            answers.append(self._decoded(prepared, answer))
+        return answers
 
     def close(self) -> None:
         self._socket.close()
@@ -180,8 +163,14 @@ class _Connection:
     def _prepared(self, step: EvaluatorStep) -> _Prepared:
         prepared = self._steps.get(step)
         if prepared is None:
-            self._ask(PREPARE, os.getpid(), step.request)
-            _checked(*self._answer())
+            jars, missing = _jar_paths(step.session.jars.splitlines())
+            try:
+                self._ask(PREPARE, os.getpid(), step.request(jars, self._task))
+            except ExpressionError as error:
+                if not missing:
+                    raise
+                names = ", ".join(missing)
+                raise ExpressionError(f"{error} (not on this executor: {names})") from None
             prepared = self._steps[step] = _Prepared(len(self._steps))
         return prepared
 
@@ -192,15 +181,6 @@ class _Connection:
         prepared.sent, prepared.answered = batch.schema, None
         return pa.py_buffer(batch.schema.serialize().to_pybytes() + memoryview(message))
 
-    def _raise_last_words(self, answers: list[tuple[int, pa.Buffer]]) -> None:
-        """Raise _OutOfMemory if the evaluator has said so before it ended."""
-        with suppress(_Gone):
-            while True:
-                answers.append(self._answer())
-        for status, answer in answers:
-            if status == OUT_OF_MEMORY:
-                _checked(status, answer)
-
     def _decoded(self, prepared: _Prepared, answer: pa.Buffer) -> pa.RecordBatch:
         if prepared.answered is not None:
             return pa.ipc.read_record_batch(answer, prepared.answered)
@@ -208,39 +188,28 @@ class _Connection:
         prepared.answered = stream.schema
         return stream.read_next_batch()
 
-    def _ask(self, operation: int, step: int, fields: Sequence[bytes | pa.Buffer]) -> None:
+    def _ask(self, operation: int, step: int, fields: Sequence[bytes | pa.Buffer]) -> pa.Buffer:
+        """Send a request and return the answer."""
         parts: list[bytes | memoryview] = [_HEAD.pack(operation, step, len(fields))]
         for field in fields:
             parts += (_LENGTH.pack(len(field)), memoryview(field))
         if sum(map(len, parts)) <= _JOINED_BYTES:
             parts = [b"".join(parts)]
         try:
-            for part in parts:
-                self._send(memoryview(part))
-        except ConnectionError as error:
+            with suppress(ConnectionError):  # it has ended, but may have said why
+                for part in parts:
+                    self._send(memoryview(part))
+            status, size = _ANSWER.unpack(self._receive(_ANSWER.size))
+            return _checked(status, self._receive(size))
+        except (ConnectionError, EOFError) as error:
             raise _Gone(str(error)) from error
 
     def _send(self, rest: memoryview) -> None:
         while rest:
             try:
-                rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+                rest = rest[self._socket.send(rest) :]
             except BlockingIOError:
-                ready = self._poll.poll(1000 * ANSWER_SECONDS)
-                if not ready:
-                    self._check_alive()
-                elif ready[0][1] & select.POLLIN:
-                    self._answers.append(self._receive_answer())
-
-    def _answer(self) -> tuple[int, pa.Buffer]:
-        """The status and the body of the next answer."""
-        return self._answers.popleft() if self._answers else self._receive_answer()
-
-    def _receive_answer(self) -> tuple[int, pa.Buffer]:
-        try:
-            status, size = _ANSWER.unpack(self._receive(_ANSWER.size))
-            return status, self._receive(size)
-        except (ConnectionError, EOFError) as error:
-            raise _Gone(str(error)) from error
+                self._check_alive()
 
     def _receive(self, size: int) -> pa.Buffer:
         data, at = pa.allocate_buffer(size), 0
@@ -286,6 +255,8 @@ class EvaluatorClient:
 
     def __init__(self) -> None:
         self._local = threading.local()
+        self.task = 0
+        """The number of the task in this process: what `spark_partition_id()` returns."""
 
     def run(self, step: EvaluatorStep, *fields: bytes | pa.Buffer) -> bytes:
         """Run a step; ExpressionError with Spark's own message if it fails."""
@@ -351,7 +322,7 @@ class EvaluatorClient:
             self.close()
             made = None
         if made is None:
-            made = self._local.connection = _Connection(memory_mb)
+            made = self._local.connection = _Connection(memory_mb, self.task)
         return made
 
 
@@ -376,5 +347,4 @@ def _checked(status: int, answer: pa.Buffer) -> pa.Buffer:
     text = answer.to_pybytes().decode(errors="replace")
     if status == OUT_OF_MEMORY:
         raise _OutOfMemory(text)
-    _condition, _, message = text.partition("\n")
-    raise ExpressionError(message.strip())
+    raise ExpressionError(text.strip())

@@ -96,10 +96,11 @@ def step(name: str = "upper", memory_mb: int = 256) -> EvaluatorStep:
     return EvaluatorStep("project", Session("key\nvalue", "", memory_mb), "{}", (name.encode(),))
 
 
-def test_a_step_is_prepared_once_with_its_process_and_its_settings(server: Server) -> None:
+def test_a_step_is_prepared_once_with_its_process_task_and_settings(server: Server) -> None:
     client = EvaluatorClient()
+    client.task = 3
     assert [client.run(step(), b"a", b""), client.run(step(), b"b")] == [b"a", b"b"]
-    fields = [b"project", b"key\nvalue", b"", b"{}", b"upper"]
+    fields = [b"project", b"key\nvalue", b"", b"3", b"{}", b"upper"]
     assert server.requests == [
         (PREPARE, os.getpid(), fields),
         (2, 0, [b"a", b""]),
@@ -117,7 +118,7 @@ def test_rows_are_sent_with_their_schema_only_when_it_is_new(server: Server) -> 
     assert runs[2].startswith(other.schema.serialize().to_pybytes())
 
 
-def test_a_large_batch_is_sent_in_slices_whose_answers_may_fill_the_sockets(
+def test_a_large_batch_is_sent_in_slices(
     server: Server,
 ) -> None:
     batch = pa.record_batch({"0": pa.array(range(2_000_000))})
@@ -130,7 +131,7 @@ def test_an_error_of_a_slice_is_raised_and_the_next_batch_has_its_own_answer(
     server: Server,
 ) -> None:
     client, batch = EvaluatorClient(), pa.record_batch({"0": pa.array(range(1_000_000))})
-    answers = iter([(OK, None), (FAILED, b"DIVIDE_BY_ZERO\n[DIVIDE_BY_ZERO] by zero\n")])
+    answers = iter([(OK, None), (FAILED, b"[DIVIDE_BY_ZERO] by zero\n")])
 
     def answer(fields: list[bytes]) -> tuple[int, bytes]:
         status, body = next(answers, (OK, None))
@@ -190,14 +191,13 @@ def test_the_answers_to_an_interrupted_batch_are_not_those_of_the_next(
 ) -> None:
     client = EvaluatorClient()
 
-    def interrupted(*_: object) -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch({"0": pa.array([7])})
+    def interrupted(*_: object) -> pa.Buffer:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluator_client, "_slices", interrupted)
+        patch.setattr(evaluator_client._Connection, "_receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            client.run_rows(step(), ROWS)
+            client.run_rows(step(), pa.record_batch({"0": pa.array([7])}))
     assert client.run_rows(step(), ROWS) == [ROWS]
 
 

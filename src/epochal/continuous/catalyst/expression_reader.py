@@ -103,9 +103,13 @@ class ExpressionReader:
             kind = _type_of(expr)
         else:
             kind = arrow_type_of(expr.dataType())
-        if expr.value() is not None and not is_plain(kind):
-            raise NotInArrow
-        return exprs.Literal(scalar_of(expr.value(), kind))
+        value = expr.value()
+        if value is not None:
+            # Spark's texts need not be UTF-8, Python's must.
+            is_text = pa.types.is_string(kind) and not isinstance(value, str)
+            if not is_plain(kind) or (is_text and not value.isValid()):
+                raise NotInArrow
+        return exprs.Literal(scalar_of(value, kind))
 
     def scalar_fields(self, product: JavaObject) -> tuple[Mode, dict[str, Any]]:
         """The mode of a call or an aggregate function, and its scalar fields."""

@@ -49,6 +49,7 @@ class SparkExpressions:
         """`value_of` returns the only row of a plan without streams, for scalar subqueries."""
         self._spark, self._value_of, self._memory_mb = spark, value_of, memory_mb
         self._jvm: Any = spark._jvm
+        self._objects: dict[str, Any] = {}
         self.calls = 0
         """How many parts of the plan only Spark's code evaluates."""
 
@@ -116,14 +117,19 @@ class SparkExpressions:
 
     def _has_replaced(self, expr: JavaObject) -> bool:
         """Whether an expression uses the current time or a subquery; callbacks are slow."""
+        return bool(expr.containsAnyPattern(self._patterns))
+
+    @cached_property
+    def _patterns(self) -> JavaObject:
         patterns = self._object("TreePattern", "org.apache.spark.sql.catalyst.trees")
-        wanted = (
-            patterns.CURRENT_LIKE(),
-            patterns.SCALAR_SUBQUERY(),
-            patterns.WITH_EXPRESSION(),
-            patterns.AGGREGATE_EXPRESSION(),
+        return self._sequence(
+            [
+                patterns.CURRENT_LIKE(),
+                patterns.SCALAR_SUBQUERY(),
+                patterns.WITH_EXPRESSION(),
+                patterns.AGGREGATE_EXPRESSION(),
+            ]
         )
-        return any(expr.containsPattern(pattern) for pattern in wanted)
 
     def _replaced(
         self,
@@ -172,10 +178,12 @@ class SparkExpressions:
 
     def _object(self, name: str, package: str = _CATALYST) -> Any:
         """The only instance of a Scala object."""
-        found: Any = self._jvm
-        for part in f"{package}.{name}$".split("."):
-            found = getattr(found, part)
-        return getattr(found, "MODULE$")
+        if name not in self._objects:  # each part of the name is a call of the JVM
+            found: Any = self._jvm
+            for part in f"{package}.{name}$".split("."):
+                found = getattr(found, part)
+            self._objects[name] = getattr(found, "MODULE$")
+        return self._objects[name]
 
 
 def _may_ask(tree: Expr) -> bool:

@@ -27,7 +27,7 @@ class Aggregate extends Step {
 
   Aggregate(StructType schema, byte[] serialised) throws Exception {
     super(schema);
-    scala.Tuple2 both = (scala.Tuple2) new Loading(serialised).readObject();
+    scala.Tuple2 both = (scala.Tuple2) Loading.load(serialised);
     List expressions = Evaluator.list((scala.collection.Iterable) both._1());
     scala.collection.immutable.Seq columns = (scala.collection.immutable.Seq) both._2();
     inputs = columns.size();

@@ -15,8 +15,7 @@ import org.apache.spark.sql.internal.SQLConf$;
  * stays in Python.
  *
  * A request is: int operation, int step, int count, then `count` fields, each as int length and
- * bytes. The answer is: int status, int length, bytes. Requests are answered in their order. To prepare,
- * the step is the client's process.
+ * bytes. The answer is: int status, int length, bytes. To prepare, the step is the client's process.
  */
 public class Evaluator {
   static final int PREPARE = 1, RUN = 2, PING = 3;
@@ -140,18 +139,14 @@ public class Evaluator {
         while (true) {
           int operation;
           try { operation = in.readInt(); } catch (EOFException end) { return; }
-          int step = in.readInt();
-          byte[][] fields = new byte[in.readInt()][];
-          for (int i = 0; i < fields.length; i++) {
-            fields[i] = new byte[in.readInt()];
-            for (int at = 0; at < fields[i].length; at += PIECE) in.readFully(fields[i], at, Math.min(PIECE, fields[i].length - at));
-          }
-          int status = OK; byte[] answer;
-          since = System.nanoTime();
+          int step = in.readInt(), status = OK; byte[] answer;
           try {
+            byte[][] fields = fields(in);
+            since = System.nanoTime();
             answer = answer(operation, step, fields);
+          } catch (Gone end) {
+            return;
           } catch (Throwable error) {
-            fields = null;
             Throwable memory = shortage(error);
             status = memory == null ? FAILED : OUT_OF_MEMORY;
             answer = (memory == null ? text(error) : memory.toString()).getBytes("UTF-8");
@@ -170,6 +165,20 @@ public class Evaluator {
         try { channel.close(); } catch (IOException closed) { }
       }
     }
+
+    private static byte[][] fields(DataInputStream in) throws Gone {
+      try {
+        byte[][] fields = new byte[in.readInt()][];
+        for (int i = 0; i < fields.length; i++) {
+          fields[i] = new byte[in.readInt()];
+          for (int at = 0; at < fields[i].length; at += PIECE) in.readFully(fields[i], at, Math.min(PIECE, fields[i].length - at));
+        }
+        return fields;
+      } catch (IOException end) { throw new Gone(); }
+    }
+
+    /** The client has closed the connection. */
+    static class Gone extends Exception { }
 
     private byte[] answer(int operation, int number, byte[][] fields) throws Exception {
       if (operation == PING) return new byte[0];
@@ -223,16 +232,11 @@ public class Evaluator {
       return began != 0 && System.nanoTime() - began > 10000000000L && pid != 0 && !Watch.isAlive(Watch.handle(pid));
     }
 
-    /** The error's class and message. Errors that Spark does not word get the place as well. */
+    /** Spark's message; of other errors the class and the message, and the rest is for the log. */
     private static String text(Throwable error) {
-      String condition = "";
-      if (error instanceof org.apache.spark.SparkThrowable) {
-        condition = ((org.apache.spark.SparkThrowable) error).getCondition();
-        return (condition == null ? "" : condition) + "\n" + error.getMessage();
-      }
-      StringWriter trace = new StringWriter();
-      error.printStackTrace(new PrintWriter(trace));
-      return "\n" + (error.getMessage() == null ? "" : error.getMessage() + "\n") + trace;
+      if (error instanceof org.apache.spark.SparkThrowable) return error.getMessage();
+      error.printStackTrace();
+      return error.toString();
     }
   }
 

@@ -34,10 +34,10 @@ class FileRows extends Step {
   FileRows(StructType schema, byte[][] fields) throws Exception {
     super(schema);
     this.schema = schema;
-    InputStream packed = new InflaterInputStream(new ByteArrayInputStream(fields[5]));
-    scan = (FileScanRDD) new Scan(fields[4], new Loading(packed.readAllBytes()).readObject()).readObject();
-    inFile = Integer.parseInt(Evaluator.string(fields[6]));
-    zone = ZoneId.of(Evaluator.string(fields[7]), ZoneId.SHORT_IDS);
+    InputStream packed = new InflaterInputStream(new ByteArrayInputStream(fields[FIRST + 1]));
+    scan = (FileScanRDD) new Scan(fields[FIRST], Loading.load(packed.readAllBytes())).load();
+    inFile = Integer.parseInt(Evaluator.string(fields[FIRST + 2]));
+    zone = ZoneId.of(Evaluator.string(fields[FIRST + 3]), ZoneId.SHORT_IDS);
     DataType[] types = new DataType[inFile];
     for (int i = 0; i < inFile; i++) types[i] = schema.fields()[i].dataType();
     unsafe = UnsafeProjection.create(types);

@@ -1,5 +1,4 @@
 import java.util.*;
-import java.util.concurrent.ThreadLocalRandom;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.execution.arrow.ArrowWriter;
@@ -25,10 +24,10 @@ class Generate extends Step {
         && !(generator instanceof UserDefinedGenerator);
   }
 
-  /** A partition of Spark's has its own copy of the generator, and numbers of its own. */
+  /** A partition of Spark's has its own copy of the generator. */
   private void load() throws Exception {
-    generator = (Generator) expressions(fields, 4).get(0);
-    final int partition = ThreadLocalRandom.current().nextInt(1 << 20);
+    generator = (Generator) expressions(fields).get(0);
+    final int partition = partition(fields);
     ((Expression) generator).foreach(new scala.runtime.AbstractFunction1() {
       public Object apply(Object node) {
         if (node instanceof Nondeterministic) ((Nondeterministic) node).initialize(partition);

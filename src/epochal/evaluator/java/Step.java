@@ -2,6 +2,7 @@ import java.io.*;
 import java.nio.ByteBuffer;
 import java.nio.channels.*;
 import java.util.*;
+import java.util.concurrent.ThreadLocalRandom;
 import org.apache.arrow.flatbuf.Message;
 import org.apache.arrow.flatbuf.MessageHeader;
 import org.apache.arrow.vector.ValueVector;
@@ -17,8 +18,8 @@ import org.apache.spark.sql.vectorized.*;
 /**
  * A prepared step of a plan: rows in, rows out, both as Arrow streams.
  *
- * The fields of a request to prepare are: kind, settings, jars, schema of the result as JSON, and
- * what the kind needs. A stream that begins with a batch instead of a schema continues the stream of
+ * The fields of a request to prepare are: kind, settings, jars, the task's number, schema of the
+ * result as JSON, and what the kind needs. A stream that begins with a batch instead of a schema continues the stream of
  * the request before, and so does its answer: most batches are small, and their schema is not.
  */
 abstract class Step {
@@ -28,10 +29,10 @@ abstract class Step {
   private ArrowStreamReader reader; private ColumnarBatch rows; private UnsafeProjection copier;
 
   static Step make(String kind, byte[][] fields) throws Exception {
-    StructType schema = (StructType) DataType.fromJson(Evaluator.string(fields[3]));
-    if (kind.equals("project")) return new Projection(schema, expressions(fields, 4));
+    StructType schema = (StructType) DataType.fromJson(Evaluator.string(fields[4]));
+    if (kind.equals("project")) return new Projection(schema, expressions(fields), partition(fields));
     if (kind.startsWith("generate")) return new Generate(schema, fields, kind.endsWith("outer"));
-    if (kind.equals("aggregate")) return new Aggregate(schema, fields[4]);
+    if (kind.equals("aggregate")) return new Aggregate(schema, fields[FIRST]);
     if (kind.equals("file")) return new FileRows(schema, fields);
     throw new IllegalArgumentException("no step of the kind " + kind);
   }
@@ -155,28 +156,40 @@ abstract class Step {
     public void close() { }
   }
 
+  /** The first field that the kind of a step needs. */
+  static final int FIRST = 5;
+
+  /** The number of the client's task, which is what Spark calls its partition. */
+  static int partition(byte[][] fields) throws IOException { return Integer.parseInt(Evaluator.string(fields[3])); }
+
   /** Pairs of fields: a serialised expression, and the columns that its references stand for. */
-  static List expressions(byte[][] fields, int from) throws Exception {
+  static List expressions(byte[][] fields) throws Exception {
     List made = new ArrayList();
-    for (int i = from; i < fields.length; i += 2) {
+    for (int i = FIRST; i < fields.length; i += 2) {
       String[] texts = Evaluator.string(fields[i + 1]).split(",");
       int[] columns = new int[texts.length];
       for (int j = 0; j < columns.length; j++) columns[j] = texts[j].isEmpty() ? 0 : Integer.parseInt(texts[j]);
-      made.add(((Expression) new Loading(fields[i]).readObject()).transform(new Rebind(columns)));
+      made.add(((Expression) Loading.load(fields[i])).transform(new Rebind(columns)));
     }
     return made;
   }
 
-  /** Replaces the n-th reference of an expression by a column of the batch. */
+  /**
+   * Replaces the n-th reference of an expression by a column of the batch, and seeds by new ones.
+   *
+   * Spark, too, draws a new seed for every batch of a stream, whatever the seed in the query.
+   */
   static class Rebind extends scala.runtime.AbstractPartialFunction {
     private final int[] columns;
 
     Rebind(int[] columns) { this.columns = columns; }
 
-    public boolean isDefinedAt(Object node) { return node instanceof BoundReference; }
+    public boolean isDefinedAt(Object node) { return node instanceof BoundReference || node instanceof ExpressionWithRandomSeed; }
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
       if (!isDefinedAt(node)) return otherwise.apply(node);
+      if (node instanceof ExpressionWithRandomSeed)
+        return ((ExpressionWithRandomSeed) node).withNewSeed(ThreadLocalRandom.current().nextLong());
       BoundReference old = (BoundReference) node;
       return new BoundReference(columns[old.ordinal()], old.dataType(), true);
     }
@@ -184,11 +197,30 @@ abstract class Step {
 
   /** Finds classes where the thread does: also in jars that were added to the application. */
   static class Loading extends ObjectInputStream {
+    private String missing;
+
     Loading(byte[] bytes) throws IOException { super(new ByteArrayInputStream(bytes)); }
+
+    static Object load(byte[] bytes) throws Exception { return new Loading(bytes).load(); }
+
+    /** The object, or the first class that is missing: without that of a lambda, Java's own error misleads. */
+    Object load() throws Exception {
+      try { return readObject(); }
+      catch (Exception error) {
+        if (missing == null) throw error;
+        throw new ClassNotFoundException(missing + " is not on the class path of the executor. Add its jar to the application (spark.jars)");
+      }
+    }
 
     public Class resolveClass(ObjectStreamClass wanted) throws IOException, ClassNotFoundException {
       try { return Class.forName(wanted.getName(), false, Thread.currentThread().getContextClassLoader()); }
-      catch (ClassNotFoundException missing) { return super.resolveClass(wanted); }
+      catch (ClassNotFoundException unknown) {
+        try { return super.resolveClass(wanted); } // such as int
+        catch (ClassNotFoundException error) {
+          if (missing == null) missing = wanted.getName();
+          throw error;
+        }
+      }
     }
   }
 
@@ -196,10 +228,10 @@ abstract class Step {
   static class Projection extends Step {
     private final UnsafeProjection projection; private ArrowWriter out;
 
-    Projection(StructType schema, List expressions) {
+    Projection(StructType schema, List expressions, int partition) {
       super(schema);
       projection = UnsafeProjection.create(Evaluator.seq(expressions));
-      projection.initialize(0);
+      projection.initialize(partition);
     }
 
     byte[] run(byte[][] fields) throws Exception {

@@ -66,7 +66,7 @@ class WarmUp extends Thread {
     out.writeObject(expression);
     out.flush();
     String schema = new StructType().add("0", expression.dataType()).json();
-    byte[][] fields = { "project".getBytes(), new byte[0], new byte[0], schema.getBytes("UTF-8"), bytes.toByteArray(), "0,1,2".getBytes() };
+    byte[][] fields = { "project".getBytes(), new byte[0], new byte[0], "0".getBytes(), schema.getBytes("UTF-8"), bytes.toByteArray(), "0,1,2".getBytes() };
     Step step = Step.make("project", fields);
     try { step.run(new byte[][] { row() }); } finally { step.close(); }
   }
