@@ -6,8 +6,10 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
 import org.apache.spark.sql.catalyst.expressions.BindReferences;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.Literal;
-import org.apache.spark.sql.catalyst.expressions.Nondeterministic;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
 import org.apache.spark.sql.catalyst.expressions.package$;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -20,8 +22,9 @@ import org.apache.spark.sql.types.*;
 
 /** Asks Spark many things in one call: Python's way to the JVM takes longer than most answers. */
 public class Oracle {
-  /** For each expression the JSON of its type; a text that begins with "!" if Spark refuses it. */
-  public List types(Dataset frame, List texts) {
+  /** For each expression the JSON of its type, one text for all; a text that begins with "!" if Spark refuses it. */
+  public String types(Dataset frame, String joined) {
+    List texts = Arrays.asList(joined.split("\0", -1));
     List types = new ArrayList();
     for (int i = 0; i < texts.size(); i++) {
       try {
@@ -31,7 +34,7 @@ public class Oracle {
         types.add(mark + selected.schema().apply(0).dataType().json());
       } catch (Throwable refused) { types.add("!" + condition(refused)); }
     }
-    return types;
+    return String.join("\0", types);
   }
 
   /** Where literals and constructors are in a statement: start, end and type (of a literal), three texts for each. */
@@ -62,53 +65,115 @@ public class Oracle {
     return name.equals("array") || name.equals("map") || name.equals("struct") || name.equals("named_struct");
   }
 
-  /** The rows of a frame as an Arrow stream with a schema of the same layout; a text if it fails. */
-  public Object rows(Dataset frame, String schema) {
+  /** The rows of a frame as an Arrow stream; a text if it fails. */
+  public Object rows(Dataset frame) {
     try {
       final QueryExecution execution = frame.queryExecution();
       InternalRow[] rows = (InternalRow[]) SQLExecution.withNewExecutionId(
           execution, scala.Option.apply(null), new Collect(execution));
-      ArrowWriter writer = ArrowWriter.create((StructType) DataType.fromJson(schema), "UTC", true, false);
+      ArrowWriter writer = ArrowWriter.create((StructType) DataType.fromJson(plain(frame.schema().json())), "UTC", true, false);
       for (int i = 0; i < rows.length; i++) writer.write(rows[i]);
-      writer.finish();
-      ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-      ArrowStreamWriter stream = new ArrowStreamWriter(writer.root(), null, bytes);
-      stream.start(); stream.writeBatch(); stream.end();
-      writer.root().close();
-      return bytes.toByteArray();
+      return stream(writer);
     } catch (Throwable failed) { return condition(failed); }
   }
 
-  /** For each column of a frame why it fails, "" if it does not; null if that cannot be said. */
-  public List failures(Dataset frame) {
-    List found = new ArrayList();
-    Project project;
-    Object[] rows;
-    try {
-      LogicalPlan plan = frame.queryExecution().optimizedPlan();
-      if (!(plan instanceof Project)) return null;
-      project = (Project) plan;
-      Dataset below = Dataset.ofRows(frame.sparkSession(), project.child());
-      rows = (Object[]) SQLExecution.withNewExecutionId(
-          below.queryExecution(), scala.Option.apply(null), new Collect(below.queryExecution()));
-    } catch (Throwable failed) { return null; }
-    for (int i = 0; i < project.projectList().size(); i++) {
-      try {
-        Expression bound = (Expression) BindReferences.bindReference(
-            (Expression) project.projectList().apply(i),
-            package$.MODULE$.AttributeSeq(project.child().output()), false);
-        bound.foreach(new Begin());
-        for (int row = 0; row < rows.length; row++) bound.eval((InternalRow) rows[row]);
-        found.add("");
-      } catch (Throwable failed) { found.add(condition(failed)); }
-    }
-    return found;
+  private static byte[] stream(ArrowWriter writer) throws Exception {
+    writer.finish();
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    ArrowStreamWriter stream = new ArrowStreamWriter(writer.root(), null, bytes);
+    stream.start(); stream.writeBatch(); stream.end();
+    writer.root().close();
+    return bytes.toByteArray();
   }
 
-  public static class Begin extends scala.runtime.AbstractFunction1 {
-    public Object apply(Object node) {
-      if (node instanceof Nondeterministic) ((Nondeterministic) node).initialize(0);
-      return scala.runtime.BoxedUnit.UNIT;
+  /**
+   * What Spark has for expressions over a frame: an Arrow stream with the columns of those that do not fail, and for
+   * each expression why it fails, "" if it does not. They are optimised and evaluated together, in one job.
+   */
+  public List values(Dataset frame, String joined) throws Exception {
+    List texts = Arrays.asList(joined.split("\0", -1));
+    Object[] columns = new Object[texts.size()];
+    String[] failures = new String[texts.size()];
+    StructType types = new StructType();
+    fill(frame, texts, 0, texts.size(), columns, failures);
+    int rows = 0;
+    List valid = new ArrayList();
+    for (int i = 0; i < columns.length; i++)
+      if (columns[i] != null) {
+        StructField only = ((Column) columns[i]).type;
+        types = types.add("r" + i, DataType.fromJson(plain(only.dataType().json())), true);
+        rows = ((Column) columns[i]).values.length;
+        valid.add(((Column) columns[i]).values);
+      }
+    List answer = new ArrayList();
+    ArrowWriter writer = ArrowWriter.create(types, "UTC", true, false);
+    for (int row = 0; row < rows; row++) {
+      Object[] values = new Object[valid.size()];
+      for (int i = 0; i < values.length; i++) values[i] = ((Object[]) valid.get(i))[row];
+      writer.write(new GenericInternalRow(values));
+    }
+    answer.add(stream(writer));
+    for (int i = 0; i < failures.length; i++) if (failures[i] == null) failures[i] = "";
+    answer.add(String.join("\0", failures));
+    return answer;
+  }
+
+  /** Months are plain numbers, because pyarrow has no type for them. */
+  private static String plain(String type) {
+    return type.replaceAll("\"interval (year|month|year to month)\"", "\"integer\"");
+  }
+
+  /** The same column; an error if Arrow cannot have its type or a value of it. */
+  private static Column shown(Column column) {
+    StructType types = new StructType().add("r", DataType.fromJson(plain(column.type.dataType().json())), true);
+    ArrowWriter writer = ArrowWriter.create(types, "UTC", true, false);
+    try {
+      for (int row = 0; row < column.values.length; row++)
+        writer.write(new GenericInternalRow(new Object[] {column.values[row]}));
+      return column;
+    } finally { writer.root().close(); }
+  }
+
+  public static class Column {
+    final StructField type;
+    final Object[] values;
+    Column(StructField type, Object[] values) { this.type = type; this.values = values; }
+  }
+
+  private static void fill(Dataset frame, List texts, int from, int to, Object[] columns, String[] failures) {
+    if (from == to) return;
+    String[] selected = new String[to - from];
+    for (int i = from; i < to; i++) selected[i - from] = texts.get(i) + " AS r" + i;
+    try {
+      Dataset made = frame.selectExpr(selected);
+      LogicalPlan plan = made.queryExecution().optimizedPlan();
+      if (!(plan instanceof Project) || ((Project) plan).projectList().size() != to - from)
+        plan = new Project((scala.collection.immutable.Seq) plan.output(), plan);
+      Project project = (Project) plan;
+      Dataset below = Dataset.ofRows(frame.sparkSession(), project.child());
+      Object[] rows = (Object[]) SQLExecution.withNewExecutionId(
+          below.queryExecution(), scala.Option.apply(null), new Collect(below.queryExecution()));
+      for (int i = from; i < to; i++) {
+        StructField type = made.schema().apply(i - from);
+        try {
+          Expression bound = (Expression) BindReferences.bindReference(
+              (Expression) project.projectList().apply(i - from),
+              package$.MODULE$.AttributeSeq(project.child().output()), false);
+          UnsafeProjection projection = UnsafeProjection$.MODULE$.create(bound);
+          projection.initialize(0);
+          Object[] values = new Object[rows.length];
+          for (int row = 0; row < rows.length; row++)
+            values[row] = projection.apply((InternalRow) rows[row]).copy().get(0, type.dataType());
+          columns[i] = shown(new Column(type, values));
+        } catch (Throwable failed) { failures[i] = condition(failed); }
+      }
+    } catch (Throwable failed) {
+      if (to - from == 1) failures[from] = condition(failed);
+      else {
+        int half = (from + to) / 2;
+        fill(frame, texts, from, half, columns, failures);
+        fill(frame, texts, half, to, columns, failures);
+      }
     }
   }
 

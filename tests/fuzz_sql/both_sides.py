@@ -24,7 +24,6 @@ from pyspark.sql import DataFrame, SparkSession
 from epochal import testing
 from epochal.testing.driver.staged_sink import visible_tables
 
-_MONTHS = re.compile(r'"interval (year|month|year to month)"')
 _CONDITION = re.compile(r"\[([A-Z][A-Z_0-9.]+)\]")
 _JAVA = re.compile(r"\b(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error))\b")
 _QUOTED = re.compile(r"== SQL.* AS r(\d+)$", re.DOTALL | re.MULTILINE)
@@ -70,16 +69,13 @@ def types_of(frame: DataFrame, texts: Sequence[str]) -> list[str]:
     It begins with `?` if the value may differ each time, and is `!` and a condition if Spark
     refuses the expression.
     """
-    java = frame.sparkSession._jvm.java.util.ArrayList()
-    for text in texts:
-        java.add(text)
-    return [str(kind) for kind in oracle(frame.sparkSession).types(frame._jdf, java)]
+    answer = oracle(frame.sparkSession).types(frame._jdf, "\0".join(texts))
+    return str(answer).split("\0") if texts else []
 
 
 def spark_rows(frame: DataFrame) -> pa.Table | Failure:
     """The rows of a batch."""
-    schema = _MONTHS.sub('"integer"', str(frame._jdf.schema().json()))
-    found = oracle(frame.sparkSession).rows(frame._jdf, schema)
+    found = oracle(frame.sparkSession).rows(frame._jdf)
     if isinstance(found, str):
         return Failure(*found.split("\n", 1))
     return pa.ipc.open_stream(bytes(found)).read_all()
@@ -211,17 +207,19 @@ def selection(frame: DataFrame, texts: Sequence[str]) -> DataFrame:
 
 
 def spark_results(frame: DataFrame, texts: Sequence[str]) -> dict[str, Result]:
-    """Spark's columns. Expressions that fail are found without a job for each."""
-    try:
-        found = oracle(frame.sparkSession).failures(selection(frame, texts)._jdf)
-    except Exception:  # noqa: BLE001  Spark refuses one of them
-        found = None
-    lines = [str(line) for line in found] if found is not None else [""] * len(texts)
-    failing: dict[str, Result] = {
-        text: Failure(*line.split("\n", 1)) for text, line in zip(texts, lines, strict=True) if line
+    """Spark's columns, or why an expression fails; in one job."""
+    if not texts:
+        return {}
+    spark: Any = frame.sparkSession
+    # Expressions read the settings of the active session.
+    spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    stream, said = oracle(spark).values(frame._jdf, "\0".join(texts))
+    table = pa.ipc.open_stream(bytes(stream)).read_all()
+    lines = str(said).split("\0")
+    return {
+        text: Failure(*line.split("\n", 1)) if line else table.column(f"r{number}")
+        for number, (text, line) in enumerate(zip(texts, lines, strict=True))
     }
-    valid = [text for text in texts if text not in failing]
-    return failing | results(frame, valid, spark_rows)
 
 
 def differing(wanted: Result, found: Result) -> int | None:

@@ -62,6 +62,9 @@ CHANGING = ("current_", "curdate", "now", "localtime", "uuid", "rand", "shuffle"
 SIZED = ("repeat", "space", "pad(", "sequence", "insert", "randstr", "sketch", "bitmap")
 """Parts of functions whose results can be larger than the memory: their numbers stay small."""
 
+NAMELESS = ("timestamp_ltz(", "timestamp_ntz(")
+"""Parts of types that PySpark has no class for."""
+
 TREES = {"integer": "whole", "long": "whole", "short": "whole", "byte": "whole",
          "double": "fraction", "float": "fraction"}  # fmt: skip
 
@@ -122,9 +125,15 @@ def leaf(text: str, kind: str) -> Tree:
     return Tree(Template(text, ()), (), kind)
 
 
+_HOLES: dict[str, list[Hole]] = {}
+
+
 def templates(spark: SparkSession, row: DataFrame, texts: Sequence[str]) -> list[Template]:
     """The templates of examples. Of holes in one another, one is chosen when it is filled."""
-    made = {text: holes_of(spark, text) for text in texts}
+    for text in texts:
+        if text not in _HOLES:
+            _HOLES[text] = holes_of(spark, text)
+    made = _HOLES
     unknown = list(
         dict.fromkeys(
             text[hole.start : hole.end] for text in texts for hole in made[text] if not hole.kind
@@ -174,7 +183,7 @@ class Grower:
             valid = [
                 Tree(tree.template, tree.parts, kind)
                 for tree, kind in zip(wanted, kinds, strict=True)
-                if kind[0] not in "!?"
+                if kind[0] not in "!?" and not any(part in kind for part in NAMELESS)
             ]
             for tree in valid:
                 self._by_family.setdefault(family(tree.kind), []).append(tree)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ from tests.fuzz_sql.both_sides import Failure, cells, failure_of, new_folder, sp
 from tests.fuzz_sql.plans import FLUSH, SCHEMA, Plan, Planner, rows_of, table_of
 
 from epochal import testing
+from epochal.continuous.catalyst import expression_reader
 from epochal.testing.driver.staged_sink import visible_tables
 
 FIXED = {
@@ -21,7 +24,24 @@ FIXED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "Europe/Berlin",
+    # Spark's batch is one task.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
+
+
+STORED = SCHEMA.replace("q decimal(18,4)", "q double")
+"""The columns of a file. Decimals are computed from it."""
+
+
+@contextmanager
+def only_sparks_code() -> Iterator[None]:
+    """Let Arrow evaluate no function, as if none were proven."""
+    with (
+        patch.object(expression_reader, "FUNCTIONS", {}),
+        patch.object(expression_reader, "CHOICES", ()),
+    ):
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +84,42 @@ class PlanSearch:
         self._table = table_of(spark)
         self.refused: list[str] = []
         """Plans that Spark or we refuse."""
+        self.compared = 0
 
     def run(self, seed: int) -> PlanDifference | None:
         """Compare the plan of a seed."""
+        plan, rows, history = self._of(seed)
+        found = self._difference(seed, plan, rows, history)
+        self.compared += 1
+        return None if found is None else self._shrunk(found)
+
+    def run_both_forms(self, seed: int) -> PlanDifference | None:
+        """Compare the rows and the state of a plan that Arrow or only Spark's code evaluates."""
+        plan, rows, history = self._of(seed)
+        if plan.has_windows:
+            rows = pa.concat_tables([rows, _flush(rows.schema)])
+        frame = plan.apply(self._stream())
+        with_arrow: dict[str, bytes] = {}
+        without: dict[str, bytes] = {}
+        one = _in_any_order(self._ours(frame, plan, rows, history, with_arrow))
+        with only_sparks_code():
+            other = _in_any_order(self._ours(frame, plan, rows, history, without))
+        self.compared += 1
+        if (one, with_arrow) == (other, without):
+            return None
+        paths = with_arrow.keys() | without.keys()
+        state = [path for path in paths if with_arrow.get(path) != without.get(path)]
+        return PlanDifference(seed, plan, rows, history, (other, state), one)
+
+    def _of(self, seed: int) -> tuple[Plan, pa.Table, History]:
         chance = random.Random(seed)
         plan = Planner(chance, self._table).plan()
         rows = rows_of(chance, chance.randint(0, 40))
-        history = _history(chance, rows.num_rows)
-        found = self._difference(seed, plan, rows, history)
-        return None if found is None else self._shrunk(found)
+        return plan, rows, _history(chance, rows.num_rows)
+
+    def _stream(self) -> DataFrame:
+        source = testing.frame(STORED, spark=self._spark)
+        return source.withColumn("q", source["q"].cast("decimal(18,4)"))
 
     def _difference(
         self, seed: int, plan: Plan, rows: pa.Table, history: History
@@ -81,11 +128,9 @@ class PlanSearch:
             rows = pa.concat_tables([rows, _flush(rows.schema)])
         place = new_folder()
         pq.write_table(rows, place / "rows.parquet")
-        raw = self._spark.read.parquet(str(place))
+        raw = self._spark.read.schema(STORED).parquet(str(place)).coalesce(1)
         batch = raw.withColumn("q", raw["q"].cast("decimal(18,4)"))
-        schema = SCHEMA.replace("q decimal(18,4)", "q double")
-        source = testing.frame(schema, spark=self._spark)
-        stream = source.withColumn("q", source["q"].cast("decimal(18,4)"))
+        stream = self._stream()
         try:
             wanted = spark_rows(_closed(plan, plan.apply(batch)))
             frame = plan.apply(stream)
@@ -101,7 +146,15 @@ class PlanSearch:
             return None
         return PlanDifference(seed, plan, rows, history, theirs, ours)
 
-    def _ours(self, frame: DataFrame, plan: Plan, rows: pa.Table, history: History) -> Any:
+    def _ours(
+        self,
+        frame: DataFrame,
+        plan: Plan,
+        rows: pa.Table,
+        history: History,
+        state: dict[str, bytes] | None = None,
+    ) -> Any:
+        """Our rows, or how the query failed. `state` takes the files of the state."""
         try:
             with testing.Driver(
                 frame, output_mode=plan.mode, tasks=history.tasks, partitions=history.partitions
@@ -109,6 +162,9 @@ class PlanSearch:
                 _feed(driver, rows, history, len(driver._fed))
                 tables = [t for t in visible_tables(driver.files).values() if t.num_rows]
                 empty = driver._query.tree.schema.empty_table()
+                if state is not None:
+                    kept = driver.files.at("checkpoint/state")
+                    state |= {path: kept.read(path) for path, _ in kept.walk()}
         except Exception as error:  # noqa: BLE001  an error is a result
             return failure_of(error)
         if plan.mode == "complete":
@@ -187,7 +243,7 @@ def _closed(plan: Plan, frame: DataFrame) -> DataFrame:
 
 def _before(table: pa.Table) -> Any:
     starts = [None if w is None else w["start"] for w in table.column("w").to_pylist()]
-    return pa.array([start is not None and start.year < 2029 for start in starts])
+    return pa.array([start is not None and start.year < 2029 for start in starts], pa.bool_())
 
 
 def _newest(table: pa.Table, keys: Sequence[str]) -> pa.Table:
