@@ -34,10 +34,10 @@ from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, plan_batch
 from epochal.tools.edit_state.next_version import NextVersion, Place, load_content
-from epochal.tools.edit_state.placed_families import PlacedFamily, families_in_store
 from epochal.tools.edit_state.store_rows import require_same_families
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_version
+from epochal.tools.read_state.placed_families import PlacedFamily, families_in_store
 from epochal.tools.read_state.read_target import Provider, StateBatch
 from epochal.tools.reporting import tracked
 from epochal.wording import counted

@@ -75,7 +75,10 @@ class ContentCheck:
             if snapshot is not None:
                 stored = {key: value for key, value in snapshot if value is not None}
                 if at == version and stored != state:
-                    self.findings.append(_disagreement(store, version, stored, state))
+                    from epochal.tools.verify.check_columns import disagreement
+
+                    path = f"{store.path}/{store.snapshots[version]}"
+                    self.findings.extend(disagreement(path, stored, state))
                 state, at = stored, version
 
     def _records(
@@ -171,20 +174,6 @@ def _broken(path: str, error: StateFormatError) -> Finding:
     if where:  # the error names a row inside the file
         return finding("STATE_ROW_INVALID", path, f"{where}, byte {error.offset}: {error.reason}")
     return finding("STATE_FILE_UNREADABLE", path, f"byte {error.offset}: {error.reason}")
-
-
-def _disagreement(
-    store: StoreListing, version: int, stored: dict[bytes, bytes], replayed: dict[bytes, bytes]
-) -> Finding:
-    extra = len(stored.keys() - replayed.keys())
-    missing = len(replayed.keys() - stored.keys())
-    other = sum(replayed[key] != value for key, value in stored.items() if key in replayed)
-    return finding(
-        "STATE_SNAPSHOT_DISAGREES",
-        f"{store.path}/{store.snapshots[version]}",
-        f"compared with the replay of the deltas, {extra} keys are extra, {missing} are missing, "
-        f"and {other} have another value",
-    )
 
 
 def spark_checksum_rules(path: str, data: bytes, text: bytes) -> Iterator[Finding]:

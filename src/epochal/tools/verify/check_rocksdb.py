@@ -1,17 +1,18 @@
-"""Checks the files of RocksDB stores, as far as this is possible without RocksDB.
+"""Checks the files of RocksDB stores without RocksDB.
 
-It checks that zips and their metadata can be read, that the data files they name exist and have
-the right size, and that changelogs parse to their end. With unique ids, it also checks that every
-file in a changelog's lineage exists. It does not look into the data files: RocksDB verifies the
-checksums of their blocks when it reads them.
+It checks that zips and their metadata can be read, that the MANIFEST in them is sound and names
+the same data files, that these exist, have the right size and in every block the right checksum,
+and that changelogs parse to their end. With unique ids, it also checks that every file in a
+changelog's lineage exists. In deep mode `check_entries` reads the databases.
 """
 
 from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from epochal.checkpoint.id_ranges import listed, missing_runs
 from epochal.errors import EpochalError, OptionError, StateError, StateFormatError, StorageError
@@ -26,26 +27,37 @@ from epochal.state.files.rocksdb_snapshot import (
     parse_snapshot_metadata,
     unpack_part,
 )
-from epochal.state.store.rocksdb_directory import file_name
+from epochal.state.store.rocksdb_directory import file_name, parse_name
+from epochal.state.tables.manifest_log import live_tables
+from epochal.state.tables.sst_blocks import check_table
 from epochal.tools.inspect.listing import Directories, read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
 from epochal.tools.verify.check_state import StateFacts
 from epochal.tools.verify.findings import Finding, finding
 
+if TYPE_CHECKING:
+    from epochal.tools.verify.check_columns import EntryCheck
+
+_CURRENT, _MANIFEST = "CURRENT", "MANIFEST-"
+
 
 class RocksCheck:
     """Checks RocksDB stores one by one and collects the findings."""
 
     def __init__(
-        self, files: Files, directories: Directories, settings: ContentSettings, tick: Tick
+        self,
+        files: Files,
+        directories: Directories,
+        settings: ContentSettings,
+        tick: Tick,
+        tables: dict[str, Finding | None] | None = None,
+        entries: EntryCheck | None = None,
     ) -> None:
-        self._files, self._directories, self._settings, self._tick = (
-            files,
-            directories,
-            settings,
-            tick,
-        )
+        self._files, self._directories, self._settings = files, directories, settings
+        self._tick, self._entries = tick, entries
+        # Data files that are checked already, with what is wrong. Snapshots share them.
+        self._tables = {} if tables is None else tables
         self._content = ContentCheck(files, settings, tick)
 
     @property
@@ -58,17 +70,19 @@ class RocksCheck:
         sizes = self._shared_sizes(store)
         reported: set[str] = set()
         first_use: dict[str, int] = {}
+        snapshots: dict[str, list[str]] = {}
         for version, names in sorted(store.zips.items()):
             for name in names:
-                for shared in self._zip(store, name, sizes, reported):
-                    first_use.setdefault(f"{store.path}/{shared}", version)
-        if self._settings.deep:
-            self._shared_checksums(first_use)
+                needed = self._zip(store, name, sizes, reported)
+                snapshots[name] = [f"{store.path}/{shared}" for shared in needed]
+                for path in snapshots[name]:
+                    first_use.setdefault(path, version)
+        self._shared_files(first_use, reported={each.path for each in self.findings})
         self.findings[before:] = [
             replace(each, version=first_use.get(each.path)) for each in self.findings[before:]
         ]
         changelogs: dict[str, Changelog] = {}
-        for names in store.changelogs.values():
+        for _, names in sorted(store.changelogs.items()):
             for name in names:
                 changelog = self._changelog(store, name)
                 if changelog is not None:
@@ -78,6 +92,19 @@ class RocksCheck:
             name = file_name(target, "changelog")
             if name in changelogs:
                 self.findings.extend(lineage_rules(store, target, changelogs[name]))
+        if self._entries is not None:
+            bad = {each.path for each in self.findings[before:]}
+            self.findings.extend(
+                self._entries.store(
+                    store,
+                    [
+                        _item(name)
+                        for name, shared in snapshots.items()
+                        if not bad & {f"{store.path}/{name}", *shared}
+                    ],
+                    {_item(name): each for name, each in changelogs.items()},
+                )
+            )
 
     def _shared_sizes(self, store: StoreListing) -> dict[str, int]:
         """Return the sizes of a store's data files."""
@@ -94,15 +121,37 @@ class RocksCheck:
                 self.findings.append(finding("FILE_UNREADABLE", path, reason))
         return sizes
 
-    def _shared_checksums(self, paths: Iterable[str]) -> None:
+    def _shared_files(self, paths: Iterable[str], reported: Collection[str]) -> None:
         """Check the data files that a snapshot needs. Others are left over and never read."""
         for path in paths:
-            folder, _, name = path.rpartition("/")
-            names = self._directories[folder].files
-            if f".{name}.crc" in names:
-                data = read_bytes(self._files, path, large=True)
-                if isinstance(data, bytes):
-                    self._content.hadoop_checksum(folder, names, name, data, "CRC_REFUSED")
+            if path in reported:
+                continue
+            if path not in self._tables:
+                self._tables[path] = self._table(path)
+            found = self._tables[path]
+            if found is not None:
+                self.findings.append(found)
+
+    def _table(self, path: str) -> Finding | None:
+        """Check one data file, and in deep mode also the checksum that Hadoop has of it."""
+        folder, _, name = path.rpartition("/")
+        data = read_bytes(self._files, path, large=True)
+        if isinstance(data, EpochalError):
+            return finding("FILE_UNREADABLE", path, str(data))
+        try:
+            unknown = None
+            if name.endswith(".sst"):
+                unknown = check_table(data, path, self._files.bounds.room(path))
+        except StateFormatError as error:
+            return finding("ROCKSDB_FILE_BROKEN", path, f"byte {error.offset}: {error.reason}")
+        except StorageError as error:
+            return finding("FILE_UNREADABLE", path, error.reason)
+        if unknown is not None:
+            return finding("ROCKSDB_UNCHECKED", path, f"{unknown}, which Epochal cannot check")
+        names = self._directories[folder].files
+        if self._settings.deep and f".{name}.crc" in names:
+            self._content.hadoop_checksum(folder, names, name, data, "CRC_REFUSED")
+        return None
 
     def _zip(
         self, store: StoreListing, name: str, sizes: dict[str, int], reported: set[str]
@@ -171,9 +220,16 @@ class RocksCheck:
         return changelog
 
 
+def _item(name: str) -> LineageItem:
+    parsed = parse_name(name)
+    assert parsed is not None, f"{name} is in the listing of state files"
+    return parsed[0]
+
+
 def read_zip(data: bytes, path: str, bounds: Bounds = UNBOUNDED) -> SnapshotMetadata | str:
     """Unpack every part of a snapshot. Return its metadata, or a text about the problem."""
-    room, metadata = bounds.room(path), None
+    room = bounds.room(path)
+    kept: dict[str, bytes] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in archive.namelist():
@@ -181,16 +237,36 @@ def read_zip(data: bytes, path: str, bounds: Bounds = UNBOUNDED) -> SnapshotMeta
                     content = unpack_part(archive, name, room)
                 except zipfile.BadZipFile:
                     return f"its part {name} is damaged"
-                metadata = content if name == METADATA_ENTRY else metadata
-        if metadata is None:
+                if name in (METADATA_ENTRY, _CURRENT) or name.startswith(_MANIFEST):
+                    kept[name] = content
+        if METADATA_ENTRY not in kept:
             return "it contains no metadata"
-        text = metadata.decode()
-    except BROKEN_ZIP as error:
-        return f"it is not a readable zip file ({error})"
-    try:
-        return parse_snapshot_metadata(text, path)
+        metadata = parse_snapshot_metadata(kept[METADATA_ENTRY].decode(), path)
     except StateFormatError as error:
         return error.reason
+    except BROKEN_ZIP as error:
+        return f"it is not a readable zip file ({error})"
+    return _manifest_problem(kept, metadata) or metadata
+
+
+def _manifest_problem(parts: Mapping[str, bytes], metadata: SnapshotMetadata) -> str | None:
+    """What is wrong with the list of tables that RocksDB reads when it opens the snapshot."""
+    named = parts.get(_CURRENT, b"").decode("ascii", "replace").rstrip("\n")
+    manifest = parts.get(named)
+    if manifest is None or not named.startswith(_MANIFEST):
+        return f"its part {_CURRENT} names no {_MANIFEST} that it contains"
+    try:
+        tables = live_tables(manifest)
+    except ValueError as error:
+        return f"its part {named} is damaged: {error}"
+    recorded = {
+        each.local_name: each.size for each in metadata.files if each.path.startswith("SSTs/")
+    }
+    listed_tables = {f"{number:06}.sst": size for number, size in (tables or {}).items()}
+    if tables is None or listed_tables == recorded:
+        return None
+    other = sorted(listed_tables.items() ^ recorded.items())[0][0]
+    return f"its part {named} and its metadata disagree about {other}"
 
 
 def lineage_rules(

@@ -13,8 +13,9 @@ class Depth(StrEnum):
     """How much `verify` reads.
 
     `QUICK` reads the logs and the names of the state files. `NORMAL` also reads every state file
-    and checks every row. `DEEP` also replays the deltas before every snapshot, and checks Hadoop's
-    checksums of files that contain checksums themselves.
+    and checks every row; of RocksDB's data files it checks the blocks, not the rows in them.
+    `DEEP` also opens the databases of RocksDB and checks their keys, replays the deltas before
+    every snapshot, and checks Hadoop's checksums of files that contain checksums themselves.
     """
 
     QUICK = "quick"

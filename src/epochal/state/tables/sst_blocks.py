@@ -1,0 +1,240 @@
+"""Checks the checksum of every block of an SST file, which RocksDB calls a table. Pure.
+
+A table is a sequence of blocks. After each come one byte, how it is compressed, and four bytes, its
+checksum. The footer leads to two of them: one lists the blocks with properties and filters, the
+other, the index, lists the blocks with rows. Only these lists are unpacked; of all other blocks the
+bytes as they are stored are hashed.
+
+RocksDB has a call that does the same, but its binding for Python does not offer it, and opening a
+database for each snapshot would read the tables that snapshots share once for each.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import google_crc32c
+import xxhash
+
+from epochal.errors import StateFormatError
+from epochal.files import Room
+
+_MAGIC = 0x88E241B785F4CFF7
+_FOOTER_BYTES = 53
+_TRAILER_BYTES = 5
+_KNOWN_VERSIONS = range(2, 6)
+_PARTITIONED, _FIRST_KEYS = 2, 3
+_INDEX_TYPE = b"rocksdb.block.based.table.index.type"
+_DELTAS = b"rocksdb.index.value.is.delta.encoded"
+_PROPERTIES = b"rocksdb.properties"
+_MASK = 0xFFFFFFFF
+_XXH3 = 4
+_SNAPPY = 1
+_LAST_BYTE_PRIME = 0x6B9083D9
+
+
+class Handle(NamedTuple):
+    """Where a block is."""
+
+    offset: int
+    size: int
+
+
+def check_table(data: bytes, source: str, room: Room) -> str | None:
+    """Check every block; StateFormatError at the first whose checksum is wrong.
+
+    Returns why nothing could be checked, for a format that Spark has never written.
+    """
+    return _Table(data, source, room).check()
+
+
+class _Unknown(Exception):
+    """A form of tables that Spark's releases of RocksDB do not write."""
+
+
+class _Table:
+    def __init__(self, data: bytes, source: str, room: Room) -> None:
+        self._data, self._source, self._room = data, source, room
+        self._view = memoryview(data)
+        self._kind = 0
+
+    def check(self) -> str | None:
+        footer = len(self._data) - _FOOTER_BYTES
+        if footer < 0:
+            raise self._broken(0, "it is too short for a table")
+        version, magic = struct.unpack_from("<IQ", self._data, len(self._data) - 12)
+        if magic != _MAGIC:
+            raise self._broken(len(self._data) - 8, "it does not end as a table does")
+        if version not in _KNOWN_VERSIONS:
+            return f"it has format version {version}"
+        self._kind = self._data[footer]
+        try:
+            listing, at = _handle(self._data, footer + 1)
+            index, at = _handle(self._data, at)
+            self._blocks(listing, index)
+        except _Unknown as unknown:
+            return str(unknown)
+        except (IndexError, struct.error, ValueError) as error:
+            raise self._broken(footer, f"its index cannot be read ({error})") from None
+        return None
+
+    def _blocks(self, listing: Handle, index: Handle) -> None:
+        properties: dict[bytes, bytes] = {}
+        for name, value in _entries(self._unpacked(listing)):
+            handle, _ = _handle(value, 0)
+            if name == _PROPERTIES:
+                properties = dict(_entries(self._unpacked(handle)))
+            else:
+                self._verified(handle)
+        index_type = int.from_bytes(properties.get(_INDEX_TYPE, b""), "little")
+        if index_type == _FIRST_KEYS:
+            raise _Unknown("its index has the first key of each block")
+        deltas = properties.get(_DELTAS, b"\0") != b"\0"
+        handles = _handles(self._unpacked(index), deltas)
+        if index_type == _PARTITIONED:
+            handles = (each for part in handles for each in _handles(self._unpacked(part), deltas))
+        for handle in handles:
+            self._verified(handle)
+
+    def _verified(self, handle: Handle) -> memoryview:
+        """The bytes of a block as they are stored; StateFormatError if its checksum is wrong."""
+        offset, end = handle.offset, handle.offset + handle.size
+        if end + _TRAILER_BYTES > len(self._data) - _FOOTER_BYTES:
+            raise self._broken(offset, f"a block of {handle.size} bytes reaches beyond its end")
+        (stored,) = struct.unpack_from("<I", self._data, end + 1)
+        computed = self._checksum(offset, end)
+        if stored != computed:
+            raise self._broken(
+                offset,
+                f"the block has the checksum {computed:#010x}; the table says {stored:#010x}",
+            )
+        return self._view[offset:end]
+
+    def _checksum(self, offset: int, end: int) -> int:
+        """The checksum of a block, with the byte that says how it is compressed."""
+        if self._kind == _XXH3:
+            whole = xxhash.xxh3_64_intdigest(self._view[offset:end]) & _MASK
+            return whole ^ (self._data[end] * _LAST_BYTE_PRIME & _MASK)
+        block = self._view[offset : end + 1]
+        match self._kind:
+            case 0:
+                raise _Unknown("it was written without checksums")
+            case 1:
+                return masked_crc32c(bytes(block))
+            case 2:
+                return xxhash.xxh32_intdigest(block)
+            case 3:
+                return xxhash.xxh64_intdigest(block) & _MASK
+        raise ValueError(f"there is no checksum of type {self._kind}")
+
+    def _unpacked(self, handle: Handle) -> bytes:
+        packed = self._verified(handle)
+        method = self._data[handle.offset + handle.size]
+        if method == 0:
+            return bytes(packed)
+        if method not in _UNPACK:
+            raise _Unknown(f"it is compressed by method {method}")
+        size, at = varint(packed, 0)
+        self._room.take(size)
+        try:
+            # Snappy begins with the size itself.
+            return _UNPACK[method](bytes(packed if method == _SNAPPY else packed[at:]), size)
+        except Exception as error:  # noqa: BLE001 - each library has its own
+            raise ValueError(f"a block cannot be unpacked: {error}") from None
+
+    def _broken(self, offset: int, reason: str) -> StateFormatError:
+        return StateFormatError(self._source, offset, reason)
+
+
+def _lz4(packed: bytes, size: int) -> bytes:
+    import lz4.block
+
+    unpacked: bytes = lz4.block.decompress(packed, uncompressed_size=size)
+    return unpacked
+
+
+def _snappy(packed: bytes, size: int) -> bytes:
+    import cramjam
+
+    return bytes(cramjam.snappy.decompress_raw(packed))
+
+
+def _zstd(packed: bytes, size: int) -> bytes:
+    import cramjam
+
+    target = bytearray(size)
+    cramjam.zstd.decompress_into(packed, target)
+    return bytes(target)
+
+
+_UNPACK = {_SNAPPY: _snappy, 4: _lz4, 5: _lz4, 7: _zstd}
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The CRC32C that RocksDB stores: rotated, because the CRC of a CRC is weak."""
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & _MASK
+
+
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A number in 7 bits per byte, and where the next field starts."""
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a number has more than 64 bits")
+
+
+def _handle(data: bytes, at: int) -> tuple[Handle, int]:
+    offset, at = varint(data, at)
+    size, at = varint(data, at)
+    return Handle(offset, size), at
+
+
+def _end_of_entries(block: bytes) -> int:
+    """Where the entries of a block end. A list of the keys that are whole follows, and its size."""
+    (restarts,) = struct.unpack_from("<I", block, len(block) - 4)
+    end: int = len(block) - 4 - 4 * restarts
+    if end < 0:
+        raise ValueError("a block is shorter than it says")
+    return end
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Names and values of a block of properties or of other blocks."""
+    at, end, key = 0, _end_of_entries(block), b""
+    while at < end:
+        shared, at = varint(block, at)
+        rest, at = varint(block, at)
+        size, at = varint(block, at)
+        key = key[:shared] + block[at : at + rest]
+        at += rest
+        yield key, block[at : at + size]
+        at += size
+
+
+def _handles(block: bytes, deltas: bool) -> Iterator[Handle]:
+    """The blocks that an index lists.
+
+    With `deltas`, only the first of a run of entries has the whole place of its block. All others
+    follow the block before them, and have the difference between the sizes.
+    """
+    at, end, last = 0, _end_of_entries(block), Handle(0, 0)
+    while at < end:
+        shared, at = varint(block, at)
+        rest, at = varint(block, at)
+        if not deltas:
+            _, at = varint(block, at)
+        at += rest
+        if deltas and shared:
+            change, at = varint(block, at)
+            size = last.size + ((change >> 1) ^ -(change & 1))
+            last = Handle(last.offset + last.size + _TRAILER_BYTES, size)
+        else:
+            last, at = _handle(block, at)
+        yield last

@@ -1,0 +1,64 @@
+"""The MANIFEST of a database that RocksDB wrote names its tables; damage to it is seen."""
+
+from pathlib import Path
+
+import pytest
+import rocksdict
+
+from epochal.state.tables.manifest_log import live_tables
+
+
+def database(place: Path, *, flushes: int) -> tuple[bytes, dict[int, int]]:
+    """Write a database; return its MANIFEST, and the number and size of each of its tables."""
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    written = rocksdict.Rdict(str(place), options)
+    for number in range(flushes):
+        written[b"%d" % number + b"k" * 200] = b"value"
+        written.flush()
+        if number % 100 == 50:
+            written.compact_range(None, None)
+    live = {int(each["name"].strip("/").removesuffix(".sst")) for each in written.live_files()}
+    written.close()
+    [manifest] = place.glob("MANIFEST-*")
+    return manifest.read_bytes(), {n: (place / f"{n:06}.sst").stat().st_size for n in live}
+
+
+def test_names_the_tables_that_the_database_has(tmp_path: Path) -> None:
+    manifest, tables = database(tmp_path, flushes=5)
+    assert live_tables(manifest) == tables
+
+
+def test_records_that_span_blocks_and_removed_tables_are_understood(tmp_path: Path) -> None:
+    manifest, tables = database(tmp_path, flushes=160)
+    assert len(manifest) > 2 * 32 * 1024
+    assert live_tables(manifest) == tables
+
+
+def test_a_flipped_bit_is_seen_or_changes_what_is_named(tmp_path: Path) -> None:
+    manifest, tables = database(tmp_path, flushes=3)
+    changed, unseen = bytearray(manifest), []
+    for at in range(len(manifest)):
+        changed[at] ^= 1 << at % 8
+        try:
+            if live_tables(bytes(changed)) == tables:
+                unseen.append(at)
+        except ValueError:
+            pass
+        changed[at] ^= 1 << at % 8
+    assert unseen == []
+
+
+@pytest.mark.parametrize("cut", [1, 6, 40])
+def test_a_torn_end_is_seen(cut: int, tmp_path: Path) -> None:
+    manifest, _ = database(tmp_path, flushes=3)
+    with pytest.raises(ValueError, match="record"):
+        live_tables(manifest[:-cut])
+
+
+def test_a_record_of_an_unknown_kind_is_not_guessed_at() -> None:
+    from epochal.state.tables.sst_blocks import masked_crc32c
+
+    record = bytes([0x90, 0x03])  # tag 400: a blob file
+    piece = masked_crc32c(b"\x01" + record).to_bytes(4, "little") + b"\x02\x00\x01" + record
+    assert live_tables(piece) is None
