@@ -45,7 +45,7 @@ simulate: setup
 
 # Random expressions and plans on Spark and here; FUZZ_SWITCHES="--only plans --first 7".
 fuzz-sql: setup
-	$(WITH_JAVA) $(PY) -m tests.fuzz_sql --seeds $(SEEDS) $(FUZZ_SWITCHES)
+	$(WITH_JAVA) $(PY) -m tests.fuzz_sql --seeds $(if $(filter file,$(origin SEEDS)),100,$(SEEDS)) $(FUZZ_SWITCHES)
 
 check: setup
 	$(VENV)/bin/ruff check .

@@ -39,7 +39,7 @@ def main() -> int:
 
     say("2. Look into the checkpoint, without a JVM:")
     epochal("checkpoint", "show", checkpoint, "--limit", "4")
-    epochal("checkpoint", "verify", checkpoint)
+    epochal("checkpoint", "verify", checkpoint, "--sink", home / "unique")
 
     say("3. A power cut damages the newest files, and a hasty clean-up leaves one crc behind.")
     break_checkpoint(checkpoint)
@@ -47,12 +47,12 @@ def main() -> int:
     print(f"   Spark's answer to the restart:\n   {spark_refuses(spark, home)}")
 
     say("4. What is wrong, and what a repair would do. Nothing is written without --execute.")
-    epochal("checkpoint", "verify", checkpoint, expect=1)
+    epochal("checkpoint", "verify", checkpoint, "--sink", home / "unique", expect=1)
     epochal("checkpoint", "repair", checkpoint, "--sink", home / "unique")
 
     say("5. Repair it, with a backup and a journal: `epochal checkpoint undo` would revert it.")
     epochal("checkpoint", "repair", checkpoint, "--sink", home / "unique", "--execute")
-    epochal("checkpoint", "verify", checkpoint)
+    epochal("checkpoint", "verify", checkpoint, "--sink", home / "unique")
 
     say("6. The same query resumes.")
     run_query(spark, home)

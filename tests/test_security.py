@@ -134,7 +134,16 @@ sys.exit(main())
     [
         ["checkpoint", "show", "CHECKPOINT", "--json"],
         ["checkpoint", "verify", "CHECKPOINT", "--json"],
-        ["checkpoint", "rewind", "CHECKPOINT", "--to-batch", "8", "--settle-seconds", "0"],
+        [
+            "checkpoint",
+            "rewind",
+            "CHECKPOINT",
+            "--to-batch",
+            "8",
+            "--no-file-sink",
+            "--settle-seconds",
+            "0",
+        ],
         ["state", "read", "CHECKPOINT", "--json"],
         ["state", "stats", "CHECKPOINT", "--json"],
     ],

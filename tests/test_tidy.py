@@ -31,7 +31,7 @@ DECIDING = {
     "connectors/iceberg/iceberg_upkeep_rules.py",
     "connectors/kafka/commit_rules.py",
     "connectors/delta/delta_rules.py",
-    "connectors/letters/letter_rules.py",
+    "connectors/dead_letters/dead_letter_rules.py",
     "connectors/postgres/postgres_columns.py",
     "connectors/postgres/postgres_failures.py",
     "connectors/pubsub/pull/ack_leases.py",

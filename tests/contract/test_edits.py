@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.golden.library import Golden, unpack
+from tests.no_file_sink import with_no_sink
 
 from epochal.cli.main import main
 from epochal.files import Files
@@ -24,7 +25,7 @@ def content(files: Files) -> dict[str, bytes]:
 
 
 def run(*words: str) -> None:
-    assert main(("checkpoint", *words)) == 0, words
+    assert main(("checkpoint", *with_no_sink(words))) == 0, words
 
 
 def test_a_checkpoint_is_copied_there_edited_undone_and_copied_back(

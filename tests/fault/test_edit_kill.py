@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.golden.library import Golden, unpack
+from tests.no_file_sink import with_no_sink
 from tests.waiting import eventually
 
 from epochal.files.local import LocalFiles
@@ -108,7 +109,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "epochal.cli.main", *arguments]
+    command = [sys.executable, "-m", "epochal.cli.main", *with_no_sink(arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

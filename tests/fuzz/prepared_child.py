@@ -250,8 +250,8 @@ def commands(home: str, scratch: str) -> list[list[str]]:
         ["checkpoint", "migrate-offsets", home],
         ["checkpoint", "publish", home],
         ["checkpoint", "copy", home, f"{scratch}/copy"],
-        ["checkpoint", "clone", home, f"{scratch}/clone"],
-        ["checkpoint", "repair", home],
+        ["checkpoint", "clone", home, f"{scratch}/clone", *no_sink],
+        ["checkpoint", "clone", home, f"{scratch}/clone", "--sink", f"{scratch}/output"],
         ["checkpoint", "rewind", home, "--to-batch", "2"],
         ["switch", home, "--to", f"{scratch}/new"],
         ["switch", home, "--back", f"{scratch}/new"],
@@ -276,6 +276,7 @@ def commands(home: str, scratch: str) -> list[list[str]]:
     reads = [
         ["checkpoint", "show", home],
         ["checkpoint", "verify", home],
+        ["checkpoint", "verify", home, *no_sink],
         ["checkpoint", "verify", home, "--deep", *with_sink],
         ["checkpoint", "verify", f"{home}/../output"],
         ["checkpoint", "log", f"{home}/offsets"],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.planted import Fault
 
+from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.main import main
 from epochal.files.local import LocalFiles
 from epochal.tools.verify import remedies
@@ -33,5 +35,12 @@ def commands_in(remedy: str) -> list[list[str]]:
 
 
 def obey(command: list[str], place: Unpacked) -> int:
-    places = {"CHECKPOINT": str(place.checkpoint), "OUTPUT": str(place.output)}
-    return main([*(places.get(word, word) for word in command), *AT_ONCE])
+    """Run a command of a remedy as `verify` prints it, which knows the output or that none is."""
+    output = str(place.output) if (place.output / SINK_LOG).is_dir() else None
+    printed = remedies.with_places(
+        f"`epochal {' '.join(command)}`",
+        str(place.checkpoint),
+        output,
+        no_file_sink=output is None,
+    )
+    return main([*shlex.split(printed.strip("`"))[1:], *AT_ONCE])

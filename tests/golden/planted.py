@@ -5,9 +5,11 @@ hidden Hadoop checksum, as with our own tools, so that only the content speaks; 
 checksums leave them be.
 """
 
+import io
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -248,6 +250,39 @@ def longer_sst(root: Path) -> None:
     crc_of(path).unlink(missing_ok=True)
 
 
+def changed_sst(at: int, bit: int) -> Callable[[Path], None]:
+    """Change one bit of a data file, which keeps its size."""
+
+    def plant(root: Path) -> None:
+        path = newest_sst(root)
+        data = bytearray(path.read_bytes())
+        data[at] ^= bit
+        path.write_bytes(data)
+        crc_of(path).unlink(missing_ok=True)
+
+    return plant
+
+
+def other_manifest(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Change the MANIFEST in the newest snapshot, and pack it again."""
+
+    def plant(root: Path) -> None:
+        path = root / "state/0/0/11.zip"
+        packed = io.BytesIO()
+        with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w") as new:
+            for name in old.namelist():
+                content = old.read(name)
+                new.writestr(name, change(content) if name.startswith("MANIFEST") else content)
+        path.write_bytes(packed.getvalue())
+        crc_of(path).unlink(missing_ok=True)
+
+    return plant
+
+
+def flipped_byte(data: bytes) -> bytes:
+    return data[:-20] + bytes([data[-20] ^ 0xFF]) + data[-19:]
+
+
 ALL = tuple(range(11))
 
 FAULTS = (
@@ -267,14 +302,14 @@ FAULTS = (
         "LOG_ENTRY_UNREADABLE",
         "offsets/5",
         content("offsets/5", b"v1"),
-        severity="warning",
+        severity="info",
         note="truncated",
     ),
     Fault(
         "LOG_ENTRY_UNREADABLE",
         "offsets/5",
         content("offsets/5", b""),
-        severity="warning",
+        severity="info",
         note="empty",
     ),
     Fault("LOG_ENTRY_UNREADABLE", "commits/5", content("commits/5", b"\xff\xfe"), note="not-utf8"),
@@ -289,7 +324,7 @@ FAULTS = (
         "OFFSETS_GAP",
         "offsets/4",
         remove("offsets/4", "commits/4"),
-        severity="warning",
+        severity="info",
         note="further-back",
     ),
     Fault(
@@ -442,13 +477,13 @@ FAULTS = (
         "STATE_SCHEMA_MISSING",
         "state/0/0/_metadata/schema",
         remove("state/0/0/_metadata"),
-        severity="warning",
+        severity="info",
     ),
     Fault(
         "OPERATOR_METADATA_MISSING",
         "state/0/_metadata",
         remove("state/0/_metadata"),
-        severity="warning",
+        severity="info",
     ),
     Fault(
         "OPERATOR_METADATA_MISSING",
@@ -476,7 +511,7 @@ FAULTS = (
         "STATE_FILE_UNREADABLE",
         "state/0/0/3.delta",
         rewrite("state/0/0/3.delta", lambda data: data[: len(data) // 2]),
-        severity="warning",
+        severity="info",
     ),
     Fault(
         "STATE_FILE_UNREADABLE",
@@ -543,6 +578,37 @@ FAULTS = (
     ),
     Fault("ROCKSDB_FILE_MISSING", "state/0/0/SSTs/*", lost_sst, case="rocksdb_zip"),
     Fault("ROCKSDB_FILE_SIZE", "state/0/0/SSTs/*", longer_sst, case="rocksdb_zip"),
+    Fault(
+        "ROCKSDB_ZIP_UNREADABLE",
+        "state/0/0/11.zip",
+        other_manifest(flipped_byte),
+        case="rocksdb_zip",
+        note="manifest",
+    ),
+    Fault(
+        "ROCKSDB_ZIP_UNREADABLE",
+        "state/0/0/11.zip",
+        other_manifest(lambda data: b""),
+        case="rocksdb_zip",
+        note="empty-manifest",
+    ),
+    Fault("ROCKSDB_FILE_BROKEN", "state/0/0/SSTs/*", changed_sst(40, 4), case="rocksdb_zip"),
+    Fault(
+        "ROCKSDB_FILE_BROKEN",
+        "state/0/0/SSTs/*",
+        changed_sst(40, 4),
+        case="rocksdb_zip",
+        release="3.5.9",
+        note="crc32c",
+    ),
+    Fault("ROCKSDB_UNCHECKED", "state/0/0/SSTs/*", changed_sst(-12, 2), case="rocksdb_zip"),
+    Fault(
+        "STATE_SNAPSHOT_DISAGREES",
+        "state/0/0/9.zip",
+        copy("state/0/0/6.zip", "state/0/0/9.zip"),
+        case="rocksdb_changelog",
+        note="rocksdb",
+    ),
     Fault("ROCKSDB_ID_MISSING", "state/0/0/11_*", lost_ids(11), case="rocksdb_v2"),
     Fault(
         "ROCKSDB_ID_MISSING",

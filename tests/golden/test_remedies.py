@@ -40,6 +40,7 @@ HONEST = {
     "OFFSETS_MISSING-beside-commits": CANNOT,
     "OPERATOR_METADATA_MISSING": NOTHING,
     "OPERATOR_METADATA_MISSING-with-schema-log": CANNOT,
+    "ROCKSDB_UNCHECKED": CANNOT,
     "SINK_FILE_MISSING": CANNOT,
     "STATE_FILE_UNREADABLE": NOTHING,
     "STATE_HOLE": NOTHING,
@@ -85,7 +86,7 @@ def test_what_needs_no_remedy_is_no_error(fault: Fault, tmp_path: Path) -> None:
 def test_the_batches_of_a_continuous_query_are_called_epochs(tmp_path: Path) -> None:
     [fault] = [each for each in FAULTS if each.code == "EPOCH_FILE_BROKEN"]
     [found] = findings_of(planted(fault, tmp_path), with_sink=False)
-    command = "`epochal checkpoint rewind CHECKPOINT --to-batch 9`"
+    command = "`epochal checkpoint rewind CHECKPOINT --to-batch 9 --sink OUTPUT`"
     assert found.remedy.startswith(f"Use {command}: epoch 9 is the newest whole one")
 
 
@@ -94,7 +95,8 @@ def test_a_file_of_another_partition_is_mended_by_a_rewind_and_not_by_a_repartit
 ) -> None:
     [fault] = [each for each in FAULTS if each.code == "STATE_KEY_WRONG_PARTITION"]
     [found] = findings_of(planted(fault, tmp_path), with_sink=False)
-    assert commands_in(found.remedy) == [["checkpoint", "rewind", "CHECKPOINT", "--to-batch", "7"]]
+    told = ["--to-batch", "7", "--sink", "OUTPUT"]
+    assert commands_in(found.remedy) == [["checkpoint", "rewind", "CHECKPOINT", *told]]
 
 
 REFUSED = 2

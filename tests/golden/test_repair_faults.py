@@ -30,6 +30,7 @@ LEFT = {
     "OFFSETS_GAP_ASYNC": "legal: nothing to mend",
     "OFFSETS_MISSING": "nothing to stand on",
     "OPERATOR_METADATA_MISSING": "Spark writes it when the query starts, or data is lost",
+    "ROCKSDB_UNCHECKED": "nobody knows what is wrong",
     "SINK_AHEAD": "rewind --sink",
     "SINK_FILE_MISSING": "data is lost",
     "SOURCE_COUNT_CHANGED": "another query",

@@ -318,8 +318,13 @@ def test_commands_name_variables_and_timers(
         rows = tmp_path / "rows.jsonl"
         rows.write_text(capsys.readouterr().out)
         for command in ("delete", "put"):
-            assert main(["state", command, where, *option, "--file", str(rows), *last]) == 0
+            assert (
+                main(
+                    ["state", command, where, *option, "--file", str(rows), "--no-file-sink", *last]
+                )
+                == 0
+            )
         capsys.readouterr()
     assert all_rows(place) == before
-    assert main(["state", "put", where, "--key", "{}", "--value", "{}"]) == 2
+    assert main(["state", "put", where, "--key", "{}", "--value", "{}", "--no-file-sink"]) == 2
     assert "name a variable of the transformWithState operator" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Every code of `verify` is found where, and only where, its fault was planted."""
 
 import shutil
+import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -64,6 +65,36 @@ def test_a_schema_that_the_metadata_names_is_missed(tmp_path: Path) -> None:
     [found] = verify(LocalFiles(place.checkpoint)).findings
     assert (found.code, found.severity) == ("STATE_SCHEMA_MISSING", "error")
     assert found.path.startswith("state/0/_stateSchema/default/0_")
+
+
+@pytest.mark.parametrize("case", ["rocksdb_zip", "rocksdb_changelog"])
+def test_the_files_of_one_rocksdb_partition_over_another_are_found_deep(
+    case: str, tmp_path: Path
+) -> None:
+    place = unpack(Golden("4.3.0", case), tmp_path, relocate=True)
+    assert verify(LocalFiles(place.checkpoint), depth=Depth.DEEP).findings == ()
+    first, second = (place.checkpoint / f"state/0/{partition}" for partition in (0, 1))
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    assert verify(LocalFiles(place.checkpoint)).findings == ()
+    found = verify(LocalFiles(place.checkpoint), depth=Depth.DEEP).findings
+    assert {each.code for each in found} == {"STATE_KEY_WRONG_PARTITION"}
+    newest = {each.path: each.message for each in found}[
+        f"state/0/1/{'11.zip' if case == 'rocksdb_zip' else '9.zip'}"
+    ]
+    assert newest.startswith("partition 1 of 2 has ")
+
+
+def test_without_rocksdb_a_deep_check_says_what_it_did_not_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = unpack(Golden("4.3.0", "rocksdb_zip"), tmp_path, relocate=True)
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    assert verify(LocalFiles(place.checkpoint)).healthy
+    report = verify(LocalFiles(place.checkpoint), depth=Depth.DEEP)
+    [found] = report.findings
+    assert (report.healthy, found.code, found.path) == (False, "ROCKSDB_UNCHECKED", "state/0")
+    assert "Run `pip install 'epochal[rocksdb]'`" in found.message
 
 
 def test_every_code_has_a_fault_that_shows_it() -> None:

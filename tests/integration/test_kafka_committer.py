@@ -368,7 +368,7 @@ def test_a_rewound_query_moves_its_group_back_only_when_asked(
     words = ["kafka", "commit", "--bootstrap-servers", broker.bootstrap_servers]
     words += ["--checkpoint", str(tmp_path), "--group", group]
     epochal(*words)
-    epochal("checkpoint", "rewind", tmp_path, "--to-batch", "0", "--execute")
+    epochal("checkpoint", "rewind", tmp_path, "--to-batch", "0", "--no-file-sink", "--execute")
     assert "the group is ahead" in epochal(*words, status=1)
     assert held(broker, group) == everything(topic, 20)
     epochal(*words, "--allow-backwards")
@@ -393,7 +393,7 @@ def test_a_follower_notices_a_rewound_query_that_is_at_the_same_batch_again(
     with follower as process:
         wait_for(lambda: held(broker, group) == everything(topic, 20))
         process.send_signal(signal.SIGSTOP)  # it does not look while the query is rewound
-        epochal("checkpoint", "rewind", tmp_path, "--to-batch", "0", "--execute")
+        epochal("checkpoint", "rewind", tmp_path, "--to-batch", "0", "--no-file-sink", "--execute")
         run_one_batch()  # batch 1 again, which now ends at 30
         process.send_signal(signal.SIGCONT)
         wait_for(lambda: held(broker, group) == everything(topic, 30))

@@ -66,4 +66,4 @@ class Query:
 
     def edit(self, command: str, *words: str) -> None:
         line = ("state", command, self.checkpoint, *words, "--execute", "--settle-seconds", "0")
-        assert main(line) == 0
+        assert main((*line, "--no-file-sink")) == 0

@@ -45,6 +45,7 @@ def session(master: str, **conf: str) -> SparkSession:
         SparkSession.builder.master(master)
         .appName(APP)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executorEnv.PYTHONPATH", path)

@@ -21,6 +21,7 @@ from tests.everyday import asked_for
 from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import version
+from tests.no_file_sink import with_no_sink
 from tests.spark.releases import RELEASES, ReleaseError, Resumed, resume
 
 from epochal.checkpoint import Checkpoint
@@ -41,7 +42,7 @@ NO_REPAIR = {"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false
 
 def checkpoint(command: str, place: Unpacked, *words: str, status: int = 0) -> None:
     arguments = (command, str(place.checkpoint), *words, "--execute", "--settle-seconds", "0")
-    assert main(("checkpoint", *arguments)) == status, arguments
+    assert main(("checkpoint", *with_no_sink(arguments))) == status, arguments
 
 
 def newest(place: Unpacked) -> int:

@@ -20,6 +20,7 @@ from tests.golden import account
 from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import Read
+from tests.no_file_sink import with_no_sink
 from tests.spark.releases import RELEASES, Resumed, resume
 from tests.spark.sessions import session_with
 
@@ -33,7 +34,7 @@ NO_REPAIR = {"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false
 
 
 def epochal(*words: str) -> None:
-    assert main(words) == 0, words
+    assert main(with_no_sink(words)) == 0, words
 
 
 def state(command: str, place: Unpacked, *words: str) -> None:

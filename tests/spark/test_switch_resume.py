@@ -17,6 +17,7 @@ from tests.everyday import asked_for
 from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import version
+from tests.no_file_sink import with_no_sink
 from tests.spark.releases import RELEASES, ReleaseError, Resumed, resume
 from tests.spark.test_edits_resume import NO_REPAIR, as_undisturbed, counted
 
@@ -28,7 +29,7 @@ EXECUTE = ("--execute", "--settle-seconds", "0")
 
 
 def run(*words: str, status: int = 0) -> None:
-    assert main(words) == status, words
+    assert main(with_no_sink(words)) == status, words
 
 
 def set_aside(place: Unpacked) -> Path:

@@ -56,7 +56,7 @@ def test_a_query_is_cloned_while_it_runs_compared_and_switched_over_to_its_clone
     first.processAllAvailable()
     write_words(tmp_path / "in", "1", "b c")
     first.processAllAvailable()
-    run("checkpoint", "clone", str(old), str(new), "--execute")
+    run("checkpoint", "clone", str(old), str(new), "--no-file-sink", "--execute")
     run("switch", str(old), "--to", str(tmp_path / "third"), *EXECUTE, status=2)  # it runs
 
     second = start(counts(spark, tmp_path), new, tmp_path / "shadow")
@@ -116,7 +116,7 @@ def test_a_clone_with_a_mistake_is_found_out(
     write_words(tmp_path / "in", "0", "a b a")
     query = start(counts(spark, tmp_path), old, tmp_path / "table")
     query.processAllAvailable()
-    run("checkpoint", "clone", str(old), str(new), "--execute")
+    run("checkpoint", "clone", str(old), str(new), "--no-file-sink", "--execute")
     write_words(tmp_path / "in", "1", "b c")
     query.processAllAvailable()
     query.stop()
@@ -188,7 +188,7 @@ def test_clones_of_a_busy_query_are_whole(
     try:
         for clone in clones:
             eventually(lambda: newest_commit(old) > epochs[-1], "the query goes on")
-            run("checkpoint", "clone", str(old), str(clone), "--execute")
+            run("checkpoint", "clone", str(old), str(clone), "--no-file-sink", "--execute")
             epochs.append(newest_commit(clone))
     finally:
         done.set()

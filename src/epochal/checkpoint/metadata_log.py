@@ -9,14 +9,17 @@ range or fails.
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, pairwise
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN
 from epochal.errors import (
+    CheckpointError,
     ConcurrentUpdateError,
     EditError,
     MalformedFileError,
@@ -26,6 +29,8 @@ from epochal.errors import (
     UnsupportedVersionError,
 )
 from epochal.files import FileInfo, Files, join_url, open_files
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -128,6 +133,19 @@ class LogFormat(Protocol[T]):
         ...
 
 
+class JsonFormat:
+    """The default format: one JSON value, as HDFSMetadataLog writes a metadata class of its own."""
+
+    def serialize(self, entry: Any) -> bytes:
+        return json.dumps(entry, separators=(",", ":"), ensure_ascii=False).encode()
+
+    def deserialize(self, data: bytes, path: str) -> Any:
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            raise MalformedFileError(path, f"it is not JSON: {error}") from None
+
+
 class MetadataLog(Generic[T]):
     """Entries of type T by batch id in one directory.
 
@@ -135,11 +153,12 @@ class MetadataLog(Generic[T]):
     """
 
     def __init__(
-        self, location: str | Files, format: LogFormat[T], *, read_only: bool = False
+        self, location: str | Files, format: LogFormat[T] | None = None, *, read_only: bool = False
     ) -> None:
+        """Open the log, and create its directory. Without a format, entries are plain JSON."""
         self.files = open_files(location) if isinstance(location, str) else location
         self.read_only = read_only
-        self._format = format
+        self._format: LogFormat[T] = JsonFormat() if format is None else format
         if not read_only:
             try:
                 with storage_errors(self.url):
@@ -207,10 +226,20 @@ class MetadataLog(Generic[T]):
         verify_batch_ids(wanted, start, end, self.url)
         return [(batch_id, self._existing(batch_id)) for batch_id in wanted]
 
-    def get_latest(self) -> tuple[int, T] | None:
-        """The newest id and its entry; None for an empty log."""
-        latest = self.latest_batch_id()
-        return None if latest is None else (latest, self._existing(latest))
+    def get_latest(self, *, skip_unreadable: bool = False) -> tuple[int, T] | None:
+        """The newest id and its entry; None for an empty log.
+
+        An entry that cannot be read is an error: whoever continues a query must not take an older
+        one for the newest. With `skip_unreadable` it is logged and the next older one is tried.
+        """
+        for batch_id in reversed(self.batch_ids()):
+            try:
+                return batch_id, self._existing(batch_id)
+            except (CheckpointError, StorageError) as error:
+                if not skip_unreadable:
+                    raise
+                logger.warning("skipped batch %d: %s", batch_id, error)
+        return None
 
     def latest_batch_id(self) -> int | None:
         """The newest id, without opening its file."""
@@ -221,7 +250,7 @@ class MetadataLog(Generic[T]):
         return sorted({batch_id for batch_id, _ in self.batch_files()})
 
     def batch_files(self) -> list[tuple[int, FileInfo]]:
-        """Every batch file with its id, ascending (descending in Spark's getOrderedBatchFiles)."""
+        """Every batch file with its id, ascending."""
         with storage_errors(self.url):
             listed = self.files.list()
         found: list[tuple[int, FileInfo]] = []
@@ -230,6 +259,10 @@ class MetadataLog(Generic[T]):
             if batch_id is not None:
                 found.append((batch_id, info))
         return sorted(found, key=lambda item: (item[0], item[1].name))
+
+    def ordered_batch_files(self) -> list[FileInfo]:
+        """The batch files, newest first: Spark's getOrderedBatchFiles."""
+        return [info for _, info in reversed(self.batch_files())]
 
     def prev_batch_id(self, batch_id: int) -> int | None:
         """The newest id below `batch_id`; as in Spark, None if all ids are below it."""

@@ -1,7 +1,8 @@
 """The file `metadata` of a checkpoint whose query now runs elsewhere.
 
 Switching to another checkpoint takes the query's id out of `metadata` and says there where the
-query went. Without an id no release of Spark starts, and Epochal refuses with the reason.
+query went. Without an id no release of Spark starts, and Epochal refuses with the reason. Spark's
+error quotes what it finds in place of the id, so the file says it there, too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Switched:
             "newEpoch": self.new_epoch,
             "queryId": self.query_id,
         }
-        return to_json({SWITCHED: found}).encode()
+        told = {f"The query was switched after epoch {self.epoch}. It goes on at": self.to}
+        return to_json({SWITCHED: found, "id": told}).encode()
 
 
 def parse_switched(data: bytes, path: str) -> Switched | None:

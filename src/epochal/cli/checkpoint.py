@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.cli.arguments import Directory, Json
+from epochal.cli.arguments import Directory, Json, NoFileSink
 from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.places import open_place
+from epochal.cli.places import open_place, open_sink
 from epochal.cli.printing.checkpoint_text import (
     newest,
     print_entries,
@@ -193,8 +193,8 @@ def verify(
         bool,
         typer.Option(
             "--deep",
-            help="Also replay the deltas below every snapshot and compare the result, and check "
-            "files that contain their own checksums.",
+            help="Also open RocksDB databases and check every key, replay the deltas below every "
+            "snapshot and compare the result, and check files that contain their own checksums.",
         ),
     ] = False,
     quick: Annotated[
@@ -209,25 +209,29 @@ def verify(
             help="Also check this output directory of the query's file sink.",
         ),
     ] = None,
+    no_file_sink: NoFileSink = False,
 ) -> None:
     """Check every file of a checkpoint, and every rule that Spark relies on.
 
     Each finding has a code, a severity, a path, what is wrong and what to do. Unusual but legal
     contents (gaps of asynchronous progress, missing partitions of global aggregates, temporary
     files) are not findings. The command is read-only. The exit status is 0 if the checkpoint is
-    healthy, and 1 if any finding is worse than info.
+    healthy, and 1 if any finding is worse than info. A checkpoint does not say where its query
+    writes: unless you do, the report says that the sink was not checked.
     """
     from epochal.tools.verify.depth import Depth
     from epochal.tools.verify.verify import verify as verify_checkpoint
 
     if deep and quick:
         raise OptionError("--deep and --quick exclude each other. Give only one of them.")
+    named = open_sink(None if sink is None else _output_of(sink), no_file_sink)
     depth = Depth.DEEP if deep else Depth.QUICK if quick else Depth.NORMAL
     with progress("verifying", forks=True) as advance:
         report = verify_checkpoint(
             open_place(_output_of(location)),
             depth=depth,
-            sink=None if sink is None else open_place(_output_of(sink)),
+            sink=named.place,
+            no_file_sink=no_file_sink,
             progress=advance,
             workers=os.cpu_count() or 1,
         )

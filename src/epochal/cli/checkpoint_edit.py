@@ -80,8 +80,9 @@ def rewind(
 ) -> None:
     """Go back: the query restarts right after a batch, as if later batches had never run.
 
-    Logs and state go back together. If the query has a file sink, give --sink: without it the sink
-    ignores the repeated batches. A file source reads all later files again, in one batch.
+    Logs and state go back together. A file sink must go back, too, or it ignores the repeated
+    batches: name its directory with --sink. A file source reads all later files again, in one
+    batch.
     """
     from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.rewind import batch_at, plan_rewind
@@ -333,7 +334,7 @@ def copy(
         _require_settled(files, flags.conditions())
     output = None if sink is None else open_place(sink)
     places = [files, output]
-    surveyed_sink = None if output is None else survey_sink(output)
+    surveyed_sink = None if output is None else survey_sink(output, target.url)
     applied = run_edit(
         target,
         "copy",

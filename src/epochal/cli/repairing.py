@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from epochal.tools.edit.repair import Left
     from epochal.tools.edit.repair_draft import RepairOptions
     from epochal.tools.verify.findings import Finding
+    from epochal.tools.verify.verify import Report
 
 
 def run_repair(
@@ -48,11 +49,14 @@ def run_repair(
     depth = depth_to_find(options.codes)
     sink = named.place
 
+    def verified() -> Report:
+        return verify(files, sink=sink, no_file_sink=named.is_absent, depth=depth)
+
     def plan() -> Plan:
         surveyed = survey(files)
         refuse_unpublished(surveyed)
         output = find_sink(surveyed, named)
-        findings = verify(files, sink=sink, depth=depth).findings
+        findings = verified().findings
         asked = [each for each in findings if is_asked_for(each)]
         repair = plan_repair(surveyed, asked, options, sink=output, command=command)
         rest = [each for each in findings if not is_asked_for(each)]
@@ -67,10 +71,9 @@ def run_repair(
         if not flags.execute:
             return planned
         reasons = {(each.finding.code, each.finding.path): each.reason for each in planned}
-        report = verify(files, sink=sink, depth=depth)
         return [
             Left(each, reasons.get((each.code, each.path), each.remedy))
-            for each in report.findings
+            for each in verified().findings
             if each.severity is not Severity.INFO
         ]
 
@@ -86,7 +89,8 @@ def run_repair(
             found[:] = left()
         for each in found:
             code = f"left: {each.finding.code}"
-            reason = with_places(each.reason, files.url, sink.url if sink else None)
+            output = None if sink is None else sink.url
+            reason = with_places(each.reason, files.url, output, no_file_sink=named.is_absent)
             print_text(f" {each.finding.path}: {reason}", head=code, style=YELLOW)
     if found:
         raise typer.Exit(EXIT_FINDINGS)

@@ -135,7 +135,7 @@ class CheckpointSwitchedError(CheckpointError):
         return (
             f"{self.path}: {self.reason}. Running it here as well would write the same rows again: "
             f"start it on {self.to}, or go back with "
-            f"`epochal switch {place} --back {shlex.quote(self.to)} --execute`."
+            f"`epochal switch {place} --back {shlex.quote(self.to)} --sink OUTPUT --execute`."
         )
 
 

@@ -115,7 +115,7 @@ def sink(batches: int = 6, *, interval: int = 3, root: str = "out") -> MemoryFil
 
 def sink_status(batch_id: int, root: str = "out") -> SinkFileStatus:
     path = f"memory:/{root}/part-{batch_id}.parquet"
-    return SinkFileStatus(path, 9, False, START_MS, 1, 1 << 25, "add")
+    return SinkFileStatus(path, 9, False, START_MS + 60_000 * batch_id, 1, 1 << 25, "add")
 
 
 def surveyed(files: Files) -> Survey:

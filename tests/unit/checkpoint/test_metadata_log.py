@@ -70,6 +70,40 @@ def test_adding_an_id_again_leaves_the_first_content_and_says_so() -> None:
     assert log.get(1) == "batch1"
 
 
+def test_a_newest_entry_that_cannot_be_read_is_an_error_or_is_skipped_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = MemoryFiles()
+    log: MetadataLog[dict[str, int]] = MetadataLog(files)
+    log.add(7, {"seven": 7})
+    files.create("8", b"{torn")
+    with pytest.raises(MalformedFileError):
+        log.get_latest()
+    assert log.get_latest(skip_unreadable=True) == (7, {"seven": 7})
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert warning.getMessage().startswith("skipped batch 8: ")
+
+
+def test_a_log_of_which_nothing_can_be_read_has_no_latest_entry() -> None:
+    files = MemoryFiles()
+    files.create("0", b"")
+    assert MetadataLog(files).get_latest(skip_unreadable=True) is None
+
+
+def test_without_a_format_entries_are_plain_json() -> None:
+    files = MemoryFiles()
+    log: MetadataLog[dict[str, object]] = MetadataLog(files)
+    log.add(0, {"name": "é", "offsets": [1, None]})
+    assert files.read("0").decode() == '{"name":"é","offsets":[1,null]}'
+    assert log.get(0) == {"name": "é", "offsets": [1, None]}
+
+
+def test_ordered_batch_files_begin_with_the_newest() -> None:
+    log = filled(9, 2, 10)
+    assert [info.name for info in log.ordered_batch_files()] == ["10", "9", "2"]
+
+
 def test_a_second_instance_sees_the_same_content(tmp_path: Path) -> None:
     log = text_log(str(tmp_path))
     for batch_id in range(3):

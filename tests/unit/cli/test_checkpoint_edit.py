@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.no_file_sink import with_no_sink
 from tests.unit.checkpoint.samples import QUERY_ID, checkpoint, content, sink
 
 from epochal.cli.editing import parse_moment
@@ -45,7 +46,7 @@ def files(tmp_path: Path) -> LocalFiles:
 
 
 def run(*words: str, status: int = 0) -> None:
-    assert main(("checkpoint", *words)) == status, words
+    assert main(("checkpoint", *with_no_sink(words))) == status, words
 
 
 def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -282,7 +283,7 @@ def test_repair_names_the_committed_batches_before_it_drops_them(
 ) -> None:
     files = stateless(tmp_path / "ckpt", torn=torn)
     run("repair", files.url, status=1)
-    command = f"`epochal checkpoint rewind {files.url} --to-batch {torn[0] - 1}`"
+    command = f"`epochal checkpoint rewind {files.url} --to-batch {torn[0] - 1} --no-file-sink`"
     assert f"drop the committed {dropped} run {command}" in capsys.readouterr().out
     run("repair", files.url, "--rewind")
     assert f"note: {told} and will run again" in capsys.readouterr().out

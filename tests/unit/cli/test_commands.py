@@ -199,7 +199,10 @@ def test_verifies_with_the_documented_json_and_exit_codes(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, _ = run(capsys, "checkpoint", "verify", checkpoint, "--json")
-    assert (status, json.loads(out)) == (0, {"healthy": True, "findings": []})
+    assert (status, json.loads(out)) == (
+        0,
+        {"healthy": True, "sink": "not checked", "findings": []},
+    )
     (checkpoint / "metadata").unlink()
     status, out, _ = run(capsys, "checkpoint", "verify", checkpoint, "--json")
     report = json.loads(out)

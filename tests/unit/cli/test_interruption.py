@@ -106,7 +106,9 @@ def test_during_the_import_of_the_command(tmp_path: Path) -> None:
 def test_during_a_dry_run(checkpoint: Path) -> None:
     before = content(checkpoint)
     planning = hook("epochal.tools.edit", "rewind", "plan_rewind")
-    told = interrupted_at(planning, "checkpoint", "rewind", checkpoint, "--to-batch", 5)
+    told = interrupted_at(
+        planning, "checkpoint", "rewind", checkpoint, "--no-file-sink", "--to-batch", 5
+    )
     assert told == NOTHING
     assert content(checkpoint) == before
     assert not (checkpoint / ".epochal").exists()
@@ -122,7 +124,16 @@ def test_during_a_dry_run(checkpoint: Path) -> None:
 )
 def test_before_the_first_change_leaves_no_trace(stage: str, checkpoint: Path) -> None:
     before = content(checkpoint)
-    words = ("rewind", checkpoint, "--to-batch", 5, "--execute", "--settle-seconds", 0)
+    words = (
+        "rewind",
+        checkpoint,
+        "--no-file-sink",
+        "--to-batch",
+        5,
+        "--execute",
+        "--settle-seconds",
+        0,
+    )
     assert interrupted_at(stage, "checkpoint", *words) == NOTHING
     assert content(checkpoint) == before
     journal = checkpoint / ".epochal" / "journal"
@@ -132,7 +143,16 @@ def test_before_the_first_change_leaves_no_trace(stage: str, checkpoint: Path) -
 
 def interrupted_rewind(checkpoint: Path) -> tuple[str, ...]:
     """A rewind that Ctrl-C has stopped half-way; returns its words."""
-    words = ("rewind", str(checkpoint), "--to-batch", "5", "--execute", "--settle-seconds", "0")
+    words = (
+        "rewind",
+        str(checkpoint),
+        "--no-file-sink",
+        "--to-batch",
+        "5",
+        "--execute",
+        "--settle-seconds",
+        "0",
+    )
     told = interrupted_at(CHANGING, "checkpoint", *words)
     assert told == (
         "epochal: Interrupted: 0001-rewind is half done, and no query starts on the checkpoint "
@@ -163,7 +183,16 @@ def test_half_way_the_same_command_finishes_the_edit(checkpoint: Path) -> None:
 
 def test_half_way_through_an_undo_the_undo_is_finished_by_another(checkpoint: Path) -> None:
     before = content(checkpoint)
-    words = ("rewind", checkpoint, "--to-batch", 5, "--execute", "--settle-seconds", 0)
+    words = (
+        "rewind",
+        checkpoint,
+        "--no-file-sink",
+        "--to-batch",
+        5,
+        "--execute",
+        "--settle-seconds",
+        0,
+    )
     assert run("checkpoint", *words).returncode == 0
     undo = ("undo", checkpoint, "--execute", "--settle-seconds", 0)
     told = interrupted_at(RESTORING, "checkpoint", *undo)

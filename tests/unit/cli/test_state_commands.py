@@ -222,25 +222,25 @@ def test_put_and_delete_accept_what_read_prints(sample: Sample, tmp_path: Path, 
     file = tmp_path / "rows.jsonl"
     file.write_text(run("read", sample.path, "--json"), encoding="utf-8")
     words = ("--file", str(file), "--execute", "--settle-seconds", "0")
-    run("delete", sample.path, *words)
+    run("delete", sample.path, *words, "--no-file-sink")
     assert run.lines("read", sample.path) == []
-    run("put", sample.path, *words)
+    run("put", sample.path, *words, "--no-file-sink")
     found = run.lines("read", sample.path)
     assert {row["key"]["k"]: tuple(row["value"].values()) for row in found} == BATCHES[1]
 
 
 def test_what_an_edit_does_not_find_is_named_as_the_user_wrote_it(sample: Sample, run: Run) -> None:
-    run("delete", sample.path, "--key", '{"k": "nobody"}')
+    run("delete", sample.path, "--key", '{"k": "nobody"}', "--no-file-sink")
     assert run.status == 2
     assert 'the key {"k": "nobody"} is not in the state, so it cannot be deleted.' in run.errors
-    run("evolve", sample.path, "--rename", "nothing=something")
+    run("evolve", sample.path, "--rename", "nothing=something", "--no-file-sink")
     assert run.status == 2
     assert "There is no column 'nothing'; the columns are k, " in run.errors
 
 
 def test_editing_commands_change_nothing_without_execute(sample: Sample, run: Run) -> None:
     key = json.dumps({"k": "a"})
-    run("delete", sample.path, "--key", key)
+    run("delete", sample.path, "--key", key, "--no-file-sink")
     assert run.status == 0
     assert len(run.lines("read", sample.path)) == 3
 

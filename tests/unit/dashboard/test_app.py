@@ -190,7 +190,9 @@ def test_health_names_what_is_wrong_and_the_command_that_mends_it(world: World) 
     health = world.query("health")
     assert health["status"] == "unhealthy"
     found = {each["code"]: each["commands"] for each in health["findings"]}
-    assert found["COMMITS_GAP"] == [f"epochal checkpoint repair {world.checkpoint} --execute"]
+    assert found["COMMITS_GAP"] == [
+        f"epochal checkpoint repair {world.checkpoint} --sink OUTPUT --execute"
+    ]
 
 
 @pytest.mark.parametrize("path", ["state", "stores", "stats", "history", "lag", "offsets"])

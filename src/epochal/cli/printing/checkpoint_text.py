@@ -108,7 +108,8 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
             (
                 "interrupted",
                 f"{view.edit.command} ({view.edit.id}) is {view.edit.state}: run it "
-                f"again to finish it, or `epochal checkpoint undo {place} --execute` to revert it",
+                f"again to finish it, or `epochal checkpoint undo {place}"
+                f"{view.edit.undo_options} --execute` to revert it",
             )
         )
     return facts
@@ -265,10 +266,20 @@ def print_report(report: Report, checkpoint: str, output: str | None = None) -> 
         severity = painted(f"{each.severity}: {each.code}", colours.get(str(each.severity), ""))
         print_line(f"{severity}  {each.path}")
         print_text(f"  {each.message}")
-        print_text(f"  remedy: {with_places(each.remedy, checkpoint, output)}", "    ")
+        remedy = with_places(
+            each.remedy, checkpoint, output, no_file_sink=report.sink.value == "absent"
+        )
+        print_text(f"  remedy: {remedy}", "    ")
     verdict = painted("healthy", GREEN) if report.healthy else painted("not healthy", RED)
+    unsure = ", sink not checked" if report.sink.value == "not checked" else ""
     print_line(
-        f"{verdict}: {counted(len(report.findings), 'finding')} in "
+        f"{verdict}{painted(unsure, YELLOW)}: {counted(len(report.findings), 'finding')} in "
         f"{counted(report.files, 'file')}, "
         f"{counted(report.batches, 'epoch' if report.continuous else 'batch')}"
     )
+    if unsure:
+        print_text(
+            "Verify again with --sink and the directory that the query writes files to, or with "
+            "--no-file-sink.",
+            "",
+        )

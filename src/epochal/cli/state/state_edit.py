@@ -292,7 +292,7 @@ def repair(
         open_sink(sink, no_file_sink),
         flags,
         lambda found: found.path.startswith(f"{STATE}/") or found.code == "EDIT_UNFINISHED",
-        "it is not in the state: run `epochal checkpoint repair`",
+        "it is not in the state: run `epochal checkpoint repair CHECKPOINT --sink OUTPUT`",
     )
 
 

@@ -9,8 +9,9 @@ import typer
 
 from epochal.cli.arguments import Directory, Execute, Json, Verbose
 from epochal.cli.editing import Flags, run_edit
-from epochal.cli.places import open_place
-from epochal.errors import EditError
+from epochal.cli.places import open_place, open_sink
+from epochal.errors import EditError, OptionError
+from epochal.files import Files
 from epochal.tools.edit.apply_edit import undo
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
@@ -49,6 +50,9 @@ def clone(
             help="The new output directory of the clone's file sink; its log is begun there.",
         ),
     ] = None,
+    no_file_sink: Annotated[
+        bool, typer.Option("--no-file-sink", help="The clone does not write to a file sink.")
+    ] = False,
     query_id: Annotated[
         str | None,
         typer.Option(metavar="UUID", help="The query id of the clone. [default: a new id]"),
@@ -66,7 +70,7 @@ def clone(
     from epochal.tools.switch.clone import COMMAND, CloneOptions, plan_clone
 
     files, target = open_place(directory), open_place(destination)
-    output = None if sink is None else open_place(sink)
+    output = _output(sink, no_file_sink)
     options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
     flags = Flags(execute, as_json, settle_seconds=0, even_if_busy=True, verbose=verbose, yes=True)
 
@@ -91,3 +95,14 @@ def clone(
         f"for the time that this takes. Nothing is left of the clone. Set minBatchesToRetain "
         f"(spark.sql.streaming.minBatchesToRetain) higher, or stop the query first.",
     )
+
+
+def _output(sink: str | None, no_file_sink: bool) -> Files | None:
+    named = open_sink(sink, no_file_sink)
+    if named.place is None and not named.is_absent:
+        raise OptionError(
+            "The log of a file sink must have every batch, also those before the clone's first: "
+            "pass the clone's new output directory with --sink, or --no-file-sink if it does not "
+            "write to a file sink."
+        )
+    return named.place

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -119,7 +118,7 @@ def _forth(
 
 
 def _back(old: Files, new: Files, named: NamedSink, restored: bool) -> Callable[[], Plan]:
-    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.edit_file_log import survey_sink
     from epochal.tools.edit.survey import survey
     from epochal.tools.switch.switch import Output, plan_back
 
@@ -130,8 +129,7 @@ def _back(old: Files, new: Files, named: NamedSink, restored: bool) -> Callable[
         if sink is not None and version is not None:
             output = Output(None, restored, f"version {version} of {sink.url}")
         else:
-            said = replace(named, is_absent=named.is_absent or restored)
-            output = Output(find_sink(surveyed, said), restored)
+            output = Output(None if sink is None else survey_sink(sink, old.url), restored)
         return plan_back(survey(old), surveyed, output)
 
     return plan

@@ -20,7 +20,7 @@ export function drawHealth(health, query) {
   const at = health.checkpoint;
   const parts = [];
   if (health.problem) parts.push(health.problem);
-  else if (status === "healthy") parts.push("No problem was found.");
+  else if (status === "healthy") parts.push("No problem was found. The output of a file sink was not checked.");
   else parts.push(`${plural(query.findings, "finding")}.`);
   if (at) {
     const reached = at.newest === null ? `There is no ${query.unit} yet` : `Newest ${query.unit} ${whole(at.newest)}, committed ${at.committed === null ? "none" : whole(at.committed)}`;
@@ -34,7 +34,7 @@ export function drawHealth(health, query) {
   const notes = health.findings.filter((each) => each.severity === "info");
   const mends = health.findings.some((each) => each.commands.length && each.severity !== "info");
   $("findings").replaceChildren(...groups(health.findings.filter((each) => each.severity !== "info")),
-    mends ? el("p", { class: "hint" }, "Stop the query before you run a command. To see only its plan, leave out --execute; ", el("code", {}, "epochal checkpoint undo"), " takes a change back.") : "",
+    mends ? el("p", { class: "hint" }, "Stop the query before you run a command. OUTPUT is the directory that it writes files to; if there is none, write --no-file-sink in place of --sink OUTPUT. To see only its plan, leave out --execute; ", el("code", {}, "epochal checkpoint undo"), " takes a change back.") : "",
     notes.length ? el("details", {}, el("summary", {}, plural(notes.length, "note")), ...groups(notes)) : "", health.count > health.findings.length ? el("p", { class: "hint" }, `${health.count - health.findings.length} more findings are not shown.`) : "");
 }
 

@@ -7,7 +7,8 @@ next compaction reads every batch since the last one, so a missing batch stops t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
@@ -22,18 +23,11 @@ from epochal.checkpoint.file_log import (
     live_batches,
 )
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
-from epochal.errors import EditError
+from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url, local_path, scheme_of
 from epochal.tools.edit.edit_plan import SINK, Change, Plan, Tree, read_tree
 
 SINK_FORMAT: FileLogFormat[SinkFileStatus] = FileLogFormat(SinkFileStatus)
-
-NO_SINK = (
-    "If the query writes to a file sink, pass its output directory with --sink. The log of a file "
-    "sink must have every batch: without an entry for the added batch, Spark can neither read the "
-    "output nor compact the log."
-)
-"""The warning of an edit that adds batches and knows of no file sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +37,8 @@ class SinkSurvey:
     files: Files
     tree: Tree
     log: FileSinkLog
+    checkpoint: str = "CHECKPOINT"
+    """The URL of the checkpoint whose query writes there, for commands in messages."""
 
     @property
     def latest(self) -> int | None:
@@ -54,7 +50,7 @@ class SinkSurvey:
         return log_batches(self.tree, SINK_LOG)
 
 
-def survey_sink(files: Files) -> SinkSurvey:
+def survey_sink(files: Files, checkpoint: str = "CHECKPOINT") -> SinkSurvey:
     """Read the output directory in `files`; EditError if no file sink has written to it."""
     if files.info(SINK_LOG) is None:
         raise EditError(
@@ -63,7 +59,7 @@ def survey_sink(files: Files) -> SinkSurvey:
             "the query writes to.",
         )
     tree = read_tree(files, root=SINK)
-    return SinkSurvey(files, tree, FileSinkLog(files.at(SINK_LOG), read_only=True))
+    return SinkSurvey(files, tree, FileSinkLog(files.at(SINK_LOG), read_only=True), checkpoint)
 
 
 def log_batches(tree: Tree, directory: str) -> dict[str, int]:
@@ -91,9 +87,9 @@ def rewind_file_log(
             if path not in tree:
                 raise EditError(
                     join_url(log.url, log.path_of(batch_id)),
-                    f"is needed to go back to batch {to_batch} of this log, but was removed after "
-                    f"a later compaction. The earliest batch to which this log can go back is "
-                    f"{earliest_batch(names, interval)}.",
+                    f"is needed to go back to batch {to_batch} of this log, but is lost, or was "
+                    f"removed after a later compaction. The earliest batch to which this log can "
+                    f"go back is {earliest_batch(names, interval)}.",
                 )
     for name, batch_id in sorted(names.items(), key=lambda item: item[1], reverse=True):
         if batch_id > to_batch:
@@ -120,11 +116,11 @@ def earliest_batch(names: dict[str, int], interval: int) -> int:
 def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
     """Extend a plan by the sink's log entries of the batches that it adds.
 
-    Without a sink the plan gets a warning. EditError if the sink's log does not end right before
-    the added batches, or lacks a batch that it needs.
+    EditError if the sink's log does not end right before the added batches, or lacks a batch that
+    it needs.
     """
     if sink is None:
-        return replace(plan, warnings=(*plan.warnings, NO_SINK))
+        return plan
     _require_end(sink, added.start - 1)
     entries = [empty_sink_batch(sink, batch_id) for batch_id in added]
     warnings = list(plan.warnings)
@@ -152,8 +148,8 @@ def _require_end(sink: SinkSurvey, newest: int) -> None:
             sink.log.url,
             f"the sink's log has batch {latest}, but the newest batch of the checkpoint is "
             f"{newest}. The sink would skip the batches up to {latest}. Check that --sink names "
-            f"this query's output. If it does, first run `epochal checkpoint rewind CHECKPOINT "
-            f"--to-batch {newest} --sink {sink.files.url}`.",
+            f"this query's output. If it does, first run `epochal checkpoint rewind "
+            f"{_places(sink)} --to-batch {newest}`.",
         )
     ids = set(sink.names.values())
     needed = live_batches(newest, sink.log.compact_interval) if newest >= 0 else range(0)
@@ -163,8 +159,12 @@ def _require_end(sink: SinkSurvey, newest: int) -> None:
             sink.log.url,
             f"the sink's log lacks batch {missing[0]}, although batch {newest} of the checkpoint "
             f"is committed. Check that --sink names this query's output. If it does, first run "
-            f"`epochal checkpoint repair CHECKPOINT --sink {sink.files.url}`.",
+            f"`epochal checkpoint repair {_places(sink)}`.",
         )
+
+
+def _places(sink: SinkSurvey) -> str:
+    return shlex.join([sink.checkpoint, "--sink", sink.files.url])
 
 
 def empty_sink_batch(sink: SinkSurvey, batch_id: int) -> Change:
@@ -179,20 +179,46 @@ def empty_sink_batch(sink: SinkSurvey, batch_id: int) -> Change:
     return sink.tree.write(path, SINK_FORMAT.serialize(entries), f"empty log entry of {batch_id}")
 
 
+def obsolete_compacts(entries: Mapping[str, Iterable[object]]) -> list[str]:
+    """The compact files that hide the newest one, by the content of all files of a log.
+
+    The interval is the distance of the newest two. If the one between them is lost, Spark does not
+    look for the newest any more, although it has everything. Without the others it does.
+    """
+    compacts = {name: batch_id_of_file_name(name) for name in entries if COMPACT_SUFFIX in name}
+    ids = sorted(each for each in compacts.values() if each is not None)
+    if len(ids) < 2 or is_compaction_batch(ids[-1], ids[-1] - ids[-2]):
+        return []
+    everything = set(entries[f"{ids[-1]}{COMPACT_SUFFIX}"])
+    below = (name for name in entries if (batch_id_of_file_name(name) or 0) < ids[-1])
+    has_all = all(everything.issuperset(entries[name]) for name in below)
+    return [name for name, each in compacts.items() if each != ids[-1]] if has_all else []
+
+
 def orphaned_files(sink: SinkSurvey, to_batch: int) -> tuple[list[str], int]:
     """Return the data files that only batches after `to_batch` list.
 
-    Also returns how many such files are outside the output directory.
+    Also returns how many such files are outside the output directory. The files of a batch whose
+    entry is lost or unreadable are not known, and stay: no reader of the log sees them.
     """
-    newest = sink.latest
-    if newest is None or newest <= to_batch:
+    later = [name for name, batch_id in sink.names.items() if batch_id > to_batch]
+    if not later:
         return [], 0
     kept = {entry.path for entry in _live(sink.log, to_batch)} if to_batch >= 0 else set()
-    gone = {entry.path for entry in sink.log.all_files()} - kept
+    gone = {entry.path for name in later for entry in readable_entries(sink, name)} - kept
     inside = relative_to(sink.files)
     paths = [inside(path) for path in sorted(gone)]
     there = [path for path in paths if path is not None and path in sink.tree]
     return there, sum(path is None for path in paths)
+
+
+def readable_entries(sink: SinkSurvey, name: str) -> tuple[SinkFileStatus, ...]:
+    """The entries of one file of a sink's log; none if it cannot be read."""
+    path = f"{SINK_LOG}/{name}"
+    try:
+        return SINK_FORMAT.deserialize(sink.files.read(path), path)
+    except (EpochalError, OSError):
+        return ()
 
 
 def _live(log: FileSinkLog, batch_id: int) -> Iterator[SinkFileStatus]:

@@ -1,6 +1,8 @@
-"""Requires the caller to name the output directory of a query's file sink, where there may be one.
+"""Requires the caller to name the output directory of a query's file sink, or to say there is none.
 
-Spark does not record where a query writes. Some of our own records do: the manifests of a
+An edit that adds, removes or renumbers batches must change the sink's log too: a file sink skips
+every batch up to the latest in its log, and its log must have every batch. Spark does not record
+where a query writes. Some of our own records do: the manifests of a
 continuous query list the files that it wrote, and the journal has the sinks of earlier edits. What
 they say is offered to the caller, who decides. It is never opened: whoever prepared the checkpoint
 would choose the directory whose files are deleted, or the host that is contacted.
@@ -16,7 +18,7 @@ import msgspec
 
 from epochal.checkpoint.file_log import SinkFileStatus
 from epochal.checkpoint.layout import COMMITS, OFFSETS
-from epochal.connectors.staging.letter_envelope import sink_messages
+from epochal.connectors.staging.dead_letter_envelope import sink_messages
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url
@@ -42,23 +44,21 @@ class NamedSink:
 
 
 def find_sink(surveyed: Survey, named: NamedSink) -> SinkSurvey | None:
-    """Read the file sink that the caller has named.
-
-    EditError if the caller says nothing although the checkpoint shows that there is one.
-    """
+    """Read the file sink that the caller has named; EditError if the caller says nothing."""
     if named.place is not None:
-        return survey_sink(named.place)
-    if not named.is_absent and (evidence := _evidence(surveyed)):
+        return survey_sink(named.place, surveyed.url)
+    if not named.is_absent:
         raise EditError(
             surveyed.url,
-            f"{evidence}. The sink's log must change together with the checkpoint: pass the output "
-            f"directory with --sink, or --no-file-sink if the query has no file sink now.",
+            f"{_evidence(surveyed)}. The log of a file sink must change together with the "
+            f"checkpoint: pass the output directory with --sink, or --no-file-sink if the query "
+            f"writes to no file sink.",
         )
     return None
 
 
 def _evidence(surveyed: Survey) -> str:
-    """What the checkpoint says of a file sink; empty if it says nothing."""
+    """What the checkpoint says of a file sink."""
     for batch_id in sorted(surveyed.offsets, reverse=True):
         for path in _listed(surveyed, batch_id):
             return f"{OFFSETS}/{batch_id} lists files in {shlex.quote(_above(path))}"
@@ -67,7 +67,7 @@ def _evidence(surveyed: Survey) -> str:
     committed = surveyed.listing.commits.latest
     if committed is not None and _writes_files(surveyed, committed):
         return f"{COMMITS}/{committed} says that the query writes to a file sink, but not where"
-    return ""
+    return "a checkpoint does not say where its query writes"
 
 
 def _above(path: str) -> str:

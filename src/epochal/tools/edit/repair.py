@@ -290,14 +290,11 @@ def _drop_uncommitted(draft: RepairDraft, found: Finding) -> str | None:
 
 
 def _remove_commit(draft: RepairDraft, found: Finding) -> str | None:
-    draft.remove(found.path, "a commit without offsets")
     batch_id = parse_batch_id(found.path.rpartition("/")[2])
     newest = draft.surveyed.listing.offsets.latest
     if batch_id is not None and newest is not None and batch_id > newest:
-        draft.add(*delete_state_after(draft.surveyed, newest + 1))
-        draft.warnings.append(
-            f"Batch {batch_id} was committed, and Spark will plan it again: rewind the sink too."
-        )
+        return draft.go_back(None, "a commit without offsets")
+    draft.remove(found.path, "a commit without offsets")
     return None
 
 
@@ -441,6 +438,7 @@ HANDLERS: dict[str, Handler] = {
     "STATE_OPERATOR_MISSING": _unloadable_state,
     "ROCKSDB_ID_MISSING": _unloadable_state,
     "ROCKSDB_ZIP_UNREADABLE": _unloadable_state,
+    "ROCKSDB_FILE_BROKEN": _unloadable_state,
     "ROCKSDB_FILE_MISSING": _unloadable_state,
     "ROCKSDB_FILE_SIZE": _unloadable_state,
     "OPERATOR_METADATA_UNREADABLE": _remove_operator_metadata,

@@ -89,7 +89,7 @@ class RepairDraft:
         if committed and not self.options.may_go_back:
             return (
                 f"this would drop the committed {dropped}: run `epochal checkpoint rewind "
-                f"CHECKPOINT --to-batch {to_batch}`, or repair with --rewind"
+                f"CHECKPOINT --to-batch {to_batch} --sink OUTPUT`, or repair with --rewind"
             )
         if self.sink is not None:
             try:
@@ -103,12 +103,6 @@ class RepairDraft:
                 f"{dropped.capitalize()} {'was' if len(committed) == 1 else 'were'} committed and "
                 f"will run again: a sink that does not recognize batch ids gets duplicate rows."
             )
-            if self.sink is None:
-                self.warnings.append(
-                    f"If the query writes to a file sink, pass its output directory with --sink. A "
-                    f"file sink skips every batch up to the latest in its log, so it would not "
-                    f"write the batches that run again after batch {to_batch}."
-                )
         else:
             self.warnings.append(
                 f"The batches after {to_batch} were not committed. Spark will plan them again, "
@@ -131,12 +125,6 @@ class RepairDraft:
                 return f"the sink cannot go back with the checkpoint: {error}"
         self.remove(f"{COMMITS}/{batch_id}", "unreadable: the batch runs again")
         self.warnings.append(f"Batch {batch_id} runs again, with the same offsets.")
-        if state_is_lost and self.sink is None:
-            self.warnings.append(
-                f"If the query writes to a file sink, pass its output directory with --sink. State "
-                f"of batch {batch_id} is lost, and a file sink skips a batch that its log has: the "
-                f"state would not be computed again."
-            )
         return None
 
     def runs_again(self, batch_id: int) -> bool:

@@ -11,15 +11,23 @@ from __future__ import annotations
 
 from epochal.checkpoint.file_log import SinkFileStatus, is_compaction_batch
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
-from epochal.epoch.manifest import MANIFEST_KEY
 from epochal.errors import EpochalError
-from epochal.tools.edit.edit_file_log import SINK_FORMAT, SinkSurvey
+from epochal.tools.edit.edit_file_log import (
+    SINK_FORMAT,
+    SinkSurvey,
+    obsolete_compacts,
+    readable_entries,
+)
 from epochal.tools.edit.repair_draft import RepairDraft
-from epochal.tools.edit.survey import Survey
+from epochal.tools.verify.check_logs import added_by_edit
 
 
 def mend_sink_log(draft: RepairDraft, sink: SinkSurvey) -> str | None:
     """Write the batches that are missing, or have the wrong name for the compaction interval."""
+    if hiding := obsolete_compacts({name: readable_entries(sink, name) for name in sink.names}):
+        for hidden in hiding:
+            draft.remove(f"{SINK_LOG}/{hidden}", "a later compact file has its files")
+        return None
     names = {batch_id: name for name, batch_id in sink.names.items()}
     compacts = [each for each, name in names.items() if name.endswith(COMPACT_SUFFIX)]
     committed = max(draft.surveyed.commits, default=-1)
@@ -29,7 +37,7 @@ def mend_sink_log(draft: RepairDraft, sink: SinkSurvey) -> str | None:
         (
             batch_id
             for batch_id in range(first, last + 1)
-            if batch_id not in names and not added_by_edit(draft.surveyed, batch_id)
+            if batch_id not in names and not added_by_edit(draft.surveyed.offsets, batch_id)
         ),
         None,
     )
@@ -37,8 +45,12 @@ def mend_sink_log(draft: RepairDraft, sink: SinkSurvey) -> str | None:
         return (
             f"batch {lost} was not added by an edit, and the files that it wrote are recorded "
             f"nowhere else: restore {SINK_LOG}/{lost} from a backup, or run `epochal "
-            f"checkpoint rewind --to-batch {lost - 1} --sink {sink.files.url}`"
+            f"checkpoint rewind CHECKPOINT --to-batch {lost - 1} --sink OUTPUT`"
         )
+    for other, batch_id in sink.names.items():
+        if other != (wanted := sink.log.path_of(batch_id)) and wanted in sink.names:
+            draft.remove(f"{SINK_LOG}/{other}", f"there is {wanted}")
+            names[batch_id] = wanted
     live: list[SinkFileStatus] = []
     for batch_id in range(first, last + 1):
         name = names.get(batch_id)
@@ -77,14 +89,3 @@ def _settle(
 def _entries(sink: SinkSurvey, name: str) -> tuple[SinkFileStatus, ...]:
     path = f"{SINK_LOG}/{name}"
     return SINK_FORMAT.deserialize(sink.files.read(path), path)
-
-
-def added_by_edit(surveyed: Survey, batch_id: int) -> bool:
-    """Whether a batch was added by an edit, of Epochal or of Spark, and so wrote nothing."""
-    entry, before = surveyed.offsets.get(batch_id), surveyed.offsets.get(batch_id - 1)
-    if entry is None or before is None or not entry.has_metadata:
-        return False
-    if entry.timestamp_ms != before.timestamp_ms:
-        return False
-    manifest = entry.extra.get(MANIFEST_KEY)
-    return not isinstance(manifest, dict) or manifest.get("epoch") != batch_id

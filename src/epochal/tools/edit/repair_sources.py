@@ -19,6 +19,7 @@ from epochal.checkpoint.layout import COMPACT_SUFFIX
 from epochal.checkpoint.spark_json import parse_object
 from epochal.errors import EpochalError
 from epochal.files import join_url
+from epochal.tools.edit.edit_file_log import obsolete_compacts
 from epochal.tools.edit.repair_draft import RepairDraft
 
 SOURCE_FORMAT: FileLogFormat[FileEntry] = FileLogFormat(FileEntry)
@@ -53,6 +54,10 @@ def mend_file_log(draft: RepairDraft, directory: str) -> str | None:
     entries = _entries(draft, directory, names)
     if len(entries) < len(names):
         return "some of its batches cannot be read: repair those first"
+    if hiding := obsolete_compacts(entries):
+        for name in hiding:
+            draft.remove(f"{directory}/{name}", "a later compact file has its files")
+        return None
     known = _known(entries)
     compacts = _compacts(names, readable=entries)
     tree = draft.surveyed.tree
@@ -64,9 +69,9 @@ def mend_file_log(draft: RepairDraft, directory: str) -> str | None:
         if wanted not in names:
             content = SOURCE_FORMAT.serialize(_due(known, batch_id, names))
             draft.add(tree.write(f"{directory}/{wanted}", content, "required by the interval"))
-            for name, other in names.items():
-                if other == batch_id:
-                    draft.remove(f"{directory}/{name}", f"replaced by {wanted}")
+        for name, other in names.items():
+            if other == batch_id and name != wanted:
+                draft.remove(f"{directory}/{name}", f"replaced by {wanted}")
     return None
 
 

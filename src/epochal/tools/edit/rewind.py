@@ -73,12 +73,6 @@ def plan_rewind(
                 "The data files of the removed batches are kept. Spark ignores them, because it "
                 "reads this directory through its log; other readers will see duplicate rows."
             )
-    elif changes:
-        warnings.append(
-            "If the query writes to a file sink, pass its output directory with --sink. A file "
-            f"sink skips every batch up to the latest in its log, so it would not write the "
-            f"batches that run again after batch {to_batch}."
-        )
     return Plan(
         command="rewind",
         summary=f"rewind to batch {to_batch}",

@@ -123,6 +123,12 @@ def unfinished_edit(files: Files) -> JournalEntry | None:
     return None
 
 
+def undo_options(entry: JournalEntry) -> str:
+    """The options that an undo of the edit needs: the user fills in the places."""
+    sink = " --sink OUTPUT" if "sink" in entry.arguments else ""
+    return f"{sink} --other OTHER" if entry.command == "switch" else sink
+
+
 def decode_plan(raw: bytes, kind: type[T], url: str) -> T:
     """Decode the content of `plan.json` as a `kind`. Errors name `url`."""
     try:

@@ -194,8 +194,19 @@ def gather(files: Files, directories: Directories | None = None) -> CheckpointLi
         metadata,
         raw,
         read_log(files, OFFSETS, directories[OFFSETS], OFFSET_FORMAT.deserialize),
-        read_log(files, COMMITS, directories[COMMITS], COMMIT_FORMAT.deserialize),
+        read_log(files, COMMITS, directories[COMMITS], _commit),
     )
+
+
+def _commit(data: bytes, path: str) -> CommitEntry:
+    entry = COMMIT_FORMAT.deserialize(data, path)
+    if not entry.has_metadata:
+        raise MalformedFileError(
+            path,
+            "it ends after its first line. Spark takes that for a commit with the watermark 0, and "
+            "accepts late rows again",
+        )
+    return entry
 
 
 def require_directory(files: Files) -> None:

@@ -301,7 +301,7 @@ def _owner(listing: CheckpointListing, problems: list[Problem]) -> OwnerView | N
 def _edit(listing: CheckpointListing, problems: list[Problem]) -> EditView | None:
     if not listing.directories[f"{EPOCHAL}/journal"].folders:
         return None
-    from epochal.tools.inspect.edit_status import unfinished_edit
+    from epochal.tools.inspect.edit_status import undo_options, unfinished_edit
 
     try:
         entry = unfinished_edit(listing.files)
@@ -310,4 +310,5 @@ def _edit(listing: CheckpointListing, problems: list[Problem]) -> EditView | Non
         return None
     if entry is None:
         return None
-    return EditView(entry.id, entry.command, entry.state.value, entry.summary)
+    options = undo_options(entry)
+    return EditView(entry.id, entry.command, entry.state.value, entry.summary, options)

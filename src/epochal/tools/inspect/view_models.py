@@ -119,6 +119,7 @@ class EditView:
     command: str
     state: str
     summary: str
+    undo_options: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def plan_clone(
         summary=f"clone {surveyed.url} after epoch {batch} to {target.url}",
         changes=tuple(changes),
         arguments=arguments,
-        warnings=tuple(_warnings(surveyed, batch, decided, output)),
+        warnings=tuple(_warnings(surveyed, batch, decided)),
         watches=(Watch(OFFSETS, ()), Watch(COMMITS, ())),
         roots=roots,
     )
@@ -301,9 +301,7 @@ def why(content: Content) -> str:
     return "copied" if isinstance(content, FileRef) else "written for the clone"
 
 
-def _warnings(
-    surveyed: Survey, batch: int, decided: Decided | None, output: Files | None
-) -> Iterator[str]:
+def _warnings(surveyed: Survey, batch: int, decided: Decided | None) -> Iterator[str]:
     yield (
         "The clone has a query id of its own, so no sink recognizes it. Start it with another "
         "output than the first query: both write the rows after this epoch."
@@ -317,9 +315,4 @@ def _warnings(
         yield (
             "A Pub/Sub source cannot be read twice: both queries would take messages from each "
             "other. Give the clone a subscription of its own."
-        )
-    if output is None:
-        yield (
-            "If the clone writes files, pass its output directory with --sink: the log of a file "
-            f"sink must have every batch, also those up to {batch}."
         )

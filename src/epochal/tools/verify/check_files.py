@@ -21,7 +21,7 @@ from epochal.checkpoint.file_log import (
     is_compaction_batch,
 )
 from epochal.checkpoint.id_ranges import listed, missing_runs
-from epochal.checkpoint.layout import COMPACT_SUFFIX, SOURCES, crc_target, is_temp_file
+from epochal.checkpoint.layout import COMPACT_SUFFIX, OWN_KEY, SOURCES, crc_target, is_temp_file
 from epochal.checkpoint.pinned import SOURCE_EVOLUTION
 from epochal.checkpoint.spark_json import parse_json
 from epochal.errors import MalformedFileError
@@ -29,9 +29,12 @@ from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListi
 from epochal.tools.inspect.source_listing import FILE, SourceListing
 from epochal.tools.inspect.state_listing import OperatorListing
 from epochal.tools.verify.findings import Finding, Severity, finding
+from epochal.wording import time_text
 
 CRC_MAGIC = b"crc\0"
 CRC_HEADER_BYTES = 8
+CLOCKS_MS = 10_000
+"""By how much the clocks of the driver and of the storage may differ."""
 
 
 def crc_agrees(data: bytes, crc: bytes) -> bool | None:
@@ -102,7 +105,7 @@ def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
     ids = log.ids
     if not ids:
         return
-    compact = _compact_ids(log)
+    compact = compact_ids(log)
     if len(compact) > 1:
         yield from _compact_name_rules(log, compact)
     start = compact[-1] if compact else 0
@@ -208,7 +211,7 @@ def sink_rules(
     `newest` is the newest batch that has offsets, `committed` the newest committed one.
     """
     there = set(output)
-    newest_compact = max(_compact_ids(log), default=0)
+    newest_compact = max(compact_ids(log), default=0)
     for batch_id, entries in sorted(log.entries.items()):
         if batch_id < newest_compact:
             continue
@@ -237,6 +240,52 @@ def sink_rules(
             f"the sink has written batch {log.latest}, but the newest offsets are of batch "
             f"{newest}",
         )
+
+
+def foreign_rules(
+    log: LogListing[tuple[SinkFileStatus, ...]], listing: CheckpointListing
+) -> Iterator[Finding]:
+    """Find an output that had batches before this query planned them.
+
+    Spark skips a batch that the log has, without a word. So a new checkpoint over an old output
+    loses rows, and so does a query that was rewound without its sink. A continuous query logs an
+    epoch after it has written its files, and some storages do not tell times.
+    """
+    if log.latest is None:
+        return
+    if listing.offsets.latest is None and listing.commits.latest is None:
+        yield finding(
+            "SINK_OF_ANOTHER_QUERY",
+            log.path,
+            f"it ends at batch {log.latest}, but the checkpoint has no batch yet: Spark will skip "
+            f"the batches up to {log.latest}",
+        )
+        return
+    planned = {
+        batch_id: entry.timestamp_ms
+        for batch_id, entry in listing.offsets.entries.items()
+        if OWN_KEY not in entry.extra
+    }
+    compact = set(compact_ids(log))
+    written = {
+        batch_id: max(entry.modification_time for entry in entries)
+        for batch_id, entries in sorted(log.entries.items())
+        if any(entry.modification_time for entry in entries)
+        and (batch_id not in compact or batch_id == log.latest)
+    }
+    first = min(planned.values(), default=0)
+    everything = max(written.values(), default=first)
+    for batch_id, at in written.items():
+        is_skipped = batch_id not in compact and at + CLOCKS_MS < planned.get(batch_id, 0)
+        if is_skipped or everything + CLOCKS_MS < first:
+            yield finding(
+                "SINK_OF_ANOTHER_QUERY",
+                log.path_of(batch_id),
+                f"the files of batch {batch_id} were written at {time_text(at)}, before this query "
+                f"planned the batch at {time_text(planned.get(batch_id, first))}: Spark has "
+                f"skipped it",
+            )
+            return
 
 
 def skipped_rules(
@@ -269,7 +318,8 @@ def skipped_rules(
         )
 
 
-def _compact_ids(log: LogListing[Any]) -> list[int]:
+def compact_ids(log: LogListing[Any]) -> list[int]:
+    """The batches of a log that have a compact file, ascending."""
     return sorted(
         batch_id
         for name in log.directory.files

@@ -44,6 +44,7 @@ class LoadCheck:
     def __init__(self, listing: CheckpointListing) -> None:
         self._listing = listing
         self._read: dict[str, list[Finding]] = {}
+        self._tables: dict[str, Finding | None] = {}
 
     def problems(self, batch_id: int) -> Iterator[Finding]:
         """Yield what keeps the state after a committed batch from being loaded as it was."""
@@ -76,7 +77,7 @@ class LoadCheck:
         settings: ContentSettings,
     ) -> Iterator[Finding]:
         """Check each file of the chain on its own, so that its findings can be kept."""
-        check = content_check(self._listing, operator, own, facts, settings, _no_tick)
+        check = content_check(self._listing, operator, own, facts, settings, _no_tick, self._tables)
         unique_id = unique_id_of(operator, store, facts)
         if unique_id:
             names = self._lineage(store, facts.restart_version, unique_id, settings)

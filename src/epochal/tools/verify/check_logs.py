@@ -11,7 +11,7 @@ That case is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +21,7 @@ from epochal.checkpoint.layout import (
     COMMITS,
     METADATA,
     OFFSETS,
+    OWN_KEY,
     STATE,
     operator_path,
     parse_partition,
@@ -294,6 +295,17 @@ def repeats(before: OffsetEntry, entry: OffsetEntry) -> bool:
         before.watermark_ms,
         before.timestamp_ms,
     )
+
+
+def added_by_edit(offsets: Mapping[int, OffsetEntry], batch_id: int) -> bool:
+    """Whether a batch was added by an edit, of Epochal or of Spark, and so wrote nothing."""
+    entry, before = offsets.get(batch_id), offsets.get(batch_id - 1)
+    if entry is None or before is None or not entry.has_metadata:
+        return False
+    if entry.timestamp_ms != before.timestamp_ms:
+        return False
+    manifest = entry.extra.get(OWN_KEY)
+    return not isinstance(manifest, dict) or manifest.get("epoch") != batch_id
 
 
 def _repartitions(before: OffsetEntry, entry: OffsetEntry) -> bool:

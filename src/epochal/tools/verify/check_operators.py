@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from epochal.checkpoint.layout import (
     OFFSETS,
@@ -40,6 +41,9 @@ from epochal.tools.verify.check_state import StateFacts, operator_rules
 from epochal.tools.verify.depth import Depth, Progress
 from epochal.tools.verify.findings import NOTHING, Finding, Severity, finding
 from epochal.tools.verify.parallel import Work, check_in_processes, check_in_threads
+
+if TYPE_CHECKING:
+    from epochal.tools.verify.check_columns import EntryCheck
 
 PARALLEL_FROM_FILES = 2_000
 """With fewer files, starting a process takes longer than it saves."""
@@ -80,6 +84,8 @@ def state_rules(
     if total < PARALLEL_FROM_FILES:
         workers = 1
     tick = _ticker(total, workers, progress)
+    if settings is not None:
+        yield from _unchecked_rules(listing, operators, settings)
     for operator in operators:
         own = read_operator_facts(listing, operator)
         yield from own.findings
@@ -302,14 +308,21 @@ def content_check(
     facts: StateFacts,
     settings: ContentSettings,
     tick: Tick,
+    tables: dict[str, Finding | None] | None = None,
 ) -> Work[StoreListing]:
-    """Return the function that checks a share of an operator's stores."""
+    """Return the function that checks a share of an operator's stores.
+
+    `tables` are RocksDB's data files that are checked already; those checked now are added.
+    """
 
     def rocksdb(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
         from epochal.tools.verify.check_rocksdb import RocksCheck
 
         share_tick = tick if reports_progress else _no_progress
-        check = RocksCheck(listing.files, listing.directories, settings, share_tick)
+        entries = _entry_check(listing, settings, own)
+        check = RocksCheck(
+            listing.files, listing.directories, settings, share_tick, tables, entries
+        )
         for store in stores:
             check.store(store, facts, unique_id_of(operator, store, facts))
         return check.findings
@@ -325,6 +338,32 @@ def content_check(
         return check.findings
 
     return rocksdb if operator.provider == ROCKSDB else hdfs
+
+
+def _entry_check(
+    listing: CheckpointListing, settings: ContentSettings, own: OperatorFacts
+) -> EntryCheck | None:
+    """The check of RocksDB's entries in deep mode, if it is possible; `state_rules` says if not."""
+    if not settings.deep or own.findings:
+        return None
+    from epochal.tools.verify.check_columns import open_entry_check
+
+    opened = open_entry_check(listing.files, listing.restart_version - 1, settings.partitions)
+    return None if isinstance(opened, str) else opened
+
+
+def _unchecked_rules(
+    listing: CheckpointListing, operators: Sequence[OperatorListing], settings: ContentSettings
+) -> Iterator[Finding]:
+    """Say why the entries of RocksDB cannot be checked, although that was asked for."""
+    place = next((each.path for each in operators if each.provider == ROCKSDB), None)
+    batch_id = listing.restart_version - 1
+    if settings.deep and place is not None and batch_id in listing.commits.entries:
+        from epochal.tools.verify.check_columns import open_entry_check
+
+        opened = open_entry_check(listing.files, batch_id, settings.partitions)
+        if isinstance(opened, str):
+            yield finding("ROCKSDB_UNCHECKED", place, opened)
 
 
 def _no_progress() -> None:

@@ -16,9 +16,9 @@ from enum import StrEnum
 class Severity(StrEnum):
     """How bad a finding is.
 
-    An `error` prevents a restart or means wrong data. A `warning` limits what can be done, for
-    example how far a rewind can go. An `info` is worth knowing. So a finding for which nothing
-    needs to be done is never an `error`.
+    An `error` prevents a restart or means wrong data. A `warning` may lead to that. An `info` is
+    worth knowing, for example that a rewind cannot go far. So a finding for which nothing needs to
+    be done is always an `info`.
     """
 
     ERROR = "error"
@@ -65,14 +65,17 @@ NOTHING = "Nothing needs to be done"
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
-REPAIR = "`epochal checkpoint repair CHECKPOINT`"
+REPAIR = "`epochal checkpoint repair CHECKPOINT --sink OUTPUT`"
 _REPAIR = REPAIR
 _PUBLISH = "`epochal checkpoint publish CHECKPOINT`"
-_REWIND = "`epochal checkpoint rewind CHECKPOINT --to-batch N` to the batch that `verify` names"
+_REWIND = (
+    "`epochal checkpoint rewind CHECKPOINT --to-batch N --sink OUTPUT` to the batch that `verify` "
+    "names"
+)
 
 
 def _trusting(code: str) -> str:
-    return f"`epochal checkpoint repair CHECKPOINT --code {code}`"
+    return f"`epochal checkpoint repair CHECKPOINT --code {code} --sink OUTPUT`"
 
 
 RULES: dict[str, Rule] = {
@@ -168,7 +171,8 @@ RULES: dict[str, Rule] = {
     "COMMIT_WITHOUT_OFFSETS": Rule(
         _E,
         "A batch is committed but has no offsets. Spark never leaves a checkpoint like this.",
-        f"Restore the offsets from a backup, or use {_REPAIR}, which removes the commit.",
+        f"Restore the offsets from a backup, or use {_REWIND}, the newest one with offsets; for a "
+        f"commit of an old batch use {_REPAIR}, which removes it.",
     ),
     "SOURCE_COUNT_CHANGED": Rule(
         _E,
@@ -233,8 +237,8 @@ RULES: dict[str, Rule] = {
         _E,
         "A file log lacks batches that its readers or its next compaction need. An edit that adds "
         "a batch to the checkpoint alone leaves such a hole in the log of a file sink.",
-        f"Use {_REPAIR}, with `--sink` for the log of a sink: it writes the batch again, if it was "
-        f"added by an edit or if the other entries still list its files.",
+        f"Use {_REPAIR}: it writes the batch again, if it was added by an edit or if the other "
+        f"entries still list its files. Otherwise use {_REWIND}.",
     ),
     "FILE_LOG_COMPACT_NAME": Rule(
         _E,
@@ -259,7 +263,15 @@ RULES: dict[str, Rule] = {
         "skip them, and their rows are lost unless they are the same as before. It is an error if "
         "the sink has a batch that is not committed and whose state is missing: the batch is "
         "skipped, its state is never written, and the next batch fails.",
-        f"Use {_REWIND}, with `--sink OUTPUT`, so that the sink goes back with it.",
+        f"Use {_REWIND}, so that the sink goes back with it.",
+    ),
+    "SINK_OF_ANOTHER_QUERY": Rule(
+        _E,
+        "The output directory had batches before this query planned them: the query has a new "
+        "checkpoint, or was rewound without its sink. Spark skips, without a word, every batch up "
+        "to the latest that the log had, so their rows are lost.",
+        f"{CANNOT}: the skipped rows are nowhere. Start the query again with an empty checkpoint "
+        f"directory and an output directory of its own.",
     ),
     "CRC_ORPHAN": Rule(
         _E,
@@ -320,7 +332,7 @@ RULES: dict[str, Rule] = {
         f"Restore it from a backup, or use {_REWIND}.",
     ),
     "STATE_HOLE": Rule(
-        _W,
+        _I,
         "A store lacks a file of an older version that is still retained.",
         f"{NOTHING}: a restart does not need this file. Only a rewind to that version is "
         f"impossible.",
@@ -431,7 +443,8 @@ RULES: dict[str, Rule] = {
     ),
     "ROCKSDB_ZIP_UNREADABLE": Rule(
         _E,
-        "A RocksDB snapshot cannot be opened.",
+        "A RocksDB snapshot cannot be opened, or its MANIFEST is damaged or names other data files "
+        "than the snapshot has.",
         f"Restore it from a backup, or use {_REWIND}.",
     ),
     "ROCKSDB_FILE_MISSING": Rule(
@@ -443,6 +456,17 @@ RULES: dict[str, Rule] = {
         _E,
         "A data file of a RocksDB snapshot does not have the size that the snapshot records.",
         f"Restore it from a backup, or use {_REWIND}.",
+    ),
+    "ROCKSDB_FILE_BROKEN": Rule(
+        _E,
+        "A block of a RocksDB data file does not match its checksum: Spark fails when it reads it.",
+        f"Restore it from a backup, or use {_REWIND}.",
+    ),
+    "ROCKSDB_UNCHECKED": Rule(
+        _W,
+        "The content of RocksDB state was not checked, so it is unknown whether it is sound.",
+        f"{CANNOT}: it does not know what is there. If the message names a package, install it and "
+        f"verify again. Otherwise read the state with Spark.",
     ),
     "ROCKSDB_ID_MISSING": Rule(
         _E,

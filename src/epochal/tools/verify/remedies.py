@@ -19,9 +19,15 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from epochal.checkpoint.entries import OffsetEntry
-from epochal.checkpoint.file_log import batch_id_of_file_name
+from epochal.checkpoint.file_log import (
+    DEFAULT_COMPACT_INTERVAL,
+    batch_id_of_file_name,
+    derive_compact_interval,
+    live_batches,
+)
 from epochal.checkpoint.layout import (
     COMMITS,
     COMPACT_SUFFIX,
@@ -32,9 +38,10 @@ from epochal.checkpoint.layout import (
     parse_state_file,
 )
 from epochal.checkpoint.pinned import CODEC
-from epochal.tools.inspect.listing import CheckpointListing
+from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
-from epochal.tools.verify.check_files import log_offset
+from epochal.tools.verify.check_files import compact_ids, log_offset
+from epochal.tools.verify.check_logs import added_by_edit
 from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, Finding, Severity
 
 LOST = frozenset({"STATE_OPERATOR_MISSING", "STATE_PARTITION_MISSING", "STATE_STORE_MISSING"})
@@ -44,6 +51,7 @@ DAMAGED = frozenset(
         "CHECKSUM_MISMATCH",
         "CRC_REFUSED",
         "FILE_UNREADABLE",
+        "ROCKSDB_FILE_BROKEN",
         "ROCKSDB_FILE_MISSING",
         "ROCKSDB_FILE_SIZE",
         "ROCKSDB_ZIP_UNREADABLE",
@@ -72,10 +80,12 @@ _REPARTITION = (
     "If all keys are this query's own, and only their partitions are wrong, a repartition helps.",
 )
 _OLD = f"{NOTHING}: a restart does not need this file. Only a rewind to a version that does fails."
+_LAST = 1 << 63
 _BACKUP = "restore the files from a backup, or start over with an empty checkpoint directory"
 
 
 _COMMAND = re.compile(r"`(epochal [^`]+)`")
+_UNDO = "epochal checkpoint undo"
 _UNKNOWN = "N"
 """Stands for a number in the remedies of the table, where the checkpoint does not give one."""
 
@@ -85,12 +95,21 @@ def commands_in(remedy: str) -> list[list[str]]:
     return [found.split() for found in _COMMAND.findall(remedy)]
 
 
-def with_places(remedy: str, checkpoint: str, output: str | None = None) -> str:
-    """The remedy with the places of this checkpoint, and of its output, in its commands."""
+def with_places(
+    remedy: str, checkpoint: str, output: str | None = None, *, no_file_sink: bool = False
+) -> str:
+    """The remedy with the places of this checkpoint, and of its output, in its commands.
+
+    Without an output, `OUTPUT` stays: only the user knows where the query writes to.
+    """
     places = {"CHECKPOINT": checkpoint, "OUTPUT": output or "OUTPUT"}
 
     def placed(found: re.Match[str]) -> str:
-        words = (shlex.quote(places[word]) if word in places else word for word in found[1].split())
+        command = found[1]
+        if no_file_sink:
+            instead = "" if command.startswith(_UNDO) else " --no-file-sink"
+            command = command.replace(" --sink OUTPUT", instead)
+        words = (shlex.quote(places[word]) if word in places else word for word in command.split())
         return f"`{' '.join(words)}`"
 
     return _COMMAND.sub(placed, remedy)
@@ -99,13 +118,13 @@ def with_places(remedy: str, checkpoint: str, output: str | None = None) -> str:
 def commands_to_run(remedy: str, checkpoint: str) -> list[str]:
     """The commands of a remedy for this checkpoint, as lines that a shell runs.
 
-    Commands that edit only show their plan unless they have `--execute`, so it is added. `OUTPUT`
-    stays: only the user knows where the query writes to. A command with an open number is left out.
+    Commands that edit only show their plan unless they have `--execute`, so it is added. A command
+    with an open number is left out.
     """
     return [
-        shlex.join([*(checkpoint if word == "CHECKPOINT" else word for word in words), "--execute"])
-        for words in commands_in(remedy)
-        if _UNKNOWN not in words
+        f"{with_places(f'`{command}`', checkpoint).strip('`')} --execute"
+        for command in _COMMAND.findall(remedy)
+        if _UNKNOWN not in command.split()
     ]
 
 
@@ -114,18 +133,17 @@ def with_exact_remedies(
     listing: CheckpointListing,
     operators: Sequence[OperatorListing],
     *,
-    with_sink: bool,
+    sink_log: LogListing[Any] | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings, each with the remedy that fits this checkpoint.
 
-    An error that a restart survives becomes a warning. `with_sink`: whether the output directory of
-    a file sink was verified too.
+    A finding that a restart survives is only worth knowing. `sink_log`: of the file sink, if it was
+    verified too.
     """
-    advisor = _Advisor(findings, listing, operators, with_sink)
+    advisor = _Advisor(findings, listing, operators, sink_log)
     for each in findings:
         remedy = advisor.remedy(each) or each.remedy
-        survives = remedy.startswith(NOTHING) and each.severity is Severity.ERROR
-        severity = Severity.WARNING if survives else each.severity
+        severity = Severity.INFO if remedy.startswith(NOTHING) else each.severity
         yield replace(each, severity=severity, remedy=remedy)
 
 
@@ -135,9 +153,9 @@ class _Advisor:
         findings: Sequence[Finding],
         listing: CheckpointListing,
         operators: Sequence[OperatorListing],
-        with_sink: bool,
+        sink_log: LogListing[Any] | None,
     ) -> None:
-        self._findings, self._listing, self._with_sink = findings, listing, with_sink
+        self._findings, self._listing, self._sink_log = findings, listing, sink_log
         self._stores = {store.path: store for each in operators for store in each.stores}
 
     def remedy(self, found: Finding) -> str | None:
@@ -153,7 +171,8 @@ class _Advisor:
                 return self._gap()
             case "COMMITS_GAP":
                 lost = self._lost_commits()
-                return None if all(map(self._can_be_written, lost)) else self._old_log()
+                can_be = bool(lost) and all(map(self._can_be_written, lost))
+                return None if can_be else self._old_log()
             case "REPARTITION_UNFINISHED":
                 then = ", or run the same repartition again to finish it"
                 return self._before_batch(found, then)
@@ -176,16 +195,16 @@ class _Advisor:
                     f"directory."
                 )
             case "FILE_LOG_HOLE":
-                return (
-                    "Use `epochal checkpoint repair CHECKPOINT --sink OUTPUT`: it writes the batch "
-                    "again, if an edit added it or if other entries still list its files."
-                )
+                return self._sink_hole()
+            case "COMMIT_WITHOUT_OFFSETS" if self._is_after_offsets(found):
+                return self._back_to(self._newest_whole(_LAST), files="the offsets")
+            case "COMMIT_WITHOUT_OFFSETS":
+                return f"Restore the offsets from a backup, or use {REPAIR}: it removes the commit."
             case "EPOCH_FILE_BROKEN":
                 latest = self._listing.offsets.latest
                 return self._back_to(self._newest_whole(0 if latest is None else latest - 1))
             case "SINK_AHEAD":
-                latest = self._listing.offsets.latest
-                return self._back_to(self._newest_whole(-1 if latest is None else latest))
+                return self._back_to(self._newest_whole(_LAST))
             case "OPERATOR_METADATA_UNREADABLE" if found.path.endswith("/_metadata/metadata"):
                 return f"Use {REPAIR}: it removes the file, and Spark writes it on the next start."
         return None
@@ -200,7 +219,7 @@ class _Advisor:
         trusts_deltas = found.code == "STATE_SNAPSHOT_DISAGREES"
         can_trust = not trusts_deltas or (store is not None and self._has_deltas(store))
         if found.code in _TRUSTED and can_trust:
-            command = f"`{REPAIR.strip('`')} --code {found.code}`"
+            command = REPAIR.replace(" --sink", f" --code {found.code} --sink")
             trusted = f"If {_TRUSTED[found.code].format(command)}."
             return f"{trusted} Otherwise: {back}" if needed else trusted
         removable = found.code in _REMOVABLE and found.path.endswith(".snapshot")
@@ -272,10 +291,30 @@ class _Advisor:
             return self._old_log() if batch_id != newest else self._back_to(None)
         if folder.startswith(f"{SOURCES}/") and self._source_batch_is_known(folder, batch_id):
             return f"Use {REPAIR}: it writes the batch again, or removes it if no batch needs it."
-        what = "`_spark_metadata`" if folder == SINK_LOG else "`sources`"
+        if folder == SINK_LOG and self._sink_log is not None:
+            if batch_id < max(compact_ids(self._sink_log), default=0):
+                return f"{NOTHING}: a later compact file replaces this one."
+            return self._back_to(self._newest_whole(batch_id - 1), files="the file")
         return (
-            f"{CANNOT}: the batch's files are recorded nowhere else. Restore {what} from a backup."
+            f"{CANNOT}: the batch's files are recorded nowhere else. Restore `sources` from a "
+            f"backup."
         )
+
+    def _is_after_offsets(self, found: Finding) -> bool:
+        batch_id = batch_id_of_file_name(found.path.rpartition("/")[2])
+        return batch_id is not None and batch_id > max(self._listing.offsets.ids, default=-1)
+
+    def _sink_hole(self) -> str:
+        """A batch that an edit added wrote nothing, so its entry is known; others write again."""
+        assert self._sink_log is not None
+        ids = set(self._sink_log.ids)
+        first = max(compact_ids(self._sink_log), default=0)
+        committed = max(self._listing.commits.ids, default=-1)
+        # Names of files may claim any number, but edits add only batches that have offsets.
+        lost = (n for n in range(first, max(ids | {committed}) + 1) if n not in ids)
+        if all(added_by_edit(self._offsets, batch_id) for batch_id in lost):
+            return f"Use {REPAIR}: it writes the batch again, which an edit added."
+        return self._back_to(self._newest_whole(_LAST), files="`_spark_metadata`")
 
     def _source_batch_is_known(self, folder: str, batch_id: int) -> bool:
         names = self._listing.directories[folder].files
@@ -361,12 +400,20 @@ class _Advisor:
             return False
         if any(each.code in LOST for each in self._findings):
             return False
+        if self._sink_log is not None and not self._sink_has(self._sink_log, batch_id):
+            return False
         count = self._listing.partitions_at(batch_id)
         return all(
             self._loads(store, batch_id)
             for store in self._stores.values()
             if count is None or store.partition < count
         )
+
+    def _sink_has(self, log: LogListing[Any], batch_id: int) -> bool:
+        """Whether the sink's log has all that it needs if the batch is its last."""
+        interval = derive_compact_interval(DEFAULT_COMPACT_INTERVAL, compact_ids(log))
+        whole = log.entries.keys() - log.broken.keys()
+        return all(each in whole for each in live_batches(batch_id, interval))
 
     def _loads(self, store: StoreListing, batch_id: int) -> bool:
         return not store.chain(batch_id + 1).missing and not any(
@@ -379,12 +426,9 @@ class _Advisor:
         """Advise a rewind to a batch, or say that there is none; `files` could be restored."""
         if batch_id is None:
             return f"{CANNOT}: no earlier batch is whole. {_sentence(_BACKUP)}"
-        sink = " --sink OUTPUT" if self._with_sink else ""
-        command = f"`epochal checkpoint rewind CHECKPOINT --to-batch {batch_id}{sink}`"
+        command = f"`epochal checkpoint rewind CHECKPOINT --to-batch {batch_id} --sink OUTPUT`"
         first = f"Restore {files} from a backup, or use {command}" if files else f"Use {command}"
-        text = f"{first}{then}: batch {batch_id} is the newest whole one before the problem."
-        hint = " If the query writes to a file sink, add `--sink OUTPUT`."
-        return text if self._with_sink else text + hint
+        return f"{first}{then}: batch {batch_id} is the newest whole one before the problem."
 
 
 def _sentence(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from epochal.checkpoint.layout import EPOCHAL, EPOCHS, SINK_LOG, SOURCES, STATE
@@ -40,6 +41,15 @@ if TYPE_CHECKING:
     from epochal.tools.verify.check_state import StateFacts
 
 
+class SinkCheck(StrEnum):
+    """Whether the log of the query's file sink was checked, too."""
+
+    CHECKED = "checked"
+    ABSENT = "absent"
+    """The caller says that the query writes to no file sink."""
+    NOT_CHECKED = "not checked"
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The findings, worst first, and how many files and batches were checked."""
@@ -51,6 +61,7 @@ class Report:
     depth: Depth
     continuous: bool = False
     """Whether the batches are the epochs of a continuous query; the findings say so."""
+    sink: SinkCheck = SinkCheck.NOT_CHECKED
 
     @property
     def healthy(self) -> bool:
@@ -61,6 +72,7 @@ class Report:
         """The form that `verify --json` promises."""
         return {
             "healthy": self.healthy,
+            "sink": self.sink.value,
             "findings": [each.as_json() for each in self.findings],
         }
 
@@ -70,14 +82,26 @@ def verify(
     *,
     depth: Depth = Depth.NORMAL,
     sink: Files | None = None,
+    no_file_sink: bool = False,
     progress: Progress | None = None,
     workers: int = 1,
 ) -> Report:
     """Verify a checkpoint and, with `sink`, the output directory of its file sink.
 
-    `files` may also be such an output directory itself. With `workers` above one, this process
+    With `no_file_sink` the query has none. A report without either of them says so. `files` may
+    also be such an output directory itself. With `workers` above one, this process
     forks if there are many files to read. A process that has threads must not ask for that.
     """
+    checked = SinkCheck.CHECKED if sink is not None else SinkCheck.NOT_CHECKED
+    if no_file_sink:
+        checked = SinkCheck.ABSENT
+    report = _verify(files, depth, sink, progress, workers)
+    return report if report.sink is SinkCheck.CHECKED else replace(report, sink=checked)
+
+
+def _verify(
+    files: Files, depth: Depth, sink: Files | None, progress: Progress | None, workers: int
+) -> Report:
     twin = list(checkpoint_path_rules(files.url))
     if twin and files.info("") is None:
         return Report(files.url, tuple(twin), 0, 0, depth)
@@ -86,7 +110,8 @@ def verify(
     if SINK_LOG in directories[""].folders:
         found = list(_without_repeats(list(_sink_rules(files, directories, None))))
         names = [name for name in directories[SINK_LOG].files if not name.startswith(".")]
-        return _report(files, found, directories, len(names), depth)
+        report = _report(files, found, directories, len(names), depth)
+        return replace(report, sink=SinkCheck.CHECKED)
     view = view_with_epochs(files)
     if view.files is not files:
         files, directories = view.files, list_all(view.files)
@@ -98,14 +123,19 @@ def verify(
 
         facts = state_facts(listing)
         found.extend(state_rules(listing, operators, facts, depth, progress, workers))
+    sink_log = None
     if sink is not None:
+        from epochal.tools.inspect.source_listing import read_sink_log
+
         require_directory(sink)
-        found.extend(_sink_rules(sink, list_all(sink), listing, operators))
+        in_sink = list_all(sink)
+        found.extend(_sink_rules(sink, in_sink, listing, operators))
+        sink_log = read_sink_log(sink, in_sink)
     found = list(_without_repeats(found))
     if found:
         from epochal.tools.verify.remedies import with_exact_remedies
 
-        found = list(with_exact_remedies(found, listing, operators, with_sink=sink is not None))
+        found = list(with_exact_remedies(found, listing, operators, sink_log=sink_log))
     if not listing.is_continuous:
         return _report(files, found, directories, len(listing.offsets.ids), depth)
     said = [
@@ -212,7 +242,12 @@ def _sink_rules(
 ) -> Iterator[Finding]:
     """Check a sink's output directory, and compare it with the checkpoint in `listing`."""
     from epochal.tools.inspect.source_listing import read_sink_log
-    from epochal.tools.verify.check_files import file_log_rules, sink_rules, skipped_rules
+    from epochal.tools.verify.check_files import (
+        file_log_rules,
+        foreign_rules,
+        sink_rules,
+        skipped_rules,
+    )
 
     twin = list(sink_path_rules(output.url))
     yield from twin
@@ -230,13 +265,15 @@ def _sink_rules(
     names = (name for directory in directories.by_path.values() for name in directory.files)
     if listing is None:
         yield from sink_rules(log, names, None)
+    elif foreign := list(foreign_rules(log, listing)):
+        yield from foreign
     else:
         yield from sink_rules(log, names, listing.offsets.latest, listing.commits.latest)
         yield from skipped_rules(log, listing, operators)
 
 
 def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:
-    from epochal.tools.inspect.edit_status import unfinished_edit
+    from epochal.tools.inspect.edit_status import JournalState, undo_options, unfinished_edit
 
     try:
         unfinished = unfinished_edit(listing.files)
@@ -244,10 +281,14 @@ def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:
         yield finding("EDIT_UNFINISHED", EPOCHAL, f"the journal cannot be read: {error}")
         return
     if unfinished is not None:
+        undo = f"`epochal checkpoint undo CHECKPOINT{undo_options(unfinished)}`"
         yield finding(
             "EDIT_UNFINISHED",
             f"{EPOCHAL}/journal/{unfinished.id}",
             f"{unfinished.command} is {unfinished.state}: {unfinished.summary}",
+            remedy=f"Run the same command again to finish it, or {undo} to revert it."
+            if unfinished.state is JournalState.UNFINISHED
+            else f"Use {undo} to finish the undo.",
         )
 
 

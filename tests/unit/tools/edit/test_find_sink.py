@@ -56,16 +56,21 @@ def test_a_sink_that_a_manifest_names_is_offered_and_not_opened() -> None:
     assert find_sink(survey(files), NO_FILE_SINK) is None
 
 
+SILENT = "does not say where its query writes.*--sink, or --no-file-sink"
+
+
 def test_a_sink_that_an_earlier_edit_changed_is_offered_until_the_edit_is_undone() -> None:
     files, output = checkpoint(6), sink(6)
-    assert find_sink(survey(files), NOTHING_SAID) is None
+    with pytest.raises(EditError, match=SILENT):
+        find_sink(survey(files), NOTHING_SAID)
     plan = plan_set_offsets(survey(files), "0", ShiftBy(0), sink=survey_sink(output))
     journal = Journal(files)
     journal.execute(plan)
     with pytest.raises(EditError, match=f"earlier edit changed the file sink in {output.url}"):
         find_sink(survey(files), NOTHING_SAID)
     journal.undo()
-    assert find_sink(survey(files), NOTHING_SAID) is None
+    with pytest.raises(EditError, match=SILENT):
+        find_sink(survey(files), NOTHING_SAID)
 
 
 def test_a_file_sink_that_the_commit_log_names_without_its_path_must_be_named() -> None:

@@ -271,7 +271,9 @@ def test_batches_that_would_be_passed_over_are_cut_anew() -> None:
 def test_a_commit_without_offsets_goes_with_the_state_it_left() -> None:
     files = checkpoint(6)
     files.delete("offsets/5")
-    repair = repaired(files, ("COMMIT_WITHOUT_OFFSETS", "commits/5"))
+    [left] = repaired(files, ("COMMIT_WITHOUT_OFFSETS", "commits/5")).left
+    assert "would drop the committed batch 5: run `epochal checkpoint rewind " in left.reason
+    repair = repaired(files, ("COMMIT_WITHOUT_OFFSETS", "commits/5"), may_go_back=True)
     assert ("delete", "commits/5") in actions(repair)
     assert ("delete", "state/0/1/6.delta") in actions(repair)
     assert restart(files).batch_id == 5

@@ -235,11 +235,6 @@ def test_an_unreadable_batch_can_be_rewound_past_but_not_to() -> None:
     assert "offsets/4" in deleted(plan_rewind(survey(files), 3))
 
 
-def test_without_a_sink_the_plan_says_what_a_file_sink_would_do() -> None:
-    plan = plan_rewind(survey(checkpoint(6)), 3)
-    assert "skips every batch up to the latest in its log" in plan.warnings[0]
-
-
 def test_the_sinks_log_and_the_files_it_unlists_go_back_too() -> None:
     files, output = checkpoint(6), sink(6)
     plan = plan_rewind(survey(files), 3, sink=survey_sink(output))

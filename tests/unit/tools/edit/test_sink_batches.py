@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.checkpoint.samples import (
     SINK_FORMAT,
@@ -12,11 +14,17 @@ from tests.unit.checkpoint.samples import (
     sink_status,
 )
 
+from epochal.checkpoint.entries import OFFSET_FORMAT
 from epochal.checkpoint.file_log import FileSinkLog
 from epochal.errors import EditError
 from epochal.files import Files
 from epochal.testing.files import MemoryFiles
-from epochal.tools.edit.edit_file_log import NO_SINK, add_sink_batches, survey_sink
+from epochal.tools.edit.edit_file_log import (
+    add_sink_batches,
+    obsolete_compacts,
+    rewind_sink,
+    survey_sink,
+)
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.offsets.offset_targets import ShiftBy
@@ -54,8 +62,8 @@ def test_a_compaction_that_is_due_repeats_every_entry() -> None:
     ]
 
 
-def test_without_a_sink_the_plan_warns() -> None:
-    assert add_sink_batches(PLAN, None, range(6, 7)).warnings == (NO_SINK,)
+def test_without_a_sink_the_plan_stays_as_it_is() -> None:
+    assert add_sink_batches(PLAN, None, range(6, 7)) == PLAN
 
 
 def test_before_the_first_compaction_the_plan_says_which_interval_it_assumes() -> None:
@@ -134,7 +142,7 @@ def test_the_entry_of_a_batch_that_wrote_files_is_not_invented() -> None:
     assert found.plan.changes == ()
     [left] = found.left
     assert "batch 3 was not added by an edit" in left.reason
-    assert "rewind --to-batch 2 --sink memory:/out" in left.reason
+    assert "rewind CHECKPOINT --to-batch 2 --sink OUTPUT`" in left.reason
 
 
 def test_repair_that_goes_back_takes_the_sink_with_it() -> None:
@@ -184,13 +192,44 @@ def test_a_sink_keeps_a_batch_whose_state_is_whole() -> None:
     assert [(change.root, change.path) for change in repair.plan.changes] == [("", "commits/5")]
 
 
-def test_without_a_sink_the_repair_warns_that_state_would_stay_lost() -> None:
-    options = RepairOptions(query_id="")
-    repair = plan_repair(survey(torn("missing")), [TORN, LOST["missing"]], options)
-    assert repair.left == ()
-    assert repair.plan.warnings == (
-        "Batch 5 runs again, with the same offsets.",
-        "If the query writes to a file sink, pass its output directory with --sink. State of "
-        "batch 5 is lost, and a file sink skips a batch that its log has: the state would not be "
-        "computed again.",
+def test_a_rewind_past_a_hole_in_the_sinks_log_deletes_what_the_rest_lists() -> None:
+    output = sink(8, interval=10)
+    output.delete("_spark_metadata/5")
+    paths = [change.path for change in rewind_sink(survey_sink(output), 4)]
+    assert paths == [
+        "_spark_metadata/7",
+        "_spark_metadata/6",
+        "part-6.parquet",
+        "part-7.parquet",
+    ]
+
+
+def test_compact_files_that_hide_the_newest_one_are_removed() -> None:
+    assert obsolete_compacts({"2.compact": "abc", "7": "h", "8.compact": "abcdefghi"}) == [
+        "2.compact"
+    ]
+    assert (
+        obsolete_compacts({"2.compact": "abc", "5.compact": "abcdef", "8.compact": "abcdefghi"})
+        == []
     )
+    assert (
+        obsolete_compacts({"2.compact": "abc", "3": "d", "4.compact": "abc"}) == []
+    )  # a stray copy
+
+
+def codes(files: Files, output: Files) -> set[str]:
+    return {each.code for each in verify(files, sink=output).findings if "SINK" in each.code}
+
+
+def test_an_output_with_batches_from_before_the_query_is_found() -> None:
+    old, new = sink(9), checkpoint(6)
+    assert codes(checkpoint(9), old) == set()
+    for path in ("offsets/0", "offsets/1", "offsets/2", "offsets/3", "offsets/4", "offsets/5"):
+        entry = OFFSET_FORMAT.deserialize(new.read(path), path)
+        later = replace(entry, timestamp_ms=entry.timestamp_ms + 3_600_000)
+        new.replace(path, OFFSET_FORMAT.serialize(later))
+    assert codes(new, old) == {"SINK_OF_ANOTHER_QUERY"}
+    for log in ("offsets", "commits"):
+        for batch_id in range(6):
+            new.delete(f"{log}/{batch_id}")
+    assert codes(new, old) == {"SINK_OF_ANOTHER_QUERY"}

@@ -190,7 +190,7 @@ def test_repairing_a_setting_keeps_what_edits_have_set(sample: Sample) -> None:
     write(path, whole.replace(b'"spark.sql.shuffle.partitions":"5",', b""))
     assert path.read_bytes() != whole
     words = (sample.path, "--execute", "--settle-seconds", "0")
-    assert main(("checkpoint", "repair", *words)) == 0
+    assert main(("checkpoint", "repair", "--no-file-sink", *words)) == 0
     assert Checkpoint(sample.path).offsets.get(4) == OFFSET_FORMAT.deserialize(whole, "")
     assert rows(sample) == before
 
@@ -325,7 +325,7 @@ def test_convert_goes_to_rocksdb_and_back(sample: Sample) -> None:
 
 
 def repair(sample: Sample, *words: str, status: int = 0) -> None:
-    given = ("state", "repair", sample.path, "--settle-seconds", "0", *words)
+    given = ("state", "repair", sample.path, "--no-file-sink", "--settle-seconds", "0", *words)
     assert main(given) == status
 
 
@@ -384,7 +384,7 @@ def test_both_repairs_do_the_same(
     sample.delta(2, 3).write_bytes(b"damaged")
     plans = []
     for words in (("state", "repair"), ("checkpoint", "repair", "--rewind")):
-        assert main((*words, sample.path, "--json")) == 0
+        assert main((*words, sample.path, "--no-file-sink", "--json")) == 0
         shown = json.loads(capsys.readouterr().out)
         plans.append([(each["action"], each["path"]) for each in shown["changes"]])
     assert plans[0] == plans[1]
@@ -399,12 +399,13 @@ def test_repair_is_not_done_while_verify_still_finds_something(
     repair(sample, "--execute", status=1)
     shown = capsys.readouterr().out
     assert "left: LOG_ENTRY_UNREADABLE offsets/1" in shown
-    assert "run `epochal checkpoint repair`" in shown
+    assert f"run `epochal checkpoint repair {sample.path} --no-file-sink`" in shown
     assert not sample.snapshot(0, 2).exists()
 
 
 def test_plans_say_what_they_do_in_json(sample: Sample, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["state", "repartition", sample.path, "--partitions", "2", "--json"]) == 0
+    words = ("--partitions", "2", "--no-file-sink", "--json")
+    assert main(["state", "repartition", sample.path, *words]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["executed"] is False
     assert {change["path"] for change in shown["changes"]} >= {"offsets/3", "commits/3"}

@@ -291,9 +291,9 @@ def test_commands_show_their_plan_and_do_it(
     ]
     for name, *words in commands:
         before = content(sample)
-        assert main(["state", name, sample.path, *words, "--json"]) == 0
+        assert main(["state", name, sample.path, *words, "--no-file-sink", "--json"]) == 0
         assert content(sample) == before
-        last = ("--execute", "--settle-seconds", "0")
+        last = ("--no-file-sink", "--execute", "--settle-seconds", "0")
         assert main(["state", name, sample.path, *words, *last]) == 0
         assert content(sample) != before
     capsys.readouterr()

@@ -261,7 +261,7 @@ def test_runs_never_count_up_to_an_id() -> None:
 
 def test_only_info_is_healthy_and_the_worst_comes_first() -> None:
     info, warning, error = (
-        finding(code, "p", "m") for code in ("CHECKSUM_ORPHAN", "STATE_HOLE", "STATE_BEHIND")
+        finding(code, "p", "m") for code in ("STATE_HOLE", "STATE_AHEAD", "STATE_BEHIND")
     )
     assert is_healthy([info])
     assert not is_healthy([info, warning])
