@@ -262,9 +262,9 @@ class Engine:
     def _run_attempt(self) -> Outcome:
         attempt = self._attempt
         assert attempt is not None
-        if self._opened.is_read(attempt.positions) and not attempt.is_planned:
-            if attempt.settled and attempt.is_published:
-                return Stopped()  # `availableNow`, and there is nothing new
+        is_exact = attempt.settled and attempt.is_published and not attempt.is_planned
+        if is_exact and self._opened.is_read(attempt.positions):
+            return Stopped()  # `availableNow`, and there is nothing new
         self._show(message="Starting tasks")
         try:
             attempt.start()
@@ -278,8 +278,7 @@ class Engine:
         """Process events until the attempt ends."""
         stopping = leaving = False
         deadline: float | None = None
-        show: Callable[[str], None] = lambda trouble: self._show(degraded=trouble)
-        epochs = PlannedEpochs(attempt, self._opened, self._clock, self._inbox.put, show)
+        epochs = PlannedEpochs(attempt, self._opened, self._clock, self._inbox.put, self._show)
         while True:
             try:
                 until = epochs.due if deadline is None else deadline

@@ -35,11 +35,11 @@ class PlannedEpochs:
         opened: Opened,
         clock: Clock,
         post: Callable[[ReadingHeld | AllRead], None],
-        show_trouble: Callable[[str], None],
+        show: Callable[..., None],
     ) -> None:
-        """`show_trouble` is told why a source cannot be asked at the moment; "" if all can."""
+        """`show` changes what the query's handle shows."""
         self._attempt, self._opened, self._clock = attempt, opened, clock
-        self._post, self._show_trouble = post, show_trouble
+        self._post, self._show = post, show
         self.plans = opened.plans_epochs and not attempt.is_planned
         """Whether an epoch follows when reading is held. Otherwise the attempt ends, as it does
         after a batch that Spark planned."""
@@ -74,7 +74,7 @@ class PlannedEpochs:
             trouble = str(error)
         if trouble != self._trouble:
             self._trouble = trouble
-            self._show_trouble(trouble)
+            self._show(degraded=trouble)
             if trouble:
                 logger.warning("the next epoch cannot be planned yet: %s", trouble)
 
