@@ -93,7 +93,8 @@ def test_reads_on_from_one_limit_to_the_next(world: World, source: Source) -> No
             got += read_to(reader, limit, max_rows=1_000)
             assert reader.read(10) is None
             assert dict(reader.positions()) == limit
-    assert sorted(got) == all_rows(world, source, source.initial())
+    everything = all_rows(world, source, source.initial())
+    assert sorted(got, key=repr) == sorted(everything, key=repr)
 
 
 def test_a_limit_may_be_any_position_that_a_reader_can_reach(world: World, source: Source) -> None:

@@ -22,7 +22,7 @@ Make = Callable[[SparkSession, Path], DataFrame]
 FILES = 6
 
 
-class Sums(StatefulProcessor):
+class Sums(StatefulProcessor):  # type: ignore[misc]
     """Adds up the ids of a word, and shows the sum at every timer, a minute of event time later."""
 
     def init(self, handle: Any) -> None:
@@ -127,14 +127,11 @@ def test_what_waits_is_one_epoch_unless_there_is_a_bound(
 def test_a_bound_of_one_source_bounds_the_epochs_of_all(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def union(files: int, others: int) -> DataFrame:
-        few = stream(spark, tmp_path / "few", maxFilesPerTrigger=1)
-        return few.select("id").union(stream(spark, tmp_path / "all").select("id"))
-
     for n in range(3):
         add_file(tmp_path / "few", str(n), words(2, 10 * n))
         add_file(tmp_path / "all", str(n), words(2, 100 + 10 * n))
-    frame = union(1, 1)
+    few = stream(spark, tmp_path / "few", maxFilesPerTrigger=1).select("id")
+    frame = few.union(stream(spark, tmp_path / "all").select("id"))
     expected = shown(frame.writeStream, tmp_path / "spark", availableNow=True)
     assert shown(epochal.write_stream(frame), tmp_path / "ours", availableNow=True) == expected
     assert [len(rows) for _, rows in expected] == [8, 2, 2]
@@ -176,5 +173,5 @@ def test_the_builder_keeps_the_bounds_of_its_source(spark: SparkSession, tmp_pat
         lambda rows, _epoch: sizes.append(len(rows))
     )
     query = writer.trigger(availableNow=True).start()
-    assert query.wait(PATIENCE_SECONDS)
+    assert query.await_termination(PATIENCE_SECONDS)
     assert sizes == [3, 3, 4]

@@ -101,5 +101,5 @@ def test_a_topic_that_was_made_again_is_lost_data_under_available_now(
     eventually(lambda: topic not in admin(broker).list_topics(timeout=10).topics)
     make_topic(broker, topic)
     texts(broker, topic, ["new"] * 5, 0)
-    with pytest.raises(QueryFailedError, match="the end of .*-0 is 5, but 47 was next"):
+    with pytest.raises(QueryFailedError, match=r"the end of .*-0 is 5, but 47 was next"):
         run()
