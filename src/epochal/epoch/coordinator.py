@@ -71,7 +71,7 @@ from epochal.epoch.messages import (
     TaskReady,
     TwoWay,
 )
-from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled, steps_of
+from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled
 from epochal.epoch.pace import Pace
 from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import (
@@ -373,14 +373,13 @@ class EpochCoordinator:
         return effects
 
     def _decide(self, epoch: int, complete: OpenEpoch) -> list[Effect]:
-        positions, reports = complete.ordered()
-        marks = self._watermark.decide(epoch, [report.watermarks for report in reports])
+        marks = self._watermark.decide(epoch, [report.watermarks for report in complete.reports])
         published = self.publication.decided(epoch)
         effects: list[Effect] = [
-            *steps_of(epoch, positions, reports, marks, published, sink_decides=self._sink_decides)
+            *complete.steps(epoch, marks, published, sink_decides=self._sink_decides)
         ]
         if epoch == self._last_epoch:
-            effects.append(ReadingHeld(epoch, positions))
+            effects.append(ReadingHeld(epoch, complete.positions))
             if self._limited:
                 # The tasks hold the next epoch without being told. A task that asks hears the same.
                 self._limited = False
