@@ -1,8 +1,7 @@
-"""Random expressions and plans have the results of Spark. `make fuzz-sql` runs many more seeds."""
+"""Random expressions, plans and programs have Spark's results; `make fuzz-sql` runs many more."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,12 +11,13 @@ import pytest
 from tests.fuzz_sql.both_sides import quiet
 from tests.fuzz_sql.expression_search import ExpressionSearch, Tally
 from tests.fuzz_sql.plan_search import PlanSearch
+from tests.fuzz_sql.programs import ProgramSearch
 from tests.spark.sessions import session_with
 
 from epochal.continuous.operators.stateless.row_operators import Project
 
-EVERYDAY_SECONDS = 30.0
-"""For how long new seeds are begun."""
+PARTS = range(10)
+"""Seeds are split into so many parts. Every day the first of them is run."""
 
 
 @pytest.fixture(scope="module")
@@ -32,28 +32,36 @@ def plans() -> Iterator[PlanSearch]:
         yield PlanSearch(session_with({}))
 
 
-def test_random_expressions_have_the_values_of_spark(expressions: ExpressionSearch) -> None:
+@pytest.fixture(scope="module")
+def programs() -> Iterator[ProgramSearch]:
+    with quiet():
+        yield ProgramSearch(session_with({}))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_random_expressions_have_the_values_of_spark(
+    expressions: ExpressionSearch, part: int
+) -> None:
     tally = Tally()
-    for seed in _until(EVERYDAY_SECONDS):
+    for seed in range(2 * part, 2 * part + 2):
         expressions.run(seed, tally)
     assert [str(difference) for difference in tally.differences] == []
-    assert tally.equal > 50
+    assert tally.equal > 300
 
 
-def test_random_plans_have_the_rows_of_spark(plans: PlanSearch) -> None:
-    for seed in _until(EVERYDAY_SECONDS):
-        found = plans.run(seed)
+@pytest.mark.parametrize("part", PARTS)
+def test_random_plans_have_the_rows_of_spark(plans: PlanSearch, part: int) -> None:
+    for seed in range(10 * part, 10 * part + 10):
+        found = plans.run(seed) or plans.run_both_forms(seed)
         assert found is None, str(found)
     assert plans.refused == []
 
 
-def _until(seconds: float) -> Iterator[int]:
-    """Seeds, until the time is over."""
-    end = time.monotonic() + seconds
-    seed = 0
-    while time.monotonic() < end:
-        yield seed
-        seed += 1
+@pytest.mark.parametrize("part", PARTS)
+def test_random_programs_have_the_rows_of_spark(programs: ProgramSearch, part: int) -> None:
+    for seed in range(4 * part, 4 * part + 4):
+        found = programs.run(seed)
+        assert found is None, str(found)
 
 
 def _rounded(column: Any) -> Any:
@@ -107,7 +115,7 @@ def test_random_expressions_find_a_planted_fault(
 ) -> None:
     for seed in range(5):
         tally = Tally()
-        expressions.run(seed, tally, count=30, depth=1)
+        expressions.run(seed, tally, count=10, depth=1)
         if tally.differences:
             return
     raise AssertionError(f"{planted} was not found")
