@@ -82,12 +82,12 @@ class ProgramRun:
     batches: dict[int, pa.Table] = field(default_factory=dict)
     """What the function of `foreachBatch` got."""
 
-    def input(self, reader: Any) -> DataFrame:
-        """The rows of the source; `reader` is that of streams or batches."""
-        source = self.program.source
+    def input(self, *, stream: bool) -> DataFrame:
+        """The rows of the source, as a stream or a batch."""
+        source, reader = self.program.source, self.spark.readStream if stream else self.spark.read
         if source == "rate":
             values = self.spark.range(RATE_ROWS).withColumnRenamed("id", "value")
-            if reader is not self.spark.read:
+            if stream:
                 values = reader.format("rate").option("rowsPerSecond", 1000).load()
             raw = values.where(f"value < {RATE_ROWS}").selectExpr(*FROM_VALUE)
         elif source == "csv":
@@ -101,7 +101,7 @@ class ProgramRun:
 
     def wanted(self) -> Any:
         """Spark's rows, as the sink would show them."""
-        batch = self.input(self.spark.read).coalesce(1)
+        batch = self.input(stream=False).coalesce(1)
         made = closed(self.program.plan, self.program.plan.apply(batch))
         if self.program.sink in ("json", "parquet"):
             made.write.format(self.program.sink).save(str(self.place / "wanted"))
@@ -117,21 +117,13 @@ class ProgramRun:
             for number, size in enumerate(self.program.pieces):
                 self._add(number, rows.slice(at, size))
                 at += size
+                stop = self.program.stops[number] if at < rows.num_rows else True
                 query = query or self._start()
-                stop = self.program.stops[number]
-                if "availableNow" in self.program.trigger:
-                    assert query.awaitTermination(PATIENCE_SECONDS), "the query did not end"
-                    query = None
-                elif stop is None or stop:
+                if stop is not False:
                     self._settle(query)
-                if query and stop is not None:
+                if stop is not None or "availableNow" in self.program.trigger:
                     query.stop()
                     query = None
-            query = query or self._start()
-            if "availableNow" in self.program.trigger:
-                assert query.awaitTermination(PATIENCE_SECONDS), "the query did not end"
-            else:
-                self._settle(query)
             return self._shown()
         except Exception as error:  # noqa: BLE001  an error is a result
             return failure_of(error)
@@ -141,7 +133,7 @@ class ProgramRun:
 
     def _start(self) -> StreamingQuery:
         program = self.program
-        frame = program.plan.apply(self.input(self.spark.readStream))
+        frame = program.plan.apply(self.input(stream=True))
         writer = epochal.write_stream(frame).outputMode(program.plan.mode)
         writer.option("checkpointLocation", str(self.place / "ck")).trigger(**program.trigger)
         match program.sink:
@@ -163,6 +155,9 @@ class ProgramRun:
 
     def _settle(self, query: StreamingQuery) -> None:
         """Wait until the query has processed what there is."""
+        if "availableNow" in self.program.trigger:
+            assert query.awaitTermination(PATIENCE_SECONDS), "the query does not end"
+            return None
         if self.program.source != "rate":
             return query.process_all_available(PATIENCE_SECONDS)
         end = time.monotonic() + PATIENCE_SECONDS
@@ -197,14 +192,14 @@ class ProgramRun:
         match self.program.sink:
             case "foreachBatch":
                 tables = [self.batches[epoch] for epoch in sorted(self.batches)]
-                empty: Any = spark_rows(plan.apply(self.input(self.spark.read)).limit(0))
+                empty: Any = spark_rows(plan.apply(self.input(stream=False)).limit(0))
                 shown = pa.concat_tables(
                     tables[-1:] if plan.mode == "complete" else tables or [empty]
                 )
             case "memory":
                 shown = spark_rows(self.spark.table(self._view))
             case _:
-                shown = spark_rows(self._written("out", plan.apply(self.input(self.spark.read))))
+                shown = spark_rows(self._written("out", plan.apply(self.input(stream=False))))
         if plan.mode == "update":
             shown = newest(shown, plan.keys)
         return shown.filter(before(shown)) if plan.has_windows else shown
