@@ -43,15 +43,14 @@ def test_random_expressions_have_the_values_of_spark(
     expressions: ExpressionSearch, part: int
 ) -> None:
     tally = Tally()
-    for seed in range(2 * part, 2 * part + 2):
-        expressions.run(seed, tally)
+    expressions.run(part, tally)
     assert [str(difference) for difference in tally.differences] == []
-    assert tally.equal > 300
+    assert tally.equal > 100
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_random_plans_have_the_rows_of_spark(plans: PlanSearch, part: int) -> None:
-    for seed in range(10 * part, 10 * part + 10):
+    for seed in range(6 * part, 6 * part + 6):
         found = plans.run(seed) or plans.run_both_forms(seed)
         assert found is None, str(found)
     assert plans.refused == []
@@ -59,7 +58,7 @@ def test_random_plans_have_the_rows_of_spark(plans: PlanSearch, part: int) -> No
 
 @pytest.mark.parametrize("part", PARTS)
 def test_random_programs_have_the_rows_of_spark(programs: ProgramSearch, part: int) -> None:
-    for seed in range(4 * part, 4 * part + 4):
+    for seed in range(3 * part, 3 * part + 3):
         found = programs.run(seed)
         assert found is None, str(found)
 

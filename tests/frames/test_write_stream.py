@@ -110,7 +110,9 @@ def test_columns_may_have_the_same_name_where_they_have_in_spark(
     assert spark.table("twice").columns == ["id", "word", "id"]
     assert rows_of(spark.table("twice")) == batches[0]
     with pytest.raises(OptionError, match="2 columns of the result have the name 'id'"):
-        epochal.write_stream(twice).format("json").definition(str(tmp_path / "out"))
+        epochal.write_stream(twice).start(
+            str(tmp_path / "out"), format="json", checkpointLocation=str(tmp_path / "ck2")
+        )
 
 
 def test_a_function_that_fails_gets_the_same_epoch_and_rows_again(
