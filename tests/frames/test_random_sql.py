@@ -14,6 +14,9 @@ from tests.fuzz_sql.plan_search import PlanSearch
 from tests.fuzz_sql.programs import ProgramSearch
 from tests.spark.sessions import session_with
 
+from epochal.connectors.file.file_sink import FileSink
+from epochal.connectors.file.file_source import FileSource
+from epochal.connectors.file.staged_batches import StagedBatchSink
 from epochal.continuous.operators.stateless.row_operators import Project
 
 PARTS = range(10)
@@ -123,3 +126,26 @@ def test_random_expressions_find_a_planted_fault(
 @pytest.mark.parametrize("planted", FAULTS, indirect=True)
 def test_random_plans_find_a_planted_fault(plans: PlanSearch, planted: str) -> None:
     assert any(plans.run(seed) for seed in range(60)), planted
+
+
+PROGRAM_FAULTS: dict[str, tuple[type, str]] = {
+    "a lost epoch": (StagedBatchSink, "commit"),
+    "lost files": (FileSink, "commit"),
+    "files that a restart leaves out": (FileSource, "resume"),
+}
+
+
+@pytest.mark.parametrize("fault", PROGRAM_FAULTS)
+def test_random_programs_find_a_planted_fault(
+    programs: ProgramSearch, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name = PROGRAM_FAULTS[fault]
+    right = getattr(owner, name)
+
+    def faulty(self: Any, *arguments: Any) -> Any:
+        if name == "resume":
+            return self.latest()
+        return right(self, *arguments) if arguments[0] % 2 == 0 else None
+
+    monkeypatch.setattr(owner, name, faulty)
+    assert any(programs.run(seed) for seed in range(20)), fault
