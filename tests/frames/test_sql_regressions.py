@@ -89,6 +89,14 @@ def test_what_a_search_has_found_stays_mended(spark: SparkSession) -> None:
     assert _different(spark, f"SELECT * FROM {ROWS}", CASES) == []
 
 
+def test_days_are_added_to_local_times() -> None:
+    # They were added as 24 hours, which is wrong by an hour if clocks change in between.
+    spark = session_with({**SETTINGS, "spark.sql.session.timeZone": "Europe/Berlin"})
+    rows = "SELECT timestamp'2020-03-01 12:00:00' AS ts, interval '132 19:00' day to minute AS di"
+    texts = ["ts + di", "ts - di", "ts + interval 30 days", "ts + interval 23 hours"]
+    assert _different(spark, rows, texts) == []
+
+
 @pytest.mark.parametrize("function", ["sum", "avg", "try_sum", "try_avg"])
 def test_months_are_summed_and_averaged(spark: SparkSession, function: str) -> None:
     largest = "interval '2147483647' month"

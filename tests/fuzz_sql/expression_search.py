@@ -128,7 +128,7 @@ class ExpressionSearch:
         for text, found in ours.items():
             tree, wanted = trees[text], theirs[text]
             if differing(wanted, found) is not None:
-                difference = self._shrunk(seed, settings, tree, sides)
+                difference = self._shrunk(seed, settings, tree, sides, (wanted, found))
                 if difference is not None:
                     tally.differences.append(difference)
             elif isinstance(wanted, Failure):
@@ -148,15 +148,23 @@ class ExpressionSearch:
         return theirs, ours
 
     def _shrunk(
-        self, seed: int, settings: dict[str, str], tree: Tree, sides: Sides
+        self,
+        seed: int,
+        settings: dict[str, str],
+        tree: Tree,
+        sides: Sides,
+        among_others: tuple[Result, Result],
     ) -> Difference | None:
-        """The smallest expression and the only row that show the same difference."""
+        """The smallest expression and the only row that show the same difference.
+
+        An expression that is right alone is wrong among others, unless these have failed.
+        """
 
         def row_of(tree: Tree) -> int | None:
             theirs, ours = self._both(sides, [tree.text])
             return differing(theirs[tree.text], ours[tree.text])
 
-        smaller = True
+        smaller = row_of(tree) is not None
         while smaller:
             smaller = False
             for candidate in _smaller(tree):
@@ -167,8 +175,11 @@ class ExpressionSearch:
         theirs, ours = self._both(sides, [tree.text])
         wanted, found = theirs[tree.text], ours[tree.text]
         row = differing(wanted, found)
-        if row is None:  # among others it failed with the error of another one
-            return None
+        if row is None:
+            wanted, found = among_others
+            row = differing(wanted, found)
+            if row is None or isinstance(wanted, Failure) or isinstance(found, Failure):
+                return None
         names = [name for name in sides.fed.column_names if _uses(tree.text, name)]
         values = {name: cells(sides.fed.column(name))[row] for name in names}
         return Difference(seed, settings, tree.text, values, shown(wanted, row), shown(found, row))
