@@ -117,7 +117,7 @@ def test_random_expressions_find_a_planted_fault(
 ) -> None:
     for seed in range(5):
         tally = Tally()
-        expressions.run(seed, tally, count=10, depth=1)
+        expressions.run(seed, tally, count=30, depth=1)
         if tally.differences:
             return
     raise AssertionError(f"{planted} was not found")

@@ -157,29 +157,28 @@ class ExpressionSearch:
     ) -> Difference | None:
         """The smallest expression and the only row that show the same difference.
 
-        An expression that is right alone is wrong among others, unless these have failed.
+        An expression that is right alone is wrong among others, unless one of these has failed.
         """
 
         def row_of(tree: Tree) -> int | None:
             theirs, ours = self._both(sides, [tree.text])
             return differing(theirs[tree.text], ours[tree.text])
 
-        smaller = row_of(tree) is not None
-        while smaller:
-            smaller = False
-            for candidate in _smaller(tree):
-                self._runs_left -= 1
-                if self._runs_left > 0 and row_of(candidate) is not None:
-                    tree, smaller = candidate, True
-                    break
-        theirs, ours = self._both(sides, [tree.text])
-        wanted, found = theirs[tree.text], ours[tree.text]
+        (wanted, found), smaller = among_others, self._runs_left > 0
+        if smaller and row_of(tree) is not None:
+            while smaller:
+                smaller = False
+                for candidate in _smaller(tree):
+                    self._runs_left -= 1
+                    if self._runs_left > 0 and row_of(candidate) is not None:
+                        tree, smaller = candidate, True
+                        break
+            theirs, ours = self._both(sides, [tree.text])
+            wanted, found = theirs[tree.text], ours[tree.text]
+        elif isinstance(wanted, Failure) or isinstance(found, Failure):
+            return None
         row = differing(wanted, found)
-        if row is None:
-            wanted, found = among_others
-            row = differing(wanted, found)
-            if row is None or isinstance(wanted, Failure) or isinstance(found, Failure):
-                return None
+        assert row is not None, f"{tree.text} has other values each time"
         names = [name for name in sides.fed.column_names if _uses(tree.text, name)]
         values = {name: cells(sides.fed.column(name))[row] for name in names}
         return Difference(seed, settings, tree.text, values, shown(wanted, row), shown(found, row))
