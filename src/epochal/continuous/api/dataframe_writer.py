@@ -262,6 +262,7 @@ class DataFrameWriter:
             case "foreachBatch" if self._function is not None:
                 return batch_sink(self._frame, self._function[1], complete=self._mode == COMPLETE)
         if name.lower() != "memory":
+            _check_names(name, self._frame.columns)
             return sink_definition(name, options, self._mode, self._partitioned)
         if not engine.query_name:
             raise OptionError(
@@ -292,6 +293,16 @@ def _patient(given: dict[str, str]) -> dict[str, str]:
     if any(key.lower() == "stalltimeout" for key in given):
         return given
     return {**given, "stallTimeout": f"{FUNCTION_TIMEOUT // timedelta(seconds=1)} seconds"}
+
+
+def _check_names(sink: str, names: Sequence[str]) -> None:
+    """Refuse columns with the same name: only functions and views can have them."""
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(
+                f"{sink}: {names.count(name)} columns of the result have the name {name!r}. Rename "
+                f"them with alias or toDF, or drop one."
+            )
 
 
 def _no_options(name: str, options: Mapping[str, str]) -> None:

@@ -115,7 +115,6 @@ def _read(
     optimized = planner.optimized(analyzed)
     physical = planner.physical(optimized) if refused is None else None
     found = PlanReader(steps, sources, physical, output_mode, refused).read(optimized)
-    _check_names(df.columns, findings)
     return Translation(
         tree=_renamed(found.tree, df.columns),
         schema=pa.schema(
@@ -132,16 +131,6 @@ def _read(
 
 def _is_connect(frame: Any) -> bool:
     return type(frame).__module__.startswith("pyspark.sql.connect")
-
-
-def _check_names(names: list[str], findings: Findings) -> None:
-    """A sink finds columns by their names."""
-    for name in sorted({each for each in names if names.count(each) > 1}):
-        findings.refuse(
-            "sink",
-            f"{names.count(name)} columns of the result have the name {name!r}",
-            "rename them with alias or toDF, or drop one",
-        )
 
 
 def _renamed(tree: Node, names: list[str]) -> Node:
