@@ -32,7 +32,6 @@ from epochal.continuous.catalyst.spark_objects import arrow_type_of, items
 from epochal.continuous.operators.expressions.evaluate import evaluate_all
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.evaluator.evaluator_client import CLIENT
-from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 
 KINDS = {
     "integers": "n * 3 + 1",
@@ -159,7 +158,7 @@ class Bench:
 
 
 def evaluator_pid() -> int:
-    pid = CLIENT._connection(DEFAULT_MEMORY_MB).evaluator
+    pid = CLIENT._connection().evaluator
     assert pid is not None
     return pid
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotInArrow
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
+    Replacement,
     arrow_type_of,
     items,
     option,
@@ -27,14 +28,11 @@ from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, 
 from epochal.continuous.operators.expressions.spark_calls import spark_call
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import Session
-from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.evaluator.spark_session import session_of
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
 _NOW = "CurrentBatchTimestamp"
 _REPLACED = (_NOW, "ScalarSubquery", "With", "AggregateExpression")
-
-Replace: TypeAlias = Callable[[JavaObject], JavaObject]
 
 
 class SparkExpressions:
@@ -44,10 +42,9 @@ class SparkExpressions:
         self,
         spark: SparkSession,
         value_of: Callable[[JavaObject], JavaObject] | None = None,
-        memory_mb: int = DEFAULT_MEMORY_MB,
     ) -> None:
         """`value_of` returns the only row of a plan without streams, for scalar subqueries."""
-        self._spark, self._value_of, self._memory_mb = spark, value_of, memory_mb
+        self._spark, self._value_of = spark, value_of
         self._jvm: Any = spark._jvm
         self._objects: dict[str, Any] = {}
         self.calls = 0
@@ -56,7 +53,7 @@ class SparkExpressions:
     @cached_property
     def session(self) -> Session:
         """The settings of the session that Spark's code reads when it runs."""
-        return session_of(self._spark, self._memory_mb)
+        return session_of(self._spark)
 
     def read(self, expr: JavaObject, reader: ExpressionReader, columns: dict[int, int]) -> Expr:
         """An expression for Arrow if that can evaluate it, else for Spark's code.
@@ -102,7 +99,7 @@ class SparkExpressions:
     ) -> tuple[list[JavaObject], list[tuple[JavaObject, Expr]]]:
         """Expressions without functions of time, and the attributes that they take."""
         moments: list[tuple[JavaObject, Expr]] = []
-        replace = _Replacement(lambda node: self._replaced(node, moments, columns))
+        replace = Replacement(_REPLACED, lambda node: self._replaced(node, moments, columns))
         exprs = [expr.transform(replace) if self._has_replaced(expr) else expr for expr in exprs]
         inputs: dict[int, tuple[JavaObject, Expr]] = {}
         for expr in exprs:
@@ -156,9 +153,7 @@ class SparkExpressions:
         if simple_name(node) == "With":
             parts = {int(part.id().id()): part.child() for part in items(node.defs())}
             return node.child().transform(
-                _Replacement(
-                    lambda part: parts[int(part.id().id())], names=("CommonExpressionRef",)
-                )
+                Replacement(("CommonExpressionRef",), lambda part: parts[int(part.id().id())])
             )
         if self._value_of is None or node.plan().isStreaming():
             raise OptionError("a scalar subquery over a stream is not supported")
@@ -192,22 +187,3 @@ def _may_ask(tree: Expr) -> bool:
         case Call(function, arguments):
             return function not in SURE or any(map(_may_ask, arguments))
     return False
-
-
-class _Replacement:
-    """A Scala PartialFunction that replaces some nodes of an expression."""
-
-    class Java:
-        implements = ("scala.PartialFunction",)
-
-    def __init__(self, replace: Replace, names: tuple[str, ...] = _REPLACED) -> None:
-        self._replace, self._names = replace, names
-
-    def isDefinedAt(self, node: JavaObject) -> bool:
-        return simple_name(node) in self._names
-
-    def apply(self, node: JavaObject) -> JavaObject:
-        return self._replace(node)
-
-    def applyOrElse(self, node: JavaObject, otherwise: JavaObject) -> JavaObject:
-        return self.apply(node) if self.isDefinedAt(node) else otherwise.apply(node)

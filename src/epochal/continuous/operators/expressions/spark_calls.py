@@ -15,11 +15,7 @@ import pyarrow as pa
 
 from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
-from epochal.evaluator.evaluator_client import (
-    CLIENT,
-    EvaluatorStep,
-    Session,
-)
+from epochal.evaluator.evaluator_client import CLIENT, EvaluatorStep, Session
 from epochal.record_batches import batch_of
 
 SPARK = "SparkExpression"
@@ -59,7 +55,7 @@ def spark_values(
     # Without a column a batch would have no rows.
     columns = columns or [pa.nulls(batch.num_rows)]
     names = [str(number) for number in range(len(columns))]
-    return run_rows(known.step, batch_of(columns, names, batch.num_rows))
+    return CLIENT.run_rows(known.step, batch_of(columns, names, batch.num_rows))
 
 
 class _Request:
@@ -105,7 +101,7 @@ def spark_rows(
     fields = (call.extra[EXPRESSION], ",".join(names[:-1]).encode())
     kind = "generate outer" if outer else "generate"
     step = EvaluatorStep(kind, call.extra[SESSION], schema, fields)
-    return run_rows(step, batch_of(columns, names, batch.num_rows))
+    return CLIENT.run_rows(step, batch_of(columns, names, batch.num_rows))
 
 
 def struct_json(types: Sequence[str]) -> str:
@@ -116,16 +112,6 @@ def struct_json(types: Sequence[str]) -> str:
     )
     # Months travel as the numbers that they are: pyarrow has no type for them.
     return _MONTHS.sub('"integer"', f'{{"type":"struct","fields":[{fields}]}}')
-
-
-def run_rows(step: EvaluatorStep, batch: pa.RecordBatch) -> list[Value]:
-    """Run a step over all rows of a batch; the columns of the result."""
-    parts = CLIENT.run_rows(step, batch)
-    if len(parts) == 1:
-        return list(parts[0].columns)
-    return [
-        pa.concat_arrays(columns) for columns in zip(*(part.columns for part in parts), strict=True)
-    ]
 
 
 def _whole(column: Any) -> Any:
