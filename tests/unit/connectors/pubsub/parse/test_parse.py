@@ -155,7 +155,8 @@ def test_a_union_of_two_types_has_no_column() -> None:
 def test_bad_rows_are_separated_from_good_ones() -> None:
     rows = messages(avro(ORDER), b"x")
     good, bad = spec("avro", json.dumps(AVRO)).open().parse(rows).split()
-    assert [row["id"] for row in good.column("parsed").to_pylist()] == [7]
+    parsed_rows: list[Any] = good.column("parsed").to_pylist()
+    assert [row["id"] for row in parsed_rows] == [7]
     assert bad.column("data").to_pylist() == [b"x"]
     assert bad.column("parse_error").null_count == 0
     assert Encoder(bad.select(["data"]).schema, SinkOptions(topic_id="t"))
