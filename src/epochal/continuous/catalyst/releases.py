@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -27,6 +27,7 @@ from epochal.continuous.catalyst.spark_objects import (
     simple_name,
 )
 from epochal.errors import OptionError
+from epochal.evaluator.spark_classes import class_of, object_of, scala_map
 
 _SQL = "org.apache.spark.sql"
 _EXPRESSIONS = f"{_SQL}.catalyst.expressions"
@@ -79,8 +80,7 @@ def release_of(spark: SparkSession) -> tuple[int, int]:
 
 def with_replacements(spark: SparkSession, analyzed: JavaObject) -> JavaObject:
     """An analysed plan with the expressions that Spark evaluates instead of those written."""
-    optimizer = cast(Any, spark._jvm).org.apache.spark.sql.catalyst.optimizer
-    return getattr(getattr(optimizer, "ReplaceExpressions$"), "MODULE$").apply(analyzed)
+    return object_of(spark._jvm, f"{_SQL}.catalyst.optimizer.ReplaceExpressions").apply(analyzed)
 
 
 class Planner:
@@ -287,11 +287,7 @@ class Planner:
 
     def _metadata(self, conf: Mapping[str, str]) -> JavaObject:
         package = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.checkpointing"
-        java = self._jvm.java.util.HashMap()
-        for key, value in conf.items():
-            java.put(key, value)
-        made = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java)
-        return self._class(f"{package}.OffsetSeqMetadata")(0, 0, made)
+        return self._class(f"{package}.OffsetSeqMetadata")(0, 0, scala_map(self._jvm, conf))
 
     def _pin(self, conf: Mapping[str, str]) -> None:
         package = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.checkpointing"
@@ -316,14 +312,10 @@ class Planner:
                 sessions.setActiveSession(before)
 
     def _class(self, name: str) -> Any:
-        found: Any = self._jvm
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
+        return class_of(self._jvm, name)
 
     def _object(self, name: str) -> Any:
-        """The only instance of a Scala object."""
-        return getattr(self._class(f"{name}$"), "MODULE$")
+        return object_of(self._jvm, name)
 
 
 def stateful_operators(physical: JavaObject) -> list[JavaObject]:

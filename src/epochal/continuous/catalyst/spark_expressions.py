@@ -28,6 +28,7 @@ from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, 
 from epochal.continuous.operators.expressions.spark_calls import spark_call
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import Session
+from epochal.evaluator.spark_classes import object_of, serialized
 from epochal.evaluator.spark_session import session_of
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
@@ -81,7 +82,7 @@ class SparkExpressions:
             expr, self._object("package").AttributeSeq(attributes), False
         )
         arguments = tuple(argument for _, argument in inputs)
-        return spark_call(arguments, kind, self._serialised(bound), spark_type, self.session)
+        return spark_call(arguments, kind, serialized(self._jvm, bound), spark_type, self.session)
 
     def aggregates(
         self, exprs: list[JavaObject], columns: dict[int, int]
@@ -92,7 +93,7 @@ class SparkExpressions:
         attributes = [attribute for attribute, _ in inputs]
         made = self._jvm.scala.Tuple2(self._sequence(exprs), self._sequence(attributes))
         kinds = [(value, arrow_type_of(attribute.dataType())) for attribute, value in inputs]
-        return self._serialised(made), kinds
+        return serialized(self._jvm, made), kinds
 
     def _inputs(
         self, exprs: list[JavaObject], columns: dict[int, int]
@@ -108,9 +109,6 @@ class SparkExpressions:
                 if number in columns:
                     inputs[number] = (attribute, Column(columns[number]))
         return exprs, [*inputs.values(), *moments]
-
-    def _serialised(self, value: JavaObject) -> bytes:
-        return bytes(self._jvm.org.apache.spark.util.Utils.serialize(value))
 
     def _has_replaced(self, expr: JavaObject) -> bool:
         """Whether an expression uses the current time or a subquery; callbacks are slow."""
@@ -173,11 +171,8 @@ class SparkExpressions:
 
     def _object(self, name: str, package: str = _CATALYST) -> Any:
         """The only instance of a Scala object."""
-        if name not in self._objects:  # each part of the name is a call of the JVM
-            found: Any = self._jvm
-            for part in f"{package}.{name}$".split("."):
-                found = getattr(found, part)
-            self._objects[name] = getattr(found, "MODULE$")
+        if name not in self._objects:
+            self._objects[name] = object_of(self._jvm, f"{package}.{name}")
         return self._objects[name]
 
 
