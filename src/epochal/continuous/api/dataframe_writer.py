@@ -195,11 +195,11 @@ class DataFrameWriter:
         engine, rest = output_options(spark, name, _patient(given) if self._function else given)
         session = session_settings(spark, FRAME_KEYS)
         found = find_checkpoint(engine.checkpoint_location)
-        translation = self._read(found.pinned, engine)
+        translation = self._read(found.pinned)
         found.check(operators_of(translation.tree), session)
 
         def refreshed() -> Node:
-            return self._read(found.pinned, engine).tree
+            return self._read(found.pinned).tree
 
         return QueryDefinition(
             translation.tree,
@@ -214,13 +214,8 @@ class DataFrameWriter:
             needs_evaluator=translation.needs_evaluator,
         )
 
-    def _read(self, pinned: Mapping[str, str] | None, engine: EngineOptions) -> Translation:
-        return read_plan(
-            self._frame,
-            output_mode=self._mode,
-            pinned=pinned,
-            evaluator_mb=engine.evaluator_memory >> 20,
-        )
+    def _read(self, pinned: Mapping[str, str] | None) -> Translation:
+        return read_plan(self._frame, output_mode=self._mode, pinned=pinned)
 
     def _apply(
         self,

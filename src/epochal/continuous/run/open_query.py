@@ -76,8 +76,8 @@ class Opened:
     """Slots that the tasks must leave free, for Spark jobs over the output."""
     refreshed: Callable[[], QueryPlan] | None = None
     """Makes the plan again, with what its tables contain now; None if it has no tables."""
-    evaluator_mb: int | None = None
-    """The memory of Spark's own code beside the tasks; None if it is not needed."""
+    needs_evaluator: bool = False
+    """Whether Spark's own code evaluates a part of the query, beside the tasks."""
     hosts: TaskHosts = field(default_factory=TaskHosts)
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
@@ -264,7 +264,7 @@ def open_query(
             state_partitions=definition.state_partitions,
             kept_slots=definition.sink.slots,
             refreshed=_refreshed(definition, sources),
-            evaluator_mb=definition.evaluator_mb,
+            needs_evaluator=definition.needs_evaluator,
             hosts=hosts,
             _closing=opening.pop_all(),
         )

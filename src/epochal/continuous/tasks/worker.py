@@ -58,6 +58,7 @@ from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
 from epochal.evaluator.evaluator_client import CLIENT
 from epochal.evaluator.evaluator_process import start_early
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys
@@ -134,16 +135,18 @@ class TaskAssignment:
     epoch_seconds: float = EPOCH_SECONDS
     batch_time_ms: int | None = None
     """The time of all rows, if the attempt runs a batch that Spark planned; None for the clock."""
-    evaluator_mb: int | None = None
-    """The memory of Spark's own code beside the tasks; None if it is not needed."""
+    evaluator_mb: int = DEFAULT_MEMORY_MB
+    """The memory of Spark's own code beside the tasks."""
+    needs_evaluator: bool = False
+    """Whether Spark's own code evaluates a part of the query, so that it should start at once."""
     max_silence_seconds: float = 30.0
     """A task ends if its driver has been silent for this long."""
 
 
 def run_task(assignment: TaskAssignment) -> None:
     """Run a task until the driver sends `Leave`; raise the error that ended it otherwise."""
-    CLIENT.task = assignment.task
-    if assignment.evaluator_mb is not None:
+    CLIENT.task, CLIENT.memory_mb = assignment.task, assignment.evaluator_mb
+    if assignment.needs_evaluator:
         start_early(assignment.evaluator_mb)
     worker = _Worker(assignment)
     threshold, interval = gc.get_threshold(), sys.getswitchinterval()
