@@ -32,8 +32,7 @@ from epochal.files import join_url
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import SINK, Plan, crc_of
 from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions, needs_file
-from epochal.tools.edit.repair_sink import mend_sink_log
-from epochal.tools.edit.repair_sources import mend_file_log, mend_source_batch
+from epochal.tools.edit.repair_file_logs import mend_file_log, mend_sink_log, mend_source_batch
 from epochal.tools.edit.rewind import delete_state_after, obstacle_to
 from epochal.tools.edit.survey import Survey, missing_file
 from epochal.tools.inspect.state_listing import StoreListing
