@@ -35,7 +35,11 @@ from epochal.tools.verify.findings import CANNOT
 
 RELEASE = "4.3.0"
 WITH_SINK = ("file_sink", "file_sink_counts", "file_sink_cleanup", "named_sink")
-WITHOUT_SINK = ("windowed", "several_sources", "dedup_watermark", "global", "offsets_v2")
+WITHOUT_SINK = (
+    *("windowed", "several_sources", "dedup_watermark", "global", "offsets_v2", "join_inner"),
+    *("rocksdb_zip", "rocksdb_changelog", "rocksdb_v2", "rocksdb_v2_zip", "rocksdb_dedup"),
+    *("rocksdb_session", "join_rocksdb", "join_rocksdb_ids"),
+)
 ROUNDS = 12
 AT_ONCE = ("--execute", "--settle-seconds", "0")
 COMMAND = re.compile(r"`(epochal [^`]+)`")
@@ -115,7 +119,22 @@ def ahead(draw: random.Random, path: Path) -> str:
     return f"copied to {later}"
 
 
-DAMAGE: tuple[Callable[[random.Random, Path], str], ...] = (lose, lose, tear, tear, empty, orphan)
+def flip(draw: random.Random, path: Path) -> str:
+    """Change one bit of a state file, as a disk or a network does."""
+    data = bytearray(path.read_bytes())
+    if path.suffix not in STATE_SUFFIXES or not data:
+        return lose(draw, path)
+    bit = draw.randrange(8 * len(data))
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    crc(path).unlink(missing_ok=True)
+    return f"changed in bit {bit}"
+
+
+STATE_SUFFIXES = (".delta", ".snapshot", ".changelog", ".zip", ".sst")
+DAMAGE: tuple[Callable[[random.Random, Path], str], ...] = (
+    *(lose, lose, tear, tear, empty, flip, orphan),
+)
 
 
 def crc(path: Path) -> Path:
@@ -129,7 +148,7 @@ def damage(draw: random.Random, case: Case) -> None:
         place.checkpoint.glob("offsets/*"),
         place.checkpoint.glob("commits/*"),
         place.checkpoint.glob("sources/*/*"),
-        place.checkpoint.glob("state/*/*/*"),
+        place.checkpoint.glob("state/[0-9]/[0-9]/**/*"),
         place.checkpoint.glob("metadata"),
     ]
     if case.has_sink:
@@ -140,7 +159,7 @@ def damage(draw: random.Random, case: Case) -> None:
         return
     path = draw.choice(newest)
     numbered = path.name.partition(".")[0].isdigit()
-    how = draw.choice((*DAMAGE, ahead) if numbered else DAMAGE[:5])
+    how = draw.choice((*DAMAGE, ahead) if numbered else DAMAGE[:-1])
     case.faults.append(f"{path.relative_to(place.base)} is {how(draw, path)}")
 
 
