@@ -22,12 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from epochal.checkpoint.entries import OffsetEntry
-from epochal.checkpoint.file_log import (
-    DEFAULT_COMPACT_INTERVAL,
-    batch_id_of_file_name,
-    derive_compact_interval,
-    live_batches,
-)
+from epochal.checkpoint.file_log import batch_id_of_file_name
 from epochal.checkpoint.layout import (
     COMMITS,
     COMPACT_SUFFIX,
@@ -40,7 +35,7 @@ from epochal.checkpoint.layout import (
 from epochal.checkpoint.pinned import CODEC
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
-from epochal.tools.verify.check_files import compact_ids, log_offset
+from epochal.tools.verify.check_files import compact_ids, log_offset, own_batches
 from epochal.tools.verify.check_logs import added_by_edit
 from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, Finding, Severity
 
@@ -203,6 +198,8 @@ class _Advisor:
             case "EPOCH_FILE_BROKEN":
                 latest = self._listing.offsets.latest
                 return self._back_to(self._newest_whole(0 if latest is None else latest - 1))
+            case "SINK_OF_ANOTHER_QUERY":
+                return self._before_skipped(found)
             case "SINK_AHEAD":
                 return self._back_to(self._newest_whole(_LAST))
             case "OPERATOR_METADATA_UNREADABLE" if found.path.endswith("/_metadata/metadata"):
@@ -316,6 +313,16 @@ class _Advisor:
             return f"Use {REPAIR}: it writes the batch again, which an edit added."
         return self._back_to(self._newest_whole(_LAST), files="`_spark_metadata`")
 
+    def _before_skipped(self, found: Finding) -> str | None:
+        """A rewind with the sink runs again what it skipped, unless it skipped everything."""
+        skipped = batch_id_of_file_name(found.path.rpartition("/")[2])
+        if skipped is None or self._sink_log is None:
+            return None
+        own = [n for n in own_batches(self._sink_log, self._listing) if n < skipped]
+        target = self._newest_whole(max(own, default=-1))
+        then = ", so that the skipped batches run again"
+        return None if target is None else self._back_to(target, then)
+
     def _source_batch_is_known(self, folder: str, batch_id: int) -> bool:
         names = self._listing.directories[folder].files
         ids = {name: batch_id_of_file_name(name) for name in names if not name.startswith(".")}
@@ -411,9 +418,9 @@ class _Advisor:
 
     def _sink_has(self, log: LogListing[Any], batch_id: int) -> bool:
         """Whether the sink's log has all that it needs if the batch is its last."""
-        interval = derive_compact_interval(DEFAULT_COMPACT_INTERVAL, compact_ids(log))
+        first = max((each for each in compact_ids(log) if each <= batch_id), default=0)
         whole = log.entries.keys() - log.broken.keys()
-        return all(each in whole for each in live_batches(batch_id, interval))
+        return sum(first <= each <= batch_id for each in whole) == batch_id + 1 - first
 
     def _loads(self, store: StoreListing, batch_id: int) -> bool:
         return not store.chain(batch_id + 1).missing and not any(
