@@ -29,6 +29,11 @@ def distinct_pairs(spark: SparkSession, place: Place) -> DataFrame:
     return read_events(spark, place, "events").selectExpr("k", "v % 9 AS r").dropDuplicates()
 
 
+def distinct_triples(spark: SparkSession, place: Place) -> DataFrame:
+    rows = read_events(spark, place, "events").selectExpr("k", "v % 9 AS r", "v % 2 AS odd")
+    return rows.dropDuplicates()
+
+
 def distinct_in_time(spark: SparkSession, place: Place) -> DataFrame:
     rows = json_rows(spark, place, "events")
     seconds = rows.selectExpr("date_trunc('SECOND', timestamp_micros(us)) AS ts", "k")
@@ -170,3 +175,13 @@ CASES = (
         reads=tuple(Read({"operatorId": operator}, changes=True) for operator in ("0", "1")),
     ),
 )
+
+CHANGED = (
+    Case(
+        name="dedup_of_three",
+        about="`dedup` after it was changed: dropDuplicates has gained a column",
+        query=distinct_triples,
+        files=events("events"),
+    ),
+)
+"""Queries that have no archive: they are started on the checkpoint of another case."""

@@ -12,3 +12,4 @@ from tests.golden.shape import Case
 
 MODULES = (cases_aggregate, cases_types, cases_join, cases_source, cases_rocksdb, cases_python)
 CASES: dict[str, Case] = {case.name: case for module in MODULES for case in module.CASES}
+CHANGED: dict[str, Case] = {case.name: case for case in cases_aggregate.CHANGED}

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from tests.golden import account
-from tests.golden.catalogue import CASES
+from tests.golden.catalogue import CASES, CHANGED
 from tests.golden.library import pack
 from tests.golden.place import Place
 from tests.golden.shape import Case
@@ -204,7 +204,7 @@ def resume(spark: SparkSession, case: Case, base: Path) -> dict[str, Any]:
 
 
 def answer(spark: SparkSession, request: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    case = CASES[job["case"]]
+    case = (CASES | CHANGED)[job["case"]]
     base = Path(job["base"])
     match request["action"]:
         case "make":

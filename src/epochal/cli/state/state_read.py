@@ -104,10 +104,10 @@ def get(
 ) -> None:
     """Show the rows of one key. The exit status is 1 if there are none."""
     from epochal.tools.read_state.lookup import rows_with_key
-    from epochal.tools.read_state.read import open_reader
+    from epochal.tools.read_state.read import open_store
 
     opened = open_state(directory, batch, key_schema, value_schema)
-    reader = open_reader(opened, operator, store, state_variable=variable)
+    reader = open_store(opened, operator, store, state_variable=variable)
     wanted = parse_json(key, "--key")
     with progress("reading", "partition") as advance, reporting(advance):
         rows = rows_with_key(reader, wanted, opened.operator_name(operator))

@@ -44,7 +44,7 @@ class KeyForm:
         first = self._encoded(columns[: self.prefix_columns], 0, len(rows))
         rest = self._encoded(columns[self.prefix_columns :], self.prefix_columns, len(rows))
         return [
-            _LENGTH.pack(len(prefix) + 1) + VERSION_BYTE + prefix + VERSION_BYTE + remaining
+            scanned_part(prefix) + VERSION_BYTE + remaining
             for prefix, remaining in zip(first, rest, strict=True)
         ]
 
@@ -63,6 +63,11 @@ class KeyForm:
         schema = StructType(self.schema.fields[start : start + len(columns)])
         batch = batch_of(columns, list(field_names(schema)), rows)
         return encode_rows(batch, schema).to_list()
+
+
+def scanned_part(row: bytes) -> bytes:
+    """The beginning of a key that is split into two rows, given the first."""
+    return _LENGTH.pack(len(row) + 1) + VERSION_BYTE + row
 
 
 def unversioned(data: bytes, source: str) -> bytes:

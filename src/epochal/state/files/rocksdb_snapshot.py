@@ -161,8 +161,13 @@ def unpack_part(archive: zipfile.ZipFile, name: str, room: Room) -> bytes:
     return bytes(content)
 
 
-def read_database(path: str, delimiter: bytes, source: str, room: Room) -> dict[bytes, bytes]:
-    """All entries of a database; StorageError if there is no room for them."""
+def read_database(
+    path: str, delimiter: bytes, source: str, room: Room, prefix: bytes = b""
+) -> dict[bytes, bytes]:
+    """The entries of a database whose keys begin with `prefix`.
+
+    StorageError if there is no room for them.
+    """
     rocksdict = import_rocksdict()
     _name_merge_operator(Path(path), delimiter)
     entries: dict[bytes, bytes] = {}
@@ -173,9 +178,9 @@ def read_database(path: str, delimiter: bytes, source: str, room: Room) -> dict[
             path, options=options, access_type=rocksdict.AccessType.read_only()
         )
         cursor = database.iter()
-        cursor.seek_to_first()
-        while cursor.valid():
-            key, value = cursor.key(), cursor.value()
+        cursor.seek(prefix)
+        while cursor.valid() and (key := cursor.key()).startswith(prefix):
+            value = cursor.value()
             room.take(len(key) + len(value))
             entries[key] = value
             cursor.next()

@@ -194,20 +194,26 @@ class RocksDirectory:
         base = next((i for i in history if chain.snapshot and i.version == chain.snapshot), None)
         return RocksPlan(base, above)
 
-    def load(self, version: int, unique_id: str = "") -> RocksContent:
-        """The content of a version."""
+    def load(
+        self, version: int, unique_id: str = "", family: str | None = None, prefix: bytes = b""
+    ) -> RocksContent:
+        """The content of a version; with a `prefix` only the keys of a family that begin so."""
         plan = self.plan(version, unique_id)
         entries: dict[bytes, bytes] = {}
         metadata = SnapshotMetadata((), {}, 0)
         if plan.snapshot is not None:
-            metadata, entries = read_snapshot(self._files, plan.snapshot, self._form.delimiter)
+            metadata, entries = read_snapshot(
+                self._files, plan.snapshot, self._form.delimiter, family, prefix
+            )
         draft = FrozenVersion.of(entries).draft()
         for item in plan.changelogs:
             source = join_url(self._files.url, file_name(item, "changelog"))
             replay(self.changelog(item), draft, self._form, source)
         families = metadata.families
         highest = max(metadata.highest_family, *families.values(), 0)
-        return RocksContent(dict(draft.items()), families, highest, metadata.internal)
+        wanted = in_family(prefix, family, families)
+        found = {key: value for key, value in draft.items() if key.startswith(wanted)}
+        return RocksContent(found, families, highest, metadata.internal)
 
     def families(self, version: int, unique_id: str = "") -> Mapping[str, int]:
         """The column families of a version, without loading it."""
@@ -326,15 +332,28 @@ def read_metadata(files: Files, item: LineageItem) -> SnapshotMetadata:
 
 
 def read_snapshot(
-    files: Files, item: LineageItem, delimiter: bytes = b""
+    files: Files,
+    item: LineageItem,
+    delimiter: bytes = b"",
+    family: str | None = None,
+    prefix: bytes = b"",
 ) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
-    """The metadata of a snapshot and all its entries. `delimiter` joins the values of a list."""
+    """The metadata of a snapshot and its entries. `delimiter` joins the values of a list.
+
+    With a `prefix` these are only the keys of a family that begin so.
+    """
     name = file_name(item, "zip")
-    return read_archive(files, _archive(files, name), delimiter, join_url(files.url, name))
+    source = join_url(files.url, name)
+    return read_archive(files, _archive(files, name), delimiter, source, family, prefix)
 
 
 def read_archive(
-    files: Files, data: bytes, delimiter: bytes, source: str
+    files: Files,
+    data: bytes,
+    delimiter: bytes,
+    source: str,
+    family: str | None = None,
+    prefix: bytes = b"",
 ) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
     """As `read_snapshot`, given the content of the zip."""
     room = files.bounds.room(source)
@@ -342,7 +361,15 @@ def read_archive(
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
         _unpack(archive, Path(scratch), source, room)
         _fetch(files, metadata, Path(scratch), source)
-        return metadata, read_database(scratch, delimiter, source, files.bounds.room(source))
+        wanted, room = in_family(prefix, family, metadata.families), files.bounds.room(source)
+        return metadata, read_database(scratch, delimiter, source, room, wanted)
+
+
+def in_family(prefix: bytes, family: str | None, families: Mapping[str, int]) -> bytes:
+    """How the keys of a family begin, given a prefix in it; empty without a prefix."""
+    if not prefix or family not in families:
+        return prefix
+    return families[family].to_bytes(FAMILY_BYTES, "little") + prefix
 
 
 def _archive(files: Files, name: str) -> bytes:

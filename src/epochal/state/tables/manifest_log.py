@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from epochal.state.tables.sst_blocks import masked_crc32c, varint
 
@@ -18,18 +19,26 @@ _HEADER = struct.Struct("<IHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _DELETED_FILE, _NEW_FILE = 6, 103
 _IGNORABLE = 1 << 13
-_END_OF_FILE_FIELDS = 1
+_END_OF_FILE_FIELDS, _UNIQUE_ID = 1, 12
 _NUMBERS = {2: 1, 3: 1, 4: 1, 9: 1, 10: 1, 200: 1, 202: 0, 203: 1, 300: 1, _DELETED_FILE: 2}
 """How many numbers follow a tag. Those of a deleted file are its level and its own."""
 _TEXTS = frozenset({1, 201})
 
 
-def live_tables(manifest: bytes) -> dict[int, int] | None:
-    """The number and the size of each table; ValueError if a record is damaged.
+class LiveTable(NamedTuple):
+    """What a MANIFEST records of a table."""
+
+    size: int
+    session: int | None
+    """The first half of its unique id: it identifies the session that wrote it."""
+
+
+def live_tables(manifest: bytes) -> dict[int, LiveTable] | None:
+    """Each table by its number; ValueError if a record is damaged.
 
     None if a record is of a kind that Spark's releases of RocksDB do not write.
     """
-    live: dict[int, int] = {}
+    live: dict[int, LiveTable] = {}
     try:
         for record in list(_records(manifest)):
             if not _apply(record, live):
@@ -60,7 +69,7 @@ def _records(data: bytes) -> Iterator[bytes]:
         raise ValueError("its last record is torn")
 
 
-def _apply(record: bytes, live: dict[int, int]) -> bool:
+def _apply(record: bytes, live: dict[int, LiveTable]) -> bool:
     """Apply one change to the tables; False if it is of an unknown kind."""
     at = 0
     while at < len(record):
@@ -87,16 +96,19 @@ def _after_text(record: bytes, at: int) -> int:
     return at + size
 
 
-def _new_file(record: bytes, at: int, live: dict[int, int]) -> int:
+def _new_file(record: bytes, at: int, live: dict[int, LiveTable]) -> int:
     _, at = varint(record, at)  # its level
     number, at = varint(record, at)
     size, at = varint(record, at)
     at = _after_text(record, _after_text(record, at))  # its first and its last key
     for _ in range(2):  # its first and its last change
         _, at = varint(record, at)
+    session: int | None = None
     while True:
         field, at = varint(record, at)
         if field == _END_OF_FILE_FIELDS:
-            live[number] = size
+            live[number] = LiveTable(size, session)
             return at
-        at = _after_text(record, at)
+        begin, at = at, _after_text(record, at)
+        if field == _UNIQUE_ID:
+            (session,) = struct.unpack_from("<Q", record, varint(record, begin)[1])

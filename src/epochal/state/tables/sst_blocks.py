@@ -29,6 +29,8 @@ _PARTITIONED, _FIRST_KEYS = 2, 3
 _INDEX_TYPE = b"rocksdb.block.based.table.index.type"
 _DELTAS = b"rocksdb.index.value.is.delta.encoded"
 _PROPERTIES = b"rocksdb.properties"
+_SESSION = b"rocksdb.creating.session.identity"
+_SESSION_DIGITS = range(13, 25)
 _MASK = 0xFFFFFFFF
 _XXH3 = 4
 _SNAPPY = 1
@@ -42,10 +44,12 @@ class Handle(NamedTuple):
     size: int
 
 
-def check_table(data: bytes, source: str, room: Room) -> str | None:
+def check_table(data: bytes, source: str, room: Room) -> str | int | None:
     """Check every block; StateFormatError at the first whose checksum is wrong.
 
-    Returns why nothing could be checked, for a format that Spark has never written.
+    Returns the number of the session that wrote the table, which its unique id in a MANIFEST begins
+    with, or None if it has none; or why nothing could be checked, for a format that Spark has never
+    written.
     """
     return _Table(data, source, room).check()
 
@@ -60,7 +64,7 @@ class _Table:
         self._view = memoryview(data)
         self._kind = 0
 
-    def check(self) -> str | None:
+    def check(self) -> str | int | None:
         footer = len(self._data) - _FOOTER_BYTES
         if footer < 0:
             raise self._broken(0, "it is too short for a table")
@@ -73,14 +77,13 @@ class _Table:
         try:
             listing, at = _handle(self._data, footer + 1)
             index, at = _handle(self._data, at)
-            self._blocks(listing, index)
+            return self._blocks(listing, index)
         except _Unknown as unknown:
             return str(unknown)
         except (IndexError, struct.error, ValueError) as error:
             raise self._broken(footer, f"its index cannot be read ({error})") from None
-        return None
 
-    def _blocks(self, listing: Handle, index: Handle) -> None:
+    def _blocks(self, listing: Handle, index: Handle) -> int | None:
         properties: dict[bytes, bytes] = {}
         for name, value in _entries(self._unpacked(listing)):
             handle, _ = _handle(value, 0)
@@ -97,6 +100,7 @@ class _Table:
             handles = (each for part in handles for each in _handles(self._unpacked(part), deltas))
         for handle in handles:
             self._verified(handle)
+        return _session(properties.get(_SESSION, b""))
 
     def _verified(self, handle: Handle) -> memoryview:
         """The bytes of a block as they are stored; StateFormatError if its checksum is wrong."""
@@ -170,6 +174,14 @@ def _zstd(packed: bytes, size: int) -> bytes:
 
 
 _UNPACK = {_SNAPPY: _snappy, 4: _lz4, 5: _lz4, 7: _zstd}
+
+
+def _session(identity: bytes) -> int | None:
+    """The number in a session's name, whose digits have the base 36: its last 64 bits."""
+    if len(identity) not in _SESSION_DIGITS:
+        return None
+    upper, lower = int(identity[:-12], 36), int(identity[-12:], 36)
+    return (lower & (1 << 62) - 1) | (upper & 3) << 62
 
 
 def masked_crc32c(data: bytes) -> int:

@@ -33,13 +33,16 @@ if TYPE_CHECKING:
     from epochal.state.store.rocksdb_directory import RocksDirectory
 
 
-def load_rows(target: StoreTarget, partition: int) -> list[Rows]:
-    """The rows in their stored form: whole key rows, or RocksDB's encoded keys and values."""
+def load_rows(target: StoreTarget, partition: int, prefix: bytes = b"") -> list[Rows]:
+    """The rows in their stored form: whole key rows, or RocksDB's encoded keys and values.
+
+    With a `prefix` only the rows of RocksDB whose keys begin so.
+    """
     files = target.directory(partition)
     if target.settings.provider is Provider.HDFS:
         return load_version(files, target.version, target.settings)
     rocks = open_rocksdb(files, target.settings)
-    content = rocks.load(target.version, target.unique_id(partition))
+    content = rocks.load(target.version, target.unique_id(partition), target.family, prefix)
     source = f"{files.url} at version {target.version}"
     return _rocks_rows(list(content.family(target.family)), target, source)
 

@@ -1,4 +1,4 @@
-"""Finds the rows of one key. In an HDFS-backed store this reads only the key's partition."""
+"""Finds the rows of one key. Only the key's partition is read, and in RocksDB only its entries."""
 
 from __future__ import annotations
 
@@ -10,43 +10,64 @@ import pyarrow.compute as pc
 
 from epochal.errors import StateValueError
 from epochal.state.files.partitioning import place_of, placing_columns
+from epochal.state.files.rocksdb_key_form import VERSION_BYTE, scanned_part
 from epochal.state.rows.byte_spans import spans_of
-from epochal.state.rows.tagged_json import json_column, row_from_json
+from epochal.state.rows.tagged_json import json_column, json_rows, row_from_json
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
-from epochal.tools.read_state.export import json_batches
+from epochal.state.rows.values import Row
+from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.raw_rows import load_stored
-from epochal.tools.read_state.read import StateReader, StoreReader
+from epochal.tools.read_state.read import StoreReader
 from epochal.tools.read_state.read_target import Provider
 
 
 def rows_with_key(
-    reader: StateReader, key: Any, operator_name: str | None = None
+    reader: StoreReader, key: Any, operator_name: str | None = None
 ) -> list[dict[str, Any]]:
     """The rows whose key, in JSON form, is `key`. Every field must be given; null means null."""
+    target = reader.target
     schema = reader.fields[0][1]
     if not isinstance(schema, StructType):
         raise StateValueError("key", "struct", "the key of this state is not a struct")
-    encoded = encode_row(row_from_json(key, schema, "key"), schema)
-    if isinstance(reader, StoreReader) and reader.target.settings.provider is Provider.HDFS:
-        return _in_its_partition(reader, encoded, operator_name)
-    wanted = _normal_form(encoded, schema)
-    return [row for rows in json_batches(reader) for row in rows if row["key"] == wanted]
-
-
-def _in_its_partition(
-    reader: StoreReader, encoded: bytes, operator_name: str | None
-) -> list[dict[str, Any]]:
-    target = reader.target
-    schema = target.schema.key
-    placing = placing_columns(operator_name, target.store_name, schema)
+    row = row_from_json(key, schema, "key")
+    encoded = encode_row(row, schema)
+    placing = schema  # transformWithState places rows by the whole grouping key
+    if reader.variable is None:
+        placing = placing_columns(operator_name, target.family or target.store_name, schema)
     count = target.settings.partitions or len(target.partitions)
     partition = place_of(encoded, schema, placing, count)
     if partition not in target.partitions:
         return []
-    stored = load_stored(reader, partition)
-    equal: Any = pc.equal(stored.keys, pa.scalar(encoded, pa.large_binary()))
-    return stored.decoded(np.flatnonzero(equal.to_numpy(zero_copy_only=False)))
+    if target.settings.provider is Provider.HDFS:
+        stored = load_stored(reader, partition)
+        equal: Any = pc.equal(stored.keys, pa.scalar(encoded, pa.large_binary()))
+        return stored.decoded(np.flatnonzero(equal.to_numpy(zero_copy_only=False)))
+    wanted = _normal_form(encoded, schema)
+    kinds = [kind for _, kind in reader.fields]
+    return [
+        shown
+        for rows in load_rows(target, partition, _stored_prefix(reader, row, encoded))
+        for part in json_rows(reader.decode(rows, partition), kinds)
+        for shown in part
+        if shown["key"] == wanted
+    ]
+
+
+def _stored_prefix(reader: StoreReader, row: Row, encoded: bytes) -> bytes:
+    """How RocksDB's keys of a key begin; empty if that does not follow from the key alone."""
+    target = reader.target
+    if target.avro is not None:
+        return b""  # such a key names the schema that it was written with
+    match target.encoder.kind:
+        case "plain":
+            return VERSION_BYTE + encoded
+        case "prefix":
+            fields = target.schema.key.fields[: target.encoder.prefix_columns]
+            # Maps and timers have the grouping key as the first column of their own key.
+            columns = row if reader.fields[0][1] == target.schema.key else (row,)
+            return scanned_part(encode_row(columns[: len(fields)], StructType(fields)))
+    return b""
 
 
 def _normal_form(encoded: bytes, schema: StructType) -> Any:

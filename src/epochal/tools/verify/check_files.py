@@ -261,12 +261,7 @@ def foreign_rules(
             f"the batches up to {log.latest}",
         )
         return
-    planned = {
-        batch_id: entry.timestamp_ms
-        for batch_id, entry in listing.offsets.entries.items()
-        if OWN_KEY not in entry.extra
-    }
-    compact = set(compact_ids(log))
+    planned, compact = planned_times(listing), set(compact_ids(log))
     written = {
         batch_id: max(entry.modification_time for entry in entries)
         for batch_id, entries in sorted(log.entries.items())
@@ -286,6 +281,30 @@ def foreign_rules(
                 f"skipped it",
             )
             return
+
+
+def planned_times(listing: CheckpointListing) -> dict[int, int]:
+    """When Spark planned each batch, as far as the offsets tell."""
+    return {
+        batch_id: entry.timestamp_ms
+        for batch_id, entry in listing.offsets.entries.items()
+        if OWN_KEY not in entry.extra
+    }
+
+
+def own_batches(
+    log: LogListing[tuple[SinkFileStatus, ...]], listing: CheckpointListing
+) -> list[int]:
+    """The batches that the sink surely wrote after this query planned them."""
+    planned, compact = planned_times(listing), set(compact_ids(log))
+    return [
+        batch_id
+        for batch_id, entries in log.entries.items()
+        if batch_id not in compact
+        and batch_id in planned
+        and any(entry.modification_time for entry in entries)
+        and min(entry.modification_time for entry in entries) + CLOCKS_MS >= planned[batch_id]
+    ]
 
 
 def skipped_rules(

@@ -44,7 +44,7 @@ class LoadCheck:
     def __init__(self, listing: CheckpointListing) -> None:
         self._listing = listing
         self._read: dict[str, list[Finding]] = {}
-        self._tables: dict[str, Finding | None] = {}
+        self._tables: dict[str, Finding | int | None] = {}
 
     def problems(self, batch_id: int) -> Iterator[Finding]:
         """Yield what keeps the state after a committed batch from being loaded as it was."""

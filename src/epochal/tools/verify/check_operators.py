@@ -308,7 +308,7 @@ def content_check(
     facts: StateFacts,
     settings: ContentSettings,
     tick: Tick,
-    tables: dict[str, Finding | None] | None = None,
+    tables: dict[str, Finding | int | None] | None = None,
 ) -> Work[StoreListing]:
     """Return the function that checks a share of an operator's stores.
 

@@ -51,13 +51,16 @@ class RocksCheck:
         directories: Directories,
         settings: ContentSettings,
         tick: Tick,
-        tables: dict[str, Finding | None] | None = None,
+        tables: dict[str, Finding | int | None] | None = None,
         entries: EntryCheck | None = None,
     ) -> None:
         self._files, self._directories, self._settings = files, directories, settings
         self._tick, self._entries = tick, entries
-        # Data files that are checked already, with what is wrong. Snapshots share them.
+        # Data files that are checked already, with what is wrong or the session that wrote them.
+        # Snapshots share them.
         self._tables = {} if tables is None else tables
+        # The session that a snapshot names for a data file, and that snapshot.
+        self._sessions: dict[str, tuple[int, str]] = {}
         self._content = ContentCheck(files, settings, tick)
 
     @property
@@ -129,29 +132,41 @@ class RocksCheck:
             if path not in self._tables:
                 self._tables[path] = self._table(path)
             found = self._tables[path]
-            if found is not None:
+            if isinstance(found, Finding):
                 self.findings.append(found)
+            elif found is not None and self._sessions.get(path, (found,))[0] != found:
+                self.findings.append(
+                    finding(
+                        "ROCKSDB_FILE_BROKEN",
+                        path,
+                        f"another process wrote it than the MANIFEST of {self._sessions[path][1]} "
+                        f"names: its unique id differs",
+                    )
+                )
 
-    def _table(self, path: str) -> Finding | None:
-        """Check one data file, and in deep mode also the checksum that Hadoop has of it."""
+    def _table(self, path: str) -> Finding | int | None:
+        """Check one data file, and in deep mode also the checksum that Hadoop has of it.
+
+        If nothing is wrong, it is the session that wrote the file.
+        """
         folder, _, name = path.rpartition("/")
         data = read_bytes(self._files, path, large=True)
         if isinstance(data, EpochalError):
             return finding("FILE_UNREADABLE", path, str(data))
         try:
-            unknown = None
+            session = None
             if name.endswith(".sst"):
-                unknown = check_table(data, path, self._files.bounds.room(path))
+                session = check_table(data, path, self._files.bounds.room(path))
         except StateFormatError as error:
             return finding("ROCKSDB_FILE_BROKEN", path, f"byte {error.offset}: {error.reason}")
         except StorageError as error:
             return finding("FILE_UNREADABLE", path, error.reason)
-        if unknown is not None:
-            return finding("ROCKSDB_UNCHECKED", path, f"{unknown}, which Epochal cannot check")
+        if isinstance(session, str):
+            return finding("ROCKSDB_UNCHECKED", path, f"{session}, which Epochal cannot check")
         names = self._directories[folder].files
         if self._settings.deep and f".{name}.crc" in names:
             self._content.hadoop_checksum(folder, names, name, data, "CRC_REFUSED")
-        return None
+        return session
 
     def _zip(
         self, store: StoreListing, name: str, sizes: dict[str, int], reported: set[str]
@@ -167,13 +182,18 @@ class RocksCheck:
             self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
             return []
         try:
-            metadata = read_zip(data, path, self._files.bounds)
+            checked = read_zip(data, path, self._files.bounds)
         except StorageError as error:
             self.findings.append(finding("FILE_UNREADABLE", path, error.reason))
             return []
-        if isinstance(metadata, str):
-            self.findings.append(finding("ROCKSDB_ZIP_UNREADABLE", path, metadata))
+        if isinstance(checked, str):
+            self.findings.append(finding("ROCKSDB_ZIP_UNREADABLE", path, checked))
             return []
+        metadata, sessions = checked
+        for shared in metadata.files:
+            if shared.local_name in sessions:
+                expected = (sessions[shared.local_name], name)
+                self._sessions.setdefault(f"{store.path}/{shared.path}", expected)
         for shared in metadata.files:
             size = sizes.get(shared.path)
             where = f"{store.path}/{shared.path}"
@@ -226,8 +246,13 @@ def _item(name: str) -> LineageItem:
     return parsed[0]
 
 
-def read_zip(data: bytes, path: str, bounds: Bounds = UNBOUNDED) -> SnapshotMetadata | str:
-    """Unpack every part of a snapshot. Return its metadata, or a text about the problem."""
+def read_zip(
+    data: bytes, path: str, bounds: Bounds = UNBOUNDED
+) -> tuple[SnapshotMetadata, dict[str, int]] | str:
+    """Unpack every part of a snapshot.
+
+    Return its metadata and the session that wrote each of its tables, or a text about the problem.
+    """
     room = bounds.room(path)
     kept: dict[str, bytes] = {}
     try:
@@ -246,11 +271,15 @@ def read_zip(data: bytes, path: str, bounds: Bounds = UNBOUNDED) -> SnapshotMeta
         return error.reason
     except BROKEN_ZIP as error:
         return f"it is not a readable zip file ({error})"
-    return _manifest_problem(kept, metadata) or metadata
+    sessions = _sessions_in_manifest(kept, metadata)
+    return sessions if isinstance(sessions, str) else (metadata, sessions)
 
 
-def _manifest_problem(parts: Mapping[str, bytes], metadata: SnapshotMetadata) -> str | None:
-    """What is wrong with the list of tables that RocksDB reads when it opens the snapshot."""
+def _sessions_in_manifest(
+    parts: Mapping[str, bytes], metadata: SnapshotMetadata
+) -> dict[str, int] | str:
+    """The session that wrote each table, by the list of tables that RocksDB opens the snapshot
+    with, or what is wrong with that list."""
     named = parts.get(_CURRENT, b"").decode("ascii", "replace").rstrip("\n")
     manifest = parts.get(named)
     if manifest is None or not named.startswith(_MANIFEST):
@@ -262,9 +291,11 @@ def _manifest_problem(parts: Mapping[str, bytes], metadata: SnapshotMetadata) ->
     recorded = {
         each.local_name: each.size for each in metadata.files if each.path.startswith("SSTs/")
     }
-    listed_tables = {f"{number:06}.sst": size for number, size in (tables or {}).items()}
+    named_tables = {f"{number:06}.sst": table for number, table in (tables or {}).items()}
+    listed_tables = {name: table.size for name, table in named_tables.items()}
     if tables is None or listed_tables == recorded:
-        return None
+        known = named_tables.items()
+        return {name: table.session for name, table in known if table.session is not None}
     other = sorted(listed_tables.items() ^ recorded.items())[0][0]
     return f"its part {named} and its metadata disagree about {other}"
 

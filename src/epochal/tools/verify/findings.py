@@ -267,8 +267,9 @@ RULES: dict[str, Rule] = {
     "SINK_OF_ANOTHER_QUERY": Rule(
         _E,
         "The output directory had batches before this query planned them: the query has a new "
-        "checkpoint, or was rewound without its sink. Spark skips, without a word, every batch up "
-        "to the latest that the log had, so their rows are lost.",
+        "checkpoint, or was rewound or restored without its sink. Spark skips, without a word, "
+        "every batch up to the latest that the log had, so their rows are lost. If earlier batches "
+        "are the query's own, `verify` names a rewind that runs the skipped ones again.",
         f"{CANNOT}: the skipped rows are nowhere. Stop the query, and {START_OVER}.",
     ),
     "CRC_ORPHAN": Rule(
@@ -456,7 +457,8 @@ RULES: dict[str, Rule] = {
     ),
     "ROCKSDB_FILE_BROKEN": Rule(
         _E,
-        "A block of a RocksDB data file does not match its checksum: Spark fails when it reads it.",
+        "A block of a RocksDB data file does not match its checksum, or the file is not the one "
+        "that the snapshot's MANIFEST names: Spark fails when it reads it.",
         f"Restore it from a backup, or use {_REWIND}.",
     ),
     "ROCKSDB_UNCHECKED": Rule(

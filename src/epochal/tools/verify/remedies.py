@@ -40,7 +40,7 @@ from epochal.checkpoint.layout import (
 from epochal.checkpoint.pinned import CODEC
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
-from epochal.tools.verify.check_files import compact_ids, log_offset
+from epochal.tools.verify.check_files import compact_ids, log_offset, own_batches
 from epochal.tools.verify.check_logs import added_by_edit
 from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, START_OVER, Finding, Severity
 
@@ -207,6 +207,8 @@ class _Advisor:
             case "EPOCH_FILE_BROKEN":
                 latest = self._listing.offsets.latest
                 return self._back_to(self._newest_whole(0 if latest is None else latest - 1))
+            case "SINK_OF_ANOTHER_QUERY":
+                return self._before_skipped(found)
             case "SINK_AHEAD":
                 return self._back_to(self._newest_whole(_LAST))
             case "OPERATOR_METADATA_UNREADABLE" if found.path.endswith("/_metadata/metadata"):
@@ -343,6 +345,16 @@ class _Advisor:
         if all(added_by_edit(self._offsets, batch_id) for batch_id in lost):
             return f"Use {REPAIR}: it writes the batch again, which an edit added."
         return self._back_to(self._newest_whole(_LAST), files="`_spark_metadata`")
+
+    def _before_skipped(self, found: Finding) -> str | None:
+        """A rewind with the sink runs again what it skipped, unless it skipped everything."""
+        skipped = batch_id_of_file_name(found.path.rpartition("/")[2])
+        if skipped is None or self._sink_log is None:
+            return None
+        own = [n for n in own_batches(self._sink_log, self._listing) if n < skipped]
+        target = self._newest_whole(max(own, default=-1))
+        then = ", so that the skipped batches run again"
+        return None if target is None else self._back_to(target, then)
 
     def _source_batch_is_known(self, folder: str, batch_id: int) -> bool:
         names = self._listing.directories[folder].files

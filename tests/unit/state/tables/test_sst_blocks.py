@@ -45,7 +45,7 @@ def table(
     return path.read_bytes()
 
 
-def check(data: bytes) -> str | None:
+def check(data: bytes) -> str | int | None:
     return check_table(data, "table", UNBOUNDED.room("table"))
 
 
@@ -56,7 +56,7 @@ def test_every_form_of_table_is_understood(
     compression: str, checksum: str, partitioned: bool, tmp_path: Path
 ) -> None:
     data = table(tmp_path, compression=compression, checksum=checksum, partitioned=partitioned)
-    assert check(data) is None
+    assert isinstance(check(data), int)
     for at in range(0, len(data) - FOOTER_BYTES, 997):
         changed = bytearray(data)
         changed[at] ^= 1
