@@ -159,8 +159,8 @@ def test_an_edit_that_was_told_of_no_sink_is_found_by_verify(
     words = ("--partitions", "3", "--execute", "--settle-seconds", "0")
     assert main(("state", "repartition", str(place.checkpoint), *words)) == 2
     assert "pass the output directory with --sink" in capsys.readouterr().err
-    words += ("--no-file-sink",)
-    assert main(("state", "repartition", str(place.checkpoint), *words)) == 0
+    complete = (*words, "--no-file-sink")
+    assert main(("state", "repartition", str(place.checkpoint), *complete)) == 0
     sink = ("--sink", str(place.output))
     assert main(("checkpoint", "verify", str(place.checkpoint), *sink)) == 1
     assert "FILE_LOG_HOLE" in capsys.readouterr().out
