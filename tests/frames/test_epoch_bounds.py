@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, stream, words
+from tests.waiting import eventually
 
 import epochal
 
@@ -160,6 +163,38 @@ def test_a_query_without_an_end_reads_files_one_by_one_as_they_come(
     query.stop()
     assert [len(rows) for _, rows in batches] == [7 + n % 3 for n in range(3 * FILES)]
     assert [epoch for epoch, _ in batches] == list(range(3 * FILES))
+
+
+def test_engines_take_turns_in_the_middle_of_a_backlog(spark: SparkSession, tmp_path: Path) -> None:
+    source, shown_in = tmp_path / "in", dict[int, list[tuple[Any, ...]]]()
+    fill(source)
+    fill(source, FILES)
+    frame = plain(spark, source)
+
+    def start(writer: Any, note: Callable[[DataFrame, int], None], **trigger: Any) -> Any:
+        writer = writer.foreachBatch(note).trigger(**trigger)
+        return writer.option("checkpointLocation", str(tmp_path / "ck")).start()
+
+    def note(rows: DataFrame, epoch: int) -> None:
+        assert shown_in.setdefault(epoch, rows_of(rows)) == rows_of(rows)
+
+    def fails_in_batch_2(rows: DataFrame, epoch: int) -> None:
+        note(rows, epoch)
+        assert epoch < 2
+
+    def slowly(rows: DataFrame, epoch: int) -> None:
+        note(rows, epoch)
+        time.sleep(0.3)
+
+    with pytest.raises(StreamingQueryException):
+        start(frame.writeStream, fails_in_batch_2, availableNow=True).awaitTermination()
+    query = start(epochal.write_stream(frame), slowly, epoch="20 milliseconds")
+    eventually(lambda: len(shown_in) >= 6)
+    query.stop()
+    assert len(shown_in) < 2 * FILES
+    assert start(frame.writeStream, note, availableNow=True).awaitTermination(PATIENCE_SECONDS)
+    sizes = [len(shown_in[epoch]) for epoch in sorted(shown_in)]
+    assert sizes == [7 + n % 3 for n in range(2 * FILES)]
 
 
 def test_the_builder_keeps_the_bounds_of_its_source(spark: SparkSession, tmp_path: Path) -> None:
