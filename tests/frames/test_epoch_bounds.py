@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ pytestmark = pytest.mark.usefixtures("nothing_left_running")
 Batches = list[tuple[int, list[tuple[Any, ...]]]]
 Make = Callable[[SparkSession, Path], DataFrame]
 FILES = 6
+START = int(time.time()) - 1000
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 class Sums(StatefulProcessor):  # type: ignore[misc]
@@ -84,8 +88,10 @@ def with_rows(batches: Batches) -> Batches:
 
 
 def fill(source: Path, first: int = 0) -> None:
+    """Add files, each a second younger than the one before: both engines read the oldest first."""
     for n in range(first, first + FILES):
         add_file(source, f"{n:02}", words(7 + n % 3, 40 * n))
+        os.utime(source / f"{n:02}.json", times=(START + n, START + n))
 
 
 CASES: dict[str, tuple[Make, str]] = {
@@ -96,10 +102,20 @@ CASES: dict[str, tuple[Make, str]] = {
 }
 
 
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """Spark runs transformWithState on RocksDB only."""
+    spark.conf.set(PROVIDER, ROCKSDB)
+    yield
+    spark.conf.unset(PROVIDER)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_epochs_have_the_contents_of_sparks_batches_also_in_turns(
-    spark: SparkSession, tmp_path: Path, case: str
+    spark: SparkSession, tmp_path: Path, case: str, request: pytest.FixtureRequest
 ) -> None:
+    if case == "timers":
+        request.getfixturevalue("rocksdb")
     make, mode = CASES[case]
     source, home, turns = tmp_path / "in", tmp_path / "spark", tmp_path / "turns"
     expected: Batches = []
@@ -130,14 +146,14 @@ def test_what_waits_is_one_epoch_unless_there_is_a_bound(
 def test_a_bound_of_one_source_bounds_the_epochs_of_all(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    for n in range(3):
-        add_file(tmp_path / "few", str(n), words(2, 10 * n))
-        add_file(tmp_path / "all", str(n), words(2, 100 + 10 * n))
+    fill(tmp_path / "few")
+    fill(tmp_path / "all")
     few = stream(spark, tmp_path / "few", maxFilesPerTrigger=1).select("id")
     frame = few.union(stream(spark, tmp_path / "all").select("id"))
     expected = shown(frame.writeStream, tmp_path / "spark", availableNow=True)
     assert shown(epochal.write_stream(frame), tmp_path / "ours", availableNow=True) == expected
-    assert [len(rows) for _, rows in expected] == [8, 2, 2]
+    whole = sum(7 + n % 3 for n in range(FILES))
+    assert [len(rows) for _, rows in expected] == [whole + 7, 8, 9, 7, 8, 9]
 
 
 def test_a_query_without_an_end_reads_files_one_by_one_as_they_come(
