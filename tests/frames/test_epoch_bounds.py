@@ -18,6 +18,7 @@ from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, s
 from tests.waiting import eventually
 
 import epochal
+from epochal.connectors.memory import MemoryOutput
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -218,11 +219,10 @@ def test_the_builder_keeps_the_bounds_of_its_source(spark: SparkSession, tmp_pat
     source.mkdir()
     for n in range(4):
         (source / f"{n}.txt").write_text("x\n" * (n + 1))
-    sizes: list[int] = []
+        os.utime(source / f"{n}.txt", times=(START + n, START + n))
+    output = MemoryOutput()
     reader = epochal.read_stream(spark).format("text").option("maxBytesPerTrigger", "6")
-    writer = reader.load(str(source)).write_stream.foreach_batch(
-        lambda rows, _epoch: sizes.append(len(rows))
-    )
-    query = writer.trigger(availableNow=True).start()
+    writer = reader.load(str(source)).write_stream.format(output).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "ck")).start()
     assert query.await_termination(PATIENCE_SECONDS)
-    assert sizes == [3, 3, 4]
+    assert [output._epochs[epoch].num_rows for epoch in range(3)] == [3, 3, 4]
