@@ -201,7 +201,7 @@ def test_engines_take_turns_in_the_middle_of_a_backlog(spark: SparkSession, tmp_
 
     def slowly(rows: DataFrame, epoch: int) -> None:
         note(rows, epoch)
-        time.sleep(0.3)
+        time.sleep(0.3)  # the backlog must outlast the stop
 
     with pytest.raises(StreamingQueryException):
         start(frame.writeStream, fails_in_batch_2, availableNow=True).awaitTermination()
