@@ -111,7 +111,10 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(PROVIDER)
 
 
-@pytest.mark.parametrize("case", CASES)
+IN_FULL = [pytest.param(case, marks=pytest.mark.full) for case in ("rows", "counts")]
+
+
+@pytest.mark.parametrize("case", [*IN_FULL, "windows", "timers"])
 def test_epochs_have_the_contents_of_sparks_batches_also_in_turns(
     spark: SparkSession, tmp_path: Path, case: str, request: pytest.FixtureRequest
 ) -> None:

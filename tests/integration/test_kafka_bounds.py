@@ -58,6 +58,7 @@ def test_epochs_have_the_shares_of_sparks_batches_after_restarts_too(
     assert len(expected) > 4 * 5
 
 
+@pytest.mark.full  # waits for ten seconds
 def test_few_records_wait_for_more_but_not_longer_than_they_may(
     kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
 ) -> None:
