@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, stream, words
+from tests.waiting import eventually
 
 import epochal
+from epochal.connectors.memory import MemoryOutput
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
 Batches = list[tuple[int, list[tuple[Any, ...]]]]
 Make = Callable[[SparkSession, Path], DataFrame]
 FILES = 6
+START = int(time.time()) - 1000
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 class Sums(StatefulProcessor):  # type: ignore[misc]
@@ -81,8 +89,10 @@ def with_rows(batches: Batches) -> Batches:
 
 
 def fill(source: Path, first: int = 0) -> None:
+    """Add files, each a second younger than the one before: both engines read the oldest first."""
     for n in range(first, first + FILES):
         add_file(source, f"{n:02}", words(7 + n % 3, 40 * n))
+        os.utime(source / f"{n:02}.json", times=(START + n, START + n))
 
 
 CASES: dict[str, tuple[Make, str]] = {
@@ -93,10 +103,23 @@ CASES: dict[str, tuple[Make, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """Spark runs transformWithState on RocksDB only."""
+    spark.conf.set(PROVIDER, ROCKSDB)
+    yield
+    spark.conf.unset(PROVIDER)
+
+
+IN_FULL = [pytest.param(case, marks=pytest.mark.full) for case in ("rows", "counts")]
+
+
+@pytest.mark.parametrize("case", [*IN_FULL, "windows", "timers"])
 def test_epochs_have_the_contents_of_sparks_batches_also_in_turns(
-    spark: SparkSession, tmp_path: Path, case: str
+    spark: SparkSession, tmp_path: Path, case: str, request: pytest.FixtureRequest
 ) -> None:
+    if case == "timers":
+        request.getfixturevalue("rocksdb")
     make, mode = CASES[case]
     source, home, turns = tmp_path / "in", tmp_path / "spark", tmp_path / "turns"
     expected: Batches = []
@@ -127,14 +150,14 @@ def test_what_waits_is_one_epoch_unless_there_is_a_bound(
 def test_a_bound_of_one_source_bounds_the_epochs_of_all(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    for n in range(3):
-        add_file(tmp_path / "few", str(n), words(2, 10 * n))
-        add_file(tmp_path / "all", str(n), words(2, 100 + 10 * n))
+    fill(tmp_path / "few")
+    fill(tmp_path / "all")
     few = stream(spark, tmp_path / "few", maxFilesPerTrigger=1).select("id")
     frame = few.union(stream(spark, tmp_path / "all").select("id"))
     expected = shown(frame.writeStream, tmp_path / "spark", availableNow=True)
     assert shown(epochal.write_stream(frame), tmp_path / "ours", availableNow=True) == expected
-    assert [len(rows) for _, rows in expected] == [8, 2, 2]
+    whole = sum(7 + n % 3 for n in range(FILES))
+    assert [len(rows) for _, rows in expected] == [whole + 7, 8, 9, 7, 8, 9]
 
 
 def test_a_query_without_an_end_reads_files_one_by_one_as_they_come(
@@ -162,16 +185,47 @@ def test_a_query_without_an_end_reads_files_one_by_one_as_they_come(
     assert [epoch for epoch, _ in batches] == list(range(3 * FILES))
 
 
+def test_engines_take_turns_in_the_middle_of_a_backlog(spark: SparkSession, tmp_path: Path) -> None:
+    source, shown_in = tmp_path / "in", dict[int, list[tuple[Any, ...]]]()
+    fill(source)
+    fill(source, FILES)
+    frame = plain(spark, source)
+
+    def start(writer: Any, note: Callable[[DataFrame, int], None], **trigger: Any) -> Any:
+        writer = writer.foreachBatch(note).trigger(**trigger)
+        return writer.option("checkpointLocation", str(tmp_path / "ck")).start()
+
+    def note(rows: DataFrame, epoch: int) -> None:
+        assert shown_in.setdefault(epoch, rows_of(rows)) == rows_of(rows)
+
+    def fails_in_batch_2(rows: DataFrame, epoch: int) -> None:
+        note(rows, epoch)
+        assert epoch < 2
+
+    def slowly(rows: DataFrame, epoch: int) -> None:
+        note(rows, epoch)
+        time.sleep(0.3)  # the backlog must outlast the stop
+
+    with pytest.raises(StreamingQueryException):
+        start(frame.writeStream, fails_in_batch_2, availableNow=True).awaitTermination()
+    query = start(epochal.write_stream(frame), slowly, epoch="20 milliseconds")
+    eventually(lambda: len(shown_in) >= 6)
+    query.stop()
+    assert len(shown_in) < 2 * FILES
+    assert start(frame.writeStream, note, availableNow=True).awaitTermination(PATIENCE_SECONDS)
+    sizes = [len(shown_in[epoch]) for epoch in sorted(shown_in)]
+    assert sizes == [7 + n % 3 for n in range(2 * FILES)]
+
+
 def test_the_builder_keeps_the_bounds_of_its_source(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     for n in range(4):
         (source / f"{n}.txt").write_text("x\n" * (n + 1))
-    sizes: list[int] = []
+        os.utime(source / f"{n}.txt", times=(START + n, START + n))
+    output = MemoryOutput()
     reader = epochal.read_stream(spark).format("text").option("maxBytesPerTrigger", "6")
-    writer = reader.load(str(source)).write_stream.foreach_batch(
-        lambda rows, _epoch: sizes.append(len(rows))
-    )
-    query = writer.trigger(availableNow=True).start()
+    writer = reader.load(str(source)).write_stream.format(output).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "ck")).start()
     assert query.await_termination(PATIENCE_SECONDS)
-    assert sizes == [3, 3, 4]
+    assert [output._epochs[epoch].num_rows for epoch in range(3)] == [3, 3, 4]

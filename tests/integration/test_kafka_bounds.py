@@ -58,18 +58,18 @@ def test_epochs_have_the_shares_of_sparks_batches_after_restarts_too(
     assert len(expected) > 4 * 5
 
 
+@pytest.mark.full  # waits for ten seconds
 def test_few_records_wait_for_more_but_not_longer_than_they_may(
     kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
 ) -> None:
     topic = make_topic(broker, unique("few"))
     waits = {"minOffsetsPerTrigger": "20", "maxTriggerDelay": "8s"}
-    reader = epochal.read_stream(kafka_spark).format("kafka")
-    stream = reader.options(**options(broker, subscribe=topic), **waits).load()
+    reader = kafka_spark.readStream.format("kafka").options(**options(broker, subscribe=topic))
     sizes: list[tuple[int, float]] = []
     texts(broker, topic, ["first"], 0)
-    query = stream.write_stream.foreach_batch(
-        lambda rows, _: sizes.append((len(rows), time.monotonic()))
-    ).start()
+    writer = epochal.write_stream(reader.options(**waits).load().select("value"))
+    writer.foreachBatch(lambda rows, _: sizes.append((rows.count(), time.monotonic())))
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
     try:
         eventually(lambda: len(sizes) == 1)
         texts(broker, topic, ["few"] * 3, 0)
@@ -97,8 +97,9 @@ def test_a_topic_that_was_made_again_is_lost_data_under_available_now(
 
     records(broker, topic, 0)
     assert [len(batch) for batch in run()] == [56]
-    admin(broker).delete_topics([topic])[topic].result(30)
-    eventually(lambda: topic not in admin(broker).list_topics(timeout=10).topics)
+    client = admin(broker)
+    client.delete_topics([topic])[topic].result(30)
+    eventually(lambda: topic not in client.list_topics(timeout=10).topics)
     make_topic(broker, topic)
     texts(broker, topic, ["new"] * 5, 0)
     with pytest.raises(QueryFailedError, match=r"the end of .*-0 is 5, but 47 was next"):

@@ -53,7 +53,13 @@ class DeltaWriters:
             return files_message(mode, epoch, attempt, task, written)
 
         bad_rows = partial(rows_without_values, required=self.required)
-        writer = PartWriter(context.schema, self.max_file_bytes, files.write, message, bad_rows)
+        writer = PartWriter(
+            context.schema,
+            self.max_file_bytes,
+            lambda _epoch, rows: files.write(rows),
+            message,
+            bad_rows,
+        )
         return WholeResultWriter(writer, MAGIC) if mode is WriteMode.OVERWRITE else writer
 
 

@@ -122,7 +122,7 @@ class FileWriters:
         return PartWriter(
             context.schema,
             self.max_file_bytes,
-            files.write,
+            lambda _epoch, rows: files.write(rows),
             lambda _epoch, statuses: msgspec.json.encode(statuses),
             files.bad_rows,
         )

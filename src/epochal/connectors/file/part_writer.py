@@ -24,11 +24,14 @@ class PartWriter(Generic[T]):
         self,
         schema: pa.Schema,
         max_file_bytes: int,
-        write_files: Callable[[pa.Table], list[T]],
+        write_files: Callable[[int, pa.Table], list[T]],
         message: Callable[[int, list[T]], bytes],
         bad_rows: Callable[[pa.RecordBatch], BadRows] | None = None,
+        *,
+        epoch: int = 0,
     ) -> None:
-        """`message(epoch, files)` returns what the task reports about an epoch.
+        """`write_files(epoch, rows)` writes rows of an epoch; the first ones are of `epoch`.
+        `message(epoch, files)` returns what the task reports about an epoch.
 
         With `bad_rows`, this is a `CheckingWriter`.
         """
@@ -36,6 +39,7 @@ class PartWriter(Generic[T]):
         self._write_files, self._message = write_files, message
         if bad_rows is not None:
             self.bad_rows = bad_rows
+        self._epoch = epoch
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
         self._early: list[Future[list[T]]] = []
@@ -45,15 +49,16 @@ class PartWriter(Generic[T]):
         self._rows.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= self._max_file_bytes:
-            self._early.append(self._pool.submit(self._write_files, self._take_rows()))
+            rows = self._take_rows()
+            self._early.append(self._pool.submit(self._write_files, self._epoch, rows))
 
     def cut(self, epoch: int) -> Prepare:
         rows, early = self._take_rows(), self._early
-        self._early = []
+        self._early, self._epoch = [], epoch + 1
 
         def prepare() -> bytes:
             written = [file for future in early for file in future.result()]
-            return self._message(epoch, written + self._write_files(rows))
+            return self._message(epoch, written + self._write_files(epoch, rows))
 
         return prepare
 

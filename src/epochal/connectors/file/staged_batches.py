@@ -33,11 +33,14 @@ from epochal.checkpoint.metadata_log import parse_batch_id, storage_errors
 from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path
-from epochal.connectors.row_collector import RowCollector
+from epochal.connectors.file.part_writer import PartWriter
 from epochal.files import Files, join_url, open_files
 from epochal.record_batches import with_a_column
 
 STAGED = f"{EPOCHAL}/batches"
+
+MAX_PART_BYTES = 64 * 1024 * 1024
+"""How many bytes of rows a task keeps before it writes them to a file, also within an epoch."""
 
 Deliver: TypeAlias = Callable[[Sequence[str], int], None]
 """Takes the paths of an epoch's files, and the epoch's number."""
@@ -62,7 +65,7 @@ _decode_message = msgspec.json.Decoder(_Result | list[str]).decode
 class _ResultWriter:
     """A writer that notes in its messages whether the task had input."""
 
-    def __init__(self, writer: RowCollector) -> None:
+    def __init__(self, writer: PartWriter[str]) -> None:
         self._writer = writer
         self._had_input = True
         self.write, self.close = writer.write, writer.close
@@ -81,27 +84,32 @@ def _noted(message: bytes, had_input: bool) -> bytes:
     return msgspec.json.encode(_Result(files, had_input)) if files or had_input else b""
 
 
+def _message(epoch: int, parts: list[str]) -> bytes:
+    del epoch
+    return msgspec.json.encode(parts) if parts else b""
+
+
 @dataclass(frozen=True, slots=True)
 class StagingWriters:
-    """Opens writers in tasks, which write one file per epoch that has any rows."""
+    """Opens writers in tasks, which write an epoch's rows to a file, or to several."""
 
     directory: str
     complete: bool = False
 
     def open(self, context: WriterContext) -> SinkWriter:
-        rows = RowCollector(partial(self._written, context))
+        write = partial(self._written, context)
+        rows = PartWriter(context.schema, MAX_PART_BYTES, write, _message, epoch=context.epoch)
         return _ResultWriter(rows) if self.complete else rows
 
-    def _written(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
-        if not rows:
-            return b""
-        table = pa.Table.from_batches(rows, context.schema)
+    def _written(self, context: WriterContext, epoch: int, table: pa.Table) -> list[str]:
+        if not table.num_rows:
+            return []
         table = with_a_column(table.rename_columns(staged_names(table.num_columns)))
         suffix, encode = encoder(FileFormat.PARQUET, table.schema, Csv(), ParquetCodec.SNAPPY)
         part = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}{suffix}"
         with storage_errors(join_url(self.directory, part)):
             open_files(self.directory).create(part, encode(table))
-        return msgspec.json.encode([part])
+        return [part]
 
 
 class StagedBatchSink:

@@ -248,5 +248,11 @@ class IcebergWriters:
         files = FileSet(self.shape, context.attempt, context.task)
         bad_rows = partial(rows_without_values, required=self.shape.required)
         report = partial(pack_files, context)
-        writer = PartWriter(context.schema, self.max_file_bytes, files.write, report, bad_rows)
+        writer = PartWriter(
+            context.schema,
+            self.max_file_bytes,
+            lambda _epoch, rows: files.write(rows),
+            report,
+            bad_rows,
+        )
         return WholeResultWriter(writer, MAGIC) if self.replaces else writer

@@ -127,7 +127,9 @@ class Opened:
             return
         ends = []
         for name, source, at in zip(self.note.sources, self.sources, positions, strict=True):
-            if bounded_source(source) is not None and not self.has_end:
+            bounded = bounded_source(source)
+            if bounded is not None:
+                ends.append(bounded.last_end(at) if self.has_end else at)
                 continue
             latest = source.latest()
             if latest is None:
@@ -192,9 +194,6 @@ def bounded_source(source: Source) -> BoundedSource | None:
 
 def _end(source: Source, at: Positions, latest: Positions) -> Positions:
     """Return the end of all that waits: a boundary, so that Spark can go on from there."""
-    bounded = bounded_source(source)
-    if bounded is not None:
-        return bounded.next_end(at, latest, bounded=False)
     return source.boundary(latest) if source.lag(at, latest) > 0 else at
 
 

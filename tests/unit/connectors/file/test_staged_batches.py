@@ -8,8 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from epochal.connectors.contract import WriterContext
+from epochal.connectors.file import staged_batches
 from epochal.connectors.file.staged_batches import STAGED, StagedBatchSink
 from epochal.files.local import LocalFiles
 
@@ -49,6 +51,27 @@ def test_the_rows_of_all_tasks_are_handed_over_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.sink().commit(4, [world.stage(4, 1, 2), world.stage(4, 3, task=1), world.stage(4)])
     assert world.calls == [(4, [1, 2, 3])]
+
+
+def test_rows_of_a_long_epoch_are_written_before_it_ends_and_deleted_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_batches, "MAX_PART_BYTES", 40)
+    world = World(tmp_path)
+    writer: Any = world.sink().writers.open(WriterContext(0, 1, "run", SCHEMA, 4))
+    for epoch in (4, 5):
+        for n in range(3):
+            values: dict[str, list[Any]] = {"n": [10 * epoch + n] * 4, "N": ["x"] * 4}
+            writer.write(pa.RecordBatch.from_pydict(values, schema=SCHEMA))
+        prepare = writer.cut(epoch)
+        if epoch == 4:
+            writer.write(pa.RecordBatch.from_pydict(values, schema=SCHEMA))  # of epoch 5 already
+        world.sink().commit(epoch, [prepare()])
+    numbers = [[n for n in (40, 41, 42) for _ in range(4)], [42] * 4]
+    numbers[1] += [n for n in (50, 51, 52) for _ in range(4)]
+    assert world.calls == [(4, numbers[0]), (5, numbers[1])]
+    assert world.files() == ["5"] * 4
+    writer.close()
 
 
 def test_the_checkpoint_may_have_a_name_that_urls_escape(tmp_path: Path) -> None:

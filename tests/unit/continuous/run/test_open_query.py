@@ -1,32 +1,48 @@
-"""How the plan of an open query is shown."""
+"""How the plan of an open query is shown, and where its epochs end if they are planned."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from tests.unit.continuous.plan.plans import ROWS, TimedJoin, planned, source, state, timed
 
+from epochal.connectors.contract import Source
+from epochal.connectors.file.file_source import FileSource, FileSourceOptions
+from epochal.connectors.generator import GeneratorSource
+from epochal.connectors.memory import MemoryStream
 from epochal.continuous.plan.logical import Node, Union
 from epochal.continuous.run.open_query import Opened
 from epochal.continuous.run.progress import QueryNote
+from epochal.continuous.run.query_settings import EngineOptions
+from epochal.errors import OptionError
+from epochal.files.local import LocalFiles
 
 
-def explained(tree: Node, *sources: str) -> list[str]:
+def opened_query(
+    tree: Node, *names: str, sources: Sequence[Source] = (), **options: bool
+) -> Opened:
     missing = cast(Any, None)
-    opened = Opened(
+    return Opened(
         query_id="q",
         run_id="r",
-        options=missing,
+        options=EngineOptions(**options),  # type: ignore[arg-type]
         files=missing,
         guard=missing,
-        sources=(),
+        sources=tuple(sources),
         sink=missing,
         plan=planned(tree),
-        note=QueryNote("q", "r", None, sources, "console"),
+        note=QueryNote("q", "r", None, names, "console"),
         server=missing,
         settings={},
         state_conf=missing,
     )
+
+
+def explained(tree: Node, *sources: str) -> list[str]:
+    opened = opened_query(tree, *sources)
     opened.settle_partitions(4)
     return opened.explanation().split("\n")[1:]
 
@@ -51,3 +67,63 @@ def test_in_a_tree_each_line_says_where_it_leads() -> None:
         "exchange -> state 0: stateStoreSave by (key), 4 partitions -> sink",
         "sink: console",
     ]
+
+
+def two_files(home: Path, **bound: int) -> FileSource:
+    (home / "in").mkdir()
+    for name in "ab":
+        (home / "in" / name).write_text("x\n")
+    options = FileSourceOptions(path=str(home / "in"), **bound)  # type: ignore[arg-type]
+    return FileSource("text", options, None, LocalFiles(home / "ck"), 0, watch=False)
+
+
+def three_rows() -> MemoryStream:
+    stream = MemoryStream(ROWS, partitions=1)
+    stream.add([{"key": n, "at": None} for n in range(3)])
+    return stream
+
+
+def begun(opened: Opened) -> list[Any]:
+    start = [source.initial() for source in opened.sources]
+    opened.find_ends(start)
+    return start
+
+
+def test_a_bound_of_one_source_plans_epochs_of_all_and_the_others_are_read_to_their_end(
+    tmp_path: Path,
+) -> None:
+    files, rows = two_files(tmp_path, max_files_per_trigger=1), three_rows()
+    opened = opened_query(source(0), "files", "rows", sources=(files, rows))
+    first = opened.next_ends(begun(opened))
+    assert (opened.plans_epochs, opened.has_end, opened.ends) == (True, False, None)
+    assert first == (files.resume('{"logOffset":0}'), rows.latest())
+    rows.add([{"key": 9, "at": None}])
+    assert opened.next_ends(first) == (files.resume('{"logOffset":1}'), rows.latest())
+
+
+def test_once_is_one_epoch_of_what_was_there_whatever_the_bound(tmp_path: Path) -> None:
+    files, rows = two_files(tmp_path, max_files_per_trigger=1), three_rows()
+    opened = opened_query(source(0), "files", "rows", sources=(files, rows), once=True)
+    start, end = begun(opened), rows.latest()
+    rows.add([{"key": 9, "at": None}])
+    assert opened.next_ends(start) == opened.ends == (files.resume('{"logOffset":1}'), end)
+    assert opened.is_read(opened.next_ends(start))
+
+
+def test_without_a_bound_or_an_end_no_epoch_is_planned(tmp_path: Path) -> None:
+    opened = opened_query(source(0), "files", "rows", sources=(two_files(tmp_path), three_rows()))
+    begun(opened)
+    assert (opened.plans_epochs, opened.ends) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({}, "another source of the query has a bound"), ({"available_now": True}, "availableNow")],
+)
+def test_a_source_that_cannot_tell_its_end_cannot_be_planned(
+    tmp_path: Path, options: dict[str, bool], reason: str
+) -> None:
+    endless = GeneratorSource(ROWS, lambda _partition, _start: iter(()))
+    sources = (two_files(tmp_path, max_files_per_trigger=1), endless)
+    with pytest.raises(OptionError, match=f"Source numbers cannot tell .*{reason}"):
+        begun(opened_query(source(0), "files", "numbers", sources=sources, **options))

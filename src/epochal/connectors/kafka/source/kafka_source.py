@@ -179,6 +179,12 @@ class KafkaSource:
     def bounds_epochs(self) -> bool:
         return self._options.bounds.are_set
 
+    def last_end(self, at: Positions) -> Positions:
+        start = to_offsets(at)
+        until = {**start, **to_offsets(self.latest())}
+        self._check_ranges(start, until)
+        return to_positions({tp: max(offset, until[tp]) for tp, offset in start.items()})
+
     def next_end(self, at: Positions, last: Positions | None, *, bounded: bool = True) -> Positions:
         """As Spark: at once in the first epoch, or if the end of the query is fixed."""
         bounds = self._options.bounds if bounded else EpochBounds()
