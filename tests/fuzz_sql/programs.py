@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ import epochal
 from epochal.continuous.api.query_handle import StreamingQuery
 
 PATIENCE_SECONDS = 120.0
+HASTE_SECONDS = 0.5
+"""How long a query runs that does not wait until all is processed."""
 
 SOURCES = ("json", "parquet", "csv", "rate")
 TRIGGERS: tuple[dict[str, Any], ...] = (
@@ -119,7 +122,9 @@ class ProgramRun:
                 at += size
                 stop = self.program.stops[number] if at < rows.num_rows else True
                 query = query or self._start()
-                if stop is not False:
+                if stop is False:
+                    time.sleep(HASTE_SECONDS)
+                else:
                     self._settle(query)
                 if stop is not None or "availableNow" in self.program.trigger:
                     query.stop()
@@ -273,9 +278,9 @@ def random_program(chance: random.Random, table: DataFrame) -> tuple[Program, pa
     # A rate source never ends, and rows in memory end with their query.
     endless = source == "rate" or sink == "memory"
     trigger = chance.choice(TRIGGERS[1:] if endless else TRIGGERS)
-    rows = rows_of(chance, chance.randint(1, 60))
-    pieces = [chance.choice((1, 5, 20)) for _ in range(chance.randint(0, 3))]
-    pieces = [*pieces, max(0, rows.num_rows - sum(pieces))]
+    rows = rows_of(chance, chance.randint(5, 60))
+    cuts = [0, *sorted(chance.sample(range(1, rows.num_rows), chance.randint(1, 4))), rows.num_rows]
+    pieces = [end - start for start, end in pairwise(cuts)]
     if plan.has_windows:
         rows, pieces = pa.concat_tables([rows, flush(rows.schema)]), [*pieces, 1]
     stops = tuple(None if sink == "memory" else chance.choice((None, True, False)) for _ in pieces)
