@@ -131,7 +131,7 @@ def test_random_plans_find_a_planted_fault(plans: PlanSearch, planted: str) -> N
 PROGRAM_FAULTS: dict[str, tuple[type, str]] = {
     "a lost epoch": (StagedBatchSink, "commit"),
     "lost files": (FileSink, "commit"),
-    "files that a restart leaves out": (FileSource, "resume"),
+    "files that a restart reads again": (FileSource, "resume"),
 }
 
 
@@ -144,7 +144,7 @@ def test_random_programs_find_a_planted_fault(
 
     def faulty(self: Any, *arguments: Any) -> Any:
         if name == "resume":
-            return self.latest()
+            return self.initial()
         return right(self, *arguments) if arguments[0] % 2 == 0 else None
 
     monkeypatch.setattr(owner, name, faulty)

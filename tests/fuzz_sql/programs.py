@@ -31,6 +31,9 @@ PATIENCE_SECONDS = 120.0
 HASTE_SECONDS = 0.5
 """How long a query runs that does not wait until all is processed."""
 
+MOST_RUNS = 5
+"""How many smaller programs of one that differs are tried."""
+
 SOURCES = ("json", "parquet", "csv", "rate")
 TRIGGERS: tuple[dict[str, Any], ...] = (
     {"availableNow": True},
@@ -248,17 +251,16 @@ class ProgramSearch:
         """How many programs there were of each source, sink and trigger."""
 
     def run(self, seed: int) -> ProgramDifference | None:
-        """Compare the program of a seed; of one that differs return the smallest that does."""
+        """Compare the program of a seed; of one that differs return a smaller one that does."""
         program, rows = random_program(random.Random(seed), self._table)
         self.compared.update([program.source, program.sink, *program.trigger])
-        smaller = self._difference(seed, program, rows)
-        while smaller is not None:
-            found = smaller
-            candidates = (self._difference(seed, p, rows) for p in _smaller(found.program))
-            smaller = next((d for d in candidates if d is not None), None)
-            if smaller is None:
-                return found
-        return None
+        smallest = self._difference(seed, program, rows)
+        runs, candidates = 0, _smaller(program)
+        while smallest and runs < MOST_RUNS and (less := next(candidates, None)):
+            runs += 1
+            if found := self._difference(seed, less, rows):
+                smallest, candidates = found, _smaller(less)
+        return smallest
 
     def _difference(self, seed: int, program: Program, rows: pa.Table) -> ProgramDifference | None:
         run = ProgramRun(self._spark, program)
