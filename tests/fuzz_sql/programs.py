@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.fuzz_sql.both_sides import Failure, failure_of, new_folder, spark_rows
 from tests.fuzz_sql.plan_search import FIXED, STORED, before, closed, flush, in_any_order, newest
 from tests.fuzz_sql.plans import Plan, Planner, rows_of, table_of
+from tests.waiting import eventually
 
 import epochal
 from epochal.continuous.api.query_handle import StreamingQuery
@@ -126,7 +127,7 @@ class ProgramRun:
                 stop = self.program.stops[number] if at < rows.num_rows else True
                 query = query or self._start()
                 if stop is False:
-                    time.sleep(HASTE_SECONDS)
+                    time.sleep(HASTE_SECONDS)  # the query may be anywhere then
                 else:
                     self._settle(query)
                 if stop is not None or "availableNow" in self.program.trigger:
@@ -165,16 +166,16 @@ class ProgramRun:
         """Wait until the query has processed what there is."""
         if "availableNow" in self.program.trigger:
             assert query.awaitTermination(PATIENCE_SECONDS), "the query does not end"
-            return None
+            return
         if self.program.source != "rate":
-            return query.process_all_available(PATIENCE_SECONDS)
-        end = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < end:
+            query.process_all_available(PATIENCE_SECONDS)
+            return
+
+        def seconds() -> int:
             progress = query.last_progress
-            if progress and int(json.loads(progress.sources[0].endOffset or "0")) >= 2:
-                return None
-            time.sleep(0.1)
-        raise AssertionError("the rate source has no rows")
+            return int(json.loads(progress.sources[0].endOffset or "0")) if progress else 0
+
+        eventually(lambda: seconds() >= 2, seconds=PATIENCE_SECONDS)
 
     def _add(self, number: int, rows: pa.Table) -> None:
         """A file with rows, which appears at once."""
