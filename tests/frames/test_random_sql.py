@@ -127,7 +127,7 @@ def test_random_plans_find_a_planted_fault(plans: PlanSearch, planted: str) -> N
     assert any(plans.run(seed) for seed in range(60)), planted
 
 
-SINKS = {"a lost epoch": StagedBatchSink, "lost files": FileSink}
+SINKS: dict[str, Any] = {"a lost epoch": StagedBatchSink, "lost files": FileSink}
 
 
 @pytest.mark.parametrize("fault", SINKS)
