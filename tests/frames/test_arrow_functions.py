@@ -74,7 +74,7 @@ BYTES = (b"", b"ab", b"\xff\xfe", b"\xc3", "ß".encode())
 
 
 def test_arrow_has_the_values_of_sparks_own_code_without_ansi_mode() -> None:
-    check(ansi=False, zone="America/New_York", seed=1, rows=60)
+    check(ansi=False, zone="America/New_York", seed=1, rows=30)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.frames.fuzz_files import FILES_PER_CASE, difference, drained, read_theirs
+from tests.frames.fuzz_files import (
+    FILES_PER_CASE,
+    difference,
+    drained,
+    read_ours,
+    read_theirs,
+)
 from tests.frames.odd_files import Case, make_case
 from tests.frames.streams_of_words import PATIENCE_SECONDS, rows_of
 from tests.spark.sessions import session_with
@@ -314,3 +320,15 @@ def test_a_query_has_the_rows_of_spark(
     theirs = output(frame.writeStream, tmp_path / "theirs")
     assert theirs
     assert output(epochal.write_stream(frame), tmp_path / "ours") == theirs
+
+
+def test_files_are_read_with_the_settings_of_the_querys_own_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    legacy = session_with({"spark.sql.legacy.timeParserPolicy": "LEGACY"})
+    written = b"2024-05-24T15:03:20.123456Z\n"
+    case = Case(0, "csv", {"at": "timestamp"}, {}, {"a.csv": written}, ("at",))
+    case.write(tmp_path / "in")
+    theirs = read_theirs(legacy, case, tmp_path / "in")
+    spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    assert read_ours(legacy, case, tmp_path / "in", tmp_path / "state") == theirs

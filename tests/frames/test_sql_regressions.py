@@ -89,11 +89,12 @@ def test_what_a_search_has_found_stays_mended(spark: SparkSession) -> None:
     assert _different(spark, f"SELECT * FROM {ROWS}", CASES) == []
 
 
-def test_days_are_added_to_local_times() -> None:
+def test_intervals_of_days_are_added_and_divided() -> None:
     # They were added as 24 hours, which is wrong by an hour if clocks change in between.
     spark = session_with({**SETTINGS, "spark.sql.session.timeZone": "Europe/Berlin"})
     rows = "SELECT timestamp'2020-03-01 12:00:00' AS ts, interval '132 19:00' day to minute AS di"
     texts = ["ts + di", "ts - di", "ts + interval 30 days", "ts + interval 23 hours"]
+    texts += ["interval '400' day div di", "di div interval '1' second"]
     assert _different(spark, rows, texts) == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from epochal.evaluator.evaluator_client import Session
@@ -24,3 +26,18 @@ def session_of(spark: SparkSession) -> Session:
     jars = cast(Any, spark.sparkContext._jsc).sc().listJars()
     names = (str(jars.apply(number)).rpartition("/")[2] for number in range(jars.size()))
     return Session("\n".join(lines), "\n".join(sorted(names)))
+
+
+@contextmanager
+def active_session(spark: SparkSession) -> Iterator[None]:
+    """Make a session the one whose settings Spark's code reads on this thread."""
+    sessions = cast(Any, spark._jvm).org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

@@ -22,7 +22,7 @@ from epochal.connectors.file.plain_parquet import USUAL, can_be_plain
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import CLIENT, EvaluatorStep, Session
 from epochal.evaluator.spark_classes import class_of, object_of, scala_map, serialized
-from epochal.evaluator.spark_session import session_of
+from epochal.evaluator.spark_session import active_session, session_of
 from epochal.files import scheme_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def make_reader(
     from pyspark.errors import PySparkException
 
     try:
-        return _Maker(spark).make(form, options, schema, in_file, wanted, root)
+        with active_session(spark):
+            return _Maker(spark).make(form, options, schema, in_file, wanted, root)
     except PySparkException as error:
         raise OptionError(f"{form}: {str(error).partition(chr(10))[0].rstrip('.')}.") from error
 

@@ -8,7 +8,6 @@ settings that a checkpoint pins, as Spark's MicroBatchExecution does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +27,7 @@ from epochal.continuous.catalyst.spark_objects import (
 )
 from epochal.errors import OptionError
 from epochal.evaluator.spark_classes import class_of, object_of, scala_map
+from epochal.evaluator.spark_session import active_session
 
 _SQL = "org.apache.spark.sql"
 _EXPRESSIONS = f"{_SQL}.catalyst.expressions"
@@ -125,7 +125,7 @@ class Planner:
     def optimized(self, analyzed: JavaObject) -> JavaObject:
         """The optimised logical plan, in which the current time is not a constant."""
         moving = analyzed.transformAllExpressions(Replacement(_TIME_FUNCTIONS, self._moment))
-        with self._active():
+        with active_session(self.session):
             return self._js.sessionState().optimizer().execute(moving)
 
     def _moment(self, expr: JavaObject) -> JavaObject:
@@ -188,7 +188,7 @@ class Planner:
     def physical(self, optimized: JavaObject) -> JavaObject:
         """The physical plan of an optimised one, with the ids of its stateful operators."""
         execution = self._object(f"{_SQL}.execution.QueryExecution")
-        with self._active():
+        with active_session(self.session):
             dry = self._dry_run(optimized)
             arguments = [dry.planner(), optimized.clone()]
             if self._release < (4, 1):
@@ -203,7 +203,7 @@ class Planner:
         Returns the physical plan. The directory needs a file `offsets/0`: before Spark plans a
         batch it has logged its offsets, and some operators make sure of that.
         """
-        with self._active():
+        with active_session(self.session):
             return self._dry_run(analyzed, f"{directory}/state", is_first=True).executedPlan()
 
     def collect(self, plan: JavaObject) -> pa.Table:
@@ -223,7 +223,7 @@ class Planner:
         """The only row of a logical plan without streams; None if there is none."""
         if not self._runs_jobs:
             return None
-        with self._active():
+        with active_session(self.session):
             datasets = self._object(f"{_SQL}.classic.Dataset")
             execution = datasets.ofRows(self._js, plan).queryExecution().executedPlan()
             rows = execution.executeCollect()
@@ -296,20 +296,6 @@ class Planner:
 
     def _conf(self, key: str) -> str:
         return str(self.session.conf.get(key)).lower()
-
-    @contextmanager
-    def _active(self) -> Iterator[None]:
-        """Make the clone the session whose settings the optimiser reads."""
-        sessions = self._class(f"{_SQL}.classic.SparkSession")
-        before = option(sessions.getActiveSession())
-        sessions.setActiveSession(self._js)
-        try:
-            yield
-        finally:
-            if before is None:
-                sessions.clearActiveSession()
-            else:
-                sessions.setActiveSession(before)
 
     def _class(self, name: str) -> Any:
         return class_of(self._jvm, name)

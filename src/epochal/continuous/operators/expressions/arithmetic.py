@@ -51,8 +51,8 @@ def _require_no_zero(divisor: Value) -> None:
 
 
 def _divide(call: Call, left: Value, right: Value) -> Value:
-    if types.is_decimal(left.type):
-        raise AskSpark
+    if not types.is_integer(left.type) and not types.is_floating(left.type):
+        raise AskSpark  # Spark rounds decimals, and cuts the quotient of two intervals
     _require_no_zero(right)
     return pc.divide_checked(left, right)
 
