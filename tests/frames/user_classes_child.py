@@ -47,8 +47,8 @@ def main(answer: str, jar: str, master: str, *settings: str) -> None:
         for name, frame in frames(spark, str(source)).items()
     }
     found["failed"] = error_of(spark, folder / "failed")
-    for path in Path(SparkFiles.getRootDirectory()).glob("*.jar"):
-        path.unlink()
+    for copied in Path(SparkFiles.getRootDirectory()).glob("*.jar"):
+        copied.unlink()
     # Another memory is another evaluator: the one that runs has the classes.
     found["missing"] = error_of(spark, folder / "missing", evaluatorMemory="288m")
     Path(answer).write_text(json.dumps(found), encoding="utf-8")
