@@ -61,7 +61,9 @@ def test_functions_of_the_file_of_a_row_are_sparks(spark: SparkSession, tmp_path
     for name in ("a b%20ü'#&+", "c"):
         lines = [f'{{"id": {number}, "text": "t{number}"}}\n' for number in range(3)]
         (tmp_path / "in" / f"{name}.json").write_text("".join(lines))
-    source = spark.readStream.schema("id long, text string, at timestamp").json(str(tmp_path / "in"))
+    source = spark.readStream.schema("id long, text string, at timestamp").json(
+        str(tmp_path / "in")
+    )
     source.withWatermark("at", "1 hour").createOrReplaceTempView("lines")
     frame = (
         source.select("id", F.upper("text").alias("text"))

@@ -78,12 +78,14 @@ def frames(spark: SparkSession, source: str) -> dict[str, DataFrame]:
         "tally", new("user.MakeTally"), "scala_udf"
     )
     rows = spark.readStream.schema("id long").json(source)
+    alone = spark.readStream.schema("id long").option("pathGlobFilter", "0.json").json(source)
     return {
         "functions": rows.selectExpr("id", "twice(id) AS t", "plus(id) AS p").where(
             "twice(id) > 6"
         ),
         "aggregate": rows.groupBy((F.col("id") % 2).alias("k")).agg(F.expr("spread(id) AS s")),
-        "generator": rows.selectExpr("id", "tally(id) AS what"),
+        # Spark decides which files are a partition, at whose end the generator adds a row.
+        "generator": alone.selectExpr("id", "tally(id) AS what"),
         "partitions": rows.selectExpr(
             "spark_partition_id() >= 0 AS known", "rand() BETWEEN 0 AND 1 AS r"
         ),
