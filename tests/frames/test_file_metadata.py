@@ -61,17 +61,21 @@ def test_functions_of_the_file_of_a_row_are_sparks(spark: SparkSession, tmp_path
     for name in ("a b%20ü'#&+", "c"):
         lines = [f'{{"id": {number}, "text": "t{number}"}}\n' for number in range(3)]
         (tmp_path / "in" / f"{name}.json").write_text("".join(lines))
-    source = spark.readStream.schema("id long, text string").json(str(tmp_path / "in"))
+    source = spark.readStream.schema("id long, text string, at timestamp").json(
+        str(tmp_path / "in")
+    )
+    source.withWatermark("at", "1 hour").createOrReplaceTempView("lines")
     frame = (
         source.select("id", F.upper("text").alias("text"))
         .where("input_file_name() LIKE '%/c.json' OR id > 0")
         .selectExpr("id + 1 AS id", "explode(array(text, input_file_name())) AS both")
         .selectExpr("*", *FILE_OF_A_ROW)
         .union(source.selectExpr("id", "_metadata.file_path", *FILE_OF_A_ROW))
+        .union(spark.table("lines").alias("l").selectExpr("l.id", "text", *FILE_OF_A_ROW))
     )
     found = output(frame, "epochal", tmp_path)
     assert found == output(frame, "spark", tmp_path)
-    assert len(found) == 16
+    assert len(found) == 22
     assert all(row[2].startswith("file:///") for row in found)
 
 

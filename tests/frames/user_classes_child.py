@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -36,7 +37,7 @@ def main(answer: str, jar: str, master: str, *settings: str) -> None:
     source = folder / "in"
     source.mkdir()
     for part in range(3):
-        lines = "".join(f'{{"id": {10 * part + number}}}\n' for number in range(6))
+        lines = "".join(f'{{"id": {20 * part + number}}}\n' for number in range(6))
         (source / f"{part}.json").write_text(lines)
     found: dict[str, Any] = {
         name: {
@@ -45,7 +46,11 @@ def main(answer: str, jar: str, master: str, *settings: str) -> None:
         }
         for name, frame in frames(spark, str(source)).items()
     }
-    found["errors"] = {"epochal": error_of(spark, folder)}
+    found["failed"] = error_of(spark, folder / "failed")
+    for copied in Path(SparkFiles.getRootDirectory()).glob("*.jar"):
+        copied.unlink()
+    # Another memory is another evaluator: the one that runs has the classes.
+    found["missing"] = error_of(spark, folder / "missing", evaluatorMemory="288m")
     Path(answer).write_text(json.dumps(found), encoding="utf-8")
     spark.stop()
 
@@ -73,39 +78,41 @@ def frames(spark: SparkSession, source: str) -> dict[str, DataFrame]:
         "tally", new("user.MakeTally"), "scala_udf"
     )
     rows = spark.readStream.schema("id long").json(source)
+    alone = spark.readStream.schema("id long").option("pathGlobFilter", "0.json").json(source)
     return {
         "functions": rows.selectExpr("id", "twice(id) AS t", "plus(id) AS p").where(
             "twice(id) > 6"
         ),
         "aggregate": rows.groupBy((F.col("id") % 2).alias("k")).agg(F.expr("spread(id) AS s")),
-        "generator": rows.selectExpr("id", "tally(id) AS what"),
+        # Spark decides which files are a partition, at whose end the generator adds a row.
+        "generator": alone.selectExpr("id", "tally(id) AS what"),
         "partitions": rows.selectExpr(
             "spark_partition_id() >= 0 AS known", "rand() BETWEEN 0 AND 1 AS r"
         ),
     }
 
 
-def rows_of(frame: DataFrame, engine: str, folder: Path) -> list[Any]:
+def rows_of(frame: DataFrame, engine: str, folder: Path, **options: str) -> list[Any]:
     found: list[Any] = []
     writer = frame.writeStream if engine == "spark" else epochal.write_stream(frame)
     if frame.columns[0] == "k":
         writer.outputMode("complete")
     writer.foreachBatch(lambda rows, _: found.extend(map(list, rows.collect())))
     writer.option("checkpointLocation", str(folder)).trigger(availableNow=True)
-    query = writer.start()
+    query = writer.options(**options).start()
     if not query.awaitTermination(PATIENCE_SECONDS):
         raise SystemExit(f"{engine} did not end")
     return sorted(found, key=str)
 
 
-def error_of(spark: SparkSession, folder: Path) -> str:
-    """What Epochal says of a function that fails without Spark's words."""
-    source = folder / "thirteen"
-    source.mkdir()
+def error_of(spark: SparkSession, folder: Path, **options: str) -> str:
+    """What Epochal says of a function that fails at length."""
+    source = folder / "in"
+    source.mkdir(parents=True)
     (source / "0.json").write_text('{"id": 13}\n')
     frame = spark.readStream.schema("id long").json(str(source)).selectExpr("twice(id) AS t")
     try:
-        rows_of(frame, "epochal", folder / "error")
+        rows_of(frame, "epochal", folder / "checkpoint", **options)
     except Exception as error:  # noqa: BLE001  its text is the answer
         return str(error)
     return "no error"

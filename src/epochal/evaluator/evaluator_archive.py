@@ -91,9 +91,9 @@ def make(executor: Executor, folder: Path, sources: Path) -> None:
         code = Code(work / "java")
         compiled = ["compile", str(work / "classes"), *map(str, code.sources.glob("*.java"))]
         if not jar.exists() and _ran(executor, code, compiled, (), deadline):
-            with zipfile.ZipFile(work / _JAR, "w") as made:
+            with zipfile.ZipFile(work / _JAR, "w") as packed:
                 for path in sorted((work / "classes").iterdir()):
-                    made.write(path, path.name)
+                    packed.write(path, path.name)
             os.replace(work / _JAR, jar)
         if jar.exists() and not archive.exists():
             code = Code(code.sources, jar)
@@ -102,7 +102,7 @@ def make(executor: Executor, folder: Path, sources: Path) -> None:
                 with suppress(FileNotFoundError):
                     os.replace(work / _ARCHIVE, archive)
         shutil.rmtree(work, ignore_errors=True)
-    folders = sorted(folder.parent.glob("evaluator-*"), key=lambda each: -each.stat().st_mtime)
+    folders = sorted(folder.parent.glob("evaluator-*"), key=lambda path: -path.stat().st_mtime)
     for old in folders[KEPT_FOLDERS:]:
         shutil.rmtree(old, ignore_errors=True)
 

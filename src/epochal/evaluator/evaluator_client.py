@@ -267,7 +267,7 @@ class EvaluatorClient:
         """The columns that a step makes of rows; ExpressionError if it fails."""
 
         def run(connection: _Connection, shortages: int) -> list[pa.RecordBatch]:
-            return connection.run_rows(step, _slices(batch, REQUEST_BYTES >> 4 * shortages))
+            return connection.run_rows(step, slices(batch, REQUEST_BYTES >> 4 * shortages))
 
         parts = self._tried(step, run)
         if len(parts) == 1:
@@ -318,23 +318,25 @@ class EvaluatorClient:
             self._local.connection = None
 
     def _connection(self) -> _Connection:
-        made: _Connection | None = getattr(self._local, "connection", None)
+        connection: _Connection | None = getattr(self._local, "connection", None)
         # A process that was forked must not answer for its parent.
-        if made is not None and (
-            made.pid != os.getpid() or made.memory_mb != self.memory_mb or made.is_full
+        if connection is not None and (
+            connection.pid != os.getpid()
+            or connection.memory_mb != self.memory_mb
+            or connection.is_full
         ):
             self.close()
-            made = None
-        if made is None:
-            made = self._local.connection = _Connection(self.memory_mb, self.task)
-        return made
+            connection = None
+        if connection is None:
+            connection = self._local.connection = _Connection(self.memory_mb, self.task)
+        return connection
 
 
 CLIENT = EvaluatorClient()
 """The client of this process: there is one evaluator, so there is one way to it."""
 
 
-def _slices(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
+def slices(batch: pa.RecordBatch, limit: int = REQUEST_BYTES) -> Iterator[pa.RecordBatch]:
     """The rows of a batch in parts of about so many bytes; at least one part."""
     rows = batch.num_rows
     size = max(1, min(rows, limit * rows // max(1, batch.nbytes)))

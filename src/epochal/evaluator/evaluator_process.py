@@ -59,8 +59,8 @@ def open_socket(executor: Executor, memory_mb: int = DEFAULT_MEMORY_MB) -> socke
     deadline = time.monotonic() + START_SECONDS
     started: _Started | None = None
     while True:
-        if (found := _connect(address)) is not None:
-            return found
+        if (connection := _connect(address)) is not None:
+            return connection
         if started is not None and (status := started.process.poll()) is not None:
             if status < 0:
                 raise EvaluatorLostError(f"it was killed by signal {-status} as it started")
@@ -106,15 +106,15 @@ def pid_of(connection: socket.socket) -> int | None:
 
 
 def _connect(address: str) -> socket.socket | None:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        made.setblocking(False)
-        made.connect(address)
-        made.setblocking(True)
+        connection.setblocking(False)
+        connection.connect(address)
+        connection.setblocking(True)
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-        made.close()  # it has not started, has ended, or is too busy to accept
+        connection.close()  # it has not started, has ended, or is too busy to accept
         return None
-    return made
+    return connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _MODULES = (
 """What Spark opens for itself since Java 17."""
 
 _LOGGING = "-Dlog4j2.configurationFile="
-_KEPT = ("--add-opens", "-Duser.", "-Dfile.encoding", "-XX:TieredStopAtLevel", _LOGGING)
+_INHERITED = ("--add-opens", "-Duser.", "-Dfile.encoding", "-XX:TieredStopAtLevel", _LOGGING)
 """Options of the executor's Java that its evaluator needs too."""
 
 _FIXED = (
@@ -92,11 +92,11 @@ def java_command(
     options: Sequence[str] = (),
 ) -> list[str]:
     """The command that starts an evaluator. Pure."""
-    kept = [word for word in executor.command if word.startswith(_KEPT)]
-    if not any(word.startswith("--add-opens") for word in kept):
-        kept += [f"--add-opens={module}=ALL-UNNAMED" for module in _MODULES]
-    if not any(word.startswith(_LOGGING) for word in kept):
-        kept.append(f"{_LOGGING}{code.sources}/log4j2.properties")
+    inherited = [word for word in executor.command if word.startswith(_INHERITED)]
+    if not any(word.startswith("--add-opens") for word in inherited):
+        inherited += [f"--add-opens={module}=ALL-UNNAMED" for module in _MODULES]
+    if not any(word.startswith(_LOGGING) for word in inherited):
+        inherited.append(f"{_LOGGING}{code.sources}/log4j2.properties")
     classes = class_path(executor, environ)
     spare = max(MIN_MEMORY_MB, memory_mb) - _NATIVE_MB
     heap = spare * 3 // 4
@@ -107,7 +107,7 @@ def java_command(
         *_FIXED,
         *([] if code.archive is None else [f"-XX:SharedArchiveFile={code.archive}"]),
         *options,
-        *kept,
+        *inherited,
         "-cp",
         classes if code.jar is None else f"{code.jar}{os.pathsep}{classes}",
         *((*_MAIN, str(code.sources)) if code.jar is None else ()),
@@ -118,14 +118,14 @@ def java_command(
 
 def class_path(executor: Executor, environ: Mapping[str, str]) -> str:
     """The class path of an executor, with absolute paths."""
-    found = ""
+    path = ""
     for option in ("-cp", "-classpath", "--class-path"):
         if option in executor.command[:-1]:
-            found = executor.command[executor.command.index(option) + 1]
-    if not found and executor.command:
-        found = environ.get("CLASSPATH", "")  # as YARN starts its executors
-    if found:
-        entries = found.split(os.pathsep)
+            path = executor.command[executor.command.index(option) + 1]
+    if not path and executor.command:
+        path = environ.get("CLASSPATH", "")  # as YARN starts its executors
+    if path:
+        entries = path.split(os.pathsep)
         return os.pathsep.join(os.path.join(executor.directory, entry) for entry in entries)
     if home := environ.get("SPARK_HOME"):
         return str(Path(home, "jars", "*"))
@@ -142,9 +142,9 @@ def find_executor() -> Executor:
     pid = _driver_pid()
     for candidate in _ancestors(os.getpid()) if pid is None else [pid]:
         # A build server that runs a test may be Java, too.
-        made = _java_process(candidate)
-        if made is not None and any("spark" in word for word in made.command):
-            return made
+        executor = _java_process(candidate)
+        if executor is not None and any("spark" in word for word in executor.command):
+            return executor
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:

@@ -91,9 +91,9 @@ class SparkExpressions:
         self.calls += 1
         exprs, inputs = self._inputs(exprs, columns)
         attributes = [attribute for attribute, _ in inputs]
-        made = self._jvm.scala.Tuple2(self._sequence(exprs), self._sequence(attributes))
+        both = self._jvm.scala.Tuple2(self._sequence(exprs), self._sequence(attributes))
         kinds = [(value, arrow_type_of(attribute.dataType())) for attribute, value in inputs]
-        return serialized(self._jvm, made), kinds
+        return serialized(self._jvm, both), kinds
 
     def _inputs(
         self, exprs: list[JavaObject], columns: dict[int, int]
@@ -137,7 +137,7 @@ class SparkExpressions:
             return node.resultAttribute() if int(node.resultId().id()) in columns else node
         if simple_name(node) == _NOW:
             kind = arrow_type_of(node.dataType())
-            made = self._object("AttributeReference").apply(
+            attribute = self._object("AttributeReference").apply(
                 "now",
                 node.dataType(),
                 True,
@@ -146,8 +146,8 @@ class SparkExpressions:
                 self._sequence([]),
             )
             extra = {"zone": str(zone)} if (zone := option(node.timeZoneId())) else {}
-            moments.append((made, Call(_NOW, (), kind, extra=extra)))
-            return made
+            moments.append((attribute, Call(_NOW, (), kind, extra=extra)))
+            return attribute
         if simple_name(node) == "With":
             parts = {int(part.id().id()): part.child() for part in items(node.defs())}
             return node.child().transform(

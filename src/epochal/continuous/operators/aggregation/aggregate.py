@@ -39,7 +39,6 @@ from epochal.continuous.operators.aggregation.spark_buffers import (
     SparkBuffers,
     Waiting,
     group_numbers,
-    slices,
 )
 from epochal.continuous.operators.cells import (
     Array,
@@ -59,6 +58,7 @@ from epochal.continuous.operators.contract import (
 from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
 from epochal.continuous.operators.on_disk.disk_map import DiskMap, cut, trim
 from epochal.errors import OptionError
+from epochal.evaluator.evaluator_client import slices
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import StructType
 

@@ -34,6 +34,7 @@ from epochal.evaluator.evaluator_client import (
     REQUEST_BYTES,
     EvaluatorStep,
     Session,
+    slices,
 )
 from epochal.record_batches import batch_of
 from epochal.state.rows.types import StructField, StructType
@@ -90,8 +91,8 @@ class SparkBuffers:
 
     def merged_all(self, groups: Sequence[bytes]) -> bytes:
         """Merge the buffers of several groups."""
-        (found,) = self._fold((), [tuple(groups)], exchanged=False)
-        return found
+        (merged,) = self._fold((), [tuple(groups)], exchanged=False)
+        return merged
 
     def with_rows(self, before: bytes | None, batch: pa.RecordBatch) -> bytes:
         """Add rows to the buffers of one group."""
@@ -129,17 +130,17 @@ class SparkBuffers:
 
         A part belongs to one group. `exchanged` says that Spark merges parts after an exchange.
         """
-        sizes = [sum(len(each) for each in r if isinstance(each, bytes)) for r in recipes]
+        sizes = [sum(len(part) for part in r if isinstance(part, bytes)) for r in recipes]
         chunks = _chunks(sizes)
         if len(chunks) <= 1:
             return self._fold(rows, recipes, exchanged=exchanged)
-        made: list[bytes] = []
+        groups: list[bytes] = []
         for start, end in chunks:
-            parts = [each for r in recipes[start:end] for each in r if isinstance(each, int)]
+            parts = [part for r in recipes[start:end] for part in r if isinstance(part, int)]
             chosen = [(batch, np.isin(numbers, parts), numbers) for batch, numbers in rows]
             some = [(b.filter(pa.array(mask)), numbers[mask]) for b, mask, numbers in chosen]
-            made += self._fold(some, recipes[start:end], exchanged=exchanged)
-        return made
+            groups += self._fold(some, recipes[start:end], exchanged=exchanged)
+        return groups
 
     def _fold(
         self, rows: Sequence[Numbered], recipes: Sequence[Recipe], *, exchanged: bool
@@ -185,20 +186,13 @@ class Waiting:
         return rows
 
 
-def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in parts, each of which a request can have."""
-    size = max(1, REQUEST_BYTES * batch.num_rows // max(REQUEST_BYTES, batch.nbytes))
-    for start in range(0, batch.num_rows, size):
-        yield batch.slice(start, size)
-
-
 def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, list[Row]]:
     """The number of each row's group in a batch, and the keys of the groups."""
     keys: list[Any] = [batch.column(index) for index in columns]
     if batch.num_rows < MIN_ARROW_ROWS or not all(arrow_groups_like_spark(k.type) for k in keys):
-        known: dict[Row, int] = {}
-        found = [known.setdefault(key, len(known)) for key in keys_of(batch, columns)]
-        return np.array(found, dtype=np.int32), list(known)
+        groups: dict[Row, int] = {}
+        codes = [groups.setdefault(key, len(groups)) for key in keys_of(batch, columns)]
+        return np.array(codes, dtype=np.int32), list(groups)
     numbers = np.zeros(batch.num_rows, dtype=np.int64)
     first: Any = np.zeros(1, dtype=np.int64)
     for column in keys:
@@ -221,12 +215,12 @@ def _recipe(buffers: Any) -> Recipe:
 def _merge(group: int, recipe: Recipe) -> Iterable[bytes]:
     if not recipe:
         yield _MERGE.pack(group, _NONE, _NONE)
-    for each in recipe:
-        if isinstance(each, bytes):
-            yield _MERGE.pack(group, _NONE, len(each))
-            yield each
+    for part in recipe:
+        if isinstance(part, bytes):
+            yield _MERGE.pack(group, _NONE, len(part))
+            yield part
         else:
-            yield _MERGE.pack(group, each, _NONE)
+            yield _MERGE.pack(group, part, _NONE)
 
 
 def _size(row: bytes) -> bytes:
@@ -244,10 +238,10 @@ def _split(answer: bytes) -> Iterator[bytes]:
 
 def _chunks(sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Ranges of groups whose rows fit into a request."""
-    found, start, total = [], 0, 0
+    chunks, start, total = [], 0, 0
     for index, size in enumerate(sizes):
         if total and total + size > REQUEST_BYTES:
-            found.append((start, index))
+            chunks.append((start, index))
             start, total = index, 0
         total += size
-    return [*found, (start, len(sizes))] if len(sizes) else []
+    return [*chunks, (start, len(sizes))] if len(sizes) else []

@@ -46,18 +46,19 @@ def spark_values(
 ) -> list[Value]:
     """The values of several calls for the rows of a batch."""
     key = tuple(map(id, calls))
-    known = _KNOWN.get(key)
-    if known is None:
-        if len(_KNOWN) >= _MAX_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[key] = _Request(calls)
+    request = _REQUESTS.get(key)
+    if request is None:
+        if len(_REQUESTS) >= _MAX_REQUESTS:
+            _REQUESTS.clear()
+        request = _REQUESTS[key] = _Request(calls)
     columns = [
-        _whole(as_column(evaluate(argument, batch), batch.num_rows)) for argument in known.arguments
+        _whole(as_column(evaluate(argument, batch), batch.num_rows))
+        for argument in request.arguments
     ]
     # Without a column a batch would have no rows.
     columns = columns or [pa.nulls(batch.num_rows)]
     names = [str(number) for number in range(len(columns))]
-    return CLIENT.run_rows(known.step, batch_of(columns, names, batch.num_rows))
+    return CLIENT.run_rows(request.step, batch_of(columns, names, batch.num_rows))
 
 
 class _Request:
@@ -81,10 +82,10 @@ class _Request:
         self.step = EvaluatorStep("project", calls[0].extra[SESSION], schema, tuple(fields))
 
 
-_KNOWN: dict[tuple[int, ...], _Request] = {}
+_REQUESTS: dict[tuple[int, ...], _Request] = {}
 """Requests by the identities of their calls: operators evaluate the same calls for each batch."""
 
-_MAX_KNOWN = 256
+_MAX_REQUESTS = 256
 
 
 def spark_rows(
