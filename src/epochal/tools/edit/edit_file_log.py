@@ -29,6 +29,13 @@ from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url, local_path, scheme_of
 from epochal.tools.edit.edit_plan import SINK, Change, Plan, Tree, read_tree
 
+REMEMBERS = (
+    "A Delta table remembers the batches of a query, and skips all up to the latest that it has, "
+    "even if it is restored: rows are lost. For such an output do not go back here. Restore the "
+    "table to its version after batch {0}, and start the query on a clone, which has another id: "
+    "`epochal checkpoint clone CHECKPOINT NEW --at {0} --no-file-sink`."
+)
+"""The warning of an edit that goes back to a batch and knows of no file sink."""
 SINK_FORMAT: FileLogFormat[SinkFileStatus] = FileLogFormat(SinkFileStatus)
 
 
