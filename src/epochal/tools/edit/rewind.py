@@ -28,10 +28,10 @@ from epochal.checkpoint.layout import (
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import EditError
 from epochal.tools.edit.edit_file_log import (
-    REMEMBERS,
     SinkSurvey,
     orphaned_files,
     rewind_sink,
+    skipped_by_tables,
 )
 from epochal.tools.edit.edit_plan import SINK, Change, Plan
 from epochal.tools.edit.publish import changes_to_publish
@@ -80,7 +80,7 @@ def plan_rewind(
                 "reads this directory through its log; other readers will see duplicate rows."
             )
     elif changes:
-        warnings.append(REMEMBERS.format(to_batch))
+        warnings.append(skipped_by_tables(surveyed.url, to_batch))
     return Plan(
         command="rewind",
         summary=f"rewind to batch {to_batch}",
