@@ -83,6 +83,7 @@ def test_a_table_skips_what_a_rewound_query_plans_anew_and_takes_it_from_a_clone
 ) -> None:
     """What the warning of a rewind says: the table remembers batches, restored or not."""
     home, clone = tmp_path / "home", tmp_path / "clone"
+    home.mkdir()
     turns(home, *[(SPARK, "append", False)] * 3)
     shutil.copytree(home, clone)
     old, new = str(clone / "old"), str(clone / "checkpoint")
