@@ -43,12 +43,16 @@ from epochal.connectors.registry import SourceRequest
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.spark_job.state_rdd import StateCoordinator
 from epochal.errors import OptionError, StorageError
+from epochal.evaluator.evaluator_process import _folder as socket_folder
 from epochal.files import Bounds, open_files
 from epochal.files.contract import SILENCE_SECONDS
 from epochal.files.local import LocalFiles
 from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
 from epochal.metrics.run_records import RunStarted
 from epochal.options import read_options
+from epochal.state.files import rocksdb_snapshot
+from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.verify import verify
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "epochal"
 
@@ -190,6 +194,31 @@ def test_sidecars_keep_sockets_and_spilled_rows_where_nobody_else_looks(
     spilled = SpillFiles(tmp_path / "spill")
     spilled.write(pa.record_batch({"data": [b"secret"]}))
     assert mode(tmp_path / "spill") == 0o700
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_the_socket_of_an_evaluator_is_for_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert mode(socket_folder(os.getpid(), 64)) == 0o700
+
+
+def test_only_a_deep_check_lets_rocksdb_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = rocksdb_snapshot.import_rocksdict
+
+    def noted(*what: str) -> Any:
+        opened.append("rocksdict")
+        return real(*what)
+
+    monkeypatch.setattr(rocksdb_snapshot, "import_rocksdict", noted)
+    place = unpack(Golden("4.3.0", "rocksdb_zip"), tmp_path, relocate=True)
+    for depth, expected in ((Depth.QUICK, False), (Depth.NORMAL, False), (Depth.DEEP, True)):
+        assert verify(LocalFiles(place.checkpoint), depth=depth).healthy
+        assert bool(opened) == expected
 
 
 def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:

@@ -244,6 +244,15 @@ def lost_sst(root: Path) -> None:
     path.rename(path.with_name("lost"))
 
 
+def begun_anew(root: Path) -> None:
+    """A new checkpoint over the output of an old one."""
+    shutil.rmtree(root)
+    root.mkdir()
+    (root / "metadata").write_bytes(
+        QueryMetadata("53b62e34-0476-452d-8313-c1786e091891").serialize()
+    )
+
+
 def torn_snapshot(version: int) -> Callable[[Path], None]:
     def plant(root: Path) -> None:
         [path] = root.glob(f"state/0/0/{version}[._]*zip")
@@ -397,6 +406,13 @@ FAULTS = (
         "SINK_FILE_MISSING",
         "_spark_metadata/8.compact",
         lost_output,
+        case="file_sink",
+        with_sink=True,
+    ),
+    Fault(
+        "SINK_OF_ANOTHER_QUERY",
+        "_spark_metadata",
+        begun_anew,
         case="file_sink",
         with_sink=True,
     ),

@@ -274,7 +274,8 @@ def digest(place: Unpacked) -> str:
     return total.hexdigest()
 
 
-def make_case(seed: int, into: Path) -> Case:
+def damaged(seed: int, into: Path) -> tuple[Case, random.Random]:
+    """A golden checkpoint with one to three faults."""
     draw = random.Random(seed)
     name = draw.choice(WITH_SINK if draw.random() < 0.6 else WITHOUT_SINK)
     case = Case(seed, unpack(Golden(RELEASE, name), into, relocate=True))
@@ -288,6 +289,11 @@ def make_case(seed: int, into: Path) -> Case:
     case.deep = draw.random() < 0.3
     for _ in range(draw.randrange(1, 4)):
         damage(draw, case)
+    return case, draw
+
+
+def make_case(seed: int, into: Path) -> Case:
+    case, draw = damaged(seed, into)
     obey(case, page=draw.random() < 0.25)
     commits = [int(path.name) for path in case.place.checkpoint.glob("commits/[0-9]*")]
     drop_rows_after(case.place, max(commits, default=-1))

@@ -33,6 +33,7 @@ LEFT = {
     "ROCKSDB_UNCHECKED": "nobody knows what is wrong",
     "SINK_AHEAD": "rewind --sink",
     "SINK_FILE_MISSING": "data is lost",
+    "SINK_OF_ANOTHER_QUERY": "data is lost",
     "SOURCE_COUNT_CHANGED": "another query",
     "SOURCE_LOG_BEHIND": "rewind",
     "STATE_HOLE": "a restart does not need it",

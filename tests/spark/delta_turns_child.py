@@ -70,7 +70,8 @@ def forget_commit(home: Path) -> None:
 
 def main(home: Path, jars: str) -> None:
     spark = session(jars)
-    for turn, (engine, mode, forget) in enumerate(json.load(sys.stdin)):
+    first = len(list((home / "in").glob("*.json")))
+    for turn, (engine, mode, forget) in enumerate(json.load(sys.stdin), first):
         add(home / "in", turn)
         take_turn(spark, home, engine, mode)
         if forget:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.spark.delta_turns_child import ROWS_PER_TURN
 from tests.spark.releases import ROOT, tree
 
 from epochal.checkpoint import Checkpoint
+from epochal.cli.main import main
 from epochal.testing.jars import resolve
 
 RELEASE, DELTA = "4.2.1", "io.delta:delta-spark_4.2_2.13:4.4.0"
@@ -74,3 +76,27 @@ def test_a_complete_result_moves_between_the_two_sinks(tmp_path: Path) -> None:
     found = turns(tmp_path, *script)
     total = len(script) * ROWS_PER_TURN
     assert found["rows"] == [[part, len(range(part, total, 3))] for part in range(3)]
+
+
+def test_a_table_skips_what_a_rewound_query_plans_anew_and_takes_it_from_a_clone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the warning of a rewind says: the table remembers batches, restored or not."""
+    home, clone = tmp_path / "home", tmp_path / "clone"
+    home.mkdir()
+    turns(home, *[(SPARK, "append", False)] * 3)
+    shutil.copytree(home, clone)
+    old, new = str(clone / "old"), str(clone / "checkpoint")
+    (clone / "checkpoint").rename(old)
+    words = ["checkpoint", "clone", old, new, "--at", "0", "--no-file-sink", "--execute"]
+    assert main(words) == 0
+    words = ["checkpoint", "rewind", str(home / "checkpoint"), "--to-batch", "0", "--no-file-sink"]
+    assert main([*words, "--settle-seconds", "0", "--execute"]) == 0
+    assert "skips all up to the latest that it has" in capsys.readouterr().out
+    for each in (home, clone):
+        DeltaTable(each / "table").restore(0)
+    lost = turns(home, (SPARK, "append", False))["rows"]
+    assert len(lost) < 4 * ROWS_PER_TURN
+    assert turns(clone, (SPARK, "append", False))["rows"] == [
+        [n, n % 3] for n in range(4 * ROWS_PER_TURN)
+    ]

@@ -256,10 +256,9 @@ def test_no_command_counts_to_the_number_that_a_name_claims(
 ) -> None:
     (Path(victim.url) / "_spark_metadata" / name).write_bytes(b"v1")
     verb, *rest = command
-    # A rewind deletes the file. Edits refuse a log whose interval follows from such a name.
-    status = {"verify": 1, "repair": 1, "rewind": 0}[verb]
-    if name.endswith(".compact") and verb != "verify":
-        status = 2
+    # A rewind deletes the file. A repair refuses a log whose interval follows from such a name.
+    repair = 2 if name.endswith(".compact") else 1
+    status = {"verify": 1, "repair": repair, "rewind": 0}[verb]
     assert main(["checkpoint", verb, str(home), *rest, "--sink", victim.url]) == status
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epochal.cli.arguments import Directory, Execute, Json, Verbose
+from epochal.cli.arguments import Directory, Execute, Json, NoFileSink, Verbose
 from epochal.cli.editing import Flags, run_edit
 from epochal.cli.places import open_place, open_sink
 from epochal.errors import EditError, OptionError
@@ -50,9 +50,7 @@ def clone(
             help="The new output directory of the clone's file sink; its log is begun there.",
         ),
     ] = None,
-    no_file_sink: Annotated[
-        bool, typer.Option("--no-file-sink", help="The clone does not write to a file sink.")
-    ] = False,
+    no_file_sink: NoFileSink = False,
     query_id: Annotated[
         str | None,
         typer.Option(metavar="UUID", help="The query id of the clone. [default: a new id]"),

@@ -64,6 +64,17 @@ def survey_sink(files: Files, checkpoint: str = "CHECKPOINT") -> SinkSurvey:
     return SinkSurvey(files, tree, FileSinkLog(files.at(SINK_LOG), read_only=True), checkpoint)
 
 
+def skipped_by_tables(checkpoint: str, to_batch: int) -> str:
+    """The warning of an edit that goes back to a batch and knows of no file sink."""
+    clone = shlex.join(["epochal", "checkpoint", "clone", checkpoint])
+    return (
+        f"A Delta table remembers the batches of a query, and skips all up to the latest that it "
+        f"has, even if it is restored: rows are lost. For such an output do not go back here. "
+        f"Restore the table to its version after batch {to_batch}, and start the query on a clone, "
+        f"which has another id: `{clone} NEW --at {to_batch} --no-file-sink`."
+    )
+
+
 def log_batches(tree: Tree, directory: str) -> dict[str, int]:
     """Return the name of every batch file of a file log, with the batch id."""
     names = tree.names(directory)

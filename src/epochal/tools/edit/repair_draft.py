@@ -11,7 +11,7 @@ from epochal.errors import EditError, EpochalError
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import LineageItem, with_lineage
 from epochal.state.store.rocksdb_directory import file_name
-from epochal.tools.edit.edit_file_log import SinkSurvey, rewind_sink
+from epochal.tools.edit.edit_file_log import SinkSurvey, rewind_sink, skipped_by_tables
 from epochal.tools.edit.edit_plan import Change, Tree, crc_of
 from epochal.tools.edit.rewind import delete_state_after, possible_batches
 from epochal.tools.edit.survey import Survey, delete_batches_after, rocks_directory
@@ -108,6 +108,8 @@ class RepairDraft:
                 f"{dropped.capitalize()} {'was' if len(committed) == 1 else 'were'} committed and "
                 f"will run again: a sink that does not recognize batch ids gets duplicate rows."
             )
+            if self.sink is None:
+                self.warnings.append(skipped_by_tables(surveyed.url, to_batch))
         else:
             self.warnings.append(
                 f"The batches after {to_batch} were not committed. Spark will plan them again, "

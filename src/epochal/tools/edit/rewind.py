@@ -27,7 +27,12 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import EditError
-from epochal.tools.edit.edit_file_log import SinkSurvey, orphaned_files, rewind_sink
+from epochal.tools.edit.edit_file_log import (
+    SinkSurvey,
+    orphaned_files,
+    rewind_sink,
+    skipped_by_tables,
+)
 from epochal.tools.edit.edit_plan import SINK, Change, Plan
 from epochal.tools.edit.publish import changes_to_publish
 from epochal.tools.edit.survey import Survey, delete_batches_after
@@ -74,6 +79,8 @@ def plan_rewind(
                 "The data files of the removed batches are kept. Spark ignores them, because it "
                 "reads this directory through its log; other readers will see duplicate rows."
             )
+    elif changes:
+        warnings.append(skipped_by_tables(surveyed.url, to_batch))
     return Plan(
         command="rewind",
         summary=f"rewind to batch {to_batch}",
