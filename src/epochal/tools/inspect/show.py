@@ -20,6 +20,7 @@ from epochal.checkpoint.layout import (
     METADATA,
     OFFSETS,
     SOURCES,
+    STAND_IN_KEY,
     STATE,
     operator_metadata_log_path,
     operator_metadata_path,
@@ -175,6 +176,7 @@ def _batches(listing: CheckpointListing) -> tuple[BatchView, ...]:
                 entry.conf,
                 batch_id in committed,
                 after,
+                entry.extra.get(STAND_IN_KEY),
             )
         )
     return tuple(views)
