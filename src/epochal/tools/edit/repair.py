@@ -90,12 +90,9 @@ def plan_repair(
             f"No repair for {', '.join(sorted(unknown))}. Name codes that `epochal checkpoint "
             f"verify` has printed."
         )
-    if any(each.code == "EDIT_UNFINISHED" for each in found):
-        raise EditError(
-            surveyed.url,
-            "an edit was interrupted here. Before repairing, run the same command again to finish "
-            "it, or run `epochal checkpoint undo` to revert it.",
-        )
+    for each in found:
+        if each.code == "EDIT_UNFINISHED":
+            raise EditError(surveyed.url, f"an edit was interrupted here. {each.remedy}")
     draft = RepairDraft(surveyed, found, options, sink)
     mended: list[Finding] = []
     left: list[Left] = []
