@@ -43,7 +43,7 @@ test-pages: setup
 simulate: setup
 	$(PY) -m tests.simulation.engine_run --seeds $(SEEDS)
 
-# Random expressions and plans on Spark and here; FUZZ_SWITCHES="--only plans --first 7".
+# Random expressions, plans, programs and files on Spark and here; FUZZ_SWITCHES="--only plans --first 7".
 fuzz-sql: setup
 	$(WITH_JAVA) $(PY) -m tests.fuzz_sql --seeds $(if $(filter file,$(origin SEEDS)),100,$(SEEDS)) $(FUZZ_SWITCHES)
 

@@ -1,11 +1,12 @@
 """Expressions in Spark's own code and in Arrow: latency and CPU time by the number of rows.
 
 Both ways take turns in one process, over the same batches. The CPU time of Spark's way is that of
-this process and of the evaluator. Then come the evaluator's memory after many batches, and the time
-from `start()` to the first commit: in a fresh session and in a warm one, of a query that needs the
-evaluator and of one that does not. Each of those sessions is a process of its own.
+this process and of the evaluator. Then come each function that Arrow evaluates, for the page of
+functions, the evaluator's memory after many batches, and the time from `start()` to the first
+commit: in a fresh session and in a warm one, of a query that needs the evaluator and of one that
+does not. Each of those sessions is a process of its own.
 
-    python -m benchmarks.evaluator [--quick] [--busy] [KIND ... | memory | start]
+    python -m benchmarks.evaluator [--quick] [--busy] [KIND ... | functions | memory | start]
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from benchmarks.arrow_functions import factors
 from benchmarks.harness import Report, arguments, child_environment, cpu_seconds, percentile
 from pyspark.sql import SparkSession
 
@@ -32,7 +34,6 @@ from epochal.continuous.catalyst.spark_objects import arrow_type_of, items
 from epochal.continuous.operators.expressions.evaluate import evaluate_all
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.evaluator.evaluator_client import CLIENT
-from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 
 KINDS = {
     "integers": "n * 3 + 1",
@@ -63,7 +64,7 @@ QUICK = Size(((1, 100), (1_000, 20)), 10, 1)
 
 def main() -> None:
     parser = arguments("evaluator")
-    parser.add_argument("parts", nargs="*", help="kinds of expressions, memory, start")
+    parser.add_argument("parts", nargs="*", help="kinds of expressions, functions, memory, start")
     parser.add_argument("--child", help=SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
@@ -71,7 +72,7 @@ def main() -> None:
         return
     report = Report("evaluator", busy=asked.busy, quick=asked.quick)
     size = QUICK if asked.quick else Size()
-    parts = asked.parts or [*KINDS, "memory", "start"]
+    parts = asked.parts or [*KINDS, "functions", "memory", "start"]
     if "start" in parts:
         measure_starts(report, size.starts)
     if set(parts) - {"start"}:
@@ -79,6 +80,8 @@ def main() -> None:
         for kind in KINDS:
             if kind in parts:
                 bench.measure(kind, size)
+        if "functions" in parts:
+            bench.measure_functions(size.rounds[-1][0])
         if "memory" in parts:
             bench.measure_memory(size.memory_batches)
 
@@ -131,6 +134,11 @@ class Bench:
                 values[f"{way}_rows_per_cpu_second"] = rows * rounds / max(0.01, cpu[way])
             self._report.row(f"{kind}, {rows} rows", kind=kind, rows=rows, **values)
 
+    def measure_functions(self, rows: int) -> None:
+        found = factors(self._spark, _cpu, rows)
+        shown = {name: round(factor, 1) for name, factor in sorted(found.items())}
+        self._report.row("functions", rows=rows, factors=shown)
+
     def measure_memory(self, batches: int) -> None:
         exprs = [self._exprs(KINDS[kind])[1] for kind in FIVE]
         batch = batch_of(10_000)
@@ -159,7 +167,7 @@ class Bench:
 
 
 def evaluator_pid() -> int:
-    pid = CLIENT._connection(DEFAULT_MEMORY_MB).evaluator
+    pid = CLIENT._connection().evaluator
     assert pid is not None
     return pid
 

@@ -21,6 +21,8 @@ import typer.main
 from typer.core import TyperGroup
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.harness import RESULTS
+from benchmarks.rows import read_suite
 from scripts.draw_imports import own_drawing
 
 from epochal.cli.main import app
@@ -189,12 +191,18 @@ def functions_page() -> str:
         "have Spark's result: a batch with an overflow, a division by zero, a text that is not "
         "plain, a letter beyond ASCII, or a time outside of 1902 to 2036 goes to Spark's code. "
         "`epochal.explain` says which steps run in Spark's own code altogether.\n",
-        "| in Spark's plans | in SQL |",
-        "|---|---|",
+        "The factor says how much more CPU time Spark's own code needs, there and in the task, for "
+        "batches of plain rows (`benchmarks/evaluator.py`). Functions without one are in plans "
+        "only, where Spark's planner has written them.\n",
+        "| in Spark's plans | in SQL | factor |",
+        "|---|---|---|",
     ]
+    measured = read_suite(RESULTS, "evaluator").find("functions")
+    factors = {} if measured is None else measured.values["factors"]
     for name in sorted({*FUNCTIONS, *CHOICES}):
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(".")[2]).lower()
-        lines.append(f"| `{name}` | {_code(SQL_NAMES.get(name, words))} |")
+        factor = factors.get(name, "")
+        lines.append(f"| `{name}` | {_code(SQL_NAMES.get(name, words))} | {factor} |")
     return "\n".join(lines) + "\n"
 
 

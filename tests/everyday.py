@@ -21,7 +21,7 @@ FULL: dict[str, str] = {
     r"fuzz/test_prepared_checkpoints.*\[[1-9]\d*\]": "380 of 400 prepared checkpoints",
     r"fuzz/test_mutated_state.*\[(1-|0-rocksdb|0-codec)": "more rounds, and more kinds of stores",
     r"frames/test_function_examples\.py.*\[(?!0-true)": "eleven of twelve parts, and without ANSI",
-    r"frames/test_random_sql\.py.*fault\[(?!a lost)": "more planted faults",
+    r"frames/test_random_sql\.py.*(fault\[(?!a lost row)|spark\[[1-9])": "more seeds, more faults",
     r"simulation/test_engine\.py.*goes_wrong\[[2-7]\]": "1,500 of 2,000 seeds",
     r"simulation/test_engine_trees\.py.*goes_wrong\[[1-3]\]": "600 of 800 seeds",
     r"simulation/test_engine_pubsub\.py.*it_comes\[[1-3]\]": "180 of 240 seeds",

@@ -22,7 +22,6 @@ SOURCE = ROOT / "src" / "epochal"
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-MAX_MODULES_IN_A_FOLDER = 16
 
 DECIDING = {
     "checkpoint/restart.py",
@@ -106,11 +105,6 @@ def test_imports_point_down_the_one_order_of_packages() -> None:
         if place_of(imported) > place_of(module)
     ]
     assert wrong == []
-
-
-def test_no_folder_holds_more_modules_than_a_reader_can_take_in() -> None:
-    counts = Counter(path.parent for path in modules() if path.name != "__init__.py")
-    assert {name_of(folder): n for folder, n in counts.items() if n > MAX_MODULES_IN_A_FOLDER} == {}
 
 
 def test_no_two_modules_share_a_name() -> None:

@@ -13,6 +13,8 @@ import pytest
 from epochal.errors import OptionError
 from epochal.files import FileInfo, Files
 
+pytestmark = pytest.mark.timeout(900)  # the first test may fetch a server's many jars
+
 SPECIAL_NAMES = [
     "with space",
     "100%",

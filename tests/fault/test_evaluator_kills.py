@@ -51,7 +51,7 @@ def spark() -> SparkSession:
     return local_session()
 
 
-def call_of(spark: SparkSession, text: str, memory_mb: int = 256) -> Any:
+def call_of(spark: SparkSession, text: str) -> Any:
     """The call by which a task has Spark's own code evaluate an expression."""
     plan: Any = spark.sql(f"SELECT {text} AS x FROM VALUES (1L, 'a') AS t(value, text)")
     analyzed = with_replacements(spark, plan._jdf.queryExecution().analyzed())
@@ -59,7 +59,7 @@ def call_of(spark: SparkSession, text: str, memory_mb: int = 256) -> Any:
         int(column.exprId().id()): number
         for number, column in enumerate(items(analyzed.child().output()))
     }
-    made = SparkExpressions(spark, memory_mb=memory_mb)
+    made = SparkExpressions(spark)
     return made.call(next(items(analyzed.projectList())), columns)
 
 

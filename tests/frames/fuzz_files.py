@@ -32,6 +32,7 @@ from epochal.files.local import LocalFiles
 
 FILES_PER_CASE = 20
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)?)\]")
+_JAVA = re.compile(r"requirement failed: [^.\n]*|\bjava(?:\.\w+)+(?:Exception|Error)\b")
 
 
 def read_theirs(spark: SparkSession, case: Case, folder: Path) -> Any:
@@ -123,8 +124,9 @@ def raw(kind: Any) -> Any:
 
 
 def condition_of(message: str) -> str:
-    found = _CONDITION.search(message)
-    return found[1] if found else message[:300]
+    """What kind of error a message is about: its condition, else the innermost error of Java."""
+    kinds = _CONDITION.findall(message)[:1] or _JAVA.findall(message)[-1:]
+    return kinds[0] if kinds else message[:300]
 
 
 def difference(spark: SparkSession, case: Case, folder: Path) -> str | None:

@@ -54,6 +54,7 @@ cast(ts as bigint) | cast(n as date)
 year(d) | quarter(d) | month(d) | day(d) | dayofyear(d) | year(ts) | hour(ts) | minute(ts)
 second(ts) | hour(n) | date_format(ts, 'yyyy-MM-dd HH:mm:ss') | date_format(n, "yyyy/MM/dd'T'HH")
 date_add(d, h) | date_sub(d, b) | datediff(d, e) | ts - tu | n - n | ts + interval 90 minutes
+ts + interval 200 days | ts - interval '31 23' day to hour | n + interval 200 days
 n - interval 3 seconds | ts + (tu - ts) | unix_date(d) | unix_micros(ts) | unix_millis(ts)
 unix_seconds(ts) | timestamp_micros(l) | timestamp_millis(l) | timestamp_seconds(l)
 timestamp_seconds(i) | date_trunc('hour', ts) | date_trunc('DAY', ts) | date_trunc('year', n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -43,10 +42,6 @@ def rate(spark: SparkSession) -> DataFrame:
     return spark.readStream.format("rate").load()
 
 
-def files(spark: SparkSession) -> DataFrame:
-    return spark.readStream.schema("n int").json(str(Path(__file__).parent))
-
-
 REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] = {
     "no stream": (lambda spark: spark.range(3), ("Spark", "not a stream")),
     "sort": (lambda spark: rate(spark).orderBy("value"), ("Spark", "Sorting is not supported")),
@@ -54,9 +49,14 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] 
         lambda spark: rate(spark).groupBy("value").count(),
         ("Spark", "without watermark"),
     ),
-    "the file of a row": (
-        lambda spark: files(spark).select(F.input_file_name().alias("f")),
-        ("column 'f'", "the file of a row", "_metadata.file_path"),
+    "the file of a row of two sources": (
+        lambda spark: (
+            rate(spark)
+            .select("value")
+            .union(rate(spark).select("value"))
+            .select(F.input_file_name().alias("f"))
+        ),
+        ("input_file_name", "above Union", "_metadata.file_path"),
     ),
     "repeated names": (
         lambda spark: rate(spark).select("value", "value"),
@@ -115,10 +115,10 @@ def test_what_spark_itself_refuses_is_refused_once(
 
 
 def test_all_refusals_come_at_once(spark: SparkSession) -> None:
-    frame = files(spark).select(F.input_file_name().alias("f")).orderBy("f")
+    frame = REFUSED["an unknown source"][0](spark).orderBy("value")
     with pytest.raises(UnsupportedPlanError) as caught:
         read_plan(frame)
-    assert [each.operator for each in caught.value.refusals] == ["Spark", "Project"]
+    assert [each.operator for each in caught.value.refusals] == ["Spark", "source socket"]
 
 
 def test_explain_says_where_operators_run_and_starts_nothing(spark: SparkSession) -> None:
@@ -141,8 +141,8 @@ def test_explain_says_when_a_subquery_is_evaluated(spark: SparkSession) -> None:
 
 
 def test_explain_lists_what_cannot_run(spark: SparkSession) -> None:
-    text = explain_plan(files(spark).select(F.input_file_name().alias("f")))
-    assert "_metadata.file_path" in text
+    text = explain_plan(REFUSED["applyInPandasWithState"][0](spark))
+    assert "transformWithState" in text
     assert "cannot run" in text
 
 

@@ -225,7 +225,7 @@ CASES: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_rows_equal_sparks(spark: SparkSession, tmp_path: Path, case: str) -> None:
-    table = spark.createDataFrame(ROWS, DDL)
+    table = spark.createDataFrame(ROWS, DDL).coalesce(1)  # one batch, as here
     stream = spark.readStream.schema(DDL).json(str(tmp_path))
     found = read_plan(CASES[case](stream))
     (batch,) = table.toArrow().cast(arrow_schema(DDL)).combine_chunks().to_batches()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from tests.frames.streams_of_words import PATIENCE_SECONDS, rows_of
 
 import epochal
@@ -15,12 +16,13 @@ from epochal.connectors.file.plain_parquet import ROWS_PER_BATCH
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
 
-def output(frame: DataFrame, engine: str, folder: Path) -> list[Any]:
+def output(frame: DataFrame, engine: str, folder: Path, mode: str = "append") -> list[Any]:
     """All rows that a query emits."""
     found: list[Any] = []
     writer = frame.writeStream if engine == "spark" else epochal.write_stream(frame)
     writer.foreachBatch(lambda rows, _: found.extend(rows_of(rows)))
     writer.option("checkpointLocation", str(folder / f"ck-{engine}")).trigger(availableNow=True)
+    writer.outputMode(mode)
     assert writer.start().awaitTermination(PATIENCE_SECONDS)
     return sorted(found, key=str)
 
@@ -49,3 +51,37 @@ def test_a_column_of_the_file_hides_it(spark: SparkSession, tmp_path: Path) -> N
     found = output(frame, "epochal", tmp_path)
     assert found == output(frame, "spark", tmp_path)
     assert [(mine.file_name, hidden.file_name) for mine, hidden in found] == [("mine", "a.json")]
+
+
+FILE_OF_A_ROW = ("input_file_name()", "input_file_block_start()", "input_file_block_length()")
+
+
+def test_functions_of_the_file_of_a_row_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a b%20ü'#&+", "c"):
+        lines = [f'{{"id": {number}, "text": "t{number}"}}\n' for number in range(3)]
+        (tmp_path / "in" / f"{name}.json").write_text("".join(lines))
+    source = spark.readStream.schema("id long, text string").json(str(tmp_path / "in"))
+    frame = (
+        source.select("id", F.upper("text").alias("text"))
+        .where("input_file_name() LIKE '%/c.json' OR id > 0")
+        .selectExpr("id + 1 AS id", "explode(array(text, input_file_name())) AS both")
+        .selectExpr("*", *FILE_OF_A_ROW)
+        .union(source.selectExpr("id", "_metadata.file_path", *FILE_OF_A_ROW))
+    )
+    found = output(frame, "epochal", tmp_path)
+    assert found == output(frame, "spark", tmp_path)
+    assert len(found) == 16
+    assert all(row[2].startswith("file:///") for row in found)
+
+
+def test_above_an_exchange_no_file_is_known(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(6).coalesce(1).write.json(str(tmp_path / "in"))
+    source = spark.readStream.schema("id long").json(str(tmp_path / "in"))
+    counts = source.groupBy(F.input_file_name().alias("file")).count()
+    frame = counts.selectExpr("*", *FILE_OF_A_ROW)
+    found = output(frame, "epochal", tmp_path, "complete")
+    assert found == output(frame, "spark", tmp_path, "complete")
+    ((file, *rest),) = found
+    assert file.startswith("file:///")
+    assert rest == [6, "", -1, -1]

@@ -1,8 +1,7 @@
-"""Random expressions and plans have the results of Spark. `make fuzz-sql` runs many more seeds."""
+"""Random expressions, plans and programs have Spark's results; `make fuzz-sql` runs many more."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,12 +11,16 @@ import pytest
 from tests.fuzz_sql.both_sides import quiet
 from tests.fuzz_sql.expression_search import ExpressionSearch, Tally
 from tests.fuzz_sql.plan_search import PlanSearch
+from tests.fuzz_sql.programs import ProgramSearch
 from tests.spark.sessions import session_with
 
+from epochal.connectors.file.file_sink import FileSink
+from epochal.connectors.file.file_source import FileSource
+from epochal.connectors.file.staged_batches import StagedBatchSink
 from epochal.continuous.operators.stateless.row_operators import Project
 
-EVERYDAY_SECONDS = 30.0
-"""For how long new seeds are begun."""
+PARTS = range(10)
+"""Seeds are split into so many parts. Every day the first of them is run."""
 
 
 @pytest.fixture(scope="module")
@@ -32,28 +35,35 @@ def plans() -> Iterator[PlanSearch]:
         yield PlanSearch(session_with({}))
 
 
-def test_random_expressions_have_the_values_of_spark(expressions: ExpressionSearch) -> None:
+@pytest.fixture(scope="module")
+def programs() -> Iterator[ProgramSearch]:
+    with quiet():
+        yield ProgramSearch(session_with({}))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_random_expressions_have_the_values_of_spark(
+    expressions: ExpressionSearch, part: int
+) -> None:
     tally = Tally()
-    for seed in _until(EVERYDAY_SECONDS):
-        expressions.run(seed, tally)
+    expressions.run(part, tally)
     assert [str(difference) for difference in tally.differences] == []
-    assert tally.equal > 50
+    assert tally.equal > 100
 
 
-def test_random_plans_have_the_rows_of_spark(plans: PlanSearch) -> None:
-    for seed in _until(EVERYDAY_SECONDS):
-        found = plans.run(seed)
+@pytest.mark.parametrize("part", PARTS)
+def test_random_plans_have_the_rows_of_spark(plans: PlanSearch, part: int) -> None:
+    for seed in range(6 * part, 6 * part + 6):
+        found = plans.run(seed) or plans.run_both_forms(seed)
         assert found is None, str(found)
     assert plans.refused == []
 
 
-def _until(seconds: float) -> Iterator[int]:
-    """Seeds, until the time is over."""
-    end = time.monotonic() + seconds
-    seed = 0
-    while time.monotonic() < end:
-        yield seed
-        seed += 1
+@pytest.mark.parametrize("part", PARTS)
+def test_random_programs_have_the_rows_of_spark(programs: ProgramSearch, part: int) -> None:
+    for seed in range(3 * part, 3 * part + 3):
+        found = programs.run(seed)
+        assert found is None, str(found)
 
 
 def _rounded(column: Any) -> Any:
@@ -116,3 +126,26 @@ def test_random_expressions_find_a_planted_fault(
 @pytest.mark.parametrize("planted", FAULTS, indirect=True)
 def test_random_plans_find_a_planted_fault(plans: PlanSearch, planted: str) -> None:
     assert any(plans.run(seed) for seed in range(60)), planted
+
+
+PROGRAM_FAULTS: dict[str, tuple[type, str]] = {
+    "a lost epoch": (StagedBatchSink, "commit"),
+    "lost files": (FileSink, "commit"),
+    "files that a restart leaves out": (FileSource, "resume"),
+}
+
+
+@pytest.mark.parametrize("fault", PROGRAM_FAULTS)
+def test_random_programs_find_a_planted_fault(
+    programs: ProgramSearch, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name = PROGRAM_FAULTS[fault]
+    right = getattr(owner, name)
+
+    def faulty(self: Any, *arguments: Any) -> Any:
+        if name == "resume":
+            return self.latest()
+        return right(self, *arguments) if arguments[0] % 2 == 0 else None
+
+    monkeypatch.setattr(owner, name, faulty)
+    assert any(programs.run(seed) for seed in range(20)), fault

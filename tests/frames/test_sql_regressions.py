@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.fuzz_sql.both_sides import differing, our_rows, results, shown, spark_results, spark_rows
-from tests.fuzz_sql.example_runs import SETTINGS
+from tests.fuzz_sql.example_runs import EQUAL, FAILS, SETTINGS, run_statement
+from tests.fuzz_sql.examples import Example
 from tests.spark.sessions import session_with
 
 from epochal import testing
@@ -86,6 +87,26 @@ def test_values_of_all_types_are_computed(spark: SparkSession, form: str) -> Non
 
 def test_what_a_search_has_found_stays_mended(spark: SparkSession) -> None:
     assert _different(spark, f"SELECT * FROM {ROWS}", CASES) == []
+
+
+def test_days_are_added_to_local_times() -> None:
+    # They were added as 24 hours, which is wrong by an hour if clocks change in between.
+    spark = session_with({**SETTINGS, "spark.sql.session.timeZone": "Europe/Berlin"})
+    rows = "SELECT timestamp'2020-03-01 12:00:00' AS ts, interval '132 19:00' day to minute AS di"
+    texts = ["ts + di", "ts - di", "ts + interval 30 days", "ts + interval 23 hours"]
+    assert _different(spark, rows, texts) == []
+
+
+@pytest.mark.parametrize("function", ["sum", "avg", "try_sum", "try_avg"])
+def test_months_are_summed_and_averaged(spark: SparkSession, function: str) -> None:
+    largest = "interval '2147483647' month"
+    for values in (
+        "(interval '7' month), (null), (interval '-2' month)",
+        f"({largest}), ({largest})",
+    ):
+        sql = f"SELECT {function}(c) FROM VALUES {values} AS months(c)"
+        outcome = run_statement(spark, Example(function, "agg_funcs", sql))
+        assert outcome.verdict in (EQUAL, FAILS), outcome
 
 
 def test_functions_of_the_current_time_move_with_the_clock(spark: SparkSession) -> None:

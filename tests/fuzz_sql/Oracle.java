@@ -178,7 +178,9 @@ public class Oracle {
   }
 
   /** The condition of an error, and in the lines below it its message. */
-  static String condition(Throwable error) {
+  static String condition(Throwable error) { return said(error).replace('\0', ' '); }
+
+  private static String said(Throwable error) {
     for (Throwable cause = error; cause != null; cause = cause.getCause())
       if (cause instanceof SparkThrowable && ((SparkThrowable) cause).getCondition() != null
           && !((SparkThrowable) cause).getCondition().startsWith("FAILED_"))

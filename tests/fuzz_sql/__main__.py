@@ -1,12 +1,13 @@
 """Searches for SQL and files whose results differ from Spark's.
 
-    python -m tests.fuzz_sql --seeds 100              expressions and plans of the seeds 0 to 99
+    python -m tests.fuzz_sql --seeds 100              everything of the seeds 0 to 99
     python -m tests.fuzz_sql --first 7 --seeds 1      those of one seed again
     python -m tests.fuzz_sql --only plans
 
 A seed is a query with about 300 expressions, a plan, a plan that Arrow and Spark's code evaluate
-(`forms`), or a directory with about 20 files. `examples` are those of all functions; they have no
-seeds. What differs is printed in its smallest form. The exit status is 1 if anything differs.
+(`forms`), a program with a source, a sink and stops (`programs`), or a directory with about 20
+files. `examples` are those of all functions; they have no seeds. What differs is printed in its
+smallest form. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.fuzz_sql.example_runs import BY_SPARK, BY_US, DIFFERENT, SETTINGS, ru
 from tests.fuzz_sql.examples import read_examples
 from tests.fuzz_sql.expression_search import ExpressionSearch, Tally
 from tests.fuzz_sql.plan_search import PlanSearch
+from tests.fuzz_sql.programs import ProgramSearch
 from tests.spark.sessions import session_with
 
 
@@ -39,7 +41,7 @@ def main() -> int:
     session_with({}).sparkContext.setLogLevel("OFF")
     wrong = 0
     with quiet():
-        for name in [arguments.only] if arguments.only else ("expressions", "plans"):
+        for name in [arguments.only] if arguments.only else SEEDED:
             wrong += SEARCHES[name](seeds)
     return 1 if wrong else 0
 
@@ -74,6 +76,15 @@ def _forms(seeds: range) -> int:
         seeds,
         lambda seed: [found] if (found := search.run_both_forms(seed)) else [],
         lambda: f"{search.compared} plans are evaluated by Arrow and by Spark's code",
+    )
+
+
+def _programs(seeds: range) -> int:
+    search = ProgramSearch(session_with({}))
+    return _each(
+        seeds,
+        lambda seed: [found] if (found := search.run(seed)) else [],
+        lambda: f"Programs are compared: {dict(search.compared)}",
     )
 
 
@@ -131,9 +142,12 @@ SEARCHES = {
     "expressions": _expressions,
     "plans": _plans,
     "forms": _forms,
+    "programs": _programs,
     "files": _files,
     "examples": _examples,
 }
+
+SEEDED = [name for name in SEARCHES if name != "examples"]
 
 if __name__ == "__main__":
     sys.exit(main())

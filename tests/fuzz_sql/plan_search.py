@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -97,13 +97,13 @@ class PlanSearch:
         """Compare the rows and the state of a plan that Arrow or only Spark's code evaluates."""
         plan, rows, history = self._of(seed)
         if plan.has_windows:
-            rows = pa.concat_tables([rows, _flush(rows.schema)])
+            rows = pa.concat_tables([rows, flush(rows.schema)])
         frame = plan.apply(self._stream())
         with_arrow: dict[str, bytes] = {}
         without: dict[str, bytes] = {}
-        one = _in_any_order(self._ours(frame, plan, rows, history, with_arrow))
+        one = in_any_order(self._ours(frame, plan, rows, history, with_arrow))
         with only_sparks_code():
-            other = _in_any_order(self._ours(frame, plan, rows, history, without))
+            other = in_any_order(self._ours(frame, plan, rows, history, without))
         self.compared += 1
         if (one, with_arrow) == (other, without):
             return None
@@ -125,14 +125,14 @@ class PlanSearch:
         self, seed: int, plan: Plan, rows: pa.Table, history: History
     ) -> PlanDifference | None:
         if plan.has_windows:
-            rows = pa.concat_tables([rows, _flush(rows.schema)])
+            rows = pa.concat_tables([rows, flush(rows.schema)])
         place = new_folder()
         pq.write_table(rows, place / "rows.parquet")
         raw = self._spark.read.schema(STORED).parquet(str(place)).coalesce(1)
         batch = raw.withColumn("q", raw["q"].cast("decimal(18,4)"))
         stream = self._stream()
         try:
-            wanted = spark_rows(_closed(plan, plan.apply(batch)))
+            wanted = spark_rows(closed(plan, plan.apply(batch)))
             frame = plan.apply(stream)
         except Exception as error:  # noqa: BLE001  Spark refuses the plan
             self.refused.append(f"{plan}: {failure_of(error)}")
@@ -141,7 +141,7 @@ class PlanSearch:
         if isinstance(found, Failure) and found.condition == "UnsupportedPlanError":
             self.refused.append(f"{plan}: {found.message}")
             return None
-        theirs, ours = _in_any_order(wanted), _in_any_order(found)
+        theirs, ours = in_any_order(wanted), in_any_order(found)
         if theirs == ours:
             return None
         return PlanDifference(seed, plan, rows, history, theirs, ours)
@@ -172,8 +172,8 @@ class PlanSearch:
         else:
             shown = pa.concat_tables(tables) if tables else empty
         if plan.mode == "update":
-            shown = _newest(shown, plan.keys)
-        return shown.filter(_before(shown)) if plan.has_windows else shown
+            shown = newest(shown, plan.keys)
+        return shown.filter(before(shown)) if plan.has_windows else shown
 
     def _shrunk(self, found: PlanDifference) -> PlanDifference:
         """Leave out whatever is not needed for a difference."""
@@ -194,11 +194,8 @@ def _smaller(found: PlanDifference) -> Any:
     simple = History((rows.num_rows,))
     if history != simple:
         yield plan, rows, simple
-    for number in range(len(plan.steps) - (plan.mode != "append" or plan.has_windows)):
-        if plan.has_windows and not number:
-            continue
-        steps = plan.steps[:number] + plan.steps[number + 1 :]
-        yield replace(plan, steps=steps), rows, history
+    for less in plan.smaller():
+        yield less, rows, history
     half = rows.num_rows // 2
     for start, size in ((0, half), (half, rows.num_rows - half)):
         if half:
@@ -229,31 +226,31 @@ def _history(chance: random.Random, rows: int) -> History:
     return History(tuple(pieces), restarts, chance.choice((1, 2)), chance.choice((1, 3)))
 
 
-def _flush(schema: pa.Schema) -> pa.Table:
+def flush(schema: pa.Schema) -> pa.Table:
     """A row far in the future, which closes the windows of all others."""
     row = dict.fromkeys(schema.names) | {"n": 1, "k": 1, "s": "a", "d": 1.0, "q": 1.0, "ts": FLUSH}
     row |= {"bo": True, "ai": [1, 1], "st": {"a": 2, "b": "a"}}
     return pa.Table.from_pylist([row], schema)
 
 
-def _closed(plan: Plan, frame: DataFrame) -> DataFrame:
+def closed(plan: Plan, frame: DataFrame) -> DataFrame:
     """The rows of windows before the flush; all rows of other plans."""
     return frame.where("w.start < timestamp'2029-12-01'") if plan.has_windows else frame
 
 
-def _before(table: pa.Table) -> Any:
+def before(table: pa.Table) -> Any:
     starts = [None if w is None else w["start"] for w in table.column("w").to_pylist()]
     return pa.array([start is not None and start.year < 2029 for start in starts], pa.bool_())
 
 
-def _newest(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+def newest(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Of each key the last row."""
     columns = [cells(table.column(name)) for name in keys]
     last = {repr([c[row] for c in columns]): row for row in range(table.num_rows)}
-    return table.take(sorted(last.values()))
+    return table.take(pa.array(sorted(last.values()), pa.int64()))
 
 
-def _in_any_order(table: Any) -> Any:
+def in_any_order(table: Any) -> Any:
     if isinstance(table, Failure):
         return f"{table.condition}: {table.message}"
     return sorted(map(repr, zip(*map(cells, table.columns), strict=True)))

@@ -8,8 +8,8 @@ rows, so the result of a batch over all rows is what the stream must have shown 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -50,6 +50,12 @@ class Plan:
         for step in self.steps:
             frame = step.apply(frame)
         return frame
+
+    def smaller(self) -> Iterator[Plan]:
+        """The same plan without one of its steps, if it can be without it."""
+        needed = self.mode != "append" or self.has_windows
+        for number in range(int(self.has_windows), len(self.steps) - needed):
+            yield replace(self, steps=self.steps[:number] + self.steps[number + 1 :])
 
     def __str__(self) -> str:
         return f"{self.mode}: df{''.join(step.text for step in self.steps)}"
@@ -234,5 +240,5 @@ def _aggregation(keys: list[str], measures: list[str]) -> PlanStep:
 
 def table_of(spark: SparkSession) -> DataFrame:
     """The table that streams are joined with."""
-    rows = [(0, "zero"), (1, "one"), (1, "uno"), (3, None), (None, "none")]
-    return spark.createDataFrame(rows, "k int, name string").coalesce(1)
+    rows = "(0, 'zero'), (1, 'one'), (1, 'uno'), (3, null), (null, 'none')"
+    return spark.sql(f"SELECT * FROM VALUES {rows} AS joined(k, name)").coalesce(1)

@@ -268,6 +268,16 @@ def lost_sst(root: Path) -> None:
     path.rename(path.with_name("lost"))
 
 
+def torn_snapshot(version: int) -> Callable[[Path], None]:
+    def plant(root: Path) -> None:
+        [path] = root.glob(f"state/0/0/{version}[._]*zip")
+        path.write_bytes(path.read_bytes()[:100])
+        for checksum in (crc_of(path), path.with_name(f"{path.name}.crc")):
+            checksum.unlink(missing_ok=True)
+
+    return plant
+
+
 def longer_sst(root: Path) -> None:
     path = newest_sst(root)
     path.write_bytes(path.read_bytes() + b"!")
@@ -624,6 +634,27 @@ FAULTS = (
         case="rocksdb_zip",
         release="3.5.9",
         note="crc32c",
+    ),
+    Fault(
+        "ROCKSDB_ZIP_UNREADABLE",
+        "state/0/0/9.zip",
+        torn_snapshot(9),
+        case="rocksdb_changelog",
+        note="with-changelogs",
+    ),
+    Fault(
+        "ROCKSDB_ZIP_UNREADABLE",
+        "state/0/0/9_*",
+        torn_snapshot(9),
+        case="rocksdb_v2",
+        note="with-ids-and-changelogs",
+    ),
+    Fault(
+        "ROCKSDB_FILE_BROKEN",
+        "state/0/0/SSTs/*",
+        changed_sst(40, 4),
+        case="rocksdb_changelog",
+        note="with-changelogs",
     ),
     Fault("ROCKSDB_UNCHECKED", "state/0/0/SSTs/*", changed_sst(-12, 2), case="rocksdb_zip"),
     Fault(

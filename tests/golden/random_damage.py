@@ -35,7 +35,11 @@ from epochal.tools.verify.findings import CANNOT
 
 RELEASE = "4.3.0"
 WITH_SINK = ("file_sink", "file_sink_counts", "file_sink_cleanup", "named_sink")
-WITHOUT_SINK = ("windowed", "several_sources", "dedup_watermark", "global", "offsets_v2")
+WITHOUT_SINK = (
+    *("windowed", "several_sources", "dedup_watermark", "global", "offsets_v2", "join_inner"),
+    *("rocksdb_zip", "rocksdb_changelog", "rocksdb_v2", "rocksdb_v2_zip", "rocksdb_dedup"),
+    *("rocksdb_session", "join_rocksdb", "join_rocksdb_ids"),
+)
 ROUNDS = 12
 AT_ONCE = ("--execute", "--settle-seconds", "0")
 COMMAND = re.compile(r"`(epochal [^`]+)`")
@@ -51,6 +55,8 @@ class Case:
     place: Unpacked
     faults: list[str] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
+    deep: bool = False
+    """Whether `verify --deep` is obeyed, which alone sees keys of another partition in RocksDB."""
     outcome: str = ""
     """`healthy`, `cannot`, or what went wrong."""
 
@@ -115,7 +121,35 @@ def ahead(draw: random.Random, path: Path) -> str:
     return f"copied to {later}"
 
 
-DAMAGE: tuple[Callable[[random.Random, Path], str], ...] = (lose, lose, tear, tear, empty, orphan)
+def flip(draw: random.Random, path: Path) -> str:
+    """Change one bit of a state file, as a disk or a network does."""
+    data = bytearray(path.read_bytes())
+    if path.suffix not in STATE_SUFFIXES or not data:
+        return lose(draw, path)
+    bit = draw.randrange(8 * len(data))
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    crc(path).unlink(missing_ok=True)
+    return f"changed in bit {bit}"
+
+
+def swap(draw: random.Random, path: Path) -> str:
+    """Put the file of another partition in its place, as a copy that was mixed up does."""
+    others = [each for each in path.parent.parent.glob(f"*/{path.name}") if each != path]
+    if path.suffix not in STATE_SUFFIXES or not others:
+        return lose(draw, path)
+    other = draw.choice(others)
+    shutil.copyfile(other, path)
+    crc(path).unlink(missing_ok=True)
+    if crc(other).exists():
+        shutil.copyfile(crc(other), crc(path))
+    return f"replaced by that of partition {other.parent.name}"
+
+
+STATE_SUFFIXES = (".delta", ".snapshot", ".changelog", ".zip", ".sst")
+DAMAGE: tuple[Callable[[random.Random, Path], str], ...] = (
+    *(lose, lose, tear, tear, empty, flip, orphan),
+)
 
 
 def crc(path: Path) -> Path:
@@ -129,7 +163,7 @@ def damage(draw: random.Random, case: Case) -> None:
         place.checkpoint.glob("offsets/*"),
         place.checkpoint.glob("commits/*"),
         place.checkpoint.glob("sources/*/*"),
-        place.checkpoint.glob("state/*/*/*"),
+        place.checkpoint.glob("state/[0-9]/[0-9]/**/*"),
         place.checkpoint.glob("metadata"),
     ]
     if case.has_sink:
@@ -140,7 +174,8 @@ def damage(draw: random.Random, case: Case) -> None:
         return
     path = draw.choice(newest)
     numbered = path.name.partition(".")[0].isdigit()
-    how = draw.choice((*DAMAGE, ahead) if numbered else DAMAGE[:5])
+    ways = (*DAMAGE, ahead) if numbered else DAMAGE[:-1]
+    how = draw.choice((*ways, swap) if case.deep else ways)
     case.faults.append(f"{path.relative_to(place.base)} is {how(draw, path)}")
 
 
@@ -168,7 +203,8 @@ def findings(case: Case, page: bool) -> list[tuple[str, list[str]]]:
             for each in health["findings"]
             if each["severity"] != "info"
         ]
-    _, out = epochal("checkpoint", "verify", str(case.place.checkpoint), *case.told)
+    depth = ("--deep",) if case.deep else ()
+    _, out = epochal("checkpoint", "verify", str(case.place.checkpoint), *case.told, *depth)
     found = []
     for block in re.split(r"^(?=(?:error|warning|info): )", out, flags=re.MULTILINE):
         if block.startswith(("error: ", "warning: ")):
@@ -249,6 +285,7 @@ def make_case(seed: int, into: Path) -> Case:
         if epochal(*words, *case.told, *AT_ONCE)[0] == 0:
             drop_rows_after(case.place, to)
             shutil.rmtree(case.place.checkpoint / ".epochal")
+    case.deep = draw.random() < 0.3
     for _ in range(draw.randrange(1, 4)):
         damage(draw, case)
     obey(case, page=draw.random() < 0.25)

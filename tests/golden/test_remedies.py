@@ -17,7 +17,7 @@ from tests.golden.obeying import commands_in, findings_of, obey, planted
 from tests.golden.planted import FAULTS, Fault
 
 from epochal.errors import EpochalError
-from epochal.tools.verify.findings import CANNOT, NOTHING, RULES, Severity, is_healthy
+from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, RULES, Severity, is_healthy
 
 HONEST = {
     "COMMITS_BEHIND-no-commits": CANNOT,
@@ -97,6 +97,23 @@ def test_a_file_of_another_partition_is_mended_by_a_rewind_and_not_by_a_repartit
     [found] = findings_of(planted(fault, tmp_path), with_sink=False)
     told = ["--to-batch", "7", "--sink", "OUTPUT"]
     assert commands_in(found.remedy) == [["checkpoint", "rewind", "CHECKPOINT", *told]]
+
+
+@pytest.mark.parametrize(
+    "fault", [each for each in FAULTS if each.note.endswith("with-changelogs")], ids=str
+)
+def test_changelogs_replace_a_broken_snapshot_and_no_batch_is_dropped(
+    fault: Fault, tmp_path: Path
+) -> None:
+    place = planted(fault, tmp_path)
+    [found] = findings_of(place, with_sink=False)
+    told = "removes the snapshot, which changelogs can replace."
+    assert found.remedy == f"Use {REPAIR}: it {told}"
+    before = sorted(path.name for path in place.checkpoint.glob("commits/*"))
+    [command] = commands_in(found.remedy)
+    assert obey(command, place) == 0
+    assert findings_of(place, with_sink=False) == ()
+    assert sorted(path.name for path in place.checkpoint.glob("commits/*")) == before
 
 
 REFUSED = 2

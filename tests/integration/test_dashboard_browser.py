@@ -289,18 +289,20 @@ def some_state_file(checkpoint: Path) -> Path:
     return sorted(found, key=lambda path: int(path.name.partition("-")[0]))[-5]
 
 
-@pytest.mark.parametrize("choose", [some_offset_entry, some_state_file])
+@pytest.mark.parametrize(
+    ("choose", "is_needed"), [(some_offset_entry, False), (some_state_file, True)]
+)
 def test_a_broken_file_of_the_checkpoint_is_seen_soon(
-    stage: Stage, orders: Page, choose: Callable[[Path], Path]
+    stage: Stage, orders: Page, choose: Callable[[Path], Path], is_needed: bool
 ) -> None:
     sick = "document.getElementById('health').dataset.value === 'unhealthy'"
     path = choose(stage.checkpoint)
     name = path.relative_to(stage.checkpoint).as_posix()
     orders.wait(f"!({sick})", what="it was healthy before")
     with broken(path, path.read_bytes()[:-7] + b"garbage"):
-        orders.wait(sick, seconds=SOON_SECONDS, what="the broken file shows")
-        named = f"document.getElementById('findings').innerText.includes({json.dumps(name)})"
-        orders.wait(named, what="the file is named")
+        named = f"document.getElementById('findings').textContent.includes({json.dumps(name)})"
+        orders.wait(named, seconds=SOON_SECONDS, what="the file is named")
+        assert orders.evaluate(sick) == is_needed
         orders.screenshot(SCREENSHOTS / f"dashboard-broken-{name.partition('/')[0]}.png")
     orders.wait(f"!({sick})", what="it is healthy again")
     assert orders.errors == [], "a broken checkpoint is no failed request"

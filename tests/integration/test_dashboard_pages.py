@@ -1,6 +1,7 @@
 """The dashboard over checkpoints that Spark wrote, in a real browser: no query runs.
 
-Sixty checkpoints, three of them broken. The tests save screenshots in `build/screenshots`.
+Sixty checkpoints: two are broken, and one has lost a file that it does not need. The tests save
+screenshots in `build/screenshots`.
 """
 
 from __future__ import annotations
@@ -112,9 +113,9 @@ def groups(page: Page) -> list[str]:
 
 
 def test_dozens_are_grouped_by_status_with_what_needs_attention_first(page: Page) -> None:
-    assert page.text("#tally") == "60 queries, 3 need attention"
-    assert groups(page) == ["Needs attention 3", "Not active 57"]
-    assert names(page)[:3] == ["fraud/chained", "fraud/dedup", "fraud/windowed"]
+    assert page.text("#tally") == "60 queries, 2 need attention"
+    assert groups(page) == ["Needs attention 2", "Not active 58"]
+    assert names(page)[:2] == ["fraud/dedup", "fraud/windowed"]
     assert len(set(names(page))) == 60, "each has a name of its own"
 
 
@@ -122,7 +123,7 @@ def test_they_can_be_grouped_by_directory(page: Page, checkpoints: Path) -> None
     group(page, "place")
     try:
         assert groups(page) == [f"{checkpoints}/{team} 10" for team in TEAMS]
-        assert names(page)[20:23] == ["fraud/chained", "fraud/dedup", "fraud/windowed"]
+        assert names(page)[20:23] == ["fraud/dedup", "fraud/windowed", "fraud/chained"]
     finally:
         group(page, "status")
 
@@ -132,7 +133,7 @@ def test_a_search_finds_names_directories_and_states(page: Page) -> None:
     assert names(page) == ["web/join_inner"]
     assert page.text("#tally") == "1 of 60 match"
     search(page, "unhealthy")
-    assert len(names(page)) == 3
+    assert names(page) == ["fraud/dedup", "fraud/windowed"]
     search(page, "nowhere")
     assert names(page) == []
 
@@ -259,17 +260,18 @@ def test_the_command_of_a_finding_can_be_copied_and_mends_it(page: Page, checkpo
     page.wait("document.querySelector('.finding .copy')", what="a command")
     place = checkpoints / "fraud" / "windowed" / "checkpoint"
     shown = page.text(".finding .command code")
-    assert shown == f"epochal checkpoint repair {place} --execute"
+    assert shown == f"epochal checkpoint repair {place} --sink OUTPUT --execute"
     page.call("Browser.grantPermissions", permissions=["clipboardReadWrite"])
     page.evaluate("document.querySelector('.finding .copy').focus()")
     page.press("Enter")
     page.wait("document.querySelector('.finding .copy').innerText === 'Copied'")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied == shown
+    told = copied.replace("--sink OUTPUT", "--no-file-sink")
     saved = shutil.copytree(place, checkpoints.parent / "before")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(
-        ["/bin/sh", "-c", f"{copied} --settle-seconds 0"],
+        ["/bin/sh", "-c", f"{told} --settle-seconds 0"],
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,

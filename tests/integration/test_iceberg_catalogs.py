@@ -17,6 +17,8 @@ from tests.waiting import eventually
 
 from epochal.errors import TableError
 
+pytestmark = pytest.mark.timeout(900)  # the first test may fetch a server's many jars
+
 
 @pytest.fixture(scope="module")
 def rest() -> Iterator[RestCatalog]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from epochal.testing.jars import classpath, find_java
 from epochal.testing.server import Server, accepts, free_port
 
-S3PROXY = "org.gaul:s3proxy:4.1.0"
+S3PROXY = "org.gaul:s3proxy:4.1.0:jar-with-dependencies"
 START_SECONDS = 120
 # Without this, the server logs every byte that it sends or receives.
 QUIET = """<configuration>

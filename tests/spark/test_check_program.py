@@ -83,7 +83,7 @@ def test_a_setting_of_the_session_is_compared_and_its_command_printed(home: Path
     conf = ("--conf", "spark.sql.shuffle.partitions=7")
     done = check(home, "k", *conf)
     assert done.returncode == 0, done.stderr
-    command = f"epochal state repartition {home}/checkpoint --partitions 7 --execute"
+    command = f"epochal state repartition {home}/checkpoint --partitions 7 --sink OUTPUT --execute"
     assert f"To change that, run: {command}" in done.stdout
 
 
@@ -170,7 +170,8 @@ def test_another_key_of_the_same_type_needs_a_decision_and_a_command(home: Path)
     assert done.returncode == 1, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     (difference,) = found["differences"]
-    command = f"epochal state evolve {home}/checkpoint --operator 0 --rename k=j --execute"
+    words = "--operator 0 --rename k=j --sink OUTPUT --execute"
+    command = f"epochal state evolve {home}/checkpoint {words}"
     assert (difference["silent"], difference["command"]) == (True, command)
 
 

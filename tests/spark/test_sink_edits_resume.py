@@ -91,9 +91,9 @@ def set_offsets(place: Unpacked) -> None:
 
 
 def repair_hole(place: Unpacked) -> None:
-    """Two edits that did not know of the sink, then a repair that does."""
+    """Two edits that were told of no sink, then a repair that knows it."""
     for _ in range(2):
-        words = ("--shift-by", "0", "--execute", "--settle-seconds", "0")
+        words = ("--shift-by", "0", "--no-file-sink", "--execute", "--settle-seconds", "0")
         assert main(("checkpoint", "set-offsets", str(place.checkpoint), *words)) == 0
     sink = ("--sink", str(place.output))
     assert main(("checkpoint", "verify", str(place.checkpoint), *sink)) == 1
@@ -152,13 +152,15 @@ def test_the_output_is_that_of_an_undisturbed_run(
     assert main(("checkpoint", "verify", str(place.checkpoint), *sink)) == 0
 
 
-def test_an_edit_that_does_not_know_of_the_sink_is_found_by_verify(
+def test_an_edit_that_was_told_of_no_sink_is_found_by_verify(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = unpack(Golden(RELEASES[-1], "file_sink_counts"), tmp_path, relocate=True)
     words = ("--partitions", "3", "--execute", "--settle-seconds", "0")
-    assert main(("state", "repartition", str(place.checkpoint), *words)) == 0
-    assert "pass its output directory with --sink" in capsys.readouterr().out
+    assert main(("state", "repartition", str(place.checkpoint), *words)) == 2
+    assert "pass the output directory with --sink" in capsys.readouterr().err
+    complete = (*words, "--no-file-sink")
+    assert main(("state", "repartition", str(place.checkpoint), *complete)) == 0
     sink = ("--sink", str(place.output))
     assert main(("checkpoint", "verify", str(place.checkpoint), *sink)) == 1
     assert "FILE_LOG_HOLE" in capsys.readouterr().out

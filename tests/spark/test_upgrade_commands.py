@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("nothing_left_ru
 
 PLACE = "it's a checkpoint"
 """A name that a shell would not take as it is."""
+NO_FILE_SINK = ("--sink OUTPUT", "--no-file-sink")
+"""What the report tells users to replace."""
 SUMS = [("q", 8), ("x", 11), ("y", 5), ("z", 10)]
 Make = Callable[[Inputs], "DataFrame | Stream"]
 
@@ -266,7 +268,7 @@ def test_after_the_printed_commands_the_changed_query_gives_the_right_rows(
     asked = [each.command for each in found if isinstance(each, change.verdict)]
     kinds = []
     for command in asked:
-        program, *words = shlex.split(command)
+        program, *words = shlex.split(command.replace(*NO_FILE_SINK))
         assert (program, main([*words, "--settle-seconds", "0"])) == ("epochal", 0)
         kinds.append(" ".join(words[:2]))
     assert kinds == change.commands
@@ -284,7 +286,7 @@ def test_a_printed_command_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     changed = sums(Inputs(session({}), tmp_path).a.toDF("my $key", *"yvwdt"), "my $key")
     (found,) = verdicts(changed, "update", checkpoint, ours=False)
     program = shlex.join((sys.executable, "-m", "epochal.cli.main"))
-    pasted = found.command.replace("epochal", program, 1)
+    pasted = found.command.replace("epochal", program, 1).replace(*NO_FILE_SINK)
     subprocess.run(f"{pasted} --settle-seconds 0", shell=True, check=True, timeout=120)
     assert check(changed, str(checkpoint), output_mode="update").outcome is Outcome.SAFE
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -54,7 +54,8 @@ def worker(port: int) -> Iterator[int]:
     with socket.create_connection(("127.0.0.1", port)) as connection:
         (pid,) = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
         yield pid
-    os.kill(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it may have seen the end of its connection first
+        os.kill(pid, signal.SIGKILL)
 
 
 def command(pid: int) -> list[str]:

@@ -5,7 +5,7 @@ After the changes the checkpoint is verified again. The exit status is 0 only if
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from epochal.tools.edit.repair import Left
     from epochal.tools.edit.repair_draft import RepairOptions
     from epochal.tools.verify.findings import Finding
-    from epochal.tools.verify.verify import Report
 
 
 def run_repair(
@@ -38,10 +37,10 @@ def run_repair(
     """Repair the findings for which `is_asked_for` is true; `other` is the remedy of the rest."""
     from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.publish import refuse_unpublished
-    from epochal.tools.edit.repair import Left, plan_repair
+    from epochal.tools.edit.repair import Left
     from epochal.tools.edit.survey import survey
+    from epochal.tools.edit.whole_repair import Wanted, is_problem, plan_whole_repair
     from epochal.tools.verify.depth import depth_to_find
-    from epochal.tools.verify.findings import Severity
     from epochal.tools.verify.remedies import with_places
     from epochal.tools.verify.verify import verify
 
@@ -49,21 +48,16 @@ def run_repair(
     depth = depth_to_find(options.codes)
     sink = named.place
 
-    def verified() -> Report:
-        return verify(files, sink=sink, no_file_sink=named.is_absent, depth=depth)
+    def findings_of(checkpoint: Files, output: Files | None) -> Sequence[Finding]:
+        return verify(checkpoint, sink=output, depth=depth).findings
 
     def plan() -> Plan:
         surveyed = survey(files)
         refuse_unpublished(surveyed)
         output = find_sink(surveyed, named)
-        findings = verified().findings
-        asked = [each for each in findings if is_asked_for(each)]
-        repair = plan_repair(surveyed, asked, options, sink=output, command=command)
-        rest = [each for each in findings if not is_asked_for(each)]
-        planned[:] = [
-            *repair.left,
-            *(Left(each, other) for each in rest if each.severity is not Severity.INFO),
-        ]
+        wanted = Wanted(options, is_asked_for, other, command)
+        repair = plan_whole_repair(surveyed, output, findings_of, wanted)
+        planned[:] = repair.left
         return repair.plan
 
     def left() -> list[Left]:
@@ -73,8 +67,8 @@ def run_repair(
         reasons = {(each.finding.code, each.finding.path): each.reason for each in planned}
         return [
             Left(each, reasons.get((each.code, each.path), each.remedy))
-            for each in verified().findings
-            if each.severity is not Severity.INFO
+            for each in findings_of(files, sink)
+            if is_problem(each)
         ]
 
     found: list[Left] = []

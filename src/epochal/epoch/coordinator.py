@@ -71,7 +71,7 @@ from epochal.epoch.messages import (
     TaskReady,
     TwoWay,
 )
-from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled, steps_of
+from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled
 from epochal.epoch.pace import Pace
 from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import (
@@ -124,7 +124,7 @@ class EpochCoordinator:
         """Number of reports of epochs that were decided already."""
         self.pace = pace or Pace()
         self._readers, self._tasks = readers, tasks
-        self.watermark = watermark or QueryWatermark(first_epoch=first_epoch)
+        self._watermark = watermark or QueryWatermark(first_epoch=first_epoch)
         self._registered: dict[int, RegisterTask] = {}
         self._ready: set[int] = set()
         self._announced: EpochReply = Done()
@@ -351,12 +351,12 @@ class EpochCoordinator:
                     error = error or record(
                         opened.ends, reader, position, self._readers, "Reader", epoch
                     )
-                planned = len(self.watermark.highs)
+                planned = len(self._watermark.highs)
                 if watermarks and len(watermarks) != planned:
                     reason = f"{len(watermarks)} watermarks, the plan has {planned}"
                     error = EpochProtocolError(f"Task {task}", reason)
                 else:
-                    self.watermark.report(watermarks)
+                    self._watermark.report(watermarks)
         if error:
             return self._fail(error)
         if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
@@ -373,14 +373,13 @@ class EpochCoordinator:
         return effects
 
     def _decide(self, epoch: int, complete: OpenEpoch) -> list[Effect]:
-        positions, reports = complete.ordered()
-        marks = self.watermark.decide(epoch, [report.watermarks for report in reports])
+        marks = self._watermark.decide(epoch, [report.watermarks for report in complete.reports])
         published = self.publication.decided(epoch)
         effects: list[Effect] = [
-            *steps_of(epoch, positions, reports, marks, published, sink_decides=self._sink_decides)
+            *complete.steps(epoch, marks, published, sink_decides=self._sink_decides)
         ]
         if epoch == self._last_epoch:
-            effects.append(ReadingHeld(epoch, positions))
+            effects.append(ReadingHeld(epoch, complete.positions))
             if self._limited:
                 # The tasks hold the next epoch without being told. A task that asks hears the same.
                 self._limited = False
@@ -391,7 +390,7 @@ class EpochCoordinator:
 
     def _want_epoch(self) -> None:
         # A new watermark may close windows, whose rows should not wait for more input.
-        if self.watermark.wants_epoch(self.current):
+        if self._watermark.wants_epoch(self.current):
             self._newest_active = max(self._newest_active, self.current)
 
     def _check_backlog(self) -> list[Effect]:
@@ -460,16 +459,16 @@ class EpochCoordinator:
     def _started(
         self, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
     ) -> EpochStarted:
-        self.watermark.start(self.current)
+        self._watermark.start(self.current)
         ordered = self.publication.order(self.committed, self.now)
         return EpochStarted(
             self.attempt,
             self.current,
-            self.watermark.floor(),
+            self._watermark.floor(),
             hold,
             limits,
             self._committed_for_tasks(),
-            self.watermark.in_flight(),
+            self._watermark.in_flight(),
             ordered,
             self.publication.floor if ordered >= 0 else 0,
         )

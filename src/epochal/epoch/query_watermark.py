@@ -105,11 +105,6 @@ class QueryWatermark:
         self._of_epoch = {first_epoch - 1: late_ms, first_epoch: watermark_ms}
         self._moved = False
 
-    @property
-    def newest_ms(self) -> int:
-        """The watermark of the epoch that started last."""
-        return self._newest_ms
-
     def report(self, highs: Sequence[int]) -> None:
         """Take in what a task has seen up to an epoch that has ended."""
         if highs:

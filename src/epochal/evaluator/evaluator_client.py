@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -62,8 +62,6 @@ class Session:
     """Keys and values in turn, one per line, newlines as `\\n`."""
     jars: str = ""
     """The names of jars that were added to the application, one per line."""
-    memory_mb: int = DEFAULT_MEMORY_MB
-    """How much memory the evaluator may use in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,19 +255,25 @@ class EvaluatorClient:
         self._local = threading.local()
         self.task = 0
         """The number of the task in this process: what `spark_partition_id()` returns."""
+        self.memory_mb = DEFAULT_MEMORY_MB
+        """How much memory the evaluator may use in all. Another number is another evaluator."""
 
     def run(self, step: EvaluatorStep, *fields: bytes | pa.Buffer) -> bytes:
         """Run a step; ExpressionError with Spark's own message if it fails."""
         answer = self._tried(step, lambda connection, _: connection.run(step, fields))
         return answer.to_pybytes()
 
-    def run_rows(self, step: EvaluatorStep, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Run a step that makes rows of rows; ExpressionError if it fails."""
+    def run_rows(self, step: EvaluatorStep, batch: pa.RecordBatch) -> list[pa.Array[Any]]:
+        """The columns that a step makes of rows; ExpressionError if it fails."""
 
         def run(connection: _Connection, shortages: int) -> list[pa.RecordBatch]:
             return connection.run_rows(step, _slices(batch, REQUEST_BYTES >> 4 * shortages))
 
-        return self._tried(step, run)
+        parts = self._tried(step, run)
+        if len(parts) == 1:
+            return parts[0].columns
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return list(map(pa.concat_arrays, columns))
 
     def _tried(self, step: EvaluatorStep, run: Callable[[_Connection, int], T]) -> T:
         lost: set[object] = set()
@@ -277,7 +281,7 @@ class EvaluatorClient:
         while True:
             evaluator: object = None
             try:
-                connection = self._connection(step.session.memory_mb)
+                connection = self._connection()
                 evaluator = connection.evaluator
                 return run(connection, shortages)
             except (_Gone, EvaluatorLostError) as error:
@@ -296,7 +300,7 @@ class EvaluatorClient:
                 shortages += 1
                 if shortages == MEMORY_TRIES:
                     raise EvaluatorError(
-                        f"its memory of {step.session.memory_mb} MiB does not suffice for one "
+                        f"its memory of {self.memory_mb} MiB does not suffice for one "
                         f"batch: {error}. Raise the option evaluatorMemory"
                     ) from None
                 logger.warning("the evaluator is out of memory: starting another one")
@@ -313,16 +317,16 @@ class EvaluatorClient:
             connection.close()
             self._local.connection = None
 
-    def _connection(self, memory_mb: int) -> _Connection:
+    def _connection(self) -> _Connection:
         made: _Connection | None = getattr(self._local, "connection", None)
         # A process that was forked must not answer for its parent.
         if made is not None and (
-            made.pid != os.getpid() or made.memory_mb != memory_mb or made.is_full
+            made.pid != os.getpid() or made.memory_mb != self.memory_mb or made.is_full
         ):
             self.close()
             made = None
         if made is None:
-            made = self._local.connection = _Connection(memory_mb, self.task)
+            made = self._local.connection = _Connection(self.memory_mb, self.task)
         return made
 
 

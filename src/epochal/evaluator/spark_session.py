@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from epochal.evaluator.evaluator_client import Session
-from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def session_of(spark: SparkSession, memory_mb: int = DEFAULT_MEMORY_MB) -> Session:
+def session_of(spark: SparkSession) -> Session:
     """The settings of a session that Spark's code reads when it runs."""
     conf = spark._jsparkSession.sessionState().conf()
     converters = cast(Any, spark._jvm).scala.jdk.javaapi.CollectionConverters
@@ -24,4 +23,4 @@ def session_of(spark: SparkSession, memory_mb: int = DEFAULT_MEMORY_MB) -> Sessi
     ]
     jars = cast(Any, spark.sparkContext._jsc).sc().listJars()
     names = (str(jars.apply(number)).rpartition("/")[2] for number in range(jars.size()))
-    return Session("\n".join(lines), "\n".join(sorted(names)), memory_mb)
+    return Session("\n".join(lines), "\n".join(sorted(names)))

@@ -20,6 +20,8 @@ from xml.sax.saxutils import quoteattr
 from epochal.errors import ComponentError, OptionError
 
 RESOLVE_SECONDS = 900
+WHOLE = "with-dependencies"
+"""In the classifier of a jar that contains its dependencies."""
 
 
 def cache_dir() -> Path:
@@ -106,6 +108,8 @@ def _ivy_file(coordinates: Sequence[str], overrides: Sequence[str]) -> str:
     lines, names = [], ""
     for (group, artifact, version), classifiers in wanted.items():
         line = f'<dependency org={group} name={artifact} rev={version} conf="default"'
+        if all(WHOLE in classifier for classifier in classifiers):
+            line += ' transitive="false"'
         if classifiers == [""]:
             lines.append(f"{line}/>")
             continue

@@ -256,7 +256,11 @@ def test_no_command_counts_to_the_number_that_a_name_claims(
 ) -> None:
     (Path(victim.url) / "_spark_metadata" / name).write_bytes(b"v1")
     verb, *rest = command
-    assert main(["checkpoint", verb, str(home), *rest, "--sink", victim.url]) in (1, 2)
+    # A rewind deletes the file. Edits refuse a log whose interval follows from such a name.
+    status = {"verify": 1, "repair": 1, "rewind": 0}[verb]
+    if name.endswith(".compact") and verb != "verify":
+        status = 2
+    assert main(["checkpoint", verb, str(home), *rest, "--sink", victim.url]) == status
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import typer
 from epochal.cli.arguments import Conf, Json, parse_pairs
 from epochal.cli.printing.output import print_error, print_json, print_line, print_text
 from epochal.errors import EpochalError, OptionError
+from epochal.tools.upgrade.upgrade_commands import ASKS_FOR_SINK
 
 if TYPE_CHECKING:
     from epochal.tools.upgrade.upgrade_findings import Difference, Report
@@ -169,18 +170,24 @@ _VERDICTS = {
 
 def print_check(report: Report) -> None:
     """Print a report for people."""
-    for each in report.differences:
+    commands = [getattr(each.verdict, "command", None) or "" for each in report.differences]
+    for each, command in zip(report.differences, commands, strict=True):
         print_line(f"{_VERDICTS[type(each.verdict).__name__]}: {each.subject}")
         print_text(f"  checkpoint: {each.was}", " " * 14)
         print_text(f"  query:      {each.wants}", " " * 14)
         print_text(f"  {each.verdict.why}.")
-        if command := getattr(each.verdict, "command", None):
+        if command:
             print_line(f"  {'To change that, run' if each.outcome == 0 else 'Run'}: {command}")
         if each.is_silent:
             print_text(f"  {report.engine} would start the query without a word about this.")
         elif each.refusal:
             error = f"with an error that contains: {each.refusal}"
             print_text(f"  {report.engine} would refuse to start, {error}")
+    if any(ASKS_FOR_SINK in command for command in commands):
+        print_text(
+            "OUTPUT is the directory that the query writes files to. If there is none, write "
+            "--no-file-sink in place of --sink OUTPUT."
+        )
     outcomes = (
         "The query can continue.",
         "The query needs an action first.",

@@ -8,7 +8,7 @@ end of a batch. Readers follow the log themselves (`file_reader.py`).
 Note: a file in the log will be read. The next run reads the files that were logged but not yet
 read; they are not discovered again. The log may be ahead of the readers, but only by
 `BATCHES_AHEAD` batches. With `maxFilesPerTrigger` or `maxBytesPerTrigger` an epoch is one batch of
-the log.
+the log. So that such a batch has as many files as Spark's, the log is ahead by full batches only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -184,15 +183,15 @@ def file_batches(
     """Divide files into batches of the log, by Spark's rules. A batch has at least one file."""
     batch: list[FoundFile] = []
     size = 0
-    for each in files:
+    for file in files:
         is_full = len(batch) == max_files or (
-            max_bytes is not None and size + each.size > max_bytes
+            max_bytes is not None and size + file.size > max_bytes
         )
         if batch and is_full:
             yield batch
             batch, size = [], 0
-        batch.append(each)
-        size += each.size
+        batch.append(file)
+        size += file.size
     if batch:
         yield batch
 
@@ -302,7 +301,7 @@ class FileSource:
         return self._all_at(self._newest + 1, self._partitions)
 
     def next_end(self, at: Positions, last: Positions | None, *, bounded: bool = True) -> Positions:
-        """The end of the next batch of the log; after a batch that was begun, of that one."""
+        """The end of the next batch of the log, or of the batch that was begun."""
         lowest = min(parse_position(text)[0].batch for text in at.values())
         end = self._newest + 1 if last is None else _batch_of(last)
         if bounded and self.bounds_epochs:
@@ -331,20 +330,27 @@ class FileSource:
     def _log_files(self, *, as_many_as_there_are: bool) -> bool:
         self._raise_if_broken()
         options = self._options
-        # Later files may be due first.
-        ahead = 1 if options.latest_first else BATCHES_AHEAD
         with self._lock:
-            if not as_many_as_there_are and self._newest + 1 - self._read_to >= ahead:
+            if not as_many_as_there_are and not self._may_log(is_last=False):
                 return False
             with storage_errors(self._files.url):
                 found = list(self._found_files())
             new = next_files(found, self._seen, latest_first=options.latest_first)
             limits = options.max_files_per_trigger, options.max_bytes_per_trigger
-            batches = file_batches(new, *limits)
-            for batch in batches if as_many_as_there_are else islice(batches, 1):
+            batches = list(file_batches(new, *limits))
+            if not as_many_as_there_are:
+                batches = batches[:1] if self._may_log(is_last=len(batches) < 2) else []
+            for batch in batches:
                 self._log_batch(batch)
             self._seen.purge()
-            return bool(new)
+            return bool(batches)
+
+    def _may_log(self, *, is_last: bool) -> bool:
+        """Whether the log may have another batch now, or another one that more files may fill."""
+        ahead = BATCHES_AHEAD
+        if self.bounds_epochs and (is_last or self._options.latest_first):
+            ahead = 1  # files that come later may belong in front of it, or in it
+        return self._newest + 1 - self._read_to < ahead
 
     def _log_batch(self, chosen: Sequence[FoundFile]) -> None:
         batch = self._newest + 1

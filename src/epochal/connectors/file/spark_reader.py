@@ -21,6 +21,7 @@ import pyarrow as pa
 from epochal.connectors.file.plain_parquet import USUAL, can_be_plain
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import CLIENT, EvaluatorStep, Session
+from epochal.evaluator.spark_classes import class_of, object_of, scala_map, serialized
 from epochal.evaluator.spark_session import session_of
 from epochal.files import scheme_of
 
@@ -143,12 +144,12 @@ class _Maker:
             *(self._js, read, none, required, none, self._options({})),
             self._class("org.apache.spark.sql.catalyst.FileSourceOptions")(given),
         )
-        serialized = self._class("org.apache.spark.util.SerializableConfiguration")(hadoop)
+        shared = self._class("org.apache.spark.util.SerializableConfiguration")(hadoop)
         lower = {key.lower(): text for key, text in options.items()}
         return SparkReader(
             session=session_of(self._spark),
-            scan=self._bytes(scan),
-            hadoop=zlib.compress(self._bytes(serialized)),
+            scan=serialized(self._jvm, scan),
+            hadoop=zlib.compress(serialized(self._jvm, shared)),
             zone=lower.get("timezone") or str(state.conf().sessionLocalTimeZone()),
             fields=fields,
             columns=columns,
@@ -194,24 +195,14 @@ class _Maker:
         return self._class("org.apache.spark.sql.types.DataType").fromJson(text).asNullable()
 
     def _options(self, options: Mapping[str, str]) -> Any:
-        java = self._jvm.java.util.HashMap()
-        for key, text in options.items():
-            java.put(key, text)
-        made = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java)
-        return self._object("org.apache.spark.sql.catalyst.util.CaseInsensitiveMap").apply(made)
-
-    def _bytes(self, value: Any) -> bytes:
-        return bytes(self._jvm.org.apache.spark.util.Utils.serialize(value))
+        maps = self._object("org.apache.spark.sql.catalyst.util.CaseInsensitiveMap")
+        return maps.apply(scala_map(self._jvm, options))
 
     def _class(self, name: str) -> Any:
-        found: Any = self._jvm
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
+        return class_of(self._jvm, name)
 
     def _object(self, name: str) -> Any:
-        """The only instance of a Scala object."""
-        return getattr(self._class(f"{name}$"), "MODULE$")
+        return object_of(self._jvm, name)
 
 
 def _spark_fields(schema: pa.Schema) -> dict[str, Any]:

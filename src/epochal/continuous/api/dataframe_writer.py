@@ -117,7 +117,8 @@ class DataFrameWriter:
     ) -> DataFrameWriter:
         """Set the length of an epoch, such as '100 milliseconds', or read what there is and end.
 
-        `processingTime` and `continuous` also set the length of an epoch; `once` is `availableNow`.
+        `processingTime` and `continuous` also set the length of an epoch. `once` is `availableNow`
+        in one epoch, whatever bounds the sources have.
         """
         given = {"epoch": epoch, "processingTime": processingTime, "continuous": continuous}
         more = {"availableNow": availableNow, "once": once, "realTime": realTime}
@@ -194,11 +195,11 @@ class DataFrameWriter:
         engine, rest = output_options(spark, name, _patient(given) if self._function else given)
         session = session_settings(spark, FRAME_KEYS)
         found = find_checkpoint(engine.checkpoint_location)
-        translation = self._read(found.pinned, engine)
+        translation = self._read(found.pinned)
         found.check(operators_of(translation.tree), session)
 
         def refreshed() -> Node:
-            return self._read(found.pinned, engine).tree
+            return self._read(found.pinned).tree
 
         return QueryDefinition(
             translation.tree,
@@ -213,13 +214,8 @@ class DataFrameWriter:
             needs_evaluator=translation.needs_evaluator,
         )
 
-    def _read(self, pinned: Mapping[str, str] | None, engine: EngineOptions) -> Translation:
-        return read_plan(
-            self._frame,
-            output_mode=self._mode,
-            pinned=pinned,
-            evaluator_mb=engine.evaluator_memory >> 20,
-        )
+    def _read(self, pinned: Mapping[str, str] | None) -> Translation:
+        return read_plan(self._frame, output_mode=self._mode, pinned=pinned)
 
     def _apply(
         self,
@@ -261,6 +257,7 @@ class DataFrameWriter:
             case "foreachBatch" if self._function is not None:
                 return batch_sink(self._frame, self._function[1], complete=self._mode == COMPLETE)
         if name.lower() != "memory":
+            _check_names(name, self._frame.columns)
             return sink_definition(name, options, self._mode, self._partitioned)
         if not engine.query_name:
             raise OptionError(
@@ -291,6 +288,16 @@ def _patient(given: dict[str, str]) -> dict[str, str]:
     if any(key.lower() == "stalltimeout" for key in given):
         return given
     return {**given, "stallTimeout": f"{FUNCTION_TIMEOUT // timedelta(seconds=1)} seconds"}
+
+
+def _check_names(sink: str, names: Sequence[str]) -> None:
+    """Refuse columns with the same name: only functions and views can have them."""
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(
+                f"{sink}: {names.count(name)} columns of the result have the name {name!r}. Rename "
+                f"them with alias or toDF, or drop one."
+            )
 
 
 def _no_options(name: str, options: Mapping[str, str]) -> None:

@@ -26,17 +26,13 @@ FrameFunction: TypeAlias = "Callable[[DataFrame, int], None]"
 
 def batch_sink(frame: DataFrame, function: FrameFunction, *, complete: bool) -> SinkDefinition:
     """Return the sink that calls `function(DataFrame, epoch)` on the driver."""
-    spark, names = frame.sparkSession, frame.columns
-    fields = [
-        StructField(name, field.dataType)
-        for name, field in zip(staged_names(len(names)), frame.schema, strict=True)
-    ]
+    spark, names, staged = frame.sparkSession, frame.columns, _staged(frame.schema)
 
     def rows_of(paths: Sequence[str]) -> DataFrame:
         if not paths:
-            return spark.createDataFrame([], StructType(fields))
+            return spark.createDataFrame([], staged)
         # The files hold Gregorian dates, whatever the session assumes of files not from Spark.
-        reader = spark.read.option("datetimeRebaseMode", "CORRECTED").schema(StructType(fields))
+        reader = spark.read.option("datetimeRebaseMode", "CORRECTED").schema(staged)
         return reader.parquet(*map(spark_pattern, paths))
 
     def deliver(paths: Sequence[str], epoch: int) -> None:
@@ -53,6 +49,17 @@ def batch_sink(frame: DataFrame, function: FrameFunction, *, complete: bool) -> 
     )
 
 
+def _staged(schema: StructType) -> StructType:
+    """The same columns with names of which none comes twice."""
+    names = staged_names(len(schema))
+    return StructType(
+        [
+            StructField(name, field.dataType, field.nullable)
+            for name, field in zip(names, schema, strict=True)
+        ]
+    )
+
+
 def row_sink(frame: DataFrame, function: Any) -> SinkDefinition:
     """Return the sink that calls a function, or a ForeachWriter, in the tasks for every row."""
     schema = frame.schema
@@ -66,7 +73,8 @@ class ViewedOutput(MemoryOutput):
 
     def __init__(self, spark: SparkSession, schema: StructType, name: str) -> None:
         super().__init__()
-        self._spark, self._spark_schema, self._name = spark, schema, name
+        self._spark, self._name = spark, name
+        self._names, self._staged = schema.names, _staged(schema)
 
     def begin(self, schema: pa.Schema, *, complete: bool) -> None:
         super().begin(schema, complete=complete)
@@ -80,9 +88,10 @@ class ViewedOutput(MemoryOutput):
 
     def _show(self) -> None:
         # As one chunk: PySpark loses the rows of a table whose first chunk is empty.
-        table = self.table().combine_chunks().rename_columns(self._spark_schema.names)
-        found = self._spark.createDataFrame(table, self._spark_schema)
-        found.createOrReplaceTempView(self._name)
+        found = self._spark.createDataFrame(
+            self.table().combine_chunks().rename_columns(self._staged.names), self._staged
+        )
+        found.toDF(*self._names).createOrReplaceTempView(self._name)
 
 
 def memory_sink(frame: DataFrame, name: str, *, complete: bool) -> SinkDefinition:

@@ -83,7 +83,8 @@ class StreamingQueryManager:
         name = definition.options.query_name
         self._reserve(name)
         try:
-            warm_evaluator(self._sc, definition.evaluator_mb)
+            if definition.needs_evaluator:
+                warm_evaluator(self._sc, definition.options.evaluator_mb)
             engine = open_engine(self._sc, definition, self._bus, self._forget)
             query = StreamingQuery(engine)
             with self._changed:

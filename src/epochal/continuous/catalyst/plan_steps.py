@@ -30,7 +30,6 @@ from epochal.continuous.operators.stateless.moment_columns import MomentColumnsS
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.plan.logical import Node, Step, unique_names
 from epochal.errors import OptionError
-from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 
 DELAY = "spark.watermarkDelayMs"
 SESSION_WINDOW = "spark.sessionWindow"
@@ -77,13 +76,9 @@ def metadata_of(attribute: JavaObject) -> dict[str, Any]:
 class Steps:
     """Reads expressions, collects what cannot run, and appends steps to a reading."""
 
-    def __init__(
-        self, planner: Planner, findings: Findings, evaluator_mb: int = DEFAULT_MEMORY_MB
-    ) -> None:
+    def __init__(self, planner: Planner, findings: Findings) -> None:
         self.planner, self.findings = planner, findings
-        self.in_spark = SparkExpressions(planner.session, self._value_of, evaluator_mb)
-        self.reads_files = False
-        """Whether a source of the plan reads files."""
+        self.in_spark = SparkExpressions(planner.session, self._value_of)
         self.observed: set[str] = set()
         """The names under which rows are observed."""
 
@@ -135,12 +130,6 @@ class Steps:
 
         `volatile` says that the caller can evaluate functions of time and chance.
         """
-        if self.reads_files and "input_file_" in str(expr.toString()):
-            self.findings.refuse(
-                operator,
-                f"{_called(expr)}: Spark's own code does not know the file of a row here",
-                "use _metadata.file_path, _metadata.file_block_start or file_block_length",
-            )
         try:
             found = self.in_spark.read(expr, self.reader(reading), reading.indexes)
         except OptionError as error:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
+from epochal.connectors.file.file_reader import METADATA
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
+    Replacement,
     arrow_type_of,
     collected,
     items,
@@ -25,14 +27,39 @@ from epochal.continuous.catalyst.spark_objects import (
     simple_name,
 )
 from epochal.errors import OptionError
+from epochal.evaluator.spark_classes import class_of, object_of, scala_map
 
 _SQL = "org.apache.spark.sql"
+_EXPRESSIONS = f"{_SQL}.catalyst.expressions"
 _STREAMING = f"{_SQL}.execution.streaming"
 
 _ZONELESS = ("CurrentTimestamp", "Now")
 _TIME_FUNCTIONS = (*_ZONELESS, "CurrentDate", "LocalTimestamp", "CurrentTime")
 """What the optimiser would replace by a constant. (Spark itself replaces Now in every batch by the
 clock's time, and the others by the batch's time.)"""
+
+_OF_FILES = {
+    "InputFileName": "file_path",
+    "InputFileBlockStart": "file_block_start",
+    "InputFileBlockLength": "file_block_length",
+}
+"""Functions of the file of a row, and the fields of `_metadata` with their values."""
+
+_FULL_URL = ("^([^:/]+):/(?!/)", "$1:///")
+"""What to replace in `_metadata.file_path` to get `input_file_name()`, and by what."""
+
+_HAND_ON = (
+    *("Project", "Filter", "Generate", "SubqueryAlias", "View", "ResolvedHint"),
+    *("EventTimeWatermark", "CollectMetrics"),
+)
+"""Nodes whose rows are in the tasks that read them, and can get another column."""
+
+_EXCHANGE = (
+    *("Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "GlobalLimit"),
+    *("Repartition", "RepartitionByExpression", "RebalancePartitions"),
+    *("TransformWithStateInPySpark", "TransformWithStateInPandas"),
+)
+"""Nodes whose rows come from an exchange: no file is known any more."""
 
 RENAMED = {"TimeAdd": "TimestampAddInterval"}
 """Expressions that have another name in earlier releases."""
@@ -53,8 +80,7 @@ def release_of(spark: SparkSession) -> tuple[int, int]:
 
 def with_replacements(spark: SparkSession, analyzed: JavaObject) -> JavaObject:
     """An analysed plan with the expressions that Spark evaluates instead of those written."""
-    optimizer = cast(Any, spark._jvm).org.apache.spark.sql.catalyst.optimizer
-    return getattr(getattr(optimizer, "ReplaceExpressions$"), "MODULE$").apply(analyzed)
+    return object_of(spark._jvm, f"{_SQL}.catalyst.optimizer.ReplaceExpressions").apply(analyzed)
 
 
 class Planner:
@@ -98,9 +124,66 @@ class Planner:
 
     def optimized(self, analyzed: JavaObject) -> JavaObject:
         """The optimised logical plan, in which the current time is not a constant."""
-        moving = analyzed.transformAllExpressions(_TimeFunctions(self._jvm))
+        moving = analyzed.transformAllExpressions(Replacement(_TIME_FUNCTIONS, self._moment))
         with self._active():
             return self._js.sessionState().optimizer().execute(moving)
+
+    def _moment(self, expr: JavaObject) -> JavaObject:
+        """The time of the batch instead of the current time."""
+        zone = (
+            self._jvm.scala.Option.apply("UTC")
+            if simple_name(expr) in _ZONELESS
+            else expr.timeZoneId()
+        )
+        made = self._class(f"{_EXPRESSIONS}.CurrentBatchTimestamp")
+        if simple_name(expr) != "CurrentTime":
+            return made(0, expr.dataType(), zone)
+        moment = made(0, self._class(f"{_SQL}.types.DataTypes").TimestampType, zone)
+        return self._object(f"{_EXPRESSIONS}.Cast").apply(moment, expr.dataType(), zone, True)
+
+    def with_files(self, analyzed: JavaObject) -> JavaObject:
+        """The plan, with fields of `_metadata` instead of functions of the file of a row.
+
+        Above an exchange no file is known. There the functions stay, and have the values for that.
+        """
+        if "input_file_" not in str(analyzed.toString()):
+            return analyzed
+        unknown: list[str] = []  # an error would not come back through the JVM
+        replace = Replacement(("Project", "Filter", "Generate"), lambda n: self._named(n, unknown))
+        named = analyzed.transformUp(replace)
+        if unknown:
+            raise OptionError(f"the file of a row is not known above {unknown[0]}")
+        # The analyzer lets the operators below hand the column on.
+        return self._js.sessionState().analyzer().AddMetadataColumns().apply(named)
+
+    def _named(self, node: JavaObject, unknown: list[str]) -> JavaObject:
+        if not any("input_file_" in str(each.toString()) for each in items(node.expressions())):
+            return node
+        below = node.child()
+        while simple_name(below) in _HAND_ON:
+            below = below.child()
+        if _is_exchange(below):
+            return node
+        if not simple_name(below).startswith("StreamingRelation"):
+            unknown.append(simple_name(below))
+            return node
+        hidden = [*items(below.metadataOutput()), *_output(below)]
+        hidden = [each for each in hidden if METADATA.decode() in str(each.metadata().json())]
+        if not hidden:
+            return node  # the source has no files
+        column = hidden[0]
+        names = [str(name) for name in column.dataType().fieldNames()]
+        classes, none = self._class(_EXPRESSIONS), self._jvm.scala.Option.empty()
+
+        def field(function: JavaObject) -> JavaObject:
+            name = simple_name(function)
+            made = classes.GetStructField(column, names.index(_OF_FILES[name]), none)
+            if name != "InputFileName":
+                return made
+            text = [self._object(f"{_EXPRESSIONS}.Literal").apply(each) for each in _FULL_URL]
+            return classes.RegExpReplace(made, *text)
+
+        return node.transformExpressions(Replacement(_OF_FILES, field))
 
     def physical(self, optimized: JavaObject) -> JavaObject:
         """The physical plan of an optimised one, with the ids of its stateful operators."""
@@ -204,11 +287,7 @@ class Planner:
 
     def _metadata(self, conf: Mapping[str, str]) -> JavaObject:
         package = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.checkpointing"
-        java = self._jvm.java.util.HashMap()
-        for key, value in conf.items():
-            java.put(key, value)
-        made = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java)
-        return self._class(f"{package}.OffsetSeqMetadata")(0, 0, made)
+        return self._class(f"{package}.OffsetSeqMetadata")(0, 0, scala_map(self._jvm, conf))
 
     def _pin(self, conf: Mapping[str, str]) -> None:
         package = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.checkpointing"
@@ -233,44 +312,10 @@ class Planner:
                 sessions.setActiveSession(before)
 
     def _class(self, name: str) -> Any:
-        found: Any = self._jvm
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
+        return class_of(self._jvm, name)
 
     def _object(self, name: str) -> Any:
-        """The only instance of a Scala object."""
-        return getattr(self._class(f"{name}$"), "MODULE$")
-
-
-class _TimeFunctions:
-    """A Scala PartialFunction that makes the current time the time of the batch."""
-
-    class Java:
-        implements = ("scala.PartialFunction",)
-
-    def __init__(self, jvm: Any) -> None:
-        self._jvm = jvm
-
-    def isDefinedAt(self, expr: JavaObject) -> bool:
-        return simple_name(expr) in _TIME_FUNCTIONS
-
-    def apply(self, expr: JavaObject) -> JavaObject:
-        zone = (
-            self._jvm.scala.Option.apply("UTC")
-            if simple_name(expr) in _ZONELESS
-            else expr.timeZoneId()
-        )
-        spark = self._jvm.org.apache.spark.sql
-        made = spark.catalyst.expressions.CurrentBatchTimestamp
-        if simple_name(expr) != "CurrentTime":
-            return made(0, expr.dataType(), zone)
-        moment = made(0, spark.types.DataTypes.TimestampType, zone)
-        cast = getattr(getattr(spark.catalyst.expressions, "Cast$"), "MODULE$")
-        return cast.apply(moment, expr.dataType(), zone, True)
-
-    def applyOrElse(self, expr: JavaObject, otherwise: JavaObject) -> JavaObject:
-        return self.apply(expr) if self.isDefinedAt(expr) else otherwise.apply(expr)
+        return object_of(self._jvm, name)
 
 
 def stateful_operators(physical: JavaObject) -> list[JavaObject]:
@@ -303,6 +348,13 @@ def preorder(plan: JavaObject) -> Iterator[JavaObject]:
     yield plan
     for child in items(plan.children()):
         yield from preorder(child)
+
+
+def _is_exchange(node: JavaObject) -> bool:
+    """Whether the rows of a node come from other tasks than those that read them."""
+    if simple_name(node) == "Join":
+        return all(each.isStreaming() for each in items(node.children()))
+    return simple_name(node) in _EXCHANGE
 
 
 def _output(plan: JavaObject) -> list[JavaObject]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotInArrow
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
+    Replacement,
     arrow_type_of,
     items,
     option,
@@ -27,14 +28,12 @@ from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, 
 from epochal.continuous.operators.expressions.spark_calls import spark_call
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import Session
-from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
+from epochal.evaluator.spark_classes import object_of, serialized
 from epochal.evaluator.spark_session import session_of
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
 _NOW = "CurrentBatchTimestamp"
 _REPLACED = (_NOW, "ScalarSubquery", "With", "AggregateExpression")
-
-Replace: TypeAlias = Callable[[JavaObject], JavaObject]
 
 
 class SparkExpressions:
@@ -44,10 +43,9 @@ class SparkExpressions:
         self,
         spark: SparkSession,
         value_of: Callable[[JavaObject], JavaObject] | None = None,
-        memory_mb: int = DEFAULT_MEMORY_MB,
     ) -> None:
         """`value_of` returns the only row of a plan without streams, for scalar subqueries."""
-        self._spark, self._value_of, self._memory_mb = spark, value_of, memory_mb
+        self._spark, self._value_of = spark, value_of
         self._jvm: Any = spark._jvm
         self._objects: dict[str, Any] = {}
         self.calls = 0
@@ -56,7 +54,7 @@ class SparkExpressions:
     @cached_property
     def session(self) -> Session:
         """The settings of the session that Spark's code reads when it runs."""
-        return session_of(self._spark, self._memory_mb)
+        return session_of(self._spark)
 
     def read(self, expr: JavaObject, reader: ExpressionReader, columns: dict[int, int]) -> Expr:
         """An expression for Arrow if that can evaluate it, else for Spark's code.
@@ -84,7 +82,7 @@ class SparkExpressions:
             expr, self._object("package").AttributeSeq(attributes), False
         )
         arguments = tuple(argument for _, argument in inputs)
-        return spark_call(arguments, kind, self._serialised(bound), spark_type, self.session)
+        return spark_call(arguments, kind, serialized(self._jvm, bound), spark_type, self.session)
 
     def aggregates(
         self, exprs: list[JavaObject], columns: dict[int, int]
@@ -95,14 +93,14 @@ class SparkExpressions:
         attributes = [attribute for attribute, _ in inputs]
         made = self._jvm.scala.Tuple2(self._sequence(exprs), self._sequence(attributes))
         kinds = [(value, arrow_type_of(attribute.dataType())) for attribute, value in inputs]
-        return self._serialised(made), kinds
+        return serialized(self._jvm, made), kinds
 
     def _inputs(
         self, exprs: list[JavaObject], columns: dict[int, int]
     ) -> tuple[list[JavaObject], list[tuple[JavaObject, Expr]]]:
         """Expressions without functions of time, and the attributes that they take."""
         moments: list[tuple[JavaObject, Expr]] = []
-        replace = _Replacement(lambda node: self._replaced(node, moments, columns))
+        replace = Replacement(_REPLACED, lambda node: self._replaced(node, moments, columns))
         exprs = [expr.transform(replace) if self._has_replaced(expr) else expr for expr in exprs]
         inputs: dict[int, tuple[JavaObject, Expr]] = {}
         for expr in exprs:
@@ -111,9 +109,6 @@ class SparkExpressions:
                 if number in columns:
                     inputs[number] = (attribute, Column(columns[number]))
         return exprs, [*inputs.values(), *moments]
-
-    def _serialised(self, value: JavaObject) -> bytes:
-        return bytes(self._jvm.org.apache.spark.util.Utils.serialize(value))
 
     def _has_replaced(self, expr: JavaObject) -> bool:
         """Whether an expression uses the current time or a subquery; callbacks are slow."""
@@ -156,9 +151,7 @@ class SparkExpressions:
         if simple_name(node) == "With":
             parts = {int(part.id().id()): part.child() for part in items(node.defs())}
             return node.child().transform(
-                _Replacement(
-                    lambda part: parts[int(part.id().id())], names=("CommonExpressionRef",)
-                )
+                Replacement(("CommonExpressionRef",), lambda part: parts[int(part.id().id())])
             )
         if self._value_of is None or node.plan().isStreaming():
             raise OptionError("a scalar subquery over a stream is not supported")
@@ -178,11 +171,8 @@ class SparkExpressions:
 
     def _object(self, name: str, package: str = _CATALYST) -> Any:
         """The only instance of a Scala object."""
-        if name not in self._objects:  # each part of the name is a call of the JVM
-            found: Any = self._jvm
-            for part in f"{package}.{name}$".split("."):
-                found = getattr(found, part)
-            self._objects[name] = getattr(found, "MODULE$")
+        if name not in self._objects:
+            self._objects[name] = object_of(self._jvm, f"{package}.{name}")
         return self._objects[name]
 
 
@@ -192,22 +182,3 @@ def _may_ask(tree: Expr) -> bool:
         case Call(function, arguments):
             return function not in SURE or any(map(_may_ask, arguments))
     return False
-
-
-class _Replacement:
-    """A Scala PartialFunction that replaces some nodes of an expression."""
-
-    class Java:
-        implements = ("scala.PartialFunction",)
-
-    def __init__(self, replace: Replace, names: tuple[str, ...] = _REPLACED) -> None:
-        self._replace, self._names = replace, names
-
-    def isDefinedAt(self, node: JavaObject) -> bool:
-        return simple_name(node) in self._names
-
-    def apply(self, node: JavaObject) -> JavaObject:
-        return self._replace(node)
-
-    def applyOrElse(self, node: JavaObject, otherwise: JavaObject) -> JavaObject:
-        return self.apply(node) if self.isDefinedAt(node) else otherwise.apply(node)

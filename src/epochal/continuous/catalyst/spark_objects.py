@@ -7,7 +7,7 @@ for the class instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from inspect import signature
@@ -87,6 +87,25 @@ def fields(product: JavaObject) -> Iterator[tuple[str, JavaObject]]:
 def option(value: JavaObject) -> JavaObject | None:
     """The value in a Scala Option; None if it is empty."""
     return value.get() if value.isDefined() else None
+
+
+class Replacement:
+    """A Scala PartialFunction that replaces nodes whose classes have some names. It is slow."""
+
+    class Java:
+        implements = ("scala.PartialFunction",)
+
+    def __init__(self, names: Container[str], replace: Callable[[JavaObject], JavaObject]) -> None:
+        self._names, self._replace = names, replace
+
+    def isDefinedAt(self, node: JavaObject) -> bool:
+        return simple_name(node) in self._names
+
+    def apply(self, node: JavaObject) -> JavaObject:
+        return self._replace(node)
+
+    def applyOrElse(self, node: JavaObject, otherwise: JavaObject) -> JavaObject:
+        return self.apply(node) if self.isDefinedAt(node) else otherwise.apply(node)
 
 
 def texts_of(jvm: JavaObject, mapping: JavaObject) -> dict[str, str]:

@@ -8,6 +8,7 @@ same column ids, because one was planned from the other.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -36,6 +37,9 @@ from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.plan.logical import Stateful, StreamSource, unique_names
 from epochal.errors import OptionError
 from epochal.state.rows.types import parse_schema
+
+_SPARKS = re.compile(" collate |interval (year|month)")
+"""In the names of types that our aggregates do not know: Arrow has plain numbers for months."""
 
 _NOT_FIELDS = ("mutableAggBufferOffset", "inputAggBufferOffset")
 
@@ -238,7 +242,7 @@ def _call(
     function, condition = expr.aggregateFunction(), option(expr.filter())
     children = list(items(function.children()))
     kinds = [str(each.dataType().catalogString()) for each in children]
-    if simple_name(function) not in FUNCTIONS or any(" collate " in kind for kind in kinds):
+    if simple_name(function) not in FUNCTIONS or any(_SPARKS.search(kind) for kind in kinds):
         raise OptionError(f"{function.prettyName()} is not a function of ours")
     mode, fields = steps.reader(child).scalar_fields(function)
     if simple_name(function) == "Count" and all(

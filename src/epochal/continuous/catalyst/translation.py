@@ -18,7 +18,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from epochal.connectors.registry import FILE_SOURCES
 from epochal.continuous.catalyst.plan_findings import Findings, Operator
 from epochal.continuous.catalyst.plan_reader import PlanReader
 from epochal.continuous.catalyst.plan_sources import PlanSources
@@ -28,7 +27,6 @@ from epochal.continuous.operators.expressions.expr import Column
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.plan.logical import Node, Step, StreamSource, unique_names
 from epochal.errors import UnsupportedPlanError
-from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +54,15 @@ def read_plan(
     output_mode: str = "append",
     pinned: Mapping[str, str] | None = None,
     runs_jobs: bool = True,
-    evaluator_mb: int = DEFAULT_MEMORY_MB,
 ) -> Translation:
     """Translate a DataFrame; UnsupportedPlanError with all refusals if it cannot run.
 
     `pinned` are the settings in the offset log of the checkpoint, which decide the layout of its
     state; None for a new checkpoint. Without `runs_jobs` static branches are empty, so the result
-    shows the query but must not be run. `evaluator_mb` is the memory of Spark's own code.
+    shows the query but must not be run.
     """
     findings = Findings()
-    found = _read(df, output_mode, pinned, findings, runs_jobs=runs_jobs, evaluator_mb=evaluator_mb)
+    found = _read(df, output_mode, pinned, findings, runs_jobs=runs_jobs)
     if found is None or findings.refusals:
         raise UnsupportedPlanError(findings.refusals)
     return found
@@ -92,7 +89,6 @@ def _read(
     findings: Findings,
     *,
     runs_jobs: bool,
-    evaluator_mb: int = DEFAULT_MEMORY_MB,
 ) -> Translation | None:
     frame: Any = df
     if _is_connect(frame):
@@ -109,13 +105,13 @@ def _read(
         findings.refuse("Spark", refused, "change the query so that Spark accepts it")
         if not analyzed.isStreaming():
             return None
-    steps = Steps(planner, findings, evaluator_mb)
+    steps = Steps(planner, findings)
+    with findings.around("input_file_name", "select it, or _metadata.file_path, before"):
+        analyzed = planner.with_files(analyzed)
     sources = PlanSources(steps, analyzed)
-    steps.reads_files = any(str(each.format).lower() in FILE_SOURCES for each in sources.all)
     optimized = planner.optimized(analyzed)
     physical = planner.physical(optimized) if refused is None else None
     found = PlanReader(steps, sources, physical, output_mode, refused).read(optimized)
-    _check_names(df.columns, findings)
     return Translation(
         tree=_renamed(found.tree, df.columns),
         schema=pa.schema(
@@ -132,16 +128,6 @@ def _read(
 
 def _is_connect(frame: Any) -> bool:
     return type(frame).__module__.startswith("pyspark.sql.connect")
-
-
-def _check_names(names: list[str], findings: Findings) -> None:
-    """A sink finds columns by their names."""
-    for name in sorted({each for each in names if names.count(each) > 1}):
-        findings.refuse(
-            "sink",
-            f"{names.count(name)} columns of the result have the name {name!r}",
-            "rename them with alias or toDF, or drop one",
-        )
 
 
 def _renamed(tree: Node, names: list[str]) -> Node:

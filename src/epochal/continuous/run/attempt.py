@@ -199,7 +199,8 @@ class Attempt:
             state_conf=opened.state_conf,
             max_epochs_in_flight=opened.options.max_epochs_in_flight,
             epoch_seconds=opened.options.epoch.total_seconds(),
-            evaluator_mb=opened.evaluator_mb,
+            evaluator_mb=opened.options.evaluator_mb,
+            needs_evaluator=opened.needs_evaluator,
             batch_time_ms=None if found.planned is None else found.planned.timestamp_ms or None,
         )
 

@@ -206,6 +206,11 @@ class EngineOptions:
             )
 
     @property
+    def evaluator_mb(self) -> int:
+        """How many MiB of memory the process of Spark's own code may use."""
+        return self.evaluator_memory >> 20
+
+    @property
     def pace(self) -> Pace:
         """The options of the coordinator."""
         return Pace(

@@ -57,11 +57,6 @@ class QueryDefinition:
     """Makes the tree again, with what its tables contain now; None if it has no tables."""
 
     @property
-    def evaluator_mb(self) -> int | None:
-        """The memory of Spark's own code beside the tasks; None if it is not needed."""
-        return self.options.evaluator_memory >> 20 if self.needs_evaluator else None
-
-    @property
     def sources(self) -> tuple[StreamSource, ...]:
         """The sources by number, each once."""
         return sources_of(self.tree)

@@ -58,13 +58,13 @@ def warm_workers(sc: SparkContext) -> Iterator[None]:
             del sc.environment[MODULES]
 
 
-def warm_evaluator(sc: SparkContext, memory_mb: int | None) -> None:
+def warm_evaluator(sc: SparkContext, memory_mb: int) -> None:
     """Start the evaluator before the tasks, on a local master: they run in the driver's JVM.
 
     On a cluster each task starts it as the first thing that it does.
     """
     context: Any = sc._jsc
-    if memory_mb is not None and context.sc().isLocal():
+    if context.sc().isLocal():
         start_early(memory_mb)
 
 

@@ -58,6 +58,7 @@ from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
 from epochal.evaluator.evaluator_client import CLIENT
 from epochal.evaluator.evaluator_process import start_early
+from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys
@@ -134,16 +135,18 @@ class TaskAssignment:
     epoch_seconds: float = EPOCH_SECONDS
     batch_time_ms: int | None = None
     """The time of all rows, if the attempt runs a batch that Spark planned; None for the clock."""
-    evaluator_mb: int | None = None
-    """The memory of Spark's own code beside the tasks; None if it is not needed."""
+    evaluator_mb: int = DEFAULT_MEMORY_MB
+    """The memory of Spark's own code beside the tasks."""
+    needs_evaluator: bool = False
+    """Whether Spark's own code evaluates a part of the query, so that it should start at once."""
     max_silence_seconds: float = 30.0
     """A task ends if its driver has been silent for this long."""
 
 
 def run_task(assignment: TaskAssignment) -> None:
     """Run a task until the driver sends `Leave`; raise the error that ended it otherwise."""
-    CLIENT.task = assignment.task
-    if assignment.evaluator_mb is not None:
+    CLIENT.task, CLIENT.memory_mb = assignment.task, assignment.evaluator_mb
+    if assignment.needs_evaluator:
         start_early(assignment.evaluator_mb)
     worker = _Worker(assignment)
     threshold, interval = gc.get_threshold(), sys.getswitchinterval()
@@ -440,20 +443,22 @@ class _Worker:
                 raise self._durable.failure
             turns += 1
             ready = (rpc_fd, channels.fd)
-            if out.busy:
-                next_read = 0.0
+            if out.busy or (core.limited and (pushes or out.had_rows)):
+                next_read = 0.0  # in an epoch with limits, the next turn may end it
                 if turns % _GUARD_TURNS == 0:
                     channels.guard()
             elif active is None and not was_quiet:
                 # Only if nothing was sent: sending on a ZeroMQ socket may consume the edge that
                 # signals a received push, and the thread would not notice the push.
                 ready = ()
-                if wakes and (rest := next_woken - time.monotonic()) > 0:
+                # Rows that must not be read now would wake it over and over.
+                awaited = () if core.holds else wakes
+                if awaited and (rest := next_woken - time.monotonic()) > 0:
                     ready = channels.wait(rest, rpc_fd)
                 if not ready:
                     if core.wait(WAIT_SECONDS):
                         next_read = 0.0
-                    ready = channels.wait(next_read - time.monotonic(), rpc_fd, *wakes)
+                    ready = channels.wait(next_read - time.monotonic(), rpc_fd, *awaited)
 
     def _repeat(self, messages: Sequence[EpochReply], core: TaskCore, channels: Channels) -> None:
         """Repeat what may have been lost: that this task is ready, and how much it has sent."""

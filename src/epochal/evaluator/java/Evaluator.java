@@ -21,6 +21,8 @@ public class Evaluator {
   static final int PREPARE = 1, RUN = 2, PING = 3;
   /** Java keeps as much direct memory as the largest read or write of a thread. */
   static final int PIECE = 1 << 17;
+  /** How many characters of an error are shown: what fits on a screen. */
+  static final int SHOWN = 1500;
   static final int OK = 0, FAILED = 1, OUT_OF_MEMORY = 2;
 
   static final ThreadLocal SETTINGS = new ThreadLocal();
@@ -232,11 +234,12 @@ public class Evaluator {
       return began != 0 && System.nanoTime() - began > 10000000000L && pid != 0 && !Watch.isAlive(Watch.handle(pid));
     }
 
-    /** Spark's message; of other errors the class and the message, and the rest is for the log. */
+    /** Spark's message; of other errors the class and the message. The log has what is cut off, and causes. */
     private static String text(Throwable error) {
-      if (error instanceof org.apache.spark.SparkThrowable) return error.getMessage();
-      error.printStackTrace();
-      return error.toString();
+      boolean worded = error instanceof org.apache.spark.SparkThrowable;
+      String text = worded ? error.getMessage() : error.toString();
+      if (!worded || error.getCause() != null || text.length() > SHOWN) error.printStackTrace();
+      return text.length() <= SHOWN ? text : text.substring(0, SHOWN) + "... (the rest is in the log of the executor)";
     }
   }
 

@@ -33,6 +33,7 @@ abstract class Step {
     if (kind.equals("project")) return new Projection(schema, expressions(fields), partition(fields));
     if (kind.startsWith("generate")) return new Generate(schema, fields, kind.endsWith("outer"));
     if (kind.equals("aggregate")) return new Aggregate(schema, fields[FIRST]);
+    if (kind.equals("json")) return new JsonPayloads(schema);
     if (kind.equals("file")) return new FileRows(schema, fields);
     throw new IllegalArgumentException("no step of the kind " + kind);
   }

@@ -84,6 +84,14 @@ def read_lineage(data: bytes, source: str) -> tuple[LineageItem, ...]:
     return _Reader(data, start, source).lineage() if layout in (3, 4) else ()
 
 
+def with_lineage(data: bytes, lineage: Sequence[LineageItem], source: str) -> bytes:
+    """A changelog of layout 3 or 4 with another lineage."""
+    layout, start = _layout_of(data)
+    reader = _Reader(data, start, source)
+    reader.lineage()
+    return _head(f"v{layout}", lineage) + data[reader.at :]
+
+
 def encode_family_changelog(
     records: Iterable[tuple[bytes, bytes | None]], lineage: Sequence[LineageItem] | None = None
 ) -> bytes:
@@ -145,10 +153,10 @@ def _layout_of(data: bytes) -> tuple[int, int]:
 
 class _Reader:
     def __init__(self, data: bytes, at: int, source: str) -> None:
-        self._data, self._at, self._source = data, at, source
+        self._data, self.at, self._source = data, at, source
 
     def lineage(self) -> tuple[LineageItem, ...]:
-        start = self._at
+        start = self.at
         text = self._take(self._unsigned_short())
         try:
             items = json.loads(text)
@@ -163,7 +171,7 @@ class _Reader:
     def plain_records(self) -> list[ChangeRecord]:
         records: list[ChangeRecord] = []
         while True:
-            start = self._at
+            start = self.at
             key_length = self._int()
             if key_length == -1:
                 return records
@@ -179,7 +187,7 @@ class _Reader:
     def tagged_records(self) -> list[ChangeRecord]:
         records: list[ChangeRecord] = []
         while True:
-            start = self._at
+            start = self.at
             tag = self._take(1)[0]
             if tag == 0:
                 return records
@@ -193,11 +201,11 @@ class _Reader:
                 continue
             size = self._int()
             if size != -1:
-                raise self._broken(self._at - 4, f"a delete ends with -1, not {size}")
+                raise self._broken(self.at - 4, f"a delete ends with -1, not {size}")
             records.append(ChangeRecord(change, key, None))
 
     def _block(self) -> bytes:
-        start = self._at
+        start = self.at
         length = self._int()
         if length < 0:
             raise self._broken(start, f"a length cannot be {length}")
@@ -210,13 +218,13 @@ class _Reader:
         return int.from_bytes(self._take(2), "big")
 
     def _take(self, length: int) -> bytes:
-        end = self._at + length
+        end = self.at + length
         if end > len(self._data):
             raise self._broken(
-                self._at, f"{length} bytes were expected, but {len(self._data) - self._at} are left"
+                self.at, f"{length} bytes were expected, but {len(self._data) - self.at} are left"
             )
-        taken = self._data[self._at : end]
-        self._at = end
+        taken = self._data[self.at : end]
+        self.at = end
         return taken
 
     def _broken(self, at: int, reason: str) -> StateFormatError:

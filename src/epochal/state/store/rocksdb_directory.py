@@ -246,6 +246,29 @@ class RocksDirectory:
             )
         return tuple(reversed(walked))
 
+    def back_to_snapshot(self, end: LineageItem) -> tuple[LineageItem, ...]:
+        """The newest snapshot before `end` and the changelogs after it; from the start without one.
+
+        Lineages are followed beyond the snapshot that they begin at, which may be lost.
+        """
+        if end in self.snapshots:
+            return (end,)
+        older = (i.version for i in self.snapshots if i.version < end.version)
+        for version in sorted({*older}, reverse=True):
+            items = self.lineage(version, end)
+            if items[0] in self.snapshots:
+                return self._whole(items, items[1:])
+        items = self.lineage(1, end)
+        return self._whole(items, items)
+
+    def _whole(
+        self, items: tuple[LineageItem, ...], needed: tuple[LineageItem, ...]
+    ) -> tuple[LineageItem, ...]:
+        for item in needed:
+            if item not in self.changelogs:
+                raise self._missing(item)
+        return items
+
     def _history(self, target: LineageItem) -> tuple[LineageItem, ...]:
         """The files that `target` may be made of, ascending: those of its lineage."""
         if not target.unique_id:

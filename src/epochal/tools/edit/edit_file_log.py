@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
 from epochal.checkpoint.file_log import (
+    DEFAULT_COMPACT_INTERVAL,
     CompactibleFileLog,
     FileEntry,
     FileLogFormat,
     FileSinkLog,
     SinkFileStatus,
     batch_id_of_file_name,
+    derive_compact_interval,
     is_compaction_batch,
     live_batches,
 )
@@ -80,13 +82,18 @@ def rewind_file_log(
     Raises EditError if a compaction has removed files that the remaining log needs.
     """
     names = log_batches(tree, directory)
-    interval = log.compact_interval
-    if to_batch >= 0 and max(names.values(), default=-1) > to_batch:
+    if max(names.values(), default=-1) <= to_batch:
+        return
+    # Spark will derive the interval from the names that remain.
+    left = [n for name, n in names.items() if name.endswith(COMPACT_SUFFIX) and n <= to_batch]
+    interval = derive_compact_interval(DEFAULT_COMPACT_INTERVAL, sorted(left))
+    if to_batch >= 0:
         for batch_id in live_batches(to_batch, interval):
-            path = f"{directory}/{log.path_of(batch_id)}"
-            if path not in tree:
+            suffix = COMPACT_SUFFIX if is_compaction_batch(batch_id, interval) else ""
+            name = f"{batch_id}{suffix}"
+            if name not in names:
                 raise EditError(
-                    join_url(log.url, log.path_of(batch_id)),
+                    join_url(log.url, name),
                     f"is needed to go back to batch {to_batch} of this log, but is lost, or was "
                     f"removed after a later compaction. The earliest batch to which this log can "
                     f"go back is {earliest_batch(names, interval)}.",
@@ -201,11 +208,9 @@ def orphaned_files(sink: SinkSurvey, to_batch: int) -> tuple[list[str], int]:
     Also returns how many such files are outside the output directory. The files of a batch whose
     entry is lost or unreadable are not known, and stay: no reader of the log sees them.
     """
+    listed = {name: {entry.path for entry in readable_entries(sink, name)} for name in sink.names}
     later = [name for name, batch_id in sink.names.items() if batch_id > to_batch]
-    if not later:
-        return [], 0
-    kept = {entry.path for entry in _live(sink.log, to_batch)} if to_batch >= 0 else set()
-    gone = {entry.path for name in later for entry in readable_entries(sink, name)} - kept
+    gone = {path for name in later for path in listed.pop(name)}.difference(*listed.values())
     inside = relative_to(sink.files)
     paths = [inside(path) for path in sorted(gone)]
     there = [path for path in paths if path is not None and path in sink.tree]
@@ -219,11 +224,6 @@ def readable_entries(sink: SinkSurvey, name: str) -> tuple[SinkFileStatus, ...]:
         return SINK_FORMAT.deserialize(sink.files.read(path), path)
     except (EpochalError, OSError):
         return ()
-
-
-def _live(log: FileSinkLog, batch_id: int) -> Iterator[SinkFileStatus]:
-    for each in live_batches(batch_id, log.compact_interval):
-        yield from log.get(each) or ()
 
 
 def relative_to(files: Files) -> Callable[[str], str | None]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, Literal, TypeAlias
 
@@ -128,6 +128,23 @@ class Plan:
     def counts_to_do(self) -> str:
         """What is still to be done: `3 to create, 2 to replace, 40 to delete`."""
         return self._counted("{} to {}")
+
+    def then(self, other: Plan) -> Plan:
+        """This plan and one that was made for the files as this one leaves them."""
+        changes = {(each.root, each.path): each for each in self.changes}
+        for each in other.changes:
+            place = each.root, each.path
+            first = changes.get(place)
+            before = each.before if first is None else first.before
+            changes[place] = replace(each, before=before)
+            if before is None and each.after is None:
+                del changes[place]
+        return replace(
+            self,
+            changes=tuple(changes.values()),
+            warnings=tuple(dict.fromkeys((*self.warnings, *other.warnings))),
+            emptied=(*self.emptied, *(each for each in other.emptied if each not in self.emptied)),
+        )
 
     def _counted(self, form: str) -> str:
         actions = [change.action for change in self.changes]

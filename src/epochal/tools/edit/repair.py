@@ -33,13 +33,13 @@ from epochal.files import join_url
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import SINK, Plan, crc_of
 from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions, needs_file
-from epochal.tools.edit.repair_sink import mend_sink_log
-from epochal.tools.edit.repair_sources import mend_file_log, mend_source_batch
+from epochal.tools.edit.repair_file_logs import mend_file_log, mend_sink_log, mend_source_batch
 from epochal.tools.edit.rewind import delete_state_after, obstacle_to
 from epochal.tools.edit.survey import Survey, missing_file
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_logs import EDITABLE_KEYS, STATE_SHAPE_KEYS, repeats
 from epochal.tools.verify.findings import Finding, Severity
+from epochal.tools.verify.remedies import REPLAYED
 from epochal.wording import counted
 
 _TRUST = "name this code to trust the file and remove its checksum"
@@ -341,6 +341,8 @@ def _broken_state(draft: RepairDraft, found: Finding) -> str | None:
             draft.remove(found.path, "its deltas have the same content")
             draft.remove(f"{found.path}.crc", "checksum of a removed snapshot")
             return None
+    elif name.endswith(".zip") and draft.replay_instead(found.path):
+        return None
     elif draft.runs_again(version - 1) and not name.endswith(".zip"):
         return None  # the batch writes its state again
     elif not needs_file(store, draft.surveyed.listing.restart_version, name):
@@ -365,6 +367,8 @@ def _unloadable_state(draft: RepairDraft, found: Finding) -> str | None:
         return None  # the batch writes its state again
     if restart in surveyed.commits and obstacle_to(surveyed, restart) is None:
         return "a restart does not need it; a rewind to a version that does is impossible"
+    if found.code in REPLAYED and draft.replay_instead(found.path):
+        return None
     return draft.go_back(None, f"their state cannot be loaded: {found.path}")
 
 

@@ -6,11 +6,16 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from epochal.checkpoint.layout import COMMITS, SINK_LOG, StateFileKind, parse_state_file
-from epochal.errors import EditError
+from epochal.checkpoint.pinned import CODEC
+from epochal.errors import EditError, EpochalError
+from epochal.state.files.codecs import compress, decompress
+from epochal.state.files.rocksdb_changelog import LineageItem, with_lineage
+from epochal.state.store.rocksdb_directory import file_name
 from epochal.tools.edit.edit_file_log import SinkSurvey, rewind_sink
 from epochal.tools.edit.edit_plan import Change, Tree, crc_of
 from epochal.tools.edit.rewind import delete_state_after, possible_batches
-from epochal.tools.edit.survey import Survey, delete_batches_after
+from epochal.tools.edit.survey import Survey, delete_batches_after, rocks_directory
+from epochal.tools.inspect.overlaid_files import OverlaidFiles
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.findings import Finding
 from epochal.wording import span
@@ -126,6 +131,56 @@ class RepairDraft:
         self.remove(f"{COMMITS}/{batch_id}", "unreadable: the batch runs again")
         self.warnings.append(f"Batch {batch_id} runs again, with the same offsets.")
         return None
+
+    def replay_instead(self, path: str) -> bool:
+        """Let changelogs replace the broken snapshots of a store that `path` belongs to.
+
+        Spark takes an older snapshot if there is no newer one, and replays all changelogs after it.
+        With unique ids it looks for a snapshot only in the lineage of the newest changelog, which
+        begins at the broken one, so that lineage is written again.
+        """
+        surveyed, version = self.surveyed, self.surveyed.listing.restart_version
+        store = next((each for each in surveyed.stores if path.startswith(f"{each.path}/")), None)
+        if store is None or version - 1 not in surveyed.offsets:
+            return False
+        broken = self._broken_snapshots(store)
+        files = OverlaidFiles(surveyed.files, {}, broken.__contains__)
+        directory = rocks_directory(surveyed, store, version - 1, files)
+        target = LineageItem(version, surveyed.unique_id(store, version - 1))
+        name = f"{store.path}/{file_name(target, 'changelog')}"
+        try:
+            chain = directory.back_to_snapshot(target)
+            damaged = {each.path for each in self.findings}
+            if any(f"{store.path}/{file_name(each, 'changelog')}" in damaged for each in chain[1:]):
+                return False
+            if target.unique_id and directory.changelog(target).lineage != chain[:-1]:
+                codec = surveyed.offsets[version - 1].conf.get(CODEC, "lz4")
+                raw = decompress(files.read(name, large=True), codec, source=name)
+                content = compress(with_lineage(raw, chain[:-1], name), codec)
+                self.add(surveyed.tree.write(name, content, "its lineage begins further back"))
+                self.remove(f"{name}.crc", "checksum of what was written again")
+        except EpochalError:
+            return False
+        for each in sorted(broken):
+            self.remove(each, "its changelogs have the same content")
+            self.remove(f"{each}.crc", "checksum of a removed snapshot")
+        return True
+
+    def _broken_snapshots(self, store: StoreListing) -> set[str]:
+        """The snapshots that cannot be read. A broken data file is that of all later ones."""
+        inside = f"{store.path}/"
+        paths = {each.path for each in self.findings if each.path.startswith(inside)}
+        first = [
+            each.version
+            for each in self.findings
+            if each.path.startswith(f"{inside}SSTs/") and each.version is not None
+        ]
+        return {
+            inside + name
+            for version, names in store.zips.items()
+            for name in names
+            if inside + name in paths or version >= min(first, default=version + 1)
+        }
 
     def runs_again(self, batch_id: int) -> bool:
         """Whether the commit of the batch is taken back."""

@@ -32,6 +32,7 @@ from epochal.tools.edit.edit_file_log import SinkSurvey, orphaned_files, rewind_
 from epochal.tools.edit.edit_plan import SINK, Change, Plan
 from epochal.tools.edit.publish import changes_to_publish
 from epochal.tools.edit.survey import Survey, delete_batches_after
+from epochal.tools.verify.findings import START_OVER
 from epochal.wording import counted, time_text
 
 
@@ -98,7 +99,7 @@ def batch_at(surveyed: Survey, moment_ms: int) -> int:
         raise EditError(
             surveyed.url,
             f"no committed batch is as old as {time_text(moment_ms)}; {oldest}. "
-            f"Choose a later time, or start over with an empty checkpoint directory.",
+            f"Choose a later time, or {START_OVER}.",
         )
     return max(earlier)
 

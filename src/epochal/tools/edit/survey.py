@@ -20,6 +20,7 @@ from epochal.files import Files
 from epochal.tools.edit.edit_plan import Change, Tree, Watch, read_tree
 from epochal.tools.inspect.listing import CheckpointListing, gather
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
+from epochal.tools.verify.findings import START_OVER
 
 if TYPE_CHECKING:
     from epochal.state.store.rocksdb_directory import RocksDirectory
@@ -114,15 +115,20 @@ def missing_file(store: StoreListing, version: int) -> str | None:
     return None if missing is None else f"{missing}.{store.delta_suffix}"
 
 
-def rocks_directory(surveyed: Survey, store: StoreListing, batch_id: int) -> RocksDirectory:
-    """Open the directory of a RocksDB store with the settings of a batch."""
+def rocks_directory(
+    surveyed: Survey, store: StoreListing, batch_id: int, files: Files | None = None
+) -> RocksDirectory:
+    """Open the directory of a RocksDB store with the settings of a batch.
+
+    `files` are those of the checkpoint, or a view of them.
+    """
     from epochal.state.files.codecs import decompress
     from epochal.state.files.rocksdb_values import ValueForm
     from epochal.state.store.rocksdb_directory import RocksDirectory
 
     codec = surveyed.offsets[batch_id].conf.get(CODEC, "lz4")
     return RocksDirectory(
-        surveyed.files.at(store.path),
+        (files or surveyed.files).at(store.path),
         lambda data, source: decompress(data, codec, source=source, bounds=surveyed.files.bounds),
         ValueForm(),
     )
@@ -134,8 +140,8 @@ def last_committed(surveyed: Survey) -> int:
     if not both:
         raise EditError(
             surveyed.url,
-            "no batch has both offsets and a commit, so there is nothing to continue from. Let "
-            "the query finish its first batch, or start it with an empty checkpoint directory.",
+            f"no batch has both offsets and a commit, so there is nothing to continue from. Let "
+            f"the query finish its first batch, or {START_OVER}.",
         )
     return max(both)
 

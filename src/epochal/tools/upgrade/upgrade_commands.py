@@ -1,9 +1,15 @@
-"""The commands that a check prints: each can be pasted into a shell as it is. Pure."""
+"""The commands that a check prints: each can be pasted into a shell. Pure.
+
+Where a query writes is not in its checkpoint, so commands that add a batch ask for it: `OUTPUT`
+stands for the directory of its file sink.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+
+ASKS_FOR_SINK = "--sink OUTPUT"
 
 
 def evolve_command(url: str, operator: int, store: str, words: Sequence[str]) -> str:
@@ -11,7 +17,7 @@ def evolve_command(url: str, operator: int, store: str, words: Sequence[str]) ->
     place = ["--operator", str(operator)]
     if store != "default":
         place += ["--store", store]
-    return _shell("state", "evolve", url, *place, *words, "--execute")
+    return _edit("evolve", url, *place, *words)
 
 
 def rename_words(was: Sequence[str], wants: Sequence[str]) -> list[str] | None:
@@ -36,12 +42,16 @@ def publish_command(url: str) -> str:
 
 def repartition_command(url: str, partitions: str) -> str:
     """The command that gives state another number of partitions."""
-    return _shell("state", "repartition", url, "--partitions", partitions, "--execute")
+    return _edit("repartition", url, "--partitions", partitions)
 
 
 def convert_command(url: str, provider: str) -> str:
     """The command that gives state the files of another provider."""
-    return _shell("state", "convert", url, "--to", provider, "--execute")
+    return _edit("convert", url, "--to", provider)
+
+
+def _edit(*words: str) -> str:
+    return _shell("state", *words, *ASKS_FOR_SINK.split(), "--execute")
 
 
 def _shell(*words: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from epochal.checkpoint.directory import Checkpoint
-from epochal.errors import EpochalError, StateFormatError, StorageError
+from epochal.errors import EpochalError, StateFormatError, StateReadError, StorageError
 from epochal.files import Files
 from epochal.state.files.delta_snapshot import FileKind, Records, scan_records
 from epochal.state.files.merge import Rows
@@ -143,7 +143,10 @@ class EntryCheck:
     def _families_of(self, store: StoreListing) -> list[PlacedFamily]:
         place = (store.operator, store.name)
         if place not in self._families:
-            self._families[place] = families_in_store(self._batch, *place)
+            try:
+                self._families[place] = families_in_store(self._batch, *place)
+            except StateReadError:
+                self._families[place] = []  # the finding on the settings or schema says why
         return self._families[place]
 
     def _disagreement(

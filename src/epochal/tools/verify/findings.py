@@ -65,8 +65,8 @@ NOTHING = "Nothing needs to be done"
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
+START_OVER = "start over with an empty checkpoint directory and a new output"
 REPAIR = "`epochal checkpoint repair CHECKPOINT --sink OUTPUT`"
-_REPAIR = REPAIR
 _PUBLISH = "`epochal checkpoint publish CHECKPOINT`"
 _REWIND = (
     "`epochal checkpoint rewind CHECKPOINT --to-batch N --sink OUTPUT` to the batch that `verify` "
@@ -100,12 +100,12 @@ RULES: dict[str, Rule] = {
         _E,
         "The logs have entries, but the file `metadata` with the query's id is missing: Spark 4.2 "
         "and later refuse to start, earlier releases start with a new id.",
-        f"Use {_REPAIR}, which writes a new query id, or restore the file from a backup.",
+        f"Use {REPAIR}, which writes a new query id, or restore the file from a backup.",
     ),
     "METADATA_UNREADABLE": Rule(
         _E,
         "The file `metadata` contains no valid query id.",
-        f"Use {_REPAIR}, which writes a new query id, or restore the file from a backup.",
+        f"Use {REPAIR}, which writes a new query id, or restore the file from a backup.",
     ),
     "CHECKPOINT_SWITCHED": Rule(
         _I,
@@ -117,13 +117,12 @@ RULES: dict[str, Rule] = {
         _E,
         "`commits` or `state` is not empty, but `offsets` is: Spark 4.1 and later refuse to "
         "start, earlier releases start at batch 0 on top of the old state.",
-        f"{CANNOT}. Restore `offsets` from a backup, or start over with an empty checkpoint "
-        f"directory.",
+        f"{CANNOT}. Restore `offsets` from a backup, or {START_OVER}.",
     ),
     "LOG_ENTRY_UNREADABLE": Rule(
         _E,
         "A file of a log does not have the log's format.",
-        f"Restore the file from a backup, or use {_REPAIR} if other entries have its content. "
+        f"Restore the file from a backup, or use {REPAIR} if other entries have its content. "
         f"Otherwise use {_REWIND}. A restart does not need entries of old batches.",
     ),
     "LOG_VERSION_UNKNOWN": Rule(
@@ -135,19 +134,19 @@ RULES: dict[str, Rule] = {
         _E,
         "A file's name parses as a batch id, but Spark would spell it differently (`007`, `+9`): "
         "Spark lists the batch and then does not find its file.",
-        f"Use {_REPAIR}: it moves the file out of the log.",
+        f"Use {REPAIR}: it moves the file out of the log.",
     ),
     "LOG_NAME_TAKEN": Rule(
         _E,
         "A directory has the name of a batch: Spark ignores it when it reads, and fails when it "
         "writes that batch.",
-        f"Use {_REPAIR}: it moves the directory out of the log.",
+        f"Use {REPAIR}: it moves the directory out of the log.",
     ),
     "OFFSETS_GAP": Rule(
         _E,
         "Batches are missing from `offsets`. A restart needs the newest batch and the one before "
         "it.",
-        f"Use {_REPAIR}, which goes back to the last batch that can be restarted. (If the query "
+        f"Use {REPAIR}, which goes back to the last batch that can be restarted. (If the query "
         f"is stateless and runs with asyncProgressTrackingEnabled, such gaps are legal.)",
     ),
     "OFFSETS_GAP_ASYNC": Rule(
@@ -160,7 +159,7 @@ RULES: dict[str, Rule] = {
     "COMMITS_GAP": Rule(
         _W,
         "Batches have offsets but no commit, although a later batch is committed.",
-        f"A restart does not need them. Use {_REPAIR} to write them again.",
+        f"A restart does not need them. Use {REPAIR} to write them again.",
     ),
     "COMMITS_BEHIND": Rule(
         _W,
@@ -172,7 +171,7 @@ RULES: dict[str, Rule] = {
         _E,
         "A batch is committed but has no offsets. Spark never leaves a checkpoint like this.",
         f"Restore the offsets from a backup, or use {_REWIND}, the newest one with offsets; for a "
-        f"commit of an old batch use {_REPAIR}, which removes it.",
+        f"commit of an old batch use {REPAIR}, which removes it.",
     ),
     "SOURCE_COUNT_CHANGED": Rule(
         _E,
@@ -183,7 +182,7 @@ RULES: dict[str, Rule] = {
         _E,
         "A batch lacks a setting that the batch before it pins: a restart uses a legacy default "
         "instead, or cannot read the state at all.",
-        f"Use {_REPAIR}: it copies the setting from the batch before.",
+        f"Use {REPAIR}: it copies the setting from the batch before.",
     ),
     "CONF_INCOMPLETE": Rule(
         _I,
@@ -195,24 +194,24 @@ RULES: dict[str, Rule] = {
     "CONF_INVALID": Rule(
         _E,
         "A setting that a batch pins has a value that Spark cannot use.",
-        f"Use {_REPAIR}: it restores the value of the batch before, if that is another one.",
+        f"Use {REPAIR}: it restores the value of the batch before, if that is another one.",
     ),
     "CONF_CHANGED": Rule(
         _E,
         "A setting that decides how state is read differs between consecutive batches: older "
         "state files can no longer be read.",
-        f"Use {_REPAIR}: it restores the value of the batch before.",
+        f"Use {REPAIR}: it restores the value of the batch before.",
     ),
     "PARTITIONS_CHANGED": Rule(
         _E,
         "The number of state partitions changes in a batch that is not a repartition.",
-        f"Use {_REPAIR}: it restores the number of the batch before.",
+        f"Use {REPAIR}: it restores the number of the batch before.",
     ),
     "REPARTITION_UNFINISHED": Rule(
         _E,
         "The newest batch changes the number of partitions and is not committed: Spark refuses "
         "to start (STREAMING_UNFINISHED_REPARTITION_DETECTED).",
-        f"Use {_REPAIR}, which goes back to the batch before, or run the same repartition again "
+        f"Use {REPAIR}, which goes back to the batch before, or run the same repartition again "
         f"to finish it.",
     ),
     "WATERMARK_BACKWARDS": Rule(
@@ -237,14 +236,14 @@ RULES: dict[str, Rule] = {
         _E,
         "A file log lacks batches that its readers or its next compaction need. An edit that adds "
         "a batch to the checkpoint alone leaves such a hole in the log of a file sink.",
-        f"Use {_REPAIR}: it writes the batch again, if it was added by an edit or if the other "
+        f"Use {REPAIR}: it writes the batch again, if it was added by an edit or if the other "
         f"entries still list its files. Otherwise use {_REWIND}.",
     ),
     "FILE_LOG_COMPACT_NAME": Rule(
         _E,
         "A batch of a file log is named `N` although the compaction interval requires "
         "`N.compact`, or the reverse: Spark does not find it.",
-        f"Use {_REPAIR}: it renames or rewrites the file.",
+        f"Use {REPAIR}: it renames or rewrites the file.",
     ),
     "FILE_LOG_BATCH_MISMATCH": Rule(
         _E,
@@ -271,20 +270,19 @@ RULES: dict[str, Rule] = {
         "checkpoint, or was rewound or restored without its sink. Spark skips, without a word, "
         "every batch up to the latest that the log had, so their rows are lost. If earlier batches "
         "are the query's own, `verify` names a rewind that runs the skipped ones again.",
-        f"{CANNOT}: the skipped rows are nowhere. Start the query again with an empty checkpoint "
-        f"directory and an output directory of its own.",
+        f"{CANNOT}: the skipped rows are nowhere. Stop the query, and {START_OVER}.",
     ),
     "CRC_ORPHAN": Rule(
         _E,
         "A hidden Hadoop checksum file exists without its file: when Spark writes that file, it "
         "fails with a misleading concurrency error.",
-        f"Use {_REPAIR}: it removes the checksum file.",
+        f"Use {REPAIR}: it removes the checksum file.",
     ),
     "CRC_STALE": Rule(
         _W,
         "A file does not match its hidden Hadoop checksum: a person or a disk fault changed it. "
         "Spark does not check this file.",
-        f"If the content is right, use {_REPAIR}, which removes the checksum file. Otherwise "
+        f"If the content is right, use {REPAIR}, which removes the checksum file. Otherwise "
         f"restore the file from a backup.",
     ),
     "CRC_REFUSED": Rule(
@@ -304,7 +302,7 @@ RULES: dict[str, Rule] = {
         _E,
         "The checksum file of a state file cannot be read: Spark 4.1 refuses to load the state "
         "file.",
-        f"Use {_REPAIR}: it removes the checksum file.",
+        f"Use {REPAIR}: it removes the checksum file.",
     ),
     "CHECKSUM_ORPHAN": Rule(
         _I,
@@ -342,13 +340,13 @@ RULES: dict[str, Rule] = {
         _W,
         "A store has deltas of batches that are not in the logs. An incomplete rewind leaves such "
         "files.",
-        f"Use {_REPAIR}: it removes them.",
+        f"Use {REPAIR}: it removes them.",
     ),
     "STATE_SNAPSHOT_AHEAD": Rule(
         _E,
         "A store has a snapshot of a batch that is not in the logs: once Spark reaches that "
         "version, it loads this snapshot instead of the state that it has computed.",
-        f"Use {_REPAIR}: it removes the snapshot.",
+        f"Use {REPAIR}: it removes the snapshot.",
     ),
     "STATE_OPERATOR_MISSING": Rule(
         _E,
@@ -370,7 +368,7 @@ RULES: dict[str, Rule] = {
     "STATE_FILE_UNREADABLE": Rule(
         _E,
         "A delta, snapshot or changelog is damaged.",
-        f"Restore it from a backup, or use {_REPAIR}, which removes a broken snapshot that its "
+        f"Restore it from a backup, or use {REPAIR}, which removes a broken snapshot that its "
         f"deltas can replace, or use {_REWIND}.",
     ),
     "STATE_ROW_INVALID": Rule(
@@ -399,13 +397,13 @@ RULES: dict[str, Rule] = {
         _E,
         "A file's name ends in `.snapshot` but does not begin with a version: Spark 4.2 and later "
         "fail to load the store.",
-        f"Use {_REPAIR}: it moves the file away.",
+        f"Use {REPAIR}: it moves the file away.",
     ),
     "STATE_STRAY_FILE": Rule(
         _W,
         "A file in a store's directory is named `X.Y`, and X is not a version: Spark's maintenance "
         "fails on it, so that snapshots and cleanup stop.",
-        f"Use {_REPAIR}: it moves the file away.",
+        f"Use {REPAIR}: it moves the file away.",
     ),
     "STATE_SCHEMA_UNREADABLE": Rule(
         _E,
@@ -432,20 +430,19 @@ RULES: dict[str, Rule] = {
         _E,
         "The metadata of a stateful operator is damaged: a restart fails, and so do Spark's state "
         "readers.",
-        f"Use {_REPAIR} for a single metadata file: it removes it, and Spark writes it on the next "
+        f"Use {REPAIR} for a single metadata file: it removes it, and Spark writes it on the next "
         f"start. {CANNOT} for a log of metadata: restore it from a backup.",
     ),
     "OPERATOR_METADATA_MOVED": Rule(
         _W,
         "The metadata of a stateful operator points at schema files outside this checkpoint, as "
         "it does after a plain copy of the directory.",
-        f"Use {_REPAIR}: it rewrites the paths. Next time, copy the checkpoint with Epochal, which "
+        f"Use {REPAIR}: it rewrites the paths. Next time, copy the checkpoint with Epochal, which "
         f"does the same.",
     ),
     "ROCKSDB_ZIP_UNREADABLE": Rule(
         _E,
-        "A RocksDB snapshot cannot be opened, or its MANIFEST is damaged or names other data files "
-        "than the snapshot has.",
+        "A RocksDB snapshot cannot be opened, or its MANIFEST is damaged or names other files.",
         f"Restore it from a backup, or use {_REWIND}.",
     ),
     "ROCKSDB_FILE_MISSING": Rule(

@@ -22,7 +22,12 @@ from functools import cached_property
 from typing import Any
 
 from epochal.checkpoint.entries import OffsetEntry
-from epochal.checkpoint.file_log import batch_id_of_file_name
+from epochal.checkpoint.file_log import (
+    DEFAULT_COMPACT_INTERVAL,
+    batch_id_of_file_name,
+    derive_compact_interval,
+    live_batches,
+)
 from epochal.checkpoint.layout import (
     COMMITS,
     COMPACT_SUFFIX,
@@ -35,22 +40,27 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.pinned import CODEC
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
-from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
+from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
 from epochal.tools.verify.check_files import compact_ids, log_offset, own_batches
 from epochal.tools.verify.check_logs import added_by_edit
-from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, Finding, Severity
+from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, START_OVER, Finding, Severity
 
 LOST = frozenset({"STATE_OPERATOR_MISSING", "STATE_PARTITION_MISSING", "STATE_STORE_MISSING"})
 """Findings that affect every version of the state, so that no batch is whole."""
-DAMAGED = frozenset(
+REPLAYED = frozenset(
     {
-        "CHECKSUM_MISMATCH",
-        "CRC_REFUSED",
-        "FILE_UNREADABLE",
         "ROCKSDB_FILE_BROKEN",
         "ROCKSDB_FILE_MISSING",
         "ROCKSDB_FILE_SIZE",
         "ROCKSDB_ZIP_UNREADABLE",
+    }
+)
+"""Findings about snapshots of RocksDB, which changelogs may replace."""
+DAMAGED = REPLAYED | frozenset(
+    {
+        "CHECKSUM_MISMATCH",
+        "CRC_REFUSED",
+        "FILE_UNREADABLE",
         "STATE_FILE_UNREADABLE",
         "STATE_KEY_WRONG_PARTITION",
         "STATE_ROW_CHECKSUM",
@@ -77,7 +87,7 @@ _REPARTITION = (
 )
 _OLD = f"{NOTHING}: a restart does not need this file. Only a rewind to a version that does fails."
 _LAST = 1 << 63
-_BACKUP = "restore the files from a backup, or start over with an empty checkpoint directory"
+_BACKUP = f"restore the files from a backup, or {START_OVER}"
 
 
 _COMMAND = re.compile(r"`(epochal [^`]+)`")
@@ -187,8 +197,7 @@ class _Advisor:
             case "FILE_LOG_HOLE" if found.path.startswith(f"{SOURCES}/"):
                 return (
                     f"{CANNOT}: the files of the batch are recorded nowhere else. "
-                    f"Restore `sources` from a backup, or start over with an empty checkpoint "
-                    f"directory."
+                    f"Restore `sources` from a backup, or {START_OVER}."
                 )
             case "FILE_LOG_HOLE":
                 return self._sink_hole()
@@ -223,6 +232,8 @@ class _Advisor:
         removable = found.code in _REMOVABLE and found.path.endswith(".snapshot")
         if removable and store is not None and self._has_deltas(store):
             return f"Use {REPAIR}: it removes the snapshot, which its deltas can replace."
+        if found.code in REPLAYED and needed and store is not None and self._has_changelogs(store):
+            return f"Use {REPAIR}: it removes the snapshot, which changelogs can replace."
         if found.code == "STATE_KEY_WRONG_PARTITION" and needed:
             return f"{back} {_REPARTITION[target is None]}"
         return back if needed else _OLD
@@ -259,11 +270,33 @@ class _Advisor:
 
     def _has_deltas(self, store: StoreListing) -> bool:
         """Whether the newest version can be loaded without the damaged snapshots."""
+        if store.provider == ROCKSDB:
+            return self._has_changelogs(store)
         bad = {each.path for each in self._findings if each.code in DAMAGED}
         snapshots = {v: n for v, n in store.snapshots.items() if f"{store.path}/{n}" not in bad}
         deltas = {v: n for v, n in store.deltas.items() if f"{store.path}/{n}" not in bad}
         good = replace(store, snapshots=snapshots, deltas=deltas)
         return not good.chain(self._listing.restart_version).missing
+
+    def _has_changelogs(self, store: StoreListing) -> bool:
+        """Whether the newest version can be replayed without the broken snapshots, all attempts."""
+        damaged = [each for each in self._findings if each.code in DAMAGED]
+        bad = {each.path for each in damaged if self._store_of(each.path) is store}
+        shared = (each.version for each in damaged if each.path.startswith(f"{store.path}/SSTs/"))
+        first = min((version for version in shared if version is not None), default=_LAST)
+        good = replace(
+            store,
+            zips={
+                version: names
+                for version, names in store.zips.items()
+                if version < first and not bad & {f"{store.path}/{name}" for name in names}
+            },
+        )
+        chain = good.chain(self._listing.restart_version)
+        replayed = [good.changelogs.get(version, []) for version in chain.deltas]
+        return not chain.missing and all(
+            len(names) == 1 and f"{store.path}/{names[0]}" not in bad for names in replayed
+        )
 
     # Logs
 
@@ -421,9 +454,11 @@ class _Advisor:
 
     def _sink_has(self, log: LogListing[Any], batch_id: int) -> bool:
         """Whether the sink's log has all that it needs if the batch is its last."""
-        first = max((each for each in compact_ids(log) if each <= batch_id), default=0)
+        # Spark derives the interval from the names that a rewind to the batch leaves.
+        left = [each for each in compact_ids(log) if each <= batch_id]
+        interval = derive_compact_interval(DEFAULT_COMPACT_INTERVAL, left)
         whole = log.entries.keys() - log.broken.keys()
-        return sum(first <= each <= batch_id for each in whole) == batch_id + 1 - first
+        return all(each in whole for each in live_batches(batch_id, interval))
 
     def _loads(self, store: StoreListing, batch_id: int) -> bool:
         return not store.chain(batch_id + 1).missing and not any(

@@ -14,6 +14,7 @@ from epochal.connectors.file.file_source import (
     FileSourceOptions,
     FoundFile,
     SeenFiles,
+    file_batches,
     next_files,
     parse_log_offset,
 )
@@ -171,3 +172,62 @@ def test_the_end_has_the_partitions_of_the_checkpoint(tmp_path: Path) -> None:
     found = source(tmp_path)
     found.discover(dict.fromkeys("012", ""))
     assert sorted(found.latest()) == ["0", "1", "2"]
+
+
+def test_a_batch_has_as_many_files_as_the_limits_allow_and_at_least_one() -> None:
+    files = [FoundFile(name, 1, size) for name, size in zip("abcde", (3, 9, 2, 2, 3), strict=True)]
+
+    def divided(max_files: int | None, max_bytes: int | None) -> list[str]:
+        batches = file_batches(files, max_files, max_bytes)
+        return ["".join(file.path for file in batch) for batch in batches]
+
+    assert divided(2, None) == ["ab", "cd", "e"]
+    assert divided(None, 7) == ["a", "b", "cde"]
+    assert divided(None, 4) == ["a", "b", "cd", "e"]
+    assert divided(None, None) == ["abcde"]
+    assert list(file_batches([], 1, None)) == []
+
+
+def logged(tmp: Path) -> list[int]:
+    """How many files each batch of the log has."""
+    log = FileSourceLog(str(tmp / "checkpoint/sources/0"), read_only=True)
+    return [len(entries) for _, entries in log.get_range()]
+
+
+def test_a_batch_that_is_not_full_is_logged_only_when_the_readers_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    files = source(tmp_path, max_files_per_trigger=2)
+
+    def put(*names: str) -> None:
+        for name in names:
+            (tmp_path / "in" / name).write_text("x\n")
+
+    put("a")
+    assert files.discover_files()
+    put("b")
+    assert not files.discover_files()
+    put("c", "d")
+    assert files.discover_files()
+    assert not files.discover_files()
+    assert logged(tmp_path) == [1, 2]
+    files.acknowledge(1, files.resume('{"logOffset":1}'))
+    assert files.discover_files()
+    assert logged(tmp_path) == [1, 2, 1]
+
+
+def test_an_epoch_with_a_limit_ends_with_the_batch_of_the_log_that_it_begins_or_is_in(
+    tmp_path: Path,
+) -> None:
+    files = source(tmp_path, max_files_per_trigger=1, num_partitions=2)
+    for name in "abc":
+        (tmp_path / "in" / name).write_text("x\n")
+    end = files.latest()
+    start = files.initial()
+    first = files.resume('{"logOffset":0}')
+    assert files.next_end(start, None) == first
+    assert files.next_end(start, end) == first
+    assert files.next_end(start, end, bounded=False) == end
+    begun = {"0": '{"batch":0,"file":0,"row":7,"of":2}', "1": first["1"]}
+    assert files.next_end(begun, None) == first
+    assert files.next_end(end, None) == end

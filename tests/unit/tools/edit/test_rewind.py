@@ -40,6 +40,8 @@ def empty_zip() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("metadata", 'v1\n{"sstFiles":[],"numKeys":0}')
+        archive.writestr("CURRENT", "MANIFEST-000001\n")
+        archive.writestr("MANIFEST-000001", b"")
     return packed.getvalue()
 
 

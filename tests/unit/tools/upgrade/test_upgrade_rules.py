@@ -105,7 +105,7 @@ def test_an_unchanged_query_has_no_differences() -> None:
 def test_a_renamed_key_is_accepted_by_spark_and_needs_a_command() -> None:
     (found,) = differences(operator("k string", "sum long"), operator("j string", "sum long"))
     assert isinstance(found.verdict, AfterCommand)
-    command = "epochal state evolve /c --operator 0 --rename k=j --execute"
+    command = "epochal state evolve /c --operator 0 --rename k=j --sink OUTPUT --execute"
     assert (found.verdict.command, found.is_silent) == (command, True)
 
 
@@ -201,7 +201,8 @@ def test_a_setting_that_the_checkpoint_overrides_is_safe_and_names_the_command()
     one = operator("k string", "sum long")
     (found,) = differences(one, one, session={"spark.sql.shuffle.partitions": "8"})
     assert isinstance(found.verdict, Safe)
-    assert found.verdict.command == "epochal state repartition /c --partitions 8 --execute"
+    command = "epochal state repartition /c --partitions 8 --sink OUTPUT --execute"
+    assert found.verdict.command == command
 
 
 def test_the_worst_difference_decides() -> None:
@@ -301,7 +302,7 @@ def test_a_join_can_keep_one_more_column() -> None:
     assert isinstance(found.verdict, AfterCommand)
     assert found.verdict.command == (
         "epochal state evolve /c --operator 0 --store left-keyWithIndexToValue "
-        "--add d:long=null --after v --execute"
+        "--add d:long=null --after v --sink OUTPUT --execute"
     )
 
 

@@ -134,7 +134,7 @@ def parse_spec(options: SourceOptions, schema: pa.Schema | None = None) -> Parse
 def _decoder(spec: ParseSpec) -> PayloadDecoder:
     match spec.format:
         case "json":
-            from epochal.connectors.pubsub.parse.parse_json import JsonDecoder
+            from epochal.connectors.payloads.json_payloads import JsonDecoder
 
             assert spec.schema is not None
             return JsonDecoder(pa.struct(list(spec.schema)))

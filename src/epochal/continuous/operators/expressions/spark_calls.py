@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
-from epochal.evaluator.evaluator_client import (
-    CLIENT,
-    EvaluatorStep,
-    Session,
-)
+from epochal.evaluator.evaluator_client import CLIENT, EvaluatorStep, Session
 from epochal.record_batches import batch_of
 
 SPARK = "SparkExpression"
@@ -59,7 +57,7 @@ def spark_values(
     # Without a column a batch would have no rows.
     columns = columns or [pa.nulls(batch.num_rows)]
     names = [str(number) for number in range(len(columns))]
-    return run_rows(known.step, batch_of(columns, names, batch.num_rows))
+    return CLIENT.run_rows(known.step, batch_of(columns, names, batch.num_rows))
 
 
 class _Request:
@@ -97,15 +95,23 @@ def spark_rows(
     outer: bool,
 ) -> list[Value]:
     """What a generator makes of the rows of a batch: the number of the row, and the columns."""
-    values = [as_column(evaluate(argument, batch), batch.num_rows) for argument in call.arguments]
-    columns = [*map(_whole, values), pa.array(range(batch.num_rows), pa.int32())]
-    names = [str(number) for number in range(len(columns))]
-    made = json.loads(call.extra[TYPE])["elementType"]["fields"]
-    schema = struct_json(['"integer"', *(json.dumps(field["type"]) for field in made)])
-    fields = (call.extra[EXPRESSION], ",".join(names[:-1]).encode())
+    rows = batch.num_rows
+    values = [as_column(evaluate(argument, batch), rows) for argument in call.arguments]
+    columns = [*map(_whole, values), pa.array(np.arange(rows, dtype=np.int32))]
+    names = tuple(str(number) for number in range(len(columns)))
     kind = "generate outer" if outer else "generate"
-    step = EvaluatorStep(kind, call.extra[SESSION], schema, fields)
-    return run_rows(step, batch_of(columns, names, batch.num_rows))
+    extra = call.extra
+    step = _generator(kind, extra[SESSION], extra[EXPRESSION], extra[TYPE], names[:-1])
+    return CLIENT.run_rows(step, batch_of(columns, list(names), rows))
+
+
+@lru_cache(maxsize=256)
+def _generator(
+    kind: str, session: Session, expression: bytes, spark_type: str, columns: tuple[str, ...]
+) -> EvaluatorStep:
+    members = json.loads(spark_type)["elementType"]["fields"]
+    schema = struct_json(['"integer"', *(json.dumps(member["type"]) for member in members)])
+    return EvaluatorStep(kind, session, schema, (expression, ",".join(columns).encode()))
 
 
 def struct_json(types: Sequence[str]) -> str:
@@ -116,16 +122,6 @@ def struct_json(types: Sequence[str]) -> str:
     )
     # Months travel as the numbers that they are: pyarrow has no type for them.
     return _MONTHS.sub('"integer"', f'{{"type":"struct","fields":[{fields}]}}')
-
-
-def run_rows(step: EvaluatorStep, batch: pa.RecordBatch) -> list[Value]:
-    """Run a step over all rows of a batch; the columns of the result."""
-    parts = CLIENT.run_rows(step, batch)
-    if len(parts) == 1:
-        return list(parts[0].columns)
-    return [
-        pa.concat_arrays(columns) for columns in zip(*(part.columns for part in parts), strict=True)
-    ]
 
 
 def _whole(column: Any) -> Any:

@@ -14,6 +14,8 @@ from epochal.continuous.operators.expressions.expr import AskSpark, Call, Functi
 
 pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
 
+_UTC = ("UTC", "Etc/UTC")
+_DAY = 86_400_000_000
 _PATTERN = re.compile(r"(?:yyyy|MM|dd|HH|mm|ss|[-/:., _]|'[^']*')*")
 _WORDS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 _PART = re.compile(r"yyyy|MM|dd|HH|mm|ss|'[^']*'|.")
@@ -60,7 +62,7 @@ def _date_format(call: Call, value: Value, pattern: Value) -> Value:
 
 
 def _add_duration(call: Call, value: Value, interval: Value) -> Value:
-    """A timestamp plus an interval of fixed length: none with days or months of a calendar."""
+    """A timestamp plus an interval shorter than a day, which is as long on every calendar."""
     if pa.types.is_interval(interval.type):
         if not isinstance(interval, pa.Scalar) or not interval.is_valid:
             raise AskSpark
@@ -70,13 +72,18 @@ def _add_duration(call: Call, value: Value, interval: Value) -> Value:
         micros = pa.scalar(length.nanoseconds // 1000, pa.int64())
     else:
         micros = pc.cast(interval, pa.int64())
+    if value.type.tz is not None and _zone(call) not in _UTC:
+        # Spark adds days to the local time: days on which clocks change are not 24 hours long.
+        ends = pc.min_max(as_column(micros, 1)).as_py()
+        if ends["min"] is not None and not -_DAY < ends["min"] <= ends["max"] < _DAY:
+            raise AskSpark
     moved = pc.add_checked(pc.cast(value, pa.int64()), micros)
     return pc.cast(moved, value.type)
 
 
 def _subtract_timestamps(call: Call, left: Value, right: Value) -> Value:
     # Spark subtracts local times: a clock change between them counts.
-    if left.type.tz is not None and _zone(call) not in ("UTC", "Etc/UTC"):
+    if left.type.tz is not None and _zone(call) not in _UTC:
         raise AskSpark
     micros = pc.subtract_checked(pc.cast(left, pa.int64()), pc.cast(right, pa.int64()))
     return pc.cast(micros, call.type)
@@ -108,7 +115,7 @@ def _of_units(micros: int) -> Function:
 def _start_of_unit(call: Call, unit: Value, value: Value) -> Value:
     """`date_trunc`: the local time, rounded down; back to a timestamp only in UTC."""
     name = unit.as_py() if isinstance(unit, pa.Scalar) else None
-    if _zone(call) not in ("UTC", "Etc/UTC") or not isinstance(name, str):
+    if _zone(call) not in _UTC or not isinstance(name, str):
         raise AskSpark
     if name.lower() not in ("day", "hour", "minute", "second", "month", "year"):
         raise AskSpark

@@ -1,8 +1,16 @@
-"""Repairs the log of a file source from its other entries. It reads, but never writes.
+"""Repairs the logs of file sources and file sinks from their other entries. It reads, but never
+writes.
 
-Each entry records the batch that added the file, and a compact file repeats all earlier entries. So
-a batch can be written again as long as a later compact file can be read. A batch that no offsets
-name yet can be removed: the source finds its files again.
+Each entry of a source's log records the batch that added the file, and a compact file repeats all
+earlier entries. So a batch can be written again as long as a later compact file can be read. A
+batch that no offsets name yet can be removed: the source finds its files again.
+
+In a sink's log, a batch that an edit added wrote no files, so its entry is empty, or, if it is due
+for a compaction, repeats the entries before it. The entry of any other batch lists files that are
+recorded nowhere else. Such an entry is not invented: the query must go back and write the batch
+again.
+
+Note: an edit copies the timestamp of the batch before. Spark takes a new one for each batch.
 """
 
 from __future__ import annotations
@@ -11,16 +19,23 @@ from epochal.checkpoint.file_log import (
     DEFAULT_COMPACT_INTERVAL,
     FileEntry,
     FileLogFormat,
+    SinkFileStatus,
     batch_id_of_file_name,
     derive_compact_interval,
     is_compaction_batch,
 )
-from epochal.checkpoint.layout import COMPACT_SUFFIX
+from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
 from epochal.checkpoint.spark_json import parse_object
 from epochal.errors import EpochalError
 from epochal.files import join_url
-from epochal.tools.edit.edit_file_log import obsolete_compacts
+from epochal.tools.edit.edit_file_log import (
+    SINK_FORMAT,
+    SinkSurvey,
+    obsolete_compacts,
+    readable_entries,
+)
 from epochal.tools.edit.repair_draft import RepairDraft
+from epochal.tools.verify.check_logs import added_by_edit
 
 SOURCE_FORMAT: FileLogFormat[FileEntry] = FileLogFormat(FileEntry)
 
@@ -135,3 +150,72 @@ def _reached(draft: RepairDraft, directory: str) -> int:
             found = parse_object(offset, directory).get("logOffset")
             reached = max(reached, found if isinstance(found, int) else -1)
     return reached
+
+
+def mend_sink_log(draft: RepairDraft, sink: SinkSurvey) -> str | None:
+    """Write the batches that are missing, or have the wrong name for the compaction interval."""
+    if hiding := obsolete_compacts({name: readable_entries(sink, name) for name in sink.names}):
+        for hidden in hiding:
+            draft.remove(f"{SINK_LOG}/{hidden}", "a later compact file has its files")
+        return None
+    names = {batch_id: name for name, batch_id in sink.names.items()}
+    compacts = [each for each, name in names.items() if name.endswith(COMPACT_SUFFIX)]
+    committed = max(draft.surveyed.commits, default=-1)
+    first, last = max(compacts, default=0), max([*names, committed])
+    # The first is enough: a name in the directory may claim any number, up to 2**63.
+    lost = next(
+        (
+            batch_id
+            for batch_id in range(first, last + 1)
+            if batch_id not in names and not added_by_edit(draft.surveyed.offsets, batch_id)
+        ),
+        None,
+    )
+    if lost is not None:
+        return (
+            f"batch {lost} was not added by an edit, and the files that it wrote are recorded "
+            f"nowhere else: restore {SINK_LOG}/{lost} from a backup, or run `epochal "
+            f"checkpoint rewind CHECKPOINT --to-batch {lost - 1} --sink OUTPUT`"
+        )
+    for other, batch_id in sink.names.items():
+        if other != (wanted := sink.log.path_of(batch_id)) and wanted in sink.names:
+            draft.remove(f"{SINK_LOG}/{other}", f"there is {wanted}")
+            names[batch_id] = wanted
+    live: list[SinkFileStatus] = []
+    for batch_id in range(first, last + 1):
+        name = names.get(batch_id)
+        try:
+            found = list(_sink_entries(sink, name)) if name is not None else []
+        except (EpochalError, OSError):
+            return f"{SINK_LOG}/{name} cannot be read: repair that first"
+        if name is not None and name.endswith(COMPACT_SUFFIX):
+            known = set(live)
+            found = [entry for entry in found if entry not in known]
+        live += found
+        _settle(draft, sink, batch_id, name, found, live)
+    return None
+
+
+def _settle(
+    draft: RepairDraft,
+    sink: SinkSurvey,
+    batch_id: int,
+    name: str | None,
+    own: list[SinkFileStatus],
+    live: list[SinkFileStatus],
+) -> None:
+    """Write a batch under the name that the interval requires, unless it is there."""
+    wanted = sink.log.path_of(batch_id)
+    if name == wanted:
+        return
+    due = is_compaction_batch(batch_id, sink.log.compact_interval)
+    content = SINK_FORMAT.serialize(live if due else own)
+    why = "the batch was added by an edit" if name is None else f"was named {name}"
+    draft.add(sink.tree.write(f"{SINK_LOG}/{wanted}", content, why))
+    if name is not None:
+        draft.remove(f"{SINK_LOG}/{name}", f"replaced by {wanted}")
+
+
+def _sink_entries(sink: SinkSurvey, name: str) -> tuple[SinkFileStatus, ...]:
+    path = f"{SINK_LOG}/{name}"
+    return SINK_FORMAT.deserialize(sink.files.read(path), path)

@@ -1,0 +1,290 @@
+"""Random programs: a source, a plan, a sink, a trigger, stops and restarts while input arrives.
+
+A program runs as `epochal.write_stream` runs it, with files and checkpoints on disk. Spark reads
+the same input as a batch, applies the same plan, and writes what the sink must have in the end.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from tests.fuzz_sql.both_sides import Failure, failure_of, new_folder, spark_rows
+from tests.fuzz_sql.plan_search import FIXED, STORED, before, closed, flush, in_any_order, newest
+from tests.fuzz_sql.plans import Plan, Planner, rows_of, table_of
+
+import epochal
+from epochal.continuous.api.query_handle import StreamingQuery
+
+PATIENCE_SECONDS = 120.0
+
+SOURCES = ("json", "parquet", "csv", "rate")
+TRIGGERS: tuple[dict[str, Any], ...] = (
+    {"availableNow": True},
+    {"processingTime": "0 seconds"},
+    {"epoch": "20 milliseconds"},
+)
+TEXTS = STORED.replace("array<int>", "string").replace("struct<a:int,b:string>", "string")
+"""The columns of a CSV file, which cannot have nested values."""
+
+RATE_ROWS = 60
+"""How many rows of the rate source count."""
+FROM_VALUE = (
+    "value AS n",
+    "if(value % 7 = 0, null, int(value % 5)) AS k",
+    "if(value % 6 = 0, null, substring('aBé ', int(value % 4), 1)) AS s",
+    "if(value % 8 = 0, null, value / 4D) AS d",
+    "if(value % 9 = 0, null, value / 4D) AS q",
+    f"if(value = {RATE_ROWS - 1}, timestamp'2030-01-01', "
+    "timestamp_seconds(1711843200 + 120 * value)) AS ts",
+    "if(value % 5 = 0, null, value % 3 = 0) AS bo",
+    "if(value % 11 = 0, null, sequence(0, int(value % 3))) AS ai",
+    "if(value % 10 = 0, null, named_struct('a', int(value % 4), 'b', string(value % 3))) AS st",
+)
+"""The columns of a plan, computed from the numbers of the rate source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a user would write, and when input arrives."""
+
+    source: str
+    plan: Plan
+    sink: str
+    trigger: dict[str, Any]
+    pieces: tuple[int, ...]
+    """The number of rows that arrive at a time."""
+    stops: tuple[bool | None, ...]
+    """Whether the query is stopped after a piece: None leaves it running, False does not wait."""
+
+    def __str__(self) -> str:
+        arrival = f"pieces {self.pieces}, stops {self.stops}"
+        return f"{self.source} → {self.plan} → {self.sink}, {self.trigger}, {arrival}"
+
+
+@dataclass(slots=True)
+class ProgramRun:
+    """One run of a program, in a directory of its own."""
+
+    spark: SparkSession
+    program: Program
+    place: Path = field(default_factory=new_folder)
+    batches: dict[int, pa.Table] = field(default_factory=dict)
+    """What the function of `foreachBatch` got."""
+
+    def input(self, *, stream: bool) -> DataFrame:
+        """The rows of the source, as a stream or a batch."""
+        source, reader = self.program.source, self.spark.readStream if stream else self.spark.read
+        if source == "rate":
+            values = self.spark.range(RATE_ROWS).withColumnRenamed("id", "value")
+            if stream:
+                values = reader.format("rate").option("rowsPerSecond", 1000).load()
+            raw = values.where(f"value < {RATE_ROWS}").selectExpr(*FROM_VALUE)
+        elif source == "csv":
+            raw = reader.schema(TEXTS).csv(str(self.place / "in"))
+            nested = {name: f"from_json({name}, '{kind}')" for name, kind in
+                      (("ai", "array<int>"), ("st", "a int, b string"))}  # fmt: skip
+            raw = raw.selectExpr(*(f"{nested.get(n, n)} AS {n}" for n in raw.columns))
+        else:
+            raw = reader.schema(STORED).format(source).load(str(self.place / "in"))
+        return raw.withColumn("q", raw["q"].cast("decimal(18,4)"))
+
+    def wanted(self) -> Any:
+        """Spark's rows, as the sink would show them."""
+        batch = self.input(stream=False).coalesce(1)
+        made = closed(self.program.plan, self.program.plan.apply(batch))
+        if self.program.sink in ("json", "parquet"):
+            made.write.format(self.program.sink).save(str(self.place / "wanted"))
+            made = self._written("wanted", made)
+        return spark_rows(made)
+
+    def run(self, rows: pa.Table) -> Any:
+        """Our rows when all of them have arrived, or how the query failed."""
+        (self.place / "in").mkdir()
+        query: StreamingQuery | None = None
+        at = 0
+        try:
+            for number, size in enumerate(self.program.pieces):
+                self._add(number, rows.slice(at, size))
+                at += size
+                stop = self.program.stops[number] if at < rows.num_rows else True
+                query = query or self._start()
+                if stop is not False:
+                    self._settle(query)
+                if stop is not None or "availableNow" in self.program.trigger:
+                    query.stop()
+                    query = None
+            return self._shown()
+        except Exception as error:  # noqa: BLE001  an error is a result
+            return failure_of(error)
+        finally:
+            if query:
+                query.stop()
+
+    def _start(self) -> StreamingQuery:
+        program = self.program
+        frame = program.plan.apply(self.input(stream=True))
+        writer = epochal.write_stream(frame).outputMode(program.plan.mode)
+        writer.option("checkpointLocation", str(self.place / "ck")).trigger(**program.trigger)
+        match program.sink:
+            case "foreachBatch":
+                return writer.foreachBatch(self._keep).start()
+            case "memory":
+                return writer.format("memory").queryName(self._view).start()
+        return writer.format(program.sink).start(str(self.place / "out"))
+
+    @property
+    def _view(self) -> str:
+        return self.place.name.replace("-", "_")
+
+    def _keep(self, frame: DataFrame, epoch: int) -> None:
+        table = spark_rows(frame)
+        if isinstance(table, Failure):
+            raise AssertionError(table.message)
+        self.batches[epoch] = table
+
+    def _settle(self, query: StreamingQuery) -> None:
+        """Wait until the query has processed what there is."""
+        if "availableNow" in self.program.trigger:
+            assert query.awaitTermination(PATIENCE_SECONDS), "the query does not end"
+            return None
+        if self.program.source != "rate":
+            return query.process_all_available(PATIENCE_SECONDS)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < end:
+            progress = query.last_progress
+            if progress and int(json.loads(progress.sources[0].endOffset or "0")) >= 2:
+                return None
+            time.sleep(0.1)
+        raise AssertionError("the rate source has no rows")
+
+    def _add(self, number: int, rows: pa.Table) -> None:
+        """A file with rows, which appears at once."""
+        if self.program.source == "rate":
+            return
+        part = self.place / f"part-{number}"
+        match self.program.source:
+            case "parquet":
+                pq.write_table(rows, part)
+            case "json":
+                part.write_text("".join(f"{json.dumps(row, default=str)}\n" for row in
+                                        rows.to_pylist()))  # fmt: skip
+            case _:
+                with part.open("w", newline="") as file:
+                    csv.writer(file).writerows(
+                        [_as_text(value) for value in row.values()] for row in rows.to_pylist()
+                    )
+        part.rename(self.place / "in" / f"{number}.{self.program.source}")
+
+    def _shown(self) -> Any:
+        plan = self.program.plan
+        shown: Any
+        match self.program.sink:
+            case "foreachBatch":
+                tables = [self.batches[epoch] for epoch in sorted(self.batches)]
+                empty: Any = spark_rows(plan.apply(self.input(stream=False)).limit(0))
+                shown = pa.concat_tables(
+                    tables[-1:] if plan.mode == "complete" else tables or [empty]
+                )
+            case "memory":
+                shown = spark_rows(self.spark.table(self._view))
+            case _:
+                shown = spark_rows(self._written("out", plan.apply(self.input(stream=False))))
+        if plan.mode == "update":
+            shown = newest(shown, plan.keys)
+        return shown.filter(before(shown)) if plan.has_windows else shown
+
+    def _written(self, folder: str, frame: DataFrame) -> DataFrame:
+        reader = self.spark.read.schema(frame.schema).format(self.program.sink)
+        return reader.load(str(self.place / folder))
+
+
+def _as_text(value: Any) -> Any:
+    """A value of a CSV file. Spark reads an empty one as null."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDifference:
+    """A program whose rows differ."""
+
+    seed: int
+    program: Program
+    rows: pa.Table
+    wanted: Any
+    found: Any
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed}: {self.program}; rows: {self.rows.to_pylist()}; "
+            f"Spark has {str(self.wanted)[:500]}, we have {str(self.found)[:500]}"
+        )
+
+
+class ProgramSearch:
+    """Compares programs that follow from a seed."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        for key, value in FIXED.items():
+            spark.conf.set(key, value)
+        self._table = table_of(spark)
+        self.compared = Counter[str]()
+        """How many programs there were of each source, sink and trigger."""
+
+    def run(self, seed: int) -> ProgramDifference | None:
+        """Compare the program of a seed; of one that differs return the smallest that does."""
+        program, rows = random_program(random.Random(seed), self._table)
+        self.compared.update([program.source, program.sink, *program.trigger])
+        smaller = self._difference(seed, program, rows)
+        while smaller is not None:
+            found = smaller
+            candidates = (self._difference(seed, p, rows) for p in _smaller(found.program))
+            smaller = next((d for d in candidates if d is not None), None)
+            if smaller is None:
+                return found
+        return None
+
+    def _difference(self, seed: int, program: Program, rows: pa.Table) -> ProgramDifference | None:
+        run = ProgramRun(self._spark, program)
+        found = in_any_order(run.run(rows))
+        wanted = in_any_order(run.wanted())
+        return None if found == wanted else ProgramDifference(seed, program, rows, wanted, found)
+
+
+def random_program(chance: random.Random, table: DataFrame) -> tuple[Program, pa.Table]:
+    """A program, and the rows that arrive."""
+    plan = Planner(chance, table).plan()
+    source = chance.choice(SOURCES)
+    sinks = ["foreachBatch"]
+    sinks += ["parquet", "json"] if plan.mode == "append" else []
+    sinks += ["memory"] if plan.mode != "update" else []
+    sink = chance.choice(sinks)
+    # A rate source never ends, and rows in memory end with their query.
+    endless = source == "rate" or sink == "memory"
+    trigger = chance.choice(TRIGGERS[1:] if endless else TRIGGERS)
+    rows = rows_of(chance, chance.randint(1, 60))
+    pieces = [chance.choice((1, 5, 20)) for _ in range(chance.randint(0, 3))]
+    pieces = [*pieces, max(0, rows.num_rows - sum(pieces))]
+    if plan.has_windows:
+        rows, pieces = pa.concat_tables([rows, flush(rows.schema)]), [*pieces, 1]
+    stops = tuple(None if sink == "memory" else chance.choice((None, True, False)) for _ in pieces)
+    return Program(source, plan, sink, trigger, tuple(pieces), stops), rows
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    never = (None,) * len(program.stops)
+    if program.stops != never:
+        yield replace(program, stops=never)
+    for plan in program.plan.smaller():
+        yield replace(program, plan=plan)
