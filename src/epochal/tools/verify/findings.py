@@ -267,7 +267,7 @@ RULES: dict[str, Rule] = {
     "SINK_OF_ANOTHER_QUERY": Rule(
         _E,
         "The output has batches of before this query planned them: its checkpoint is new, or went "
-        "back without it. Spark skips them silently, so rows are lost; a rewind may bring them back.",
+        "back without it. Spark skips them silently, so rows are lost; a rewind may help.",
         f"{CANNOT}: the skipped rows are nowhere. Stop the query, and {START_OVER}.",
     ),
     "CRC_ORPHAN": Rule(
