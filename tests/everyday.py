@@ -48,6 +48,9 @@ FULL: dict[str, str] = {
     r"frames/test_rocksdb_takeover\.py.*\[(?!(counts-zips|spark|ids)\])": "more operators",
     r"frames/test_transform_takeover\.py": "state of processors; its bytes are compared in golden",
     r"spark/test_remedies_resume\.py": "each remedy again, with Spark",
+    r"spark/test_field_reports\.py.*\[(?!(off|the f|a temp|an sst file has another u|drop|a ba))": (
+        "more reports"
+    ),
     r"spark/test_obeyed_to_the_letter\.py": "once broken; the sample of random damage stays",
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
     r"spark/test_transform_with_state_parity\.py.*windows\[(?!tumbling-a)": "more windows",

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import typer
 import typer.main
+from tests.golden.field_reports import REPORTS
 from typer.core import TyperGroup
 
 from epochal import errors
@@ -204,3 +205,12 @@ def test_every_option_is_documented_with_its_default(cls: type[Any]) -> None:
     (section,) = re.findall(rf"^### [^\n]*`{cls.__name__}`\n(.*?)(?=^#|\Z)", text, re.M | re.S)
     rows = re.findall(r"^\| `([^`]+)`[^|]* \| (?:`([^`]*)`)?[^|]*\|", section, re.M)
     assert rows == [(option.name, option.default) for option in options_of(cls) if option.name]
+
+
+def test_troubleshooting_lists_each_report_that_is_tested_and_no_other() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    texts = set(re.findall(r"^### `(.+)`$", page, re.MULTILINE))
+    assert texts == {text for each in REPORTS for text in (each.error, each.older) if text}
+    for each in REPORTS:
+        named = each.error or str(each)
+        assert " ".join(named.lower().split()) in " ".join(page.lower().split()), named

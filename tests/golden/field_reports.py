@@ -142,13 +142,10 @@ def state_of_another_query(place: Unpacked) -> None:
 
 
 def copied_while_it_ran(place: Unpacked) -> None:
-    """The copy had reached the state of the query before the offsets, which went on meanwhile."""
-    for path in place.checkpoint.glob(f"state/0/*/{newest(place) + 1}.*"):
-        path.unlink()
-    for path in place.checkpoint.glob(f"state/0/*/.{newest(place) + 1}.*"):
-        path.unlink()
-    torn = place.checkpoint / f"state/0/1/{newest(place)}.delta"
+    """The copy has the logs, and half of a delta that was being written."""
+    torn = place.checkpoint / f"state/0/1/{newest(place) + 1}.delta"
     torn.write_bytes(torn.read_bytes()[:30])
+    torn.with_name(f".{torn.name}.crc").unlink()
 
 
 def a_backup_older_than_its_sink(place: Unpacked) -> None:

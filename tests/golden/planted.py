@@ -53,9 +53,31 @@ class Fault:
 
 def in_an_epoch_file(root: Path) -> None:
     """Have the newest state in an epoch file, as a continuous query leaves it that was killed."""
+    in_epoch_files(root, 1)
+
+
+def in_epoch_files(root: Path, count: int) -> None:
+    """The same with the state of some newest epochs."""
+    newest = max(CommitLog(LocalFiles(root).at("commits")).batch_ids())
+    first = newest + 1 - count
+    later = {
+        path: path.read_bytes()
+        for n in range(first + 1, newest + 1)
+        for path in (root / f"offsets/{n}", root / f"commits/{n}")
+    }
+    runs: tuple[EpochRun, ...] = ()
+    for epoch in range(first, newest + 1):
+        for path, data in later.items():
+            if int(path.name) == epoch:
+                path.write_bytes(data)
+        runs = _into_epoch_file(root, epoch, first, runs)
+
+
+def _into_epoch_file(
+    root: Path, epoch: int, first: int, before: tuple[EpochRun, ...]
+) -> tuple[EpochRun, ...]:
     files = LocalFiles(root)
     offsets, commits = OffsetLog(files.at("offsets")), CommitLog(files.at("commits"))
-    epoch = max(commits.batch_ids())
     paths = sorted(root.glob(f"state/*/*/{epoch + 1}.delta"))
     places = [(int(path.parts[-3]), int(path.parts[-2]), "default") for path in paths]
     contents = [path.read_bytes() for path in paths]
@@ -65,7 +87,8 @@ def in_an_epoch_file(root: Path) -> None:
     )
     data = encode_epoch(Header(epoch, 1, 0, 1, -1, entries), contents)
     files.create(f"epochs/{epoch}-t0-a1", data)
-    chain = StateChain(epoch, (EpochRun(epoch, epoch, 1, (checksum_of(data),)),))
+    runs = (*before, EpochRun(epoch, epoch, 1, (checksum_of(data),)))
+    chain = StateChain(first, runs)
     manifest = Manifest(epoch, 1, "run", (), (), (), chain=chain)
     entry, commit = offsets.get(epoch), commits.get(epoch)
     if entry is None or commit is None:
@@ -76,6 +99,7 @@ def in_an_epoch_file(root: Path) -> None:
     commits.purge_after(epoch - 1)
     commits.add(epoch, replace(commit, extra=commit_mark("run")))
     remove(*(str(path.relative_to(root)) for path in paths))(root)
+    return runs
 
 
 def in_a_lost_epoch_file(root: Path) -> None:

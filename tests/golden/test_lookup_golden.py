@@ -12,7 +12,7 @@ from tests.golden.library import Golden, cases, facts, unpack
 from tests.golden.test_state_golden import opened
 
 from epochal.state.files.merge import Rows
-from epochal.tools.read_state import lookup
+from epochal.tools.read_state import load_version, lookup
 from epochal.tools.read_state.export import json_batches
 from epochal.tools.read_state.lookup import rows_with_key
 from epochal.tools.read_state.read import StoreReader, open_batch
@@ -41,10 +41,9 @@ def test_a_key_has_the_rows_that_a_whole_read_has_of_it(
 ) -> None:
     place = unpack(golden, tmp_path)
     loaded: list[int] = []
-    load = lookup.load_rows
 
     def load_rows(target: StoreTarget, partition: int, prefix: bytes = b"") -> list[Rows]:
-        found = load(target, partition, prefix)
+        found = load_version.load_rows(target, partition, prefix)
         loaded.extend(map(len, found))
         return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.golden.library import Golden, Unpacked, unpack
-from tests.golden.planted import in_an_epoch_file
+from tests.golden.planted import in_an_epoch_file, in_epoch_files
 from tests.no_file_sink import with_no_sink
 
 from epochal.cli.main import main
@@ -187,3 +187,17 @@ def test_a_rewind_publishes_what_it_goes_back_to(pristine: Unpacked, killed: Unp
     assert inspect(LocalFiles(killed.checkpoint)).unpublished is None
     assert run("checkpoint", "rewind", place, "--to-batch", str(int(batch) - 1)) == 0
     assert deltas(killed).keys() < deltas(pristine).keys()
+
+
+def test_torn_offsets_hide_only_the_state_of_their_own_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = unpack(WINDOWED, tmp_path, relocate=True)
+    in_epoch_files(place.checkpoint, 3)
+    (place.checkpoint / "offsets/10").write_bytes(b"")
+    assert main(["checkpoint", "verify", str(place.checkpoint), "--no-file-sink"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "rewind" in shown
+    assert f"{place.checkpoint} --to-batch 9 --no-file-sink" in shown
+    assert run("checkpoint", "rewind", str(place.checkpoint), "--to-batch", "9") == 0
+    assert main(["checkpoint", "verify", str(place.checkpoint), "--no-file-sink"]) == 0

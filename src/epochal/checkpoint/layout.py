@@ -34,6 +34,8 @@ STOPS = f"{EPOCHAL}/stop"
 
 OWN_KEY = "epochal"
 """What a continuous query adds to offset and commit entries is under this key."""
+STAND_IN_KEY = "epochalStandIn"
+"""In offsets that a repair made up: the batch whose offsets they are."""
 
 DEFAULT_STORE = "default"
 JOIN_STORES = (

@@ -44,7 +44,7 @@ from epochal.files import Files
 from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import SINK, Plan
-from epochal.tools.inspect.edit_status import JournalEntry, JournalState
+from epochal.tools.inspect.edit_status import JournalEntry, JournalState, undo_of
 from epochal.tools.inspect.listing import is_continuous, require_checkpoint
 from epochal.tools.reporting import reporting
 
@@ -121,7 +121,7 @@ def run_edit(
 
     if not flags.execute:
         if (unfinished := Journal(files).unfinished()) is not None:
-            _show_unfinished(unfinished, command, as_json=flags.as_json)
+            _show_unfinished(files, unfinished, command, as_json=flags.as_json)
         else:
             with progress("planning") as advance, reporting(advance):
                 plan = make_plan()
@@ -194,13 +194,15 @@ def undo_command(files: Files, entry: JournalEntry) -> str:
     return shlex.join([*words, "--execute"])
 
 
-def _show_unfinished(unfinished: JournalEntry, command: str, *, as_json: bool) -> None:
+def _show_unfinished(
+    files: Files, unfinished: JournalEntry, command: str, *, as_json: bool
+) -> None:
     if as_json:
         print_json({"command": command, "executed": False, "unfinished": unfinished.id})
     else:
         print_text(
             f"{unfinished.id} was interrupted and is {unfinished.state}. Run the same command "
-            f"with --execute to finish it, or undo it.",
+            f"with --execute to finish it, or {undo_of(files.url, unfinished)} to revert it.",
             "",
         )
 

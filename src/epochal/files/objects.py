@@ -44,6 +44,7 @@ WRITER_KEY = "epochalwriter"
 CREATE_TRIES = 5
 CREATE_PAUSE_SECONDS = 0.05
 DELETE_TRIES = 5
+RETRIES = 6
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 
@@ -112,7 +113,7 @@ def _store(location: str, parsed: ObjectLocation) -> Store:
         "read_timeout": timedelta(seconds=SILENCE_SECONDS),
         "timeout": timedelta(seconds=600),
     }
-    retry: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
+    retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=60)}
     try:
         match parsed.cloud:
             case "s3":

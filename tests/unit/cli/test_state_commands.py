@@ -131,6 +131,18 @@ def test_diff_has_exit_status_1_only_if_something_differs(sample: Sample, run: R
     assert run.status == 0
 
 
+def test_diff_says_which_batches_it_has_compared(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        ((), "from batch 0 to batch 1: 1 added, 1 removed, 1 changed"),
+        (("--from-batch", "1", "--to-batch", "0"), "from batch 1 to batch 0:"),
+        (("--other", sample.path, "--to-batch", "0"), f"batch 1 of {sample.path} to batch 0 of"),
+    ):
+        main(["state", "diff", sample.path, *words])
+        assert said in " ".join(capsys.readouterr().out.split())
+
+
 def test_diff_compares_two_checkpoints(sample: Sample, tmp_path: Path, run: Run) -> None:
     other = make(tmp_path / "other", [*BATCHES, BATCHES[1]], partitions=5)
     assert run.lines("diff", sample.path, "--other", other.path) == []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from tests.unit.files.http_stub import HANG_UP, Reply, Request, Script, http_stub
 
 from epochal.errors import OptionError, StorageError
-from epochal.files import open_files
+from epochal.files import objects, open_files
 from epochal.files.objects import ObjectFiles, ObjectLocation, open_object_store, parse_location
 
 
@@ -189,3 +192,60 @@ def test_a_refused_key_is_a_permission_error_with_the_url(monkeypatch: pytest.Mo
     with serving(bucket, monkeypatch) as files, pytest.raises(PermissionError) as refused:
         files.create("0", b"mine")
     assert "s3://bucket/log/0" in str(refused.value)
+
+
+@contextmanager
+def slow(pause: Callable[[int], None]) -> Iterator[str]:
+    """Serve 12 bytes in three parts; `pause` waits before each. Yield `host:port`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "12")
+            self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", "Wed, 18 Nov 2026 20:00:00 GMT")
+            self.end_headers()
+            for part in range(3):
+                self.wfile.flush()
+                pause(part)
+                with suppress(OSError):  # the client has given up
+                    self.wfile.write(b"data")
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("silent_from", [0, 1, None])
+def test_a_store_that_sends_nothing_for_a_while_has_failed_and_a_slow_one_has_not(
+    silent_from: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "SILENCE_SECONDS", 0.4)
+    monkeypatch.setattr(objects, "RETRIES", 1)
+    released = threading.Event()
+
+    def pause(part: int) -> None:
+        if silent_from is None:
+            time.sleep(0.25)  # in all, longer than the silence that is allowed
+        elif part >= silent_from:
+            released.wait(30)
+
+    bucket = Bucket()
+    with serving(bucket, monkeypatch), slow(pause) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{address}")
+        files = open_object_store("s3://bucket/log")
+        began = time.monotonic()
+        if silent_from is None:
+            assert files.read("0") == b"datadatadata"
+        else:
+            with pytest.raises(StorageError):
+                files.read("0")
+        assert 0.4 < time.monotonic() - began < 10
+        released.set()

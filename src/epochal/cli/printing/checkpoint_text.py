@@ -141,12 +141,13 @@ def _restart_text(view: CheckpointView) -> str:
 def _batch_row(batch: BatchView, commit_is_unreadable: bool) -> tuple[str, ...]:
     from epochal.tools.inspect.difference_text import offsets_text
 
+    origin = f" (made up: those of {batch.stand_in_for})" if batch.stand_in_for is not None else ""
     return (
         str(batch.batch_id),
         "?" if commit_is_unreadable else "yes" if batch.committed else "no",
         "?" if batch.timestamp_ms is None else time_text(batch.timestamp_ms),
         "?" if batch.watermark_ms is None else time_text(batch.watermark_ms),
-        offsets_text(batch.offsets),
+        offsets_text(batch.offsets) + origin,
     )
 
 

@@ -178,7 +178,9 @@ def diff(
     if as_json:
         _write_lines([row.as_json() for row in found.rows])
     else:
-        print_line(
+        places = ("", "") if other is None else (f" of {directory}", f" of {other}")
+        print_text(
+            f"from batch {earlier.batch_id}{places[0]} to batch {later.batch_id}{places[1]}: "
             f"{found.added} added, {found.removed} removed, {found.changed} changed, "
             f"{found.same} the same"
         )

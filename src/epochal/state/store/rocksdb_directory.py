@@ -367,7 +367,7 @@ def read_archive(
 
 def in_family(prefix: bytes, family: str | None, families: Mapping[str, int]) -> bytes:
     """How the keys of a family begin, given a prefix in it; empty without a prefix."""
-    if not prefix or family not in families:
+    if not prefix or family is None or family not in families:
         return prefix
     return families[family].to_bytes(FAMILY_BYTES, "little") + prefix
 

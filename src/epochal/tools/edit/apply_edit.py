@@ -19,7 +19,7 @@ from epochal.errors import CheckpointInUseError, EditError
 from epochal.files import Files
 from epochal.tools.edit.edit_journal import Journal, Progress
 from epochal.tools.edit.edit_plan import Plan, Tree, is_temporary, read_tree
-from epochal.tools.inspect.edit_status import JournalEntry, JournalState
+from epochal.tools.inspect.edit_status import JournalEntry, JournalState, undo_of
 
 DEFAULT_SETTLE_SECONDS = 2.0
 FRESH_MS = 10_000
@@ -171,11 +171,11 @@ def _checked(
 
 
 def _interrupted_error(files: Files, entry: JournalEntry) -> EditError:
+    undo = undo_of(files.url, entry)
     remedy = (
-        f"run the same {entry.command} again to finish it, or `epochal checkpoint undo` to revert "
-        f"it"
+        f"run the same {entry.command} again to finish it, or {undo} to revert it"
         if entry.state is JournalState.UNFINISHED
-        else "run `epochal checkpoint undo` again to finish the undo"
+        else f"run {undo} again to finish the undo"
     )
     return EditError(
         files.url,

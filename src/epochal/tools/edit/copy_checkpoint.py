@@ -37,7 +37,10 @@ from epochal.tools.edit.edit_plan import (
     stays,
 )
 from epochal.tools.edit.survey import Survey
+from epochal.tools.inspect.edit_status import JournalState, journal_entries
+from epochal.wording import time_text
 
+_COPIES = ("copy", "clone")
 SOURCE_FORMAT: FileLogFormat[FileEntry] = FileLogFormat(FileEntry)
 
 _OPERATOR_METADATA = re.compile(rf"{STATE}/\d+/_metadata/v2/\d+")
@@ -212,9 +215,19 @@ def refuse_nested(origin: str, target: str) -> None:
 def refuse_occupied(target: Files) -> None:
     """Raise EditError if a directory has files that are not Epochal's own."""
     for path, _ in target.walk():
-        if not path.startswith(".epochal/"):
+        if path.startswith(f"{EPOCHAL}/"):
+            continue
+        edits = [each for each in journal_entries(target) if each.state is JournalState.DONE]
+        if edits and edits[0].command in _COPIES:
             raise EditError(
                 target.url,
-                f"is not empty ({path}). Copying over another checkpoint would mix two histories: "
-                f"choose an empty directory.",
+                f"is not empty: it has a whole copy of {edits[0].arguments.get('from')}, made at "
+                f"{time_text(edits[0].started_ms)}. If the command was killed after that, nothing "
+                f"is missing; check it with `epochal checkpoint verify {target.url}`. To copy "
+                f"again, first run `epochal checkpoint undo {target.url} --execute`.",
             )
+        raise EditError(
+            target.url,
+            f"is not empty ({path}). Copying over another checkpoint would mix two histories: "
+            f"choose an empty directory.",
+        )

@@ -71,6 +71,7 @@ from epochal.tools.inspect.edit_status import (
     entry_path,
     entry_state,
     journal_entries,
+    undo_of,
     unfinished_edit,
 )
 
@@ -136,7 +137,7 @@ class Journal:
             raise EditError(
                 self._url(entry_id),
                 f"this {record.command} is {state}, so it cannot be finished. "
-                f"Run `epochal checkpoint undo` again to finish the undo.",
+                f"Run {undo_of(self._files.url, self._entry(entry_id))} to finish the undo.",
             )
         check_watches(record, self._root)
         self._check_gate(record)
@@ -410,7 +411,7 @@ class Journal:
             raise EditError(
                 self._url(entry.id),
                 f"a {entry.command} that was interrupted is {entry.state} here. Run the same "
-                f"command again to finish it, or `epochal checkpoint undo` to revert it.",
+                f"command again to finish it, or {undo_of(self._files.url, entry)} to revert it.",
             )
 
     def _sweep(self) -> None:

@@ -24,6 +24,7 @@ from epochal.checkpoint.layout import (
     OFFSETS,
     SINK_LOG,
     SOURCES,
+    STAND_IN_KEY,
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
@@ -89,12 +90,9 @@ def plan_repair(
             f"No repair for {', '.join(sorted(unknown))}. Name codes that `epochal checkpoint "
             f"verify` has printed."
         )
-    if any(each.code == "EDIT_UNFINISHED" for each in found):
-        raise EditError(
-            surveyed.url,
-            "an edit was interrupted here. Before repairing, run the same command again to finish "
-            "it, or run `epochal checkpoint undo` to revert it.",
-        )
+    for each in found:
+        if each.code == "EDIT_UNFINISHED":
+            raise EditError(surveyed.url, f"an edit was interrupted here. {each.remedy}")
     draft = RepairDraft(surveyed, found, options, sink)
     mended: list[Finding] = []
     left: list[Left] = []
@@ -257,6 +255,7 @@ def _stand_in(draft: RepairDraft, batch_id: int, newest: int) -> str | None:
     earlier = draft.surveyed.offsets.get(batch_id - 1)
     if earlier is not None:
         entry = replace(entry, watermark_ms=earlier.watermark_ms, timestamp_ms=earlier.timestamp_ms)
+    entry = replace(entry, extra={**entry.extra, STAND_IN_KEY: newest}, keys=None)
     path = f"{OFFSETS}/{batch_id}"
     content = OFFSET_FORMAT.serialize(entry)
     draft.add(draft.surveyed.tree.write(path, content, f"substitute, with offsets of {newest}"))
@@ -268,8 +267,8 @@ def _stand_in(draft: RepairDraft, batch_id: int, newest: int) -> str | None:
         lost = f"{COMMITS}/{batch_id}"
         draft.add(draft.surveyed.tree.write(lost, commit, f"from offsets/{newest}"))
     draft.warnings.append(
-        f"{path} gets the offsets of batch {newest}. This suffices for a restart, but not for a "
-        f"rewind to batch {batch_id}."
+        f"{path} gets the offsets of batch {newest}, and is marked as made up. This suffices for a "
+        f"restart, but not for a rewind to batch {batch_id}."
     )
     return None
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 from epochal.checkpoint.layout import (
     SINK_LOG,
+    STAND_IN_KEY,
     CrcKind,
     operator_metadata_log_path,
     operator_path,
@@ -97,7 +98,7 @@ def batch_at(surveyed: Survey, moment_ms: int) -> int:
     times = {
         batch_id: entry.timestamp_ms
         for batch_id, entry in surveyed.offsets.items()
-        if batch_id in surveyed.commits
+        if batch_id in surveyed.commits and STAND_IN_KEY not in entry.extra
     }
     earlier = [batch_id for batch_id, time_ms in times.items() if time_ms <= moment_ms]
     if not earlier:
@@ -123,6 +124,11 @@ def obstacle_to(
             return f"{name}/{to_batch} cannot be read"
         if to_batch not in log.entries:
             return f"{name}/{to_batch} does not exist"
+    if (later := surveyed.offsets[to_batch].extra.get(STAND_IN_KEY)) is not None:
+        return (
+            f"offsets/{to_batch} was made up by a repair and has the offsets of batch {later}, so "
+            f"the rows of batch {later} would be lost"
+        )
     if to_batch > 0 and to_batch - 1 not in surveyed.offsets and surveyed.stores:
         return f"a restart also needs offsets/{to_batch - 1}, which is missing or unreadable"
     if has_state:

@@ -7,6 +7,7 @@ they do not depend on the tools that change a checkpoint.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -121,6 +122,11 @@ def unfinished_edit(files: Files) -> JournalEntry | None:
         if entry.state in interrupted:
             return entry
     return None
+
+
+def undo_of(url: str, entry: JournalEntry) -> str:
+    """The command that undoes an edit; the user fills in other places than the checkpoint's."""
+    return f"`epochal checkpoint undo {shlex.quote(url)}{undo_options(entry)} --execute`"
 
 
 def undo_options(entry: JournalEntry) -> str:

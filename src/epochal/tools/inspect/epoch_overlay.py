@@ -9,7 +9,7 @@ Note: what reads epoch files is imported only if there are some, so that `show` 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
@@ -27,6 +27,9 @@ from epochal.errors import EpochalError
 from epochal.files import Files, join_url
 from epochal.state.files.chain import HDFS_FILES, ROCKSDB_FILES
 from epochal.tools.inspect.overlaid_files import OverlaidFiles
+
+TORN_AT_MOST = 3
+"""How many of the newest entries of `offsets` may be unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,17 @@ def overlaid(files: Files) -> Files:
     The same `files` if there is nothing to add. Errors name the epoch file that cannot be read.
     """
     decided = newest_decided(files)
-    if decided is None:
-        return files
+    return files if decided is None else _with_state(files, decided, decided.epoch)
+
+
+def _with_state(files: Files, decided: Decided, newest: int) -> Files:
+    """The checkpoint up to its newest batch, with the state of what was decided."""
     contents = {**_older(files, decided), **epoch_state(files, decided.chain).contents}
 
     def is_later(path: str) -> bool:
         folder, _, name = path.rpartition("/")
         batch_id = parse_batch_id(name) if folder in (OFFSETS, COMMITS) else None
-        return batch_id is not None and batch_id > decided.epoch
+        return batch_id is not None and batch_id > newest
 
     return OverlaidFiles(files, contents, is_later)
 
@@ -127,17 +133,32 @@ class EpochView:
 def view_with_epochs(files: Files) -> EpochView:
     """Show the state in epoch files under Spark's names, as far as it can be read."""
     try:
-        decided = newest_decided(files)
+        batch_ids = sorted(OffsetLog(files.at(OFFSETS), read_only=True).batch_ids(), reverse=True)
     except (EpochalError, OSError):
-        decided = None  # the logs cannot be read, which is not the epoch files' fault
+        return EpochView(files)
+    decided = _newest_readable(files, batch_ids)
     if decided is None:
         return EpochView(files)
     try:
         there = {path for path, _ in files.walk(STATE)}
         is_behind = any(missing_files(files, decided, there))
-        return EpochView(overlaid(files), decided.epoch if is_behind else None)
+        shown = _with_state(files, decided, batch_ids[0])
+        return EpochView(shown, decided.epoch if is_behind else None)
     except EpochalError as error:
         return EpochView(files, broken=error)
+
+
+def _newest_readable(files: Files, batch_ids: Sequence[int]) -> Decided | None:
+    """The newest decision, if it can be read. A torn entry hides only the state of its own epoch.
+
+    `batch_ids` are those of the offsets, the newest first.
+    """
+    for batch_id in batch_ids[:TORN_AT_MOST]:
+        try:
+            return newest_decided(files, batch_id)
+        except (EpochalError, OSError):
+            continue
+    return None
 
 
 def _snapshot_of(path: str) -> str:

@@ -20,6 +20,7 @@ from epochal.checkpoint.layout import (
     METADATA,
     OFFSETS,
     SOURCES,
+    STAND_IN_KEY,
     STATE,
     operator_metadata_log_path,
     operator_metadata_path,
@@ -27,7 +28,7 @@ from epochal.checkpoint.layout import (
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, newest_at
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
-from epochal.errors import EpochalError
+from epochal.errors import CheckpointSwitchedError, EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.epoch_overlay import view_with_epochs
 from epochal.tools.inspect.listing import (
@@ -131,7 +132,9 @@ def _log_problems(listing: CheckpointListing) -> list[Problem]:
         Problem(path or ".", error.reason) for path, error in listing.directories.unreadable.items()
     ]
     problems += [Problem(part, "it is a file, not a directory") for part in listing.misplaced]
-    if isinstance(listing.metadata, EpochalError):
+    if isinstance(listing.metadata, CheckpointSwitchedError):
+        pass  # what a restart would do says where the query went
+    elif isinstance(listing.metadata, EpochalError):
         problems.append(Problem(METADATA, _reason(listing.metadata)))
     elif listing.metadata is None:
         problems.append(Problem(METADATA, "it does not exist"))
@@ -175,6 +178,7 @@ def _batches(listing: CheckpointListing) -> tuple[BatchView, ...]:
                 entry.conf,
                 batch_id in committed,
                 after,
+                entry.extra.get(STAND_IN_KEY),
             )
         )
     return tuple(views)

@@ -34,6 +34,8 @@ class BatchView:
     conf: Mapping[str, str] | None
     committed: bool
     next_watermark_ms: int | None = None
+    stand_in_for: JsonValue = None
+    """If a repair made the offsets up: the batch whose offsets they are."""
 
     def as_json(self) -> dict[str, object]:
         """The form that `show --json` promises."""
@@ -44,6 +46,7 @@ class BatchView:
             "timestamp_ms": self.timestamp_ms,
             "conf": None if self.conf is None else dict(self.conf),
             "committed": self.committed,
+            "stand_in_for": self.stand_in_for,
         }
 
 

@@ -266,10 +266,8 @@ RULES: dict[str, Rule] = {
     ),
     "SINK_OF_ANOTHER_QUERY": Rule(
         _E,
-        "The output directory had batches before this query planned them: the query has a new "
-        "checkpoint, or was rewound or restored without its sink. Spark skips, without a word, "
-        "every batch up to the latest that the log had, so their rows are lost. If earlier batches "
-        "are the query's own, `verify` names a rewind that runs the skipped ones again.",
+        "The output has batches of before this query planned them: its checkpoint is new, or went "
+        "back without it. Spark skips them silently, so rows are lost; a rewind may help.",
         f"{CANNOT}: the skipped rows are nowhere. Stop the query, and {START_OVER}.",
     ),
     "CRC_ORPHAN": Rule(

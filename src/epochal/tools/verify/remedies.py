@@ -34,6 +34,7 @@ from epochal.checkpoint.layout import (
     OFFSETS,
     SINK_LOG,
     SOURCES,
+    STAND_IN_KEY,
     StateFileKind,
     parse_state_file,
 )
@@ -435,6 +436,8 @@ class _Advisor:
     def _is_whole(self, batch_id: int) -> bool:
         """Whether a query could restart right after a batch."""
         if batch_id not in self._offsets or batch_id not in self._listing.commits.entries:
+            return False
+        if STAND_IN_KEY in self._offsets[batch_id].extra:
             return False
         if self._stores and batch_id > 0 and batch_id - 1 not in self._offsets:
             return False

@@ -31,7 +31,7 @@ def database(place: Path, *, flushes: int) -> tuple[bytes, dict[int, int]]:
 
 def sizes(manifest: bytes) -> dict[int, int] | None:
     tables = live_tables(manifest)
-    return tables and {number: table.size for number, table in tables.items()}
+    return None if tables is None else {number: each.size for number, each in tables.items()}
 
 
 def test_names_the_tables_that_the_database_has(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_an_interrupted_undo_is_only_finished_by_undo() -> None:
     apply(files, "rewind", rewinding(files), conditions())
     with pytest.raises(Crash):
         Journal(FaultyFiles(files, crash_after(3))).undo()
-    with pytest.raises(EditError, match="run `epochal checkpoint undo` again"):
+    with pytest.raises(EditError, match=r"run `epochal checkpoint undo .* --execute` again"):
         apply(files, "rewind", rewinding(files), conditions())
     undo(files, None, conditions())
     assert content(files) == before

@@ -14,7 +14,7 @@ from epochal.checkpoint.operator_metadata import (
 )
 from epochal.errors import EditError, OptionError
 from epochal.files import Files
-from epochal.testing.files import MemoryFiles
+from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 from epochal.tools.edit.copy_checkpoint import move_path, plan_copy
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
@@ -148,3 +148,27 @@ def test_a_moved_sinks_log_follows_the_map_in_place() -> None:
 def test_logged_paths_keep_the_way_they_are_written(path: str, expected: str) -> None:
     moved = {"/a/b": "/z", "s3a://bucket/x": "s3a://other", "/sp ace": "s3a://bucket/"}
     assert move_path(path, moved) == expected
+
+
+def test_a_copy_that_is_killed_anywhere_is_finished_or_says_that_it_is_whole() -> None:
+    files, said = checkpoint(2), set()
+    for operations in range(200):
+        target = MemoryFiles(prefix="there")
+        plan = plan_copy(survey(files), target, {})
+        try:
+            Journal(FaultyFiles(target, crash_after(operations)), places=(files,)).execute(plan)
+        except Crash:
+            again = journal(target, files)
+            if (left := again.unfinished()) is not None:
+                again.finish(left.id)
+                said.add("finished")
+                continue
+        if not content(target):
+            copied(files, target)
+            said.add("copied")
+            continue
+        undo = f"epochal checkpoint undo {target.url} --execute"
+        with pytest.raises(EditError, match=f"it has a whole copy of {files.url}.*{undo}"):
+            copied(files, target)
+        said.add("whole")
+    assert said == {"copied", "finished", "whole"}

@@ -32,7 +32,9 @@ from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.repair import HANDLERS, Repair, plan_repair
 from epochal.tools.edit.repair_draft import RepairOptions
+from epochal.tools.edit.rewind import plan_rewind
 from epochal.tools.edit.survey import survey
+from epochal.tools.inspect.show import inspect
 from epochal.tools.verify.findings import RULES, Finding, finding
 
 NEW_ID = "11111111-2222-3333-4444-555555555555"
@@ -248,6 +250,23 @@ def test_the_batch_before_a_committed_one_gets_a_stand_in(gone: bool) -> None:
     entry = OFFSET_FORMAT.deserialize(files.read("offsets/4"), "")
     assert entry.offsets == ('{"logOffset":5}',)
     assert (entry.watermark_ms, entry.conf) == (3000, CONF)
+    assert entry.extra == {"epochalStandIn": 5}
+    [made_up] = [each for each in inspect(files).batches if each.stand_in_for is not None]
+    assert (made_up.batch_id, made_up.stand_in_for) == (4, 5)
+
+
+def test_nothing_goes_back_to_offsets_that_were_made_up() -> None:
+    """They are those of the next batch, whose rows a query that goes on from them would lose."""
+    files = checkpoint(6)
+    files.delete("offsets/4")
+    repaired(files, ("OFFSETS_GAP", "offsets/4"))
+    with pytest.raises(EditError, match=r"made up by a repair .* rows of batch 5 would be lost"):
+        plan_rewind(survey(files), 4)
+    assert plan_rewind(survey(files), 3).changes
+    files.replace("commits/5", b"v1\nnonsense")
+    files.replace("offsets/5", b"")
+    repaired(files, ("LOG_ENTRY_UNREADABLE", "offsets/5"), may_go_back=True)
+    assert restart(files).batch_id == 4  # after batch 3, not after the one that was made up
 
 
 def test_a_hole_before_an_uncommitted_batch_drops_that_batch() -> None:

@@ -14,6 +14,7 @@ from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import survey
+from epochal.tools.inspect.show import inspect
 from epochal.tools.switch.clone import CloneOptions, plan_clone
 from epochal.tools.switch.switch import Output, plan_back, plan_existing, plan_new, switched
 
@@ -50,6 +51,8 @@ def test_the_new_checkpoint_goes_on_where_the_old_one_ended_and_the_old_one_is_c
     with pytest.raises(CheckpointSwitchedError, match="after epoch 5 the query was switched to"):
         QueryMetadata.read(old)
     assert switched(old) == Switched(new.url, 5, 5, QUERY_ID)
+    shown = inspect(old)  # it is no problem, as for `verify`; a restart says where the query is
+    assert (shown.problems, new.url in shown.restart.reason) == ((), True)
 
 
 def test_a_query_that_stopped_inside_an_epoch_is_refused() -> None:
