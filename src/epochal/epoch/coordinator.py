@@ -355,8 +355,6 @@ class EpochCoordinator:
                 if watermarks and len(watermarks) != planned:
                     reason = f"{len(watermarks)} watermarks, the plan has {planned}"
                     error = EpochProtocolError(f"Task {task}", reason)
-                else:
-                    self.watermark.report(watermarks)
         if error:
             return self._fail(error)
         if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
@@ -374,7 +372,9 @@ class EpochCoordinator:
 
     def _decide(self, epoch: int, complete: OpenEpoch) -> list[Effect]:
         positions, reports = complete.ordered()
-        marks = self.watermark.decide(epoch, [report.watermarks for report in reports])
+        highs = [report.watermarks for report in reports]
+        waits = [each for report in reports for each in report.waits]
+        marks = self.watermark.decide(epoch, highs, positions, waits)
         published = self.publication.decided(epoch)
         effects: list[Effect] = [
             *steps_of(epoch, positions, reports, marks, published, sink_decides=self._sink_decides)
@@ -472,6 +472,7 @@ class EpochCoordinator:
             self.watermark.in_flight(),
             ordered,
             self.publication.floor if ordered >= 0 else 0,
+            self.watermark.units.is_held,
         )
 
     def _hold(self) -> list[Effect]:

@@ -59,6 +59,8 @@ from epochal.epoch.epoch_files.publication import Publication
 from epochal.epoch.epoch_files.retention import Retention
 from epochal.epoch.epoch_files.state_chain import StateChain, extended
 from epochal.epoch.epoch_timings import EpochTimings
+from epochal.epoch.event_time.unit_ends import SourcePlaces, first_unit, open_unit
+from epochal.epoch.manifest import OpenUnit
 from epochal.epoch.messages import (
     EpochReply,
     EpochRequest,
@@ -155,12 +157,16 @@ class EpochDriver:
         *,
         template: OffsetEntry | None = None,
         held_at: tuple[str, ...] | None = None,
+        unit_ends: Sequence[Positions] = (),
+        last: Sequence[Positions] | None = None,
         background: bool = True,
     ) -> None:
         """Wait for `tasks` tasks. `readers` are (source, partition id), in order of their number.
 
         New offset entries copy the version, source names and settings of `template`. With
         `held_at`, the positions of the readers, epochs are planned: call `plan` for each.
+        `unit_ends` are where the rows end that wait now, per source, if the log has no open unit;
+        `last` is where the query ends, if it has an end.
         """
         found = self._recovered
         assert found is not None, "call recover() first"
@@ -184,6 +190,12 @@ class EpochDriver:
                     late_ms=found.late_ms,
                     moves=query.moves,
                     policy=query.policy(self._template),
+                    units=first_unit(
+                        SourcePlaces(table, self._resources.sources, last),
+                        found.unit or OpenUnit(found.highs, tuple(unit_ends)),
+                        found.highs,
+                        is_epoch=held_at is not None or limits is not None,
+                    ),
                 ),
                 pace=self._pace,
                 tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
@@ -399,6 +411,7 @@ class EpochDriver:
                     offsets,
                     started_ms,
                     self._chain(step),
+                    open_unit(step.unit, self._readers),
                 )
             case CommitSink():
                 follow_up(self._resources, step)

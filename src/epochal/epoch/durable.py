@@ -18,6 +18,7 @@ from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.manifest import (
     MANIFEST_KEY,
     Manifest,
+    OpenUnit,
     commit_mark,
     manifest_of,
     manifest_to_json,
@@ -111,6 +112,8 @@ class Recovered:
     """The files with the state before the first epoch; None if Spark's files have all of it."""
     floor: int = 0
     """The lowest version of the state that a retained decision starts from."""
+    unit: OpenUnit | None = None
+    """The unit of event time that the first epoch goes on with; None if a new one begins."""
 
     @property
     def published(self) -> int:
@@ -202,6 +205,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         _has_output(resources, plan),
         chain,
         _floor(resources, logs, plan.first_epoch, chain),
+        plan.unit,
     )
 
 
@@ -234,6 +238,7 @@ def decide(
     offsets: Sequence[str],
     timestamp_ms: int,
     chain: StateChain | None = None,
+    unit: OpenUnit | None = None,
 ) -> None:
     """Create the offset entry. This is the decision: from now on the epoch is only finished."""
     # This check only stops a late driver early. Safety comes from `add` below, which creates the
@@ -252,6 +257,7 @@ def decide(
         step.state,
         step.highs,
         chain=chain,
+        unit=unit,
     )
     entry = plan_entry(template, resources.query, offsets, step.watermark_ms, timestamp_ms)
     entry = replace(entry, extra={**entry.extra, MANIFEST_KEY: manifest_to_json(manifest)})
@@ -350,7 +356,7 @@ def _has_output(resources: EpochResources, plan: RecoveryPlan) -> bool:
 
 def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:
     if query.moves == "turn" or plan.base is None:
-        return True
+        return plan.unit is None
     possible_ms = watermark_of(plan.highs, query.delays_ms, plan.late_ms, query.policy(plan.base))
     return max(possible_ms, plan.watermark_ms) <= plan.late_ms
 

@@ -93,6 +93,7 @@ def steps_of(
         marks.settled,
         () if min(checksums, default=-1) < 0 else checksums,
         published,
+        marks.unit,
     )
     after = steps_after_decision(epoch, state, messages, marks.next_ms, sink_decides=sink_decides)
     return decide, *after, Acknowledge(epoch, positions, reports)

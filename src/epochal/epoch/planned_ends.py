@@ -7,7 +7,7 @@ range again (see `recovery`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -32,6 +32,14 @@ class Readers:
         """Return the positions of each source's partitions."""
         found: tuple[dict[str, str], ...] = tuple({} for _ in range(self.sources))
         for (source, partition), position in zip(self.partitions, positions, strict=True):
+            found[source][partition] = position
+        return found
+
+    def some_by_source(self, positions: Mapping[int, str]) -> tuple[dict[str, str], ...]:
+        """Return the positions of these readers, per source."""
+        found: tuple[dict[str, str], ...] = tuple({} for _ in range(self.sources))
+        for reader, position in positions.items():
+            source, partition = self.partitions[reader]
             found[source][partition] = position
         return found
 
