@@ -124,7 +124,7 @@ class EpochCoordinator:
         """Number of reports of epochs that were decided already."""
         self.pace = pace or Pace()
         self._readers, self._tasks = readers, tasks
-        self.watermark = watermark or QueryWatermark(first_epoch=first_epoch)
+        self._watermark = watermark or QueryWatermark(first_epoch=first_epoch)
         self._registered: dict[int, RegisterTask] = {}
         self._ready: set[int] = set()
         self._announced: EpochReply = Done()
@@ -351,7 +351,7 @@ class EpochCoordinator:
                     error = error or record(
                         opened.ends, reader, position, self._readers, "Reader", epoch
                     )
-                planned = len(self.watermark.highs)
+                planned = len(self._watermark.highs)
                 if watermarks and len(watermarks) != planned:
                     reason = f"{len(watermarks)} watermarks, the plan has {planned}"
                     error = EpochProtocolError(f"Task {task}", reason)
@@ -374,7 +374,7 @@ class EpochCoordinator:
         positions, reports = complete.ordered()
         highs = [report.watermarks for report in reports]
         waits = [each for report in reports for each in report.waits]
-        marks = self.watermark.decide(epoch, highs, positions, waits)
+        marks = self._watermark.decide(epoch, highs, positions, waits)
         published = self.publication.decided(epoch)
         effects: list[Effect] = [
             *steps_of(epoch, positions, reports, marks, published, sink_decides=self._sink_decides)
@@ -391,7 +391,7 @@ class EpochCoordinator:
 
     def _want_epoch(self) -> None:
         # A new watermark may close windows, whose rows should not wait for more input.
-        if self.watermark.wants_epoch(self.current):
+        if self._watermark.wants_epoch(self.current):
             self._newest_active = max(self._newest_active, self.current)
 
     def _check_backlog(self) -> list[Effect]:
@@ -460,19 +460,19 @@ class EpochCoordinator:
     def _started(
         self, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
     ) -> EpochStarted:
-        self.watermark.start(self.current)
+        self._watermark.start(self.current)
         ordered = self.publication.order(self.committed, self.now)
         return EpochStarted(
             self.attempt,
             self.current,
-            self.watermark.floor(),
+            self._watermark.floor(),
             hold,
             limits,
             self._committed_for_tasks(),
-            self.watermark.in_flight(),
+            self._watermark.in_flight(),
             ordered,
             self.publication.floor if ordered >= 0 else 0,
-            self.watermark.units.is_held,
+            self._watermark.units.is_held,
         )
 
     def _hold(self) -> list[Effect]:

@@ -21,7 +21,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from epochal.checkpoint.entries import OffsetEntry, OffsetLog
+from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
 from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.committed import CommittedEpoch
@@ -75,7 +75,7 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.open_epoch import clip
 from epochal.epoch.pace import Pace
-from epochal.epoch.planned_ends import Readers, plan_entry, planned_limits
+from epochal.epoch.planned_ends import Readers
 from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
@@ -132,7 +132,7 @@ class EpochDriver:
         )
         self._timings = EpochTimings(clock, resources.sources, bool(resources.delays_ms))
         self._retention: Retention | None = None
-        self._stopping = self._closed = self._is_planned = False
+        self._stopping = self._closed = self._plans = False
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._timing = threading.Condition(self._lock)
@@ -170,13 +170,12 @@ class EpochDriver:
         """
         found = self._recovered
         assert found is not None, "call recover() first"
-        self._is_planned = held_at is not None
-        self._readers = table = Readers(len(self._resources.sources), tuple(readers))
+        resources, query, limits = self._resources, self._resources.query, None
+        self._plans = held_at is not None
+        self._readers = Readers(len(resources.sources), tuple(readers))
         self._template = template or found.base or found.planned or self._template
-        query, limits = self._resources.query, None
         if found.planned is not None:
-            sources, url = self._resources.sources, self._resources.url
-            limits = planned_limits(table, sources, found.planned, query, url)
+            limits = self._readers.limits_of(found.planned, resources.sources, query, resources.url)
         self._retention = Retention(self._resources, self.attempt, found.first_epoch)
         with self._lock:
             self._coordinator = EpochCoordinator(
@@ -191,7 +190,7 @@ class EpochDriver:
                     moves=query.moves,
                     policy=query.policy(self._template),
                     units=first_unit(
-                        SourcePlaces(table, self._resources.sources, last),
+                        SourcePlaces(self._readers, resources.sources, last),
                         found.unit or OpenUnit(found.highs, tuple(unit_ends)),
                         found.highs,
                         is_epoch=held_at is not None or limits is not None,
@@ -275,7 +274,7 @@ class EpochDriver:
         A source may have advanced past data without rows, such as an empty file. Tasks do not
         report that, so it would be committed with the next idle epoch only.
         """
-        if self._coordinator is not None and not self._is_planned:
+        if self._coordinator is not None and not self._plans:
             self._step(TaskActive(self.attempt, 0, self._coordinator.current))
 
     def limit(self, held: ReadingHeld) -> bool:
@@ -299,21 +298,12 @@ class EpochDriver:
 
         Return False if there is nothing to read and no timer or watermark wants an epoch.
         """
-        at, epoch = self.held_at(held), self.coordinator.current
-        limits = self._readers.limits(ends, at)
+        limits = self._readers.limits(ends, self.held_at(held))
         if not limits and self.coordinator.is_idle:
             return False
-        pairs = zip(self._resources.sources, at, ends, strict=True)
-        offsets = [source.offset({**known, **end}) for source, known, end in pairs]
-        template, query = self._template, self._resources.query
-        began_ms, watermark_ms = self._timings.planned(epoch), self.coordinator.watermark.newest_ms
-        self._plans().add(epoch, plan_entry(template, query, offsets, watermark_ms, began_ms))
+        self._timings.planned(self.coordinator.current)
         self._step(Limit(limits))
         return True
-
-    def _plans(self) -> OffsetLog:
-        assert self._resources.planned is not None
-        return OffsetLog(self._resources.planned)
 
     def finish(self) -> None:
         """Let all tasks leave."""
@@ -438,8 +428,6 @@ class EpochDriver:
 
     def _conclude(self, step: Acknowledge) -> None:
         positions = self._readers.by_source(step.positions)
-        if self._is_planned:
-            self._plans().remove(step.epoch)
         self._listeners.committed(self._timings.concluded(step), positions)
         if self._threads:
             with self._lock:

@@ -24,7 +24,6 @@ from epochal.epoch.manifest import (
     manifest_to_json,
 )
 from epochal.epoch.messages import PreparedState
-from epochal.epoch.planned_ends import plan_entry
 from epochal.epoch.publish_state import StateFiles
 from epochal.epoch.query_watermark import WatermarksMove, watermark_of
 from epochal.epoch.recovery import (
@@ -62,7 +61,7 @@ class EpochResources:
     delays_ms: tuple[int, ...] = ()
     """The delay of each watermark of the plan."""
     planned: Files | None = None
-    """Where plans of epochs are kept that Spark or we made: `.epochal/planned`."""
+    """Where entries are set aside that Spark planned: `.epochal/planned`."""
     watermarks_move: WatermarksMove = "turn"
     offset_lines: tuple[int, ...] = ()
     """The source of each line in the offset log; empty: one line per source."""
@@ -101,7 +100,7 @@ class Recovered:
     offsets: tuple[str | None, ...] = ()
     """The offset of each source in `base`; empty if there is none."""
     planned: OffsetEntry | None = None
-    """Where the first epoch must end, if it was planned and not committed."""
+    """Where the first epoch must end, if Spark planned it and did not commit it."""
     settled: bool = True
     """Whether only more rows can close windows."""
     commit: CommitEntry = field(default_factory=CommitEntry)
@@ -259,8 +258,20 @@ def decide(
         chain=chain,
         unit=unit,
     )
-    entry = plan_entry(template, resources.query, offsets, step.watermark_ms, timestamp_ms)
-    entry = replace(entry, extra={**entry.extra, MANIFEST_KEY: manifest_to_json(manifest)})
+    lines = resources.query.lines
+    by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets[n] for n in lines)
+    if template.version == 2:
+        by_source = dict(zip(template.by_source, offsets, strict=True))
+    entry = replace(
+        template,
+        offsets=by_source,
+        watermark_ms=step.watermark_ms,
+        timestamp_ms=timestamp_ms,
+        control_batch_info=None,
+        extra={**template.extra, MANIFEST_KEY: manifest_to_json(manifest)},
+        keys=None,
+        has_metadata=True,
+    )
     resources.offsets.create(step.epoch, entry)
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from epochal.checkpoint.entries import StateUniqueIds
+from epochal.epoch.event_time.units import UnitMark
 from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, PreparedState
 from epochal.epoch.state_ids import ids_of
-from epochal.epoch.event_time.units import UnitMark
 
 
 @dataclass(frozen=True, slots=True)

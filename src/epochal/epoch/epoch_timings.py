@@ -51,11 +51,9 @@ class EpochTimings:
             if before is not None and not before.cut_ms:
                 before.cut_ms = now_ms
 
-    def planned(self, epoch: int) -> int:
-        """Record that an epoch that was held begins now; return the time."""
-        timing = self._of(epoch)
-        timing.started_ms = self._clock.now_ms()
-        return timing.started_ms
+    def planned(self, epoch: int) -> None:
+        """Record that an epoch that was held begins now."""
+        self._of(epoch).started_ms = self._clock.now_ms()
 
     def completed(self, epoch: int) -> None:
         """Record that all reports of an epoch are there."""

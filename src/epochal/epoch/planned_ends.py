@@ -1,19 +1,13 @@
-"""Where readers must end an epoch that is planned: what a `Limit` says. Pure.
-
-The plan of an epoch is an offset entry, as Spark writes one before it runs a batch. It is kept in
-`.epochal/planned` until the epoch is committed. If the attempt dies, the next one runs the same
-range again (see `recovery`).
-"""
+"""Where the readers of an attempt must end an epoch that is planned: what a `Limit` says. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.epoch.contract import LoggedSource, Positions
-from epochal.epoch.manifest import MANIFEST_KEY
 from epochal.epoch.recovery import QueryShape, offsets_of_sources
 
 Limits: TypeAlias = tuple[tuple[int, str], ...]
@@ -30,10 +24,10 @@ class Readers:
 
     def by_source(self, positions: Sequence[str]) -> tuple[dict[str, str], ...]:
         """Return the positions of each source's partitions."""
-        found: tuple[dict[str, str], ...] = tuple({} for _ in range(self.sources))
+        of_sources: tuple[dict[str, str], ...] = tuple({} for _ in range(self.sources))
         for (source, partition), position in zip(self.partitions, positions, strict=True):
-            found[source][partition] = position
-        return found
+            of_sources[source][partition] = position
+        return of_sources
 
     def some_by_source(self, positions: Mapping[int, str]) -> tuple[dict[str, str], ...]:
         """Return the positions of these readers, per source."""
@@ -52,44 +46,10 @@ class Readers:
             and (at is None or ends[source][partition] != at[source][partition])
         )
 
-
-def planned_limits(
-    readers: Readers,
-    sources: Sequence[LoggedSource],
-    planned: OffsetEntry,
-    query: QueryShape,
-    url: str,
-) -> Limits:
-    """Return where each reader must end an epoch whose plan is `planned`."""
-    offsets = offsets_of_sources(planned, query, f"the batch that was set aside in {url}")
-    pairs = zip(sources, offsets, strict=True)
-    return readers.limits([{} if offset is None else s.resume(offset) for s, offset in pairs])
-
-
-def plan_entry(
-    template: OffsetEntry,
-    query: QueryShape,
-    offsets: Sequence[str],
-    watermark_ms: int,
-    timestamp_ms: int,
-) -> OffsetEntry:
-    """Return the plan of an epoch whose sources end at these offsets."""
-    return replace(
-        template,
-        offsets=lines_of(template, query, offsets),
-        watermark_ms=watermark_ms,
-        timestamp_ms=timestamp_ms,
-        control_batch_info=None,
-        extra={key: template.extra[key] for key in template.extra if key != MANIFEST_KEY},
-        keys=None,
-        has_metadata=True,
-    )
-
-
-def lines_of(
-    template: OffsetEntry, query: QueryShape, offsets: Sequence[str]
-) -> tuple[str | None, ...] | dict[str, str | None]:
-    """Return the offsets in the form of the log: by line, or by the name of the source."""
-    if template.version == 2:
-        return dict(zip(template.by_source, offsets, strict=True))
-    return tuple(offsets[n] for n in query.lines)
+    def limits_of(
+        self, plan: OffsetEntry, sources: Sequence[LoggedSource], query: QueryShape, url: str
+    ) -> Limits:
+        """Return where readers must end a batch that Spark planned, with this offset entry."""
+        offsets = offsets_of_sources(plan, query, f"the batch that was set aside in {url}")
+        pairs = zip(sources, offsets, strict=True)
+        return self.limits([{} if offset is None else s.resume(offset) for s, offset in pairs])

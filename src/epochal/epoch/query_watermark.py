@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from epochal.epoch.messages import ReaderWaits
 from epochal.epoch.event_time.units import UnitMark, Units
+from epochal.epoch.messages import ReaderWaits
 
 WatermarksMove: TypeAlias = Literal["turn", "epoch"]
 """When the watermark of a stage moves. "turn": with the rows, in every turn of a task. "epoch":
@@ -111,11 +111,6 @@ class QueryWatermark:
         self._moved = False
         self._moved_in = first_epoch - 2
         """The last epoch at whose end event times began to count that had been held back."""
-
-    @property
-    def newest_ms(self) -> int:
-        """The watermark of the epoch that started last."""
-        return self._newest_ms
 
     def start(self, epoch: int) -> None:
         """Fix the watermark of an epoch that starts now."""

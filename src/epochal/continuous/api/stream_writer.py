@@ -85,7 +85,8 @@ class StreamWriter:
     ) -> StreamWriter:
         """Set the length of an epoch, such as '100 milliseconds', or read what there is and end.
 
-        `processingTime` and `continuous` also set the length of an epoch; `once` is `availableNow`.
+        `processingTime` and `continuous` also set the length of an epoch. `once` is `availableNow`
+        in one epoch, whatever bounds the sources have.
         """
         given = {"epoch": epoch, "processingTime": processingTime, "continuous": continuous}
         asked = trigger_options({**given, "availableNow": availableNow, "once": once})

@@ -262,11 +262,9 @@ class Engine:
     def _run_attempt(self) -> Outcome:
         attempt = self._attempt
         assert attempt is not None
-        if self._opened.is_read(attempt.positions) and not attempt.is_planned:
-            if attempt.settled and attempt.is_published:
-                return Stopped()  # `availableNow`, and there is nothing new
-            if attempt.settled:
-                self._inbox.put(AllRead())
+        is_exact = attempt.settled and attempt.is_published and not attempt.is_planned
+        if is_exact and self._opened.is_read(attempt.positions):
+            return Stopped()  # `availableNow`, and there is nothing new
         self._show(message="Starting tasks")
         try:
             attempt.start()
@@ -280,7 +278,7 @@ class Engine:
         """Process events until the attempt ends."""
         stopping = leaving = False
         deadline: float | None = None
-        epochs = PlannedEpochs(attempt, self._opened, self._clock, self._inbox.put)
+        epochs = PlannedEpochs(attempt, self._opened, self._clock, self._inbox.put, self._show)
         while True:
             try:
                 until = epochs.due if deadline is None else deadline
@@ -288,7 +286,7 @@ class Engine:
                 event = self._inbox.get(timeout=left)
             except queue.Empty:
                 if deadline is None:
-                    self._show(degraded=epochs.plan())
+                    epochs.plan()
                     continue
                 logger.warning("%s did not stop within stopTimeout: killing tasks", self._who())
                 return Stopped()
@@ -312,8 +310,8 @@ class Engine:
                     logger.info("%s: new partitions %s", self._who(), ", ".join(names[:10]))
                     self._show(message="Reconfiguring")
                     epochs.hold()
-                case ReadingHeld() if epochs.take(event):
-                    self._show(degraded=epochs.plan())
+                case ReadingHeld() if epochs.plans:
+                    epochs.take(event)
                 case ReadingHeld() if not leaving:
                     # A stop also reads on to positions that Spark's offsets express exactly.
                     if not (stopping and attempt.limit(event)):
@@ -402,9 +400,6 @@ class Engine:
         self._reporter.add(epoch, positions)
         self._committed_rows = self._committed_rows or epoch.has_data
         self._telemetry.committed(epoch, self.state.attempt)
-        # A watermark that has moved may close windows, and only an epoch that has it does so.
-        if epoch.settled and self._opened.is_read(positions):
-            self._inbox.put(AllRead())
         with self._changed:
             self._positions, self._settled = positions, epoch.settled
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message

@@ -165,7 +165,7 @@ class TaskCore:
 
     def wait(self, seconds: float) -> bool:
         """Wait for rows of the sources and nothing else; False, at once, if that cannot be done."""
-        return not self._stages and self._sources.wait(seconds)
+        return not self._stages and not self.holds and self._sources.wait(seconds)
 
     @property
     def counters(self) -> ExchangeCounters:
@@ -175,6 +175,11 @@ class TaskCore:
     def reading(self) -> int:
         """The epoch that the sources are reading."""
         return self._reading
+
+    @property
+    def holds(self) -> bool:
+        """Whether the sources must not be read, whatever waits in them."""
+        return not self._started or (self._hold and self._reading == self._wanted)
 
     @property
     def limited(self) -> bool:
@@ -259,7 +264,7 @@ class TaskCore:
             self._pass_on(SOURCES, epoch, out)
 
     def _read_sources(self, now_ms: int, out: TurnOutput) -> None:
-        if not self._started or (self._hold and self._reading == self._wanted):
+        if self.holds:
             return
         # Asked once, not before each source: rows that one source has just emitted wait to be
         # flushed, and would keep the sources after it from ever being read.

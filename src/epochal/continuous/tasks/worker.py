@@ -440,20 +440,22 @@ class _Worker:
                 raise self._durable.failure
             turns += 1
             ready = (rpc_fd, channels.fd)
-            if out.busy:
-                next_read = 0.0
+            if out.busy or (core.limited and (pushes or out.had_rows)):
+                next_read = 0.0  # in an epoch with limits, the next turn may end it
                 if turns % _GUARD_TURNS == 0:
                     channels.guard()
             elif active is None and not was_quiet:
                 # Only if nothing was sent: sending on a ZeroMQ socket may consume the edge that
                 # signals a received push, and the thread would not notice the push.
                 ready = ()
-                if wakes and (rest := next_woken - time.monotonic()) > 0:
+                # Rows that must not be read now would wake it over and over.
+                awaited = () if core.holds else wakes
+                if awaited and (rest := next_woken - time.monotonic()) > 0:
                     ready = channels.wait(rest, rpc_fd)
                 if not ready:
                     if core.wait(WAIT_SECONDS):
                         next_read = 0.0
-                    ready = channels.wait(next_read - time.monotonic(), rpc_fd, *wakes)
+                    ready = channels.wait(next_read - time.monotonic(), rpc_fd, *awaited)
 
     def _repeat(self, messages: Sequence[EpochReply], core: TaskCore, channels: Channels) -> None:
         """Repeat what may have been lost: that this task is ready, and how much it has sent."""

@@ -18,7 +18,7 @@ from epochal.errors import OptionError
         ({"processingTime": "0 seconds"}, {}),
         ({"continuous": "1 second"}, {"epoch": "1 second"}),
         ({"availableNow": True}, {"availableNow": "true"}),
-        ({"once": True, "epoch": None}, {"availableNow": "true"}),
+        ({"once": True, "epoch": None}, {"once": "true"}),
     ],
 )
 def test_a_trigger_is_an_option(given: dict[str, Any], options: dict[str, str]) -> None:

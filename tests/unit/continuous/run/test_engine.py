@@ -55,6 +55,7 @@ class Pretence:
         self.refusals: list[Exception] = []
         self.committed: Callable[..., None] = lambda *_: None
         self.all_read = False
+        self.plans_epochs = False
 
     def is_read(self, positions: object) -> bool:
         del positions
@@ -90,6 +91,7 @@ class Pretended:
         self.silent: list[Exception] = []
         self.reads, self.will_read, self.limits, self.is_at_boundary = True, False, 0, True
         self.is_published = True
+        self.epochs_left = 0
 
     def start(self) -> None:
         self._note("start")
@@ -104,6 +106,13 @@ class Pretended:
         if self.reads or self.will_read:
             self.post(ReadingHeld(5, ()))
         return self.reads
+
+    def plan(self, held: ReadingHeld) -> bool:
+        self._note(f"plan after {held.epoch}")
+        self.epochs_left -= 1
+        if self.epochs_left >= 0:
+            self.post(ReadingHeld(held.epoch + 1, ()))
+        return self.epochs_left >= 0
 
     def limit(self, held: ReadingHeld) -> bool:
         self.limits -= 1
@@ -150,6 +159,8 @@ class Run:
             ends=None,
             files=self.files,
             is_read=pretence.is_read,
+            plans_epochs=pretence.plans_epochs,
+            has_end=pretence.plans_epochs,
         )
         self.opened = opened
         self.engine = Engine(
@@ -527,35 +538,19 @@ def test_waiting_for_the_end_of_an_endless_source_is_refused() -> None:
         run.engine.wait_until_read(1)
 
 
-def test_a_run_over_what_is_available_ends_when_it_is_read() -> None:
-    def reads_all(attempt: Pretended) -> None:
-        attempt.commit(0, rows=3)
-        pretence.all_read = True
-        attempt.commit(1, rows=3)
+def test_a_run_over_what_is_available_ends_when_there_is_nothing_left_to_plan() -> None:
+    def holds(attempt: Pretended) -> None:
+        attempt.reads, attempt.epochs_left = False, 2
+        attempt.post(ReadingHeld(3, ()))
 
-    pretence = Pretence(reads_all)
+    pretence = Pretence(holds)
+    pretence.plans_epochs = True
     run = Run(pretence)
     run.engine.start()
     assert run.engine.wait(30)
-    assert pretence.asked == ["1 start", "1 hold", "1 finish", "1 end"]
+    plans = ["1 plan after 3", "1 plan after 4", "1 plan after 5"]
+    assert pretence.asked == ["1 start", *plans, "1 hold", "1 finish", "1 end"]
     assert run.engine.error is None
-
-
-def test_such_a_run_goes_on_until_an_epoch_has_had_the_last_watermark() -> None:
-    def moves_the_watermark(attempt: Pretended) -> None:
-        pretence.all_read = True
-        attempt.commit(0, rows=3, settled=False)
-        attempt.commit(1, settled=False)
-
-    pretence = Pretence(moves_the_watermark)
-    run = Run(pretence)
-    run.engine.start()
-    assert not run.engine.wait(0.3)
-    assert pretence.asked == ["1 start"]
-    attempt: Any = run.engine._attempt
-    attempt.commit(2)
-    assert run.engine.wait(30)
-    assert pretence.asked == ["1 start", "1 hold", "1 finish", "1 end"]
 
 
 def test_such_a_run_with_nothing_to_read_starts_no_task() -> None:

@@ -12,8 +12,9 @@ real position and reports it at the end of a partition.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,9 @@ from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import KafkaDataLossError, KafkaError
 
 logger = logging.getLogger(__name__)
+
+MOST_LATER = 1_000
+"""How many records behind its end a partition may keep while others have not reached theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +90,13 @@ class _PartitionState:
     """How far one partition has been read."""
 
     next: int
+    """All records before it have come from the client."""
     end: int | None = None
     """Once set, no record at or after this offset is delivered."""
+    later: deque[Any] = field(default_factory=deque)
+    """Records at or after the end that the client has delivered already."""
+    is_paused: bool = False
+    """Whether the client fetches no more, because too many are kept."""
     is_resetting: bool = False
     """The client was sent to the beginning and has not reported that offset yet."""
     is_reported_deleted: bool = False
@@ -99,9 +108,13 @@ class _PartitionState:
         if offset > self.next or self.is_resetting:
             self.next, self.is_resetting, self.is_reported_deleted = offset, False, False
 
+    def is_before_end(self, message: Any) -> bool:
+        return self.end is None or message.offset() < self.end
+
     @property
     def position(self) -> int:
-        return self.next if self.end is None else min(self.next, self.end)
+        at = self.later[0].offset() if self.later else self.next
+        return at if self.end is None else min(at, self.end)
 
 
 class KafkaReader:
@@ -125,6 +138,7 @@ class KafkaReader:
         self._client_errors: list[Any] = []
         self._reported_codes: set[int] = set()
         self._limited = False
+        """Whether there was ever a limit."""
         self._consumer = readers.consumer(error_cb=self._client_errors.append)
         self._waiter: RecordWaiter | None = None
         self._first: Any = None
@@ -141,17 +155,19 @@ class KafkaReader:
         return self._waiter.fd
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
-        messages = self._take(max_rows)
-        if self._client_errors:
-            self._handle_client_errors()
+        messages = self._take_kept(max_rows) if self._limited else []
         if not messages:
-            return None
-        if [message for message in messages if message.error() is not None]:
-            messages = self._take_records(messages)
-        if self._limited:
-            messages = [each for each in messages if self._is_within(each)]
-        if not messages:
-            return None
+            messages = self._take(max_rows)
+            if self._client_errors:
+                self._handle_client_errors()
+            if not messages:
+                return None
+            if [message for message in messages if message.error() is not None]:
+                messages = self._take_records(messages)
+            if self._limited:
+                messages = self._before_ends(messages)
+            if not messages:
+                return None
         if self._reported_codes:
             logger.info("Kafka at %s is read again", self._servers)
             self._reported_codes.clear()
@@ -189,6 +205,7 @@ class KafkaReader:
         self._limited = True
         for tp, offset in to_offsets(ends).items():
             self._states[tp].end = offset
+        self._pause(False, [tp for tp, state in self._states.items() if state.is_paused])
 
     def close(self) -> None:
         if self._waiter is not None:
@@ -215,10 +232,36 @@ class KafkaReader:
         error = message.error()
         return error is not None and error.code() == self._kafka.KafkaError._PARTITION_EOF
 
-    def _is_within(self, message: Any) -> bool:
-        state = self._states[message.topic(), message.partition()]
-        state.reach(message.offset())
-        return state.end is None or message.offset() < state.end
+    def _take_kept(self, most: int) -> list[Any]:
+        """Return kept records that are before the ends of now."""
+        records: list[Any] = []
+        for state in self._states.values():
+            while state.later and len(records) < most and state.is_before_end(state.later[0]):
+                records.append(state.later.popleft())
+        if not records:
+            many = [tp for tp, state in self._states.items() if len(state.later) > MOST_LATER]
+            self._pause(True, [tp for tp in many if not self._states[tp].is_paused])
+        return records
+
+    def _before_ends(self, messages: Sequence[Any]) -> list[Any]:
+        """Return the records before the ends; keep the others, which the next limit may allow."""
+        records = []
+        for message in messages:
+            state = self._states[message.topic(), message.partition()]
+            state.reach(message.offset() + 1)
+            if state.later or not state.is_before_end(message):
+                state.later.append(message)
+            else:
+                records.append(message)
+        return records
+
+    def _pause(self, paused: bool, partitions: Sequence[KafkaPartition]) -> None:
+        """Let the client fetch no more of these partitions, or go on where it was."""
+        if partitions:
+            act = self._consumer.pause if paused else self._consumer.resume
+            act([self._kafka.TopicPartition(*tp) for tp in partitions])
+        for tp in partitions:
+            self._states[tp].is_paused = paused
 
     def _take_records(self, messages: Sequence[Any]) -> list[Any]:
         """Return the records among the client's messages; handle the errors."""

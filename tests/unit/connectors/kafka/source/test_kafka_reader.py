@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
+from epochal.connectors.kafka.source import kafka_reader
 from epochal.connectors.kafka.source.kafka_reader import KafkaReader, KafkaReaders
 from epochal.errors import KafkaDataLossError
 from epochal.errors import KafkaError as BrokerError
@@ -61,6 +62,7 @@ class Script:
     positions: dict[KafkaPartition, int] = field(default_factory=dict)
     assigned: list[tuple[str, int, int]] = field(default_factory=list)
     errors: list[KafkaError] = field(default_factory=list)
+    paused: set[KafkaPartition] = field(default_factory=set)
     hear: Any = None
 
     def assign(self, partitions: list[Any]) -> None:
@@ -70,6 +72,12 @@ class Script:
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
         del partitions
+
+    def pause(self, partitions: list[Any]) -> None:
+        self.paused |= {(each.topic, each.partition) for each in partitions}
+
+    def resume(self, partitions: list[Any]) -> None:
+        self.paused -= {(each.topic, each.partition) for each in partitions}
 
     def consume(self, most: int, timeout: float) -> list[Message]:
         assert timeout == 0
@@ -139,6 +147,36 @@ def test_nothing_is_read_beyond_a_limit_and_the_limit_is_reached_exactly() -> No
     assert values(reader) == ["0@1"]
     script.positions = {A: 6, B: 1}
     assert reader.positions() == {"t-0": "2", "t-1": "0"}
+
+
+def test_what_the_client_delivers_behind_a_limit_is_read_after_the_next_limit() -> None:
+    script = Script([[Message(A, 0), Message(A, 1), Message(B, 0), Message(A, 2)], [Message(A, 3)]])
+    reader = opened(script)
+    reader.limit({"t-0": "1", "t-1": "0"})
+    assert values(reader) == ["0@0"]
+    script.positions = {A: 3, B: 1}
+    assert reader.positions() == {"t-0": "1", "t-1": "0"}
+    reader.limit({"t-0": "2", "t-1": "1"})
+    assert reader.positions() == {"t-0": "1", "t-1": "0"}
+    assert values(reader) == ["0@1", "1@0"]
+    assert reader.positions() == {"t-0": "2", "t-1": "1"}
+    assert values(reader) == []  # 0@3 came, and is kept behind 0@2
+    reader.limit({"t-0": "9", "t-1": "1"})
+    assert values(reader) == ["0@2", "0@3"]
+    assert reader.positions() == {"t-0": "4", "t-1": "1"}
+
+
+def test_a_partition_that_is_far_behind_its_end_is_not_fetched_until_the_next_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_reader, "MOST_LATER", 2)
+    script = Script([[Message(A, 0), Message(A, 1), Message(A, 2)], [Message(B, 0)]])
+    reader = opened(script)
+    reader.limit({"t-0": "0", "t-1": "1"})
+    assert (values(reader), script.paused) == ([], set())
+    assert (values(reader), script.paused) == (["1@0"], {A})
+    reader.limit({"t-0": "3", "t-1": "1"})
+    assert (values(reader), script.paused) == (["0@0", "0@1", "0@2"], set())
 
 
 def test_a_limit_in_a_gap_is_reached_by_the_record_behind_it() -> None:
