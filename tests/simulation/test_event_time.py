@@ -43,6 +43,8 @@ class Decision:
     own_ms: int = 0
     next_ms: int = 0
     unit: UnitMark | None = None
+    counted: tuple[int, ...] = (-1,)
+    """What counted by the rules; no restart may take more for it."""
 
 
 @dataclass(slots=True)
@@ -108,8 +110,7 @@ class World:
         for each, position in zip(self.partitions, log.positions, strict=True):
             each.position = int(position)
         self.waited = [each.come for each in self.partitions]
-        counted = log.highs if log.unit is None else log.unit.counted
-        self.began_ms = watermark_of(counted, (DELAY_MS,), log.next_ms)
+        self.began_ms = watermark_of(log.counted, (DELAY_MS,), log.next_ms)
         asked = {n: str(each.come) for n, each in enumerate(self.partitions)}
         at = [str(each.position) for each in self.partitions]
         ends = {n: end for n, end in asked.items() if self.is_behind(n, at[n], end)}
@@ -180,7 +181,14 @@ class World:
         spark_ms = max(0, watermark_of(marks.highs, (DELAY_MS,), 0))
         if marks.next_ms > spark_ms:
             self.wrong.append(f"Spark's watermark would be {spark_ms}, ours is {marks.next_ms}")
-        self.log = Decision(positions, marks.highs, marks.own_ms, marks.next_ms, marks.unit)
+        self.log = Decision(
+            positions,
+            marks.highs,
+            marks.own_ms,
+            marks.next_ms,
+            marks.unit,
+            watermark.units.counted,
+        )
 
 
 def test_no_row_is_dropped_that_waits_in_order() -> None:
