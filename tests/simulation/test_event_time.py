@@ -88,6 +88,10 @@ class World:
     def shared_ends(self, positions: Sequence[str]) -> Mapping[int, str]:
         return {}
 
+    @property
+    def share_ends(self) -> bool:
+        return False
+
     def bounded(self, positions: Sequence[str], ends: Mapping[int, str]) -> Mapping[int, str]:
         most = self.bound or 1_000
         return {r: str(min(int(e), int(positions[r]) + most)) for r, e in ends.items()}

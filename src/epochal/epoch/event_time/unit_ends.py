@@ -1,4 +1,4 @@
-"""What the sources say of the places of their readers in a unit of event time. Without IO.
+"""What the sources say of the places of their readers in a unit of event time.
 
 A source may have some of these, and what it lacks has no effect:
 
@@ -39,14 +39,16 @@ class SourcePlaces:
         return bool(lag({partition: position}, {partition: end}) > 0)
 
     def shared_ends(self, positions: Sequence[str]) -> Mapping[int, str]:
-        found: dict[int, str] = {}
-        listing = [getattr(source, "lists_together", False) for source in self.sources]
-        if not any(listing):
-            return found
+        if not self.share_ends:
+            return {}
         at = self.readers.by_source(positions)
-        pairs = zip(self.sources, at, listing, strict=True)
-        ends = [s.boundary(each) if listed and each else {} for s, each, listed in pairs]
+        pairs = zip(self.sources, at, strict=True)
+        ends = [s.boundary(each) if _lists_together(s) and each else {} for s, each in pairs]
         return dict(self.readers.limits(ends, at))
+
+    @property
+    def share_ends(self) -> bool:
+        return any(map(_lists_together, self.sources))
 
     def bounded(self, positions: Sequence[str], ends: Mapping[int, str]) -> Mapping[int, str]:
         if not ends:
@@ -76,6 +78,27 @@ class SourcePlaces:
 
     def _source(self, reader: int) -> LoggedSource:
         return self.sources[self.readers.partitions[reader][0]]
+
+
+def _lists_together(source: LoggedSource) -> bool:
+    return getattr(source, "lists_together", False)
+
+
+def ends_of_waiting(
+    sources: Sequence[LoggedSource], positions: Sequence[Positions]
+) -> tuple[Positions, ...]:
+    """Ask the sources where the rows end that wait now; return it per source, for partitions that
+    have any. The first unit of an attempt ends there.
+    """
+    found: list[Positions] = []
+    for source, at in zip(sources, positions, strict=True):
+        latest, lag = getattr(source, "latest", None), cast(Any, source)
+        ends: Positions = (latest() or {}) if latest is not None else {}
+        ends = {p: end for p, end in ends.items() if p in at and lag.lag({p: at[p]}, {p: end}) > 0}
+        bound = getattr(source, "unit_end", None)
+        bounded: Positions = bound(at, ends) if bound is not None and ends else ends
+        found.append({partition: bounded[partition] for partition in ends})
+    return tuple(found)
 
 
 def first_unit(

@@ -49,6 +49,11 @@ class Places(Protocol):
         """
         ...
 
+    @property
+    def share_ends(self) -> bool:
+        """Whether there are such readers."""
+        ...
+
     def bounded(self, positions: Sequence[str], ends: Mapping[int, str]) -> Mapping[int, str]:
         """As much of what waits as a unit may have."""
         ...
@@ -94,7 +99,9 @@ class Units:
     @property
     def is_held(self) -> bool:
         """Whether rows wait, so that tasks must not move a watermark by themselves."""
-        return bool(self._ends) or self._are_waiting
+        # What readers share, a task cannot know to be read.
+        shared = self._places is not None and self._places.share_ends
+        return bool(self._ends) or self._are_waiting or shared
 
     @property
     def mark(self) -> UnitMark | None:

@@ -24,9 +24,10 @@ from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.reports import TaskReports
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.epoch.contract import CommittedSink, LoggedSource
+from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
+from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -144,6 +145,8 @@ class TaskProcess:
             checksum=prepared.checksum,
             positions=cut.positions,
             observed=cut.observed,
+            waits=cut.waits,
+            late_rows=cut.late_rows,
         )
         self.durable.append(self.reports.complete(report))
 
@@ -272,7 +275,10 @@ class DriverProcess:
         recovered = driver.recover()
         readers = [(each.source, each.partition) for each in readers_of(recovered.positions)]
         template = None if recovered.base else OffsetEntry(1, (), conf=self._settings)
-        driver.start(readers, tasks, template=template, background=False)
+        ends: tuple[Positions, ...] = ()
+        if self.resources.delays_ms and recovered.unit is None:
+            ends = ends_of_waiting(self.resources.sources, recovered.positions)
+        driver.start(readers, tasks, template=template, unit_ends=ends, background=False)
         self.driver = driver
         return recovered
 

@@ -103,6 +103,10 @@ class KafkaSourceOptions:
 
     max_trigger_delay: timedelta = timedelta(minutes=15)
 
+    max_offsets_per_unit: int = 2_000_000
+    """Records of a backlog after which the watermark may move, at most: a unit, whose windows are
+    kept until it has been read. Partitions that are in order lose no rows with any bound."""
+
     include_headers: bool = False
     group_id_prefix: str | None = None
     """Prefix of the client's group id. Brokers see the id, but the client never joins a group."""
