@@ -18,7 +18,7 @@ from epochal.continuous.tasks.exchange import Inbox
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.stage_times import EpochTimes, TurnTimes
 from epochal.continuous.tasks.task import TaskCore, TurnOutput
-from epochal.epoch.query_watermark import EpochMarks, QueryWatermark
+from epochal.epoch.event_time.query_watermark import EpochMarks, QueryWatermark
 from epochal.testing.driver.world import NEVER_ENDS
 
 SEEDS, PARTS = 800, 4

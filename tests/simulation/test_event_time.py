@@ -16,9 +16,9 @@ from typing import TypeAlias
 import pytest
 
 from epochal.epoch.event_time import units
+from epochal.epoch.event_time.query_watermark import QueryWatermark, watermark_of
 from epochal.epoch.event_time.units import UnitMark, Units
 from epochal.epoch.messages import ReaderWaits
-from epochal.epoch.query_watermark import QueryWatermark, watermark_of
 
 DELAY_MS = 20
 SEEDS = 2_000

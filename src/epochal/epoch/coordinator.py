@@ -49,6 +49,7 @@ from epochal.epoch.effects import (
     Tick,
 )
 from epochal.epoch.epoch_files.publication import Publication
+from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     Done,
@@ -73,7 +74,6 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled, steps_of
 from epochal.epoch.pace import Pace
-from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import (
     EpochProtocolError,
     RendezvousError,

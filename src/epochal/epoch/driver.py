@@ -76,7 +76,6 @@ from epochal.epoch.messages import (
 from epochal.epoch.open_epoch import clip
 from epochal.epoch.pace import Pace
 from epochal.epoch.planned_ends import Readers
-from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 
@@ -177,25 +176,17 @@ class EpochDriver:
         if found.planned is not None:
             limits = self._readers.limits_of(found.planned, resources.sources, query, resources.url)
         self._retention = Retention(self._resources, self.attempt, found.first_epoch)
+        units = first_unit(
+            SourcePlaces(self._readers, resources.sources, last),
+            found.unit or OpenUnit(found.highs, tuple(unit_ends)),
+            found.highs,
+            is_epoch=held_at is not None or limits is not None,
+        )
         with self._lock:
             self._coordinator = EpochCoordinator(
                 attempt=self.attempt,
                 first_epoch=found.first_epoch,
-                watermark=QueryWatermark(
-                    first_epoch=found.first_epoch,
-                    highs=found.highs,
-                    delays_ms=query.delays_ms,
-                    watermark_ms=found.watermark_ms,
-                    late_ms=found.late_ms,
-                    moves=query.moves,
-                    policy=query.policy(self._template),
-                    units=first_unit(
-                        SourcePlaces(self._readers, resources.sources, last),
-                        found.unit or OpenUnit(found.highs, tuple(unit_ends)),
-                        found.highs,
-                        is_epoch=held_at is not None or limits is not None,
-                    ),
-                ),
+                watermark=found.watermark(query, self._template, units),
                 pace=self._pace,
                 tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
                 sink_decides=self._resources.sink.decides,

@@ -15,6 +15,12 @@ from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
 from epochal.epoch.epoch_files.state_chain import StateChain
+from epochal.epoch.event_time.query_watermark import (
+    QueryWatermark,
+    WatermarksMove,
+    watermark_of,
+)
+from epochal.epoch.event_time.units import Units
 from epochal.epoch.manifest import (
     MANIFEST_KEY,
     Manifest,
@@ -25,7 +31,6 @@ from epochal.epoch.manifest import (
 )
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
-from epochal.epoch.query_watermark import WatermarksMove, watermark_of
 from epochal.epoch.recovery import (
     DropEpoch,
     ForgetPlanned,
@@ -118,6 +123,19 @@ class Recovered:
     def published(self) -> int:
         """The version of Spark's files to start from."""
         return self.first_epoch if self.chain is None else self.chain.published
+
+    def watermark(self, query: QueryShape, template: OffsetEntry, units: Units) -> QueryWatermark:
+        """Return the watermark of the attempt that begins here."""
+        return QueryWatermark(
+            first_epoch=self.first_epoch,
+            highs=self.highs,
+            delays_ms=query.delays_ms,
+            watermark_ms=self.watermark_ms,
+            late_ms=self.late_ms,
+            moves=query.moves,
+            policy=query.policy(template),
+            units=units,
+        )
 
 
 def read_logs(resources: EpochResources) -> Logs:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epochal.epoch.effects import Acknowledge, Decide, Step, steps_after_decision
+from epochal.epoch.event_time.query_watermark import EpochMarks
 from epochal.epoch.messages import CommitPartitionEpoch, by_store
-from epochal.epoch.query_watermark import EpochMarks
 from epochal.errors import (
     EpochBacklogError,
     EpochConflictError,

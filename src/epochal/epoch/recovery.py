@@ -35,14 +35,14 @@ from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState, steps_after_decision
-from epochal.epoch.manifest import Manifest, OpenUnit, is_finished_by_another, manifest_of
-from epochal.epoch.query_watermark import (
+from epochal.epoch.event_time.query_watermark import (
     NONE_SEEN,
     Policy,
     WatermarksMove,
     policy_of,
     watermark_of,
 )
+from epochal.epoch.manifest import Manifest, OpenUnit, is_finished_by_another, manifest_of
 from epochal.errors import RecoveryError
 from epochal.files import join_url
 

@@ -10,14 +10,14 @@ from tests.unit.epoch.test_recovery import logs, ours, plan, sparks
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.epoch.driver import EpochDriver
-from epochal.epoch.messages import EpochStarted
-from epochal.epoch.query_watermark import (
+from epochal.epoch.event_time.query_watermark import (
     POLICY_KEY,
     EpochMarks,
     QueryWatermark,
     policy_of,
     watermark_of,
 )
+from epochal.epoch.messages import EpochStarted
 from epochal.errors import RecoveryError
 from epochal.testing.clock import ManualClock
 

@@ -40,8 +40,8 @@ from epochal.continuous.tasks.frames import SPLIT_BYTES, Frame, split_rows
 from epochal.continuous.tasks.key_split import KeySplit
 from epochal.continuous.tasks.stage_times import EpochTimes, StageTimes, TurnTimes
 from epochal.continuous.tasks.task_sources import Chain, TaskSources
+from epochal.epoch.event_time.query_watermark import NONE_SEEN
 from epochal.epoch.messages import EpochStarted, ReaderWaits, TaskActive
-from epochal.epoch.query_watermark import NONE_SEEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from epochal.continuous.operators.contract import (
     OperatorSpec,
 )
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, Target
+from epochal.epoch.event_time.query_watermark import NONE_SEEN
 from epochal.epoch.event_time.units import HOLDS_NOTHING
 from epochal.epoch.messages import ReaderWaits
-from epochal.epoch.query_watermark import NONE_SEEN
 
 MAX_ROWS_PER_TURN = 5_000
 """Per source. More would delay frames that arrive meanwhile. Under full load the next turn follows
