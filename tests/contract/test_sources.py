@@ -78,6 +78,25 @@ def test_reads_to_its_limits_and_no_further(world: World, source: Source) -> Non
     assert sorted(before + all_rows(world, source, limits)) == everything
 
 
+def test_reads_on_from_one_limit_to_the_next(world: World, source: Source) -> None:
+    """However many rows it has taken from the source before it was told to read on."""
+    with closing(source.readers.open(source.initial())) as ahead:
+        limits = [dict(ahead.positions())]
+        for _ in range(4):
+            read_some(ahead, 2, max_rows=2)
+            limits.append(dict(ahead.positions()))
+    limits.append(dict(world.end(source)))
+    got: list[object] = []
+    with closing(source.readers.open(source.initial())) as reader:
+        for limit in limits:
+            reader.limit(limit)
+            got += read_to(reader, limit, max_rows=1_000)
+            assert reader.read(10) is None
+            assert dict(reader.positions()) == limit
+    everything = all_rows(world, source, source.initial())
+    assert sorted(got, key=repr) == sorted(everything, key=repr)
+
+
 def test_a_limit_may_be_any_position_that_a_reader_can_reach(world: World, source: Source) -> None:
     with closing(source.readers.open(source.initial())) as reader:
         for _ in range(5):

@@ -41,6 +41,8 @@ class TreeWorld(World):
                 files,
                 self.wrong,
                 number * PARTITIONS_PER_SOURCE,
+                # Only the first source has a bound; the others are read to their end.
+                None if number else shape.whole_bound,
             )
             for number in range(len(self.plan.sources))
         ]

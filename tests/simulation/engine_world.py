@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.simulation.pipeline import Account, RunningTotal, query, totals_of
@@ -45,6 +46,8 @@ class WorldSource:
     wrong: list[str]
     first: int = 0
     """The number of its first partition: those of two sources differ."""
+    bound: int | None = None
+    """Events of a partition per epoch, at most; None for as many as there are."""
 
     def initial(self) -> Positions:
         return {str(self.first + partition): "0" for partition in range(self.partitions)}
@@ -58,6 +61,13 @@ class WorldSource:
 
     def boundary(self, positions: Positions) -> Positions:
         return {p: str(self._next(int(at))) for p, at in positions.items()}
+
+    def next_end(self, positions: Positions) -> Positions:
+        """Where an epoch ends that is planned: always the same place for the same start."""
+        bound = self.bound or self.rows
+        return {
+            p: str(min((int(at) // bound + 1) * bound, self.rows)) for p, at in positions.items()
+        }
 
     def acknowledge(self, epoch: int, positions: Positions) -> None:
         for path in (f"{COMMITS}/{epoch}", f"{OUTPUT}/{epoch}"):
@@ -86,10 +96,13 @@ class Shape:
     step: int
     faults: int
     wild_acts: int
+    bound: int | None = None
+    """Events of a partition per epoch; None if epochs are not planned."""
 
     @classmethod
-    def drawn(cls, chance: random.Random) -> Shape:
+    def drawn(cls, chance: random.Random, bound: int | None) -> Shape:
         return cls(
+            bound=bound,
             tasks=chance.choice((1, 2, 2, 2, 3)),
             partitions=chance.choice((1, 2, 2, 3)),
             rows=chance.randint(3, 9),
@@ -103,6 +116,11 @@ class Shape:
             wild_acts=chance.randint(40, MAX_WILD_ACTS),
         )
 
+    @property
+    def whole_bound(self) -> int | None:
+        """The bound in events: whole steps, because an epoch ends where offsets say all."""
+        return None if self.bound is None else self.bound * self.step
+
 
 class World(world.World):
     """One run of everything, from one seed."""
@@ -113,7 +131,10 @@ class World(world.World):
     def __init__(self, seed: int) -> None:
         self.seed = seed
         chance = random.Random(seed)
-        self.shape = shape = Shape.drawn(chance)
+        # Drawn apart, so that worlds without planned epochs stay what they were.
+        bound = random.Random(~seed).choice((None, None, 1, 2, 3))
+        self.shape = shape = Shape.drawn(chance, bound)
+        self.plans_epochs = bound is not None
         self._oracle = random.Random(seed)
         self.gaps = 0
         """How often an entry of a retained epoch was missing in the log."""
@@ -146,7 +167,15 @@ class World(world.World):
 
     def _sources(self) -> list[LoggedSource]:
         shape = self.shape
-        return [WorldSource(shape.partitions, shape.rows, shape.step, self.truth, self.wrong)]
+        return [
+            WorldSource(
+                *(shape.partitions, shape.rows, shape.step, self.truth, self.wrong),
+                bound=shape.whole_bound,
+            )
+        ]
+
+    def _next_ends(self, positions: Sequence[Positions]) -> Sequence[Positions]:
+        return [s.next_end(at) for s, at in zip(self._sources(), positions, strict=True)]  # type: ignore[attr-defined]
 
     def _serve_tasks(self, driver: DriverProcess) -> None:
         with_rows = self._epoch_with_rows(driver)
@@ -209,6 +238,8 @@ class World(world.World):
 
     def _note_durable(self) -> None:
         """Whatever happens, the state of every retained decision is there and is right."""
+        if self.plans_epochs:
+            self._check_plans()
         if not self.counts_totals or self.wrong or self._oracle.randrange(4):
             return
         log = self._offsets()
@@ -238,6 +269,21 @@ class World(world.World):
                     self.wrong.append(f"state after {epoch} is {state}, right is {expected}")
         self._check_published(committed, output)
 
+    def _check_plans(self) -> None:
+        """Every epoch ends where its plan says, whatever happened, or has nothing to read."""
+        log = self._offsets()
+        for epoch in log.batch_ids()[-2:]:
+            entry, before = log.get(epoch), log.get(epoch - 1) if epoch else None
+            if entry is None or (epoch and before is None):
+                continue
+            start = [source.initial() for source in self._sources()]
+            if before is not None:
+                start = _by_source(before)
+            ends = _by_source(entry)
+            plan = [dict(positions) for positions in self._next_ends(start)]
+            if ends not in (plan, start):
+                self.wrong.append(f"epoch {epoch} reads from {start} to {ends}, not to {plan}")
+
     def _check_published(self, committed: set[int], output: dict[int, list[Row]]) -> None:
         """A version that is whole under Spark's names is right, whoever wrote it and when."""
         if not self.shape.stages:
@@ -264,7 +310,11 @@ class World(world.World):
         return {key: value for totals in operator.totals.values() for key, value in totals.items()}
 
 
-def _positions(entry: OffsetEntry) -> dict[str, str]:
+def _by_source(entry: OffsetEntry) -> list[Positions]:
     manifest = manifest_of(entry, "offsets")
     assert manifest is not None
-    return {name: at for positions in manifest.positions for name, at in positions.items()}
+    return [dict(positions) for positions in manifest.positions]
+
+
+def _positions(entry: OffsetEntry) -> dict[str, str]:
+    return {name: at for positions in _by_source(entry) for name, at in positions.items()}

@@ -18,21 +18,24 @@ from epochal.continuous.tasks import task_stores
 from epochal.continuous.tasks.exchange import Exchange, Inbox
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.reports import TaskReports
+from epochal.continuous.tasks.task_sources import TaskSources
 from epochal.epoch import durable, recovery
 from epochal.epoch.coordinator import EpochCoordinator, Phase
+from epochal.epoch.driver import EpochDriver
 from epochal.epoch.effects import (
     Acknowledge,
     CommitSink,
     Decide,
     Effect,
     LogCommit,
+    ReadingHeld,
 )
 from epochal.epoch.epoch_files.chain_files import read_epoch
 from epochal.epoch.epoch_files.epoch_file import EpochFile, parse_file_name
 from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.messages import CommitPartitionEpoch
 from epochal.files import Files
-from epochal.testing.driver.processes import TaskProcess
+from epochal.testing.driver.processes import DriverProcess, TaskProcess
 from epochal.testing.driver.world import NEVER_ENDS
 
 SEEDS, PARTS = 2_000, 8
@@ -187,6 +190,48 @@ def lose_the_news_of_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TaskReports, "complete", complete)
 
 
+def read_behind_the_limit(patch: pytest.MonkeyPatch) -> None:
+    """A reader takes an event more than the plan of the epoch says, if there is one."""
+
+    def limit(self: TaskSources, ends: dict[int, str]) -> None:
+        more = {reader: str(int(end) + 1) for reader, end in ends.items()}
+        self._limits = {**self.positions(), **more}
+        for source in self.open.values():
+            source.reader.limit({p: self._limits[n] for p, n in source.numbers.items()})
+
+    patch.setattr(TaskSources, "limit", limit)
+
+
+def end_when_one_reader_is_there(patch: pytest.MonkeyPatch) -> None:
+    """A task ends a planned epoch when the first of its readers has arrived."""
+
+    def reached(self: TaskSources) -> bool:
+        return any(self._limits[number] == at for number, at in self.positions().items())
+
+    patch.setattr(TaskSources, "limits_reached", reached)
+
+
+def forget_at_a_restart_that_epochs_are_planned(patch: pytest.MonkeyPatch) -> None:
+    real = EpochDriver.start
+
+    def start(self: EpochDriver, *args: Any, **how: Any) -> None:
+        if self._recovered is not None and self._recovered.base is not None:
+            how["held_at"] = None
+        real(self, *args, **how)
+
+    patch.setattr(EpochDriver, "start", start)
+
+
+def plan_two_epochs_as_one(patch: pytest.MonkeyPatch) -> None:
+    def plan(self: DriverProcess, held: ReadingHeld) -> bool:
+        assert self.driver is not None
+        at = self.driver.held_at(held)
+        assert self._next_ends is not None
+        return self.driver.plan(held, self._next_ends(self._next_ends(at)))
+
+    patch.setattr(DriverProcess, "plan", plan)
+
+
 PLANTED: dict[str, Plant] = {
     "the sink is committed before the decision": order_of(
         CommitSink, Decide, LogCommit, Acknowledge
@@ -206,6 +251,10 @@ PLANTED: dict[str, Plant] = {
     ),
     "a report names later positions": take_positions_from_the_next_report,
     "a report does not say that the next epoch has rows": lose_the_news_of_rows,
+    "a planned epoch goes beyond its end": read_behind_the_limit,
+    "a planned epoch ends before all readers are there": end_when_one_reader_is_there,
+    "a restart forgets that epochs are planned": forget_at_a_restart_that_epochs_are_planned,
+    "two planned epochs are run as one": plan_two_epochs_as_one,
 }
 
 

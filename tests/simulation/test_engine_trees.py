@@ -141,8 +141,8 @@ def announce_another_watermark(patch: pytest.MonkeyPatch) -> None:
     """The commit entry says what the watermark could be by now, not what the next epoch has."""
     real = QueryWatermark.decide
 
-    def decide(self: QueryWatermark, epoch: int, reports: Any) -> EpochMarks:
-        return replace(real(self, epoch, reports), next_ms=self._formula(self._reported))
+    def decide(self: QueryWatermark, epoch: int, reports: Any, *more: Any) -> EpochMarks:
+        return replace(real(self, epoch, reports, *more), next_ms=self._formula(self.highs))
 
     patch.setattr(QueryWatermark, "decide", decide)
 

@@ -75,6 +75,7 @@ class Scene:
             readers=self.readers,
             tasks=self.tasks,
             watermark=QueryWatermark(highs=(-1,) * len(delays), delays_ms=delays),
+            held_at=("start",) * self.readers if "planned" in settings else None,
             pace=pace,
             publication=Publication(
                 settings.get("first", 1),

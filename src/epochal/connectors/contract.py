@@ -162,6 +162,10 @@ class BoundedSource(Source, Protocol):
         """Whether the options set a bound."""
         ...
 
+    def last_end(self, at: Positions) -> Positions:
+        """Where a run ends that starts at `at` and reads what is there now: a boundary."""
+        ...
+
     def next_end(self, at: Positions, last: Positions | None, *, bounded: bool = True) -> Positions:
         """Where an epoch that starts at `at` must end: a boundary that is not before `at`.
 

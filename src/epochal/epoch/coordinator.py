@@ -72,7 +72,7 @@ from epochal.epoch.messages import (
     TaskReady,
     TwoWay,
 )
-from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled, steps_of
+from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled
 from epochal.epoch.pace import Pace
 from epochal.errors import (
     EpochProtocolError,
@@ -371,16 +371,15 @@ class EpochCoordinator:
         return effects
 
     def _decide(self, epoch: int, complete: OpenEpoch) -> list[Effect]:
-        positions, reports = complete.ordered()
-        highs = [report.watermarks for report in reports]
-        waits = [each for report in reports for each in report.waits]
-        marks = self._watermark.decide(epoch, highs, positions, waits)
+        highs = [report.watermarks for report in complete.reports]
+        waits = [each for report in complete.reports for each in report.waits]
+        marks = self._watermark.decide(epoch, highs, complete.positions, waits)
         published = self.publication.decided(epoch)
         effects: list[Effect] = [
-            *steps_of(epoch, positions, reports, marks, published, sink_decides=self._sink_decides)
+            *complete.steps(epoch, marks, published, sink_decides=self._sink_decides)
         ]
         if epoch == self._last_epoch:
-            effects.append(ReadingHeld(epoch, positions))
+            effects.append(ReadingHeld(epoch, complete.positions))
             if self._limited:
                 # The tasks hold the next epoch without being told. A task that asks hears the same.
                 self._limited = False

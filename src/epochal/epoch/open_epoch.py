@@ -25,10 +25,40 @@ class OpenEpoch:
     ends: dict[int, str] = field(default_factory=dict)
     commits: dict[int, CommitPartitionEpoch] = field(default_factory=dict)
 
-    def ordered(self) -> tuple[tuple[str, ...], tuple[CommitPartitionEpoch, ...]]:
-        """Return positions by reader and reports by task. The epoch must be complete."""
-        positions = tuple(position for _, position in sorted(self.ends.items()))
-        return positions, tuple(self.commits[task] for task in sorted(self.commits))
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """Where the readers have ended the epoch, in order. It must be complete."""
+        return tuple(self.ends[reader] for reader in sorted(self.ends))
+
+    @property
+    def reports(self) -> tuple[CommitPartitionEpoch, ...]:
+        """The reports of all tasks, in order. The epoch must be complete."""
+        return tuple(self.commits[task] for task in sorted(self.commits))
+
+    def steps(
+        self, epoch: int, marks: EpochMarks, published: int, *, sink_decides: bool
+    ) -> tuple[Step, ...]:
+        """Return all steps of the epoch, which is decided now, in their order."""
+        reports, positions = self.reports, self.positions
+        messages = tuple(report.message for report in reports)
+        state = tuple(sorted((store for report in reports for store in report.state), key=by_store))
+        checksums = tuple(report.checksum for report in reports)
+        decide = Decide(
+            epoch,
+            positions,
+            messages,
+            state,
+            marks.highs,
+            marks.own_ms,
+            marks.settled,
+            () if min(checksums, default=-1) < 0 else checksums,
+            published,
+            marks.unit,
+        )
+        after = steps_after_decision(
+            epoch, state, messages, marks.next_ms, sink_decides=sink_decides
+        )
+        return decide, *after, Acknowledge(epoch, positions, reports)
 
 
 def record(
@@ -68,35 +98,6 @@ def stalled(epoch: int, opened: OpenEpoch | None, tasks: int, seconds: float) ->
     """Return the error of an epoch that is not committed in time; `opened` is None if decided."""
     missing = () if opened is None else sorted(set(range(tasks)) - set(opened.commits))
     return EpochStalledError(epoch, tuple(missing), tasks, seconds)
-
-
-def steps_of(
-    epoch: int,
-    positions: tuple[str, ...],
-    reports: tuple[CommitPartitionEpoch, ...],
-    marks: EpochMarks,
-    published: int,
-    *,
-    sink_decides: bool,
-) -> tuple[Step, ...]:
-    """Return all steps of an epoch that is decided now, in their order."""
-    messages = tuple(report.message for report in reports)
-    state = tuple(sorted((each for report in reports for each in report.state), key=by_store))
-    checksums = tuple(report.checksum for report in reports)
-    decide = Decide(
-        epoch,
-        positions,
-        messages,
-        state,
-        marks.highs,
-        marks.own_ms,
-        marks.settled,
-        () if min(checksums, default=-1) < 0 else checksums,
-        published,
-        marks.unit,
-    )
-    after = steps_after_decision(epoch, state, messages, marks.next_ms, sink_decides=sink_decides)
-    return decide, *after, Acknowledge(epoch, positions, reports)
 
 
 def clip(value: object) -> str:

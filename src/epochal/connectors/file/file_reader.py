@@ -167,6 +167,9 @@ class FileReader:
 
     def limit(self, ends: Positions) -> None:
         self._ends = {name: parse_position(text)[0] for name, text in ends.items()}
+        with self._changed:  # the batch up to the end may have been logged just now
+            self._next_poll = dict.fromkeys(self._next_poll, 0.0)
+            self._changed.notify_all()
 
     def close(self) -> None:
         with self._changed:

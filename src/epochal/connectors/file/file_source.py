@@ -8,7 +8,8 @@ end of a batch. Readers follow the log themselves (`file_reader.py`).
 Note: a file in the log will be read. The next run reads the files that were logged but not yet
 read; they are not discovered again. The log may be ahead of the readers, but only by
 `BATCHES_AHEAD` batches. With `maxFilesPerTrigger` or `maxBytesPerTrigger` an epoch is one batch of
-the log.
+the log, which is logged when the epoch is planned. So a batch has as many files as Spark's would
+have, and Spark, which reads all that is in the log, finds no more than a batch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -184,15 +184,15 @@ def file_batches(
     """Divide files into batches of the log, by Spark's rules. A batch has at least one file."""
     batch: list[FoundFile] = []
     size = 0
-    for each in files:
+    for file in files:
         is_full = len(batch) == max_files or (
-            max_bytes is not None and size + each.size > max_bytes
+            max_bytes is not None and size + file.size > max_bytes
         )
         if batch and is_full:
             yield batch
             batch, size = [], 0
-        batch.append(each)
-        size += each.size
+        batch.append(file)
+        size += file.size
     if batch:
         yield batch
 
@@ -236,11 +236,15 @@ class FileSource:
         newest = self._log.latest_batch_id()
         self._newest = -1 if newest is None else newest
         self._read_to = self._newest + 1
+        self._waiting: list[list[FoundFile]] = []
+        """With a bound: the next batches of the log."""
+        self._fixed_to = 0
+        """Batches of the log before this one may get no other files than those that wait now."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._error: EpochalError | None = None
         self._thread = threading.Thread(target=self._watch, name="epochal-file-source", daemon=True)
-        if watch:
+        if watch and not self.bounds_epochs:
             self._thread.start()
 
     @property
@@ -298,17 +302,38 @@ class FileSource:
         return self._all_at(batch, len(at))
 
     def latest(self) -> Positions:
-        """The end of the log, after all new files were logged, however far readers are behind."""
+        """Where all files are read that are there now, however far readers are behind."""
+        if self.bounds_epochs:
+            with self._lock:
+                self._look()
+            return self._all_at(self._newest + 1 + len(self._waiting), self._partitions)
         self._log_files(as_many_as_there_are=True)
         return self._all_at(self._newest + 1, self._partitions)
 
+    def last_end(self, at: Positions) -> Positions:
+        self._fixed_to = _batch_of(self.latest())
+        return self._ends(at, self._fixed_to)
+
     def next_end(self, at: Positions, last: Positions | None, *, bounded: bool = True) -> Positions:
-        """The end of the next batch of the log; after a batch that was begun, of that one."""
+        """The end of the next batch of the log, or of the batch that was begun."""
         lowest = min(parse_position(text)[0].batch for text in at.values())
-        end = self._newest + 1 if last is None else _batch_of(last)
-        if bounded and self.bounds_epochs:
-            end = min(lowest + 1, end)
-        ends = self._all_at(end, len(at))
+        stop = None if last is None else _batch_of(last)
+        if not self.bounds_epochs:
+            return self._ends(at, self._newest + 1 if stop is None else stop)
+        with self._lock:
+            if stop is None and lowest > self._newest:
+                self._look()
+            while (not bounded or lowest > self._newest) and self._may_log(stop):
+                self._log_batch(self._waiting.pop(0))
+            self._seen.purge()
+        return self._ends(at, min(lowest + 1, self._newest + 1) if bounded else self._newest + 1)
+
+    def _may_log(self, stop: int | None) -> bool:
+        return bool(self._waiting) and (stop is None or self._newest + 1 < stop)
+
+    def _ends(self, at: Positions, batch: int) -> Positions:
+        """The start of a batch in every partition, or where it is if it has begun that batch."""
+        ends = self._all_at(batch, len(at))
         return {name: max(ends[name], at[name], key=parse_position) for name in at}
 
     def lag(self, positions: Positions, latest: Positions) -> int:
@@ -331,21 +356,28 @@ class FileSource:
 
     def _log_files(self, *, as_many_as_there_are: bool) -> bool:
         self._raise_if_broken()
-        options = self._options
-        # Later files may be due first.
-        ahead = 1 if options.latest_first else BATCHES_AHEAD
         with self._lock:
-            if not as_many_as_there_are and self._newest + 1 - self._read_to >= ahead:
+            if not as_many_as_there_are and self._newest + 1 - self._read_to >= BATCHES_AHEAD:
                 return False
-            with storage_errors(self._files.url):
-                found = list(self._found_files())
-            new = next_files(found, self._seen, latest_first=options.latest_first)
-            limits = options.max_files_per_trigger, options.max_bytes_per_trigger
-            batches = file_batches(new, *limits)
-            for batch in batches if as_many_as_there_are else islice(batches, 1):
-                self._log_batch(batch)
+            new = self._new_files()
+            if new:
+                self._log_batch(new)
             self._seen.purge()
             return bool(new)
+
+    def _look(self) -> None:
+        """Divide the files that are not logged into batches; those that are fixed stay."""
+        options = self._options
+        fixed = self._waiting[: max(0, self._fixed_to - self._newest - 1)]
+        taken = {file.path for batch in fixed for file in batch}
+        new = [file for file in self._new_files() if file.path not in taken]
+        limits = options.max_files_per_trigger, options.max_bytes_per_trigger
+        self._waiting = [*fixed, *file_batches(new, *limits)]
+
+    def _new_files(self) -> list[FoundFile]:
+        with storage_errors(self._files.url):
+            there = list(self._found_files())
+        return next_files(there, self._seen, latest_first=self._options.latest_first)
 
     def _log_batch(self, chosen: Sequence[FoundFile]) -> None:
         batch = self._newest + 1

@@ -39,6 +39,15 @@ from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)
 
+_NO_END = (
+    "so trigger(availableNow=True) does not know when to stop. Use trigger(epoch=...), and stop "
+    "the query yourself."
+)
+_NO_PLAN = (
+    "but another source of the query has a bound for each epoch, so where an epoch ends must be "
+    "planned for all sources. Remove the bound, or read the sources in two queries."
+)
+
 
 @dataclass(slots=True)
 class Opened:
@@ -112,44 +121,40 @@ class Opened:
     @property
     def plans_epochs(self) -> bool:
         """Whether each epoch ends where it was planned to end, and not when it is due."""
-        bounded = (each for each in map(bounded_source, self.sources) if each is not None)
-        return self.has_end or any(each.bounds_epochs for each in bounded)
+        sources = map(bounded_source, self.sources)
+        return self.has_end or any(source and source.bounds_epochs for source in sources)
 
     def find_ends(self, positions: Sequence[Positions]) -> None:
         """Fix where the run ends, unless an earlier attempt has done so or it has no end."""
         if self.ends is not None or not self.plans_epochs:
             return
-        found = []
+        ends = []
         for name, source, at in zip(self.note.sources, self.sources, positions, strict=True):
-            if bounded_source(source) is not None and not self.has_end:
+            bounded = bounded_source(source)
+            if bounded is not None:
+                ends.append(bounded.last_end(at) if self.has_end else at)
                 continue
             latest = source.latest()
-            if latest is None and self.has_end:
-                raise OptionError(
-                    f"Source {name} cannot tell where it ends, so trigger(availableNow=True) does "
-                    f"not know when to stop. Use trigger(epoch=...), and stop the query yourself."
-                )
             if latest is None:
                 raise OptionError(
-                    f"Source {name} cannot tell where it ends, but another source of the query has "
-                    f"a bound for each epoch, so each must be planned for all sources. Remove the "
-                    f"bound, or read the sources in two queries."
+                    f"Source {name} cannot tell where it ends, "
+                    + (_NO_END if self.has_end else _NO_PLAN)
                 )
-            found.append(_end(source, at, latest))
+            ends.append(_end(source, at, latest))
         if self.has_end:
-            self.ends = tuple(found)
+            self.ends = tuple(ends)
 
     def next_ends(self, positions: Sequence[Positions]) -> tuple[Positions, ...]:
         """Return where the next epoch must end if it starts at these positions."""
-        found = []
+        ends: list[Positions] = []
         for number, (source, at) in enumerate(zip(self.sources, positions, strict=True)):
             last = None if self.ends is None else self.ends[number]
             bounded = bounded_source(source)
             if bounded is not None:
-                found.append(bounded.next_end(at, last, bounded=not self.options.once))
+                ends.append(bounded.next_end(at, last, bounded=not self.options.once))
             else:
-                found.append(last or _end(source, at, source.latest() or at))
-        return tuple(found)
+                ends.append(last or _end(source, at, source.latest() or at))
+        return tuple(ends)
 
     def is_read(self, positions: Sequence[Positions]) -> bool:
         """Return whether everything up to the ends of the run is read; False without ends."""
@@ -206,9 +211,6 @@ def bounded_source(source: Source) -> BoundedSource | None:
 
 def _end(source: Source, at: Positions, latest: Positions) -> Positions:
     """Return the end of all that waits: a boundary, so that Spark can go on from there."""
-    bounded = bounded_source(source)
-    if bounded is not None:
-        return bounded.next_end(at, latest, bounded=False)
     return source.boundary(latest) if source.lag(at, latest) > 0 else at
 
 

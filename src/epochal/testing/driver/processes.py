@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
-from epochal.connectors.contract import SinkWriter, WriterContext
+from epochal.connectors.contract import Positions, SinkWriter, WriterContext
 from epochal.connectors.foreach import ForeachWriters
 from epochal.continuous.plan.stages import (
     QueryPlan,
@@ -20,13 +22,15 @@ from epochal.continuous.plan.stages import (
     readers_of,
     readers_of_task,
 )
+from epochal.continuous.run.planned_epochs import PlannedEpochs
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.reports import TaskReports
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
+from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
+from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -53,6 +57,9 @@ CHECKPOINT = "checkpoint"
 EPOCH_SECONDS = 1.0
 PACE = Pace(epoch_seconds=EPOCH_SECONDS, idle_epoch_seconds=3.0, publish_seconds=2.0)
 CONF = StateStoreConf(min_deltas_for_snapshot=2, min_versions_to_retain=3)
+
+NextEnds: TypeAlias = Callable[[Sequence[Positions]], Sequence[Positions]]
+"""Where the next epoch ends that starts at these positions of the sources."""
 
 
 @dataclass(slots=True)
@@ -233,7 +240,9 @@ class DriverProcess:
         pace: Pace = PACE,
         commit_version: int = 1,
         settings: Mapping[str, str] | None = None,
+        next_ends: NextEnds | None = None,
     ) -> None:
+        """With `next_ends` every epoch is planned."""
         self.alive = True
         self.paused = self.stopping = self.stopped = False
         self.failure: Exception | None = None
@@ -258,6 +267,11 @@ class DriverProcess:
             is_stateful=bool(plan.stages),
         )
         self._settings = settings or {}
+        self._next_ends = next_ends
+        self.is_planned = False
+        """Whether Spark planned the first epoch of the attempt."""
+        self._epochs: PlannedEpochs | None = None
+        self._held: deque[ReadingHeld] = deque()
 
     def begin_attempt(self, tasks: int) -> Recovered:
         """Number the attempt, recover, and await tasks."""
@@ -265,22 +279,72 @@ class DriverProcess:
         self.driver = None
         self.stopping = False
         attempt = self.guard.next_attempt(above=newest_attempt(self.resources.offsets))
+        listeners = Listeners(push=self._push, committed=lambda *_: None, failed=self._fail)
+        held_at: tuple[str, ...] | None = None
+        if self._next_ends is not None:
+            self._held = deque()  # an earlier attempt fills its own
+            listeners = replace(listeners, held=self._held.append)
         driver = EpochDriver(
-            self.resources,
-            Listeners(push=self._push, committed=lambda *_: None, failed=self._fail),
-            attempt=attempt,
-            clock=self._clock,
-            pace=self._pace,
+            self.resources, listeners, attempt=attempt, clock=self._clock, pace=self._pace
         )
         recovered = driver.recover()
-        readers = [(each.source, each.partition) for each in readers_of(recovered.positions)]
+        readers = readers_of(recovered.positions)
+        if self._next_ends is not None:
+            held_at = tuple(reader.position for reader in readers)
+            self._epochs = self._planned_epochs()
         template = None if recovered.base else OffsetEntry(1, (), conf=self._settings)
         ends: tuple[Positions, ...] = ()
-        if self.resources.delays_ms and recovered.unit is None:
+        if self.resources.delays_ms and recovered.unit is None and held_at is None:
             ends = ends_of_waiting(self.resources.sources, recovered.positions)
-        driver.start(readers, tasks, template=template, unit_ends=ends, background=False)
+        numbered = [(reader.source, reader.partition) for reader in readers]
+        driver.start(
+            numbered, tasks, template=template, held_at=held_at, unit_ends=ends, background=False
+        )
         self.driver = driver
         return recovered
+
+    def _planned_epochs(self) -> PlannedEpochs:
+        pace = timedelta(seconds=self._pace.epoch_seconds)
+        attempt: Any = self
+        opened: Any = SimpleNamespace(
+            plans_epochs=True, has_end=False, options=SimpleNamespace(epoch=pace)
+        )
+        return PlannedEpochs(attempt, opened, self._clock, self._hear_held, lambda **_: None)
+
+    def _hear_held(self, held: Any) -> None:
+        self._held.append(held)
+
+    def plan(self, held: ReadingHeld) -> bool:
+        """Plan the next epoch; return False if there is none."""
+        driver, next_ends = self.driver, self._next_ends
+        assert driver is not None
+        assert next_ends is not None
+        return driver.plan(held, next_ends(driver.held_at(held)))
+
+    def hold(self) -> bool:
+        """End what is read."""
+        assert self.driver is not None
+        return self.driver.hold()
+
+    def follow(self) -> None:
+        """Do what the thread of a run does: plan, or end the attempt if it is to stop."""
+        driver, epochs = self.driver, self._epochs
+        if driver is None or epochs is None:
+            return
+        if not self._held:
+            if epochs.due is not None:
+                epochs.plan()
+            return
+        held = self._held.popleft()
+        if epochs.plans:
+            epochs.take(held)
+        elif not driver.limit(held):
+            driver.finish()
+
+    def stop(self) -> bool:
+        """End gracefully; return False if no task reads yet."""
+        assert self.driver is not None
+        return self.driver.stop() if self._epochs is None else self._epochs.hold()
 
     def _push(self, peers: object, message: EpochReply) -> None:
         for peer in peers:  # type: ignore[attr-defined]

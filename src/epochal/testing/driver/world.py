@@ -12,11 +12,12 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 
 from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import OffsetLog
 from epochal.continuous.plan.stages import QueryPlan
-from epochal.epoch.contract import LoggedSource
+from epochal.epoch.contract import LoggedSource, Positions
 from epochal.epoch.coordinator import Phase
 from epochal.epoch.durable import Recovered
 from epochal.epoch.effects import Acknowledge, Decide
@@ -39,6 +40,8 @@ class World(ABC):
 
     retained = 4
     """Log entries that are kept."""
+    plans_epochs = False
+    """Whether each epoch ends where it was planned to end: at `_next_ends`."""
 
     def __init__(self, chance: random.Random, *, tasks: int, faults: int, wild_acts: int) -> None:
         self.chance = chance
@@ -76,6 +79,10 @@ class World(ABC):
     @abstractmethod
     def _check(self) -> None:
         """Add to `wrong` what is wrong with how it ended."""
+
+    def _next_ends(self, positions: Sequence[Positions]) -> Sequence[Positions]:
+        """Return where the next epoch ends that starts at these positions of the sources."""
+        raise NotImplementedError
 
     def _note_durable(self) -> None:  # noqa: B027  most worlds look at the end only
         """Called whenever something has become durable."""
@@ -188,7 +195,9 @@ class World(ABC):
         )
         sink = StagedSink(files, self.truth, self.decides)
         process = DriverProcess(
-            files, guard, self.plan, self._sources(), sink, self.clock, self._push, self.retained
+            *(files, guard, self.plan, self._sources(), sink, self.clock, self._push),
+            self.retained,
+            next_ends=self._next_ends if self.plans_epochs else None,
         )
         self.driver = process
         self.story.append(f"run {self.runs}")
@@ -326,6 +335,7 @@ class World(ABC):
         if driver.driver is not None and not driver.paused and driver.alive:
             self.clock.advance(EPOCH_SECONDS)
             driver.driver.tick()
+            driver.follow()
 
     def _ask(self, task: TaskProcess | None) -> None:
         if task is not None and task.alive:
@@ -347,7 +357,7 @@ class World(ABC):
             return
         if driver.driver.coordinator.phase is Phase.RUNNING:
             self.story.append("stop")
-            driver.stopping = driver.driver.stop()
+            driver.stopping = driver.stop()
 
     def _haunt(self) -> None:
         """A driver that was taken over from goes on."""

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from epochal.checkpoint.file_log import FileEntry, FileSourceLog
+from epochal.connectors.contract import Positions
 from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
 from epochal.connectors.file.file_reader import own_files
 from epochal.connectors.file.file_source import (
@@ -14,6 +16,7 @@ from epochal.connectors.file.file_source import (
     FileSourceOptions,
     FoundFile,
     SeenFiles,
+    file_batches,
     next_files,
     parse_log_offset,
 )
@@ -91,14 +94,15 @@ def test_hidden_names_and_names_outside_the_pattern_are_skipped(tmp_path: Path) 
 
 
 def test_the_log_is_ahead_of_the_readers_by_a_limited_number_of_batches(tmp_path: Path) -> None:
-    files = source(tmp_path, max_files_per_trigger=1)
-    for number in range(BATCHES_AHEAD + 3):
-        (tmp_path / "in" / str(number)).write_text("x\n")
-    assert [files.discover_files() for _ in range(BATCHES_AHEAD + 1)] == [True] * BATCHES_AHEAD + [
-        False
-    ]
+    files = source(tmp_path)
+
+    def log(name: str) -> bool:
+        (tmp_path / "in" / name).write_text("x\n")
+        return files.discover_files()
+
+    assert [log(str(n)) for n in range(BATCHES_AHEAD + 1)] == [True] * BATCHES_AHEAD + [False]
     files.acknowledge(0, files.resume('{"logOffset":1}'))
-    assert [files.discover_files() for _ in range(3)] == [True, True, False]
+    assert [files.discover_files(), log("x"), log("y")] == [True, True, False]
 
 
 def test_another_run_on_the_same_log_is_an_error_that_every_call_repeats(tmp_path: Path) -> None:
@@ -159,15 +163,89 @@ def test_partition_directories_are_named_as_in_spark() -> None:
 
 
 def test_the_end_counts_all_files_although_a_batch_of_the_log_takes_few(tmp_path: Path) -> None:
-    found = source(tmp_path, max_files_per_trigger=2)
+    files = source(tmp_path, max_files_per_trigger=2)
     for n in range(2 * BATCHES_AHEAD + 3):
         (tmp_path / "in" / f"{n:03}.json").write_text("")
-    end = found.latest()
-    assert found.offset(end) == f'{{"logOffset":{BATCHES_AHEAD + 1}}}'
-    assert sum(len(batch) for _, batch in found._log.get_range()) == 2 * BATCHES_AHEAD + 3
+    assert files.offset(files.latest()) == f'{{"logOffset":{BATCHES_AHEAD + 1}}}'
 
 
 def test_the_end_has_the_partitions_of_the_checkpoint(tmp_path: Path) -> None:
     found = source(tmp_path)
     found.discover(dict.fromkeys("012", ""))
     assert sorted(found.latest()) == ["0", "1", "2"]
+
+
+def test_a_batch_has_as_many_files_as_the_limits_allow_and_at_least_one() -> None:
+    files = [FoundFile(name, 1, size) for name, size in zip("abcde", (3, 9, 2, 2, 3), strict=True)]
+
+    def divided(max_files: int | None, max_bytes: int | None) -> list[str]:
+        batches = file_batches(files, max_files, max_bytes)
+        return ["".join(file.path for file in batch) for batch in batches]
+
+    assert divided(2, None) == ["ab", "cd", "e"]
+    assert divided(None, 7) == ["a", "b", "cde"]
+    assert divided(None, 4) == ["a", "b", "cd", "e"]
+    assert divided(None, None) == ["abcde"]
+    assert list(file_batches([], 1, None)) == []
+
+
+def logged(tmp: Path) -> list[int]:
+    """How many files each batch of the log has."""
+    log = FileSourceLog(str(tmp / "checkpoint/sources/0"), read_only=True)
+    return [len(entries) for _, entries in log.get_range()]
+
+
+def read_on(files: FileSource, at: Positions, last: Positions | None = None) -> Iterator[Positions]:
+    """Where epochs end, one after the other."""
+    while (end := files.next_end(at, last)) != at:
+        at = end
+        yield at
+
+
+def test_with_a_limit_a_batch_is_logged_when_its_epoch_is_planned(tmp_path: Path) -> None:
+    files = source(tmp_path, max_files_per_trigger=2)
+
+    def put(*names: str) -> None:
+        for name in names:
+            (tmp_path / "in" / name).write_text("x\n")
+
+    put("a", "b", "c")
+    epochs = read_on(files, files.initial())
+    assert files.offset(next(epochs)) == '{"logOffset":0}'
+    assert logged(tmp_path) == [2]
+    put("d", "e")
+    assert [files.offset(end) for end in epochs] == ['{"logOffset":1}', '{"logOffset":2}']
+    assert logged(tmp_path) == [2, 2, 1]
+
+
+def test_an_end_that_is_fixed_has_the_files_that_were_there_in_batches_within_the_limit(
+    tmp_path: Path,
+) -> None:
+    files = source(tmp_path, max_files_per_trigger=2, num_partitions=2)
+    for name in "abc":
+        (tmp_path / "in" / name).write_text("x\n")
+    start, end = files.initial(), files.last_end(files.initial())
+    (tmp_path / "in" / "later").write_text("x\n")
+    assert files.latest() != end
+    assert list(read_on(files, start, end)) == [files.resume('{"logOffset":0}'), end]
+    assert logged(tmp_path) == [2, 1]
+    assert files.next_end(end, None) == files.resume('{"logOffset":2}')
+
+
+def test_without_the_limit_an_epoch_takes_all_batches(tmp_path: Path) -> None:
+    files = source(tmp_path, max_files_per_trigger=1)
+    for name in "abc":
+        (tmp_path / "in" / name).write_text("x\n")
+    end = files.last_end(files.initial())
+    assert files.next_end(files.initial(), end, bounded=False) == end
+    assert logged(tmp_path) == [1, 1, 1]
+
+
+def test_an_epoch_ends_the_batch_that_was_begun(tmp_path: Path) -> None:
+    files = source(tmp_path, max_files_per_trigger=1, num_partitions=2)
+    for name in "ab":
+        (tmp_path / "in" / name).write_text("x\n")
+    first = files.next_end(files.initial(), None)
+    begun = {"0": '{"batch":0,"file":0,"row":7,"of":2}', "1": first["1"]}
+    assert files.next_end(begun, None) == first
+    assert logged(tmp_path) == [1]

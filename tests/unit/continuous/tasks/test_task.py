@@ -220,6 +220,22 @@ def test_after_a_hold_readers_go_exactly_to_their_limits_and_cut_unasked() -> No
     assert [cut.epoch for cut in world.cuts[0]] == [FIRST]
 
 
+def test_limits_follow_each_other_and_a_task_holds_between_them() -> None:
+    world = totals(2, rows=200, per_read=3)
+    world.settle(start(FIRST, hold=True))
+    states: list[tuple[bool, bool]] = []
+    for epoch, end in ((FIRST, "10"), (FIRST + 1, "70"), (FIRST + 2, "71")):
+        states.append((world.cores[0].holds, world.cores[0].limited))
+        world.turn(0, start(epoch, limits=((0, end),)))
+        states.append((world.cores[0].holds, world.cores[0].limited))
+        world.settle(start(epoch, limits=((0, end),)))
+        world.settle(start(epoch, hold=True))  # an older push, late
+    assert states == [(True, False), (False, True)] * 3
+    ends = [dict(cut.positions)[0] for cut in world.cuts[0]]
+    assert ends == ["10", "70", "71"]
+    assert len(world.output()) == 71
+
+
 def test_an_older_push_that_comes_late_changes_nothing() -> None:
     world = totals(1)
     world.settle(start(FIRST + 2))

@@ -120,6 +120,7 @@ class KafkaSource:
         self._topics: set[str] = set()
         """The topics of all partitions that were ever read. If one is missing, it was deleted."""
         self._reported_deleted: set[KafkaPartition] = set()
+        self._reported_shrunk: set[KafkaPartition] = set()
         metadata = Checkpoint(checkpoint).metadata()
         self._query_id = "" if metadata is None else metadata.id
         self._worker: ClusterWorker | None = None
@@ -179,15 +180,23 @@ class KafkaSource:
     def bounds_epochs(self) -> bool:
         return self._options.bounds.are_set
 
+    def last_end(self, at: Positions) -> Positions:
+        start = to_offsets(at)
+        until = {**start, **to_offsets(self.latest())}
+        self._check_ranges(start, until)
+        return to_positions({tp: max(offset, until[tp]) for tp, offset in start.items()})
+
     def next_end(self, at: Positions, last: Positions | None, *, bounded: bool = True) -> Positions:
+        """As Spark: at once in the first epoch, or if the end of the query is fixed."""
         bounds = self._options.bounds if bounded else EpochBounds()
         now, start = self._clock.monotonic(), to_offsets(at)
         until = {**start, **to_offsets(self.latest() if last is None else last)}
-        since, self._planned_at = self._planned_at, now
-        waited = None if since is None or last is not None else timedelta(seconds=now - since)
-        if waited is not None and bounds.waits(start, until, waited):
-            self._planned_at = since
-            return at
+        self._check_ranges(start, until)
+        if last is None and self._planned_at is not None:
+            waited = timedelta(seconds=now - self._planned_at)
+            if bounds.waits(start, until, waited):
+                return at
+        self._planned_at = now
         return to_positions(bounds.ends(start, until))
 
     def unit_end(self, at: Positions, latest: Positions) -> Positions:
@@ -266,6 +275,16 @@ class KafkaSource:
         )
         self._has_answered = True
         return found
+
+    def _check_ranges(
+        self, start: Mapping[KafkaPartition, int], until: Mapping[KafkaPartition, int]
+    ) -> None:
+        """Report partitions that end before their start: they were deleted and created again."""
+        shrunk = {tp for tp, offset in start.items() if until[tp] < offset}
+        for tp in sorted(shrunk - self._reported_shrunk):
+            reason = f"the end of {partition_id(tp)} is {until[tp]}, but {start[tp]} was next"
+            self._report_loss("PARTITION_OFFSET_CHANGED", reason)
+        self._reported_shrunk = shrunk
 
     def _report_loss(self, kind: str, reason: str) -> None:
         """Raise, or log a warning and continue if failOnDataLoss is false."""

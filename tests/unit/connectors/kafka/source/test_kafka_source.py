@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,7 +13,12 @@ from epochal.connectors.contract import Positions
 from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.connectors.kafka.source.kafka_source import LIST_ATTEMPTS, KafkaSource
 from epochal.connectors.kafka.source.source_options import read_source_options
-from epochal.errors import KafkaDataLossError, KafkaTopicError, KafkaUnavailableError
+from epochal.errors import (
+    KafkaDataLossError,
+    KafkaTopicError,
+    KafkaUnavailableError,
+    OptionError,
+)
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import MemoryFiles
 
@@ -53,6 +59,12 @@ def opened(logs: Logs, files: MemoryFiles | None = None, **given: str) -> KafkaS
         options = {"subscribe": "t", **options}
     files = files or MemoryFiles()
     return KafkaSource(read_source_options(options), files, 0, client=logs, clock=ManualClock())
+
+
+def bounded(logs: Logs, clock: ManualClock | None = None, **given: str) -> KafkaSource:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **given}
+    asked, clock = read_source_options(options), clock or ManualClock()
+    return KafkaSource(asked, MemoryFiles(), 0, client=logs, clock=clock)
 
 
 def at(*offsets: int, topic: str = "t") -> Positions:
@@ -170,3 +182,57 @@ def test_a_start_gives_up_after_the_brokers_timeout() -> None:
         ):
             source.initial()
         assert logs.looks == looks
+
+
+def test_an_epoch_takes_a_share_of_each_partition_in_proportion_to_what_waits_in_it() -> None:
+    logs = Logs({("t", 0): (0, 100), ("t", 1): (0, 50), ("t", 2): (0, 1), ("t", 3): (0, 0)})
+    with closing(bounded(logs, maxOffsetsPerTrigger="10")) as source:
+        assert source.bounds_epochs
+        assert source.next_end(at(0, 0, 0, 0), None) == at(6, 3, 1, 0)
+        assert source.next_end(at(0, 0, 0, 0), at(4, 2, 0, 0)) == at(4, 2, 0, 0)
+        assert source.next_end(at(0, 0, 0, 0), None, bounded=False) == at(100, 50, 1, 0)
+    with closing(bounded(logs)) as source:
+        assert not source.bounds_epochs
+
+
+def test_fewer_records_than_the_least_wait_except_in_the_first_epoch_and_at_a_fixed_end() -> None:
+    logs, clock = Logs({("t", 0): (0, 5)}), ManualClock()
+    given = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "60s"}
+    with closing(bounded(logs, clock, **given)) as source:
+        assert source.next_end(at(0), None) == at(5)
+        logs.ranges["t", 0] = (0, 14)
+        clock.advance(50)
+        assert source.next_end(at(5), None) == at(5)
+        assert source.next_end(at(5), at(9)) == at(9)
+        clock.advance(50)
+        assert source.next_end(at(5), None) == at(5)  # the epoch before was planned 50 s ago
+        clock.advance(10)
+        assert source.next_end(at(5), None) == at(14)
+        logs.ranges["t", 0] = (0, 24)
+        assert source.next_end(at(14), None) == at(24)
+
+
+def test_a_partition_that_ends_before_its_position_has_lost_records() -> None:
+    logs = Logs({("t", 0): (0, 3), ("t", 1): (0, 9)})
+    with (
+        closing(bounded(logs, maxOffsetsPerTrigger="5")) as source,
+        pytest.raises(KafkaDataLossError, match="the end of t-0 is 3, but 7 was next"),
+    ):
+        source.next_end(at(7, 0), None)
+    with closing(bounded(logs, maxOffsetsPerTrigger="5", failOnDataLoss="false")) as source:
+        assert source.next_end(at(7, 0), None) == at(7, 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be positive, not 0"),
+        (
+            {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"},
+            "minOffsetsPerTrigger (6) must not be greater than maxOffsetsPerTrigger (5)",
+        ),
+    ],
+)
+def test_bounds_that_contradict_are_refused(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(reason)):
+        bounded(Logs({}), **given)
