@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pytest
+from tests.simulation.backlog_world import BacklogWorld
 
+from epochal.continuous.tasks.task import TaskCore
 from epochal.epoch.event_time import units
 from epochal.epoch.event_time.query_watermark import QueryWatermark, watermark_of
 from epochal.epoch.event_time.units import UnitMark, Units
@@ -252,3 +254,35 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_nothing_holds_less_than_a_reader_of_another_column() -> None:
     assert units.HOLDS_NOTHING > 253_402_300_799_999  # the end of Spark's timestamps, in ms
+
+
+# The same with the engine's own tasks and driver.
+
+ENGINE_SEEDS = 60
+
+
+def test_the_engine_drops_no_row_that_waits_in_order() -> None:
+    worlds = {seed: BacklogWorld(seed).run() for seed in range(ENGINE_SEEDS)}
+    assert {seed: wrong for seed, wrong in worlds.items() if wrong} == {}
+
+
+def let_tasks_run_ahead(patch: pytest.MonkeyPatch) -> None:
+    """A task sends the highest event time that it has seen, whatever waits in its sources."""
+    never = property(lambda self: False, lambda self, to: None)
+    patch.setattr(TaskCore, "_are_waiting", never, raising=False)
+    patch.setattr(Units, "is_held", property(lambda self: False))
+
+
+ENGINE_PLANTED: dict[str, Plant] = {
+    "the watermark follows the highest event time of all partitions": follow_the_highest_of_all,
+    "tasks move the watermark while rows wait": let_tasks_run_ahead,
+    "a restart does not find the unit": forget_the_unit_in_the_log,
+}
+
+
+@pytest.mark.parametrize("fault", ENGINE_PLANTED)
+def test_a_fault_that_is_planted_in_the_engine_is_found(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ENGINE_PLANTED[fault](monkeypatch)
+    assert any(BacklogWorld(seed).run() for seed in range(2 * ENGINE_SEEDS))
