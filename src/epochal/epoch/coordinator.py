@@ -121,7 +121,7 @@ class EpochCoordinator:
         self.stale = 0
         """Number of messages of other attempts."""
         self.late = 0
-        """Number of reports of epochs that were decided already."""
+        """Number of reports of decided epochs."""
         self.pace = pace or Pace()
         self._readers, self._tasks = readers, tasks
         self._watermark = watermark or QueryWatermark(first_epoch=first_epoch)
@@ -345,16 +345,13 @@ class EpochCoordinator:
         match report:
             case ReportPartitionOffset(reader=reader, position=position):
                 error = record(opened.ends, reader, position, self._readers, "Reader", epoch)
-            case CommitPartitionEpoch(task=task, positions=positions, watermarks=watermarks):
+            case CommitPartitionEpoch(task=task, positions=positions):
                 error = record(opened.commits, task, report, self._tasks, "Task", epoch)
                 for reader, position in positions:
                     error = error or record(
                         opened.ends, reader, position, self._readers, "Reader", epoch
                     )
-                planned = len(self._watermark.highs)
-                if watermarks and len(watermarks) != planned:
-                    reason = f"{len(watermarks)} watermarks, the plan has {planned}"
-                    error = EpochProtocolError(f"Task {task}", reason)
+                error = error or self._watermark.error_in(report, self._readers)
         if error:
             return self._fail(error)
         if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
@@ -371,9 +368,7 @@ class EpochCoordinator:
         return effects
 
     def _decide(self, epoch: int, complete: OpenEpoch) -> list[Effect]:
-        highs = [report.watermarks for report in complete.reports]
-        waits = [each for report in complete.reports for each in report.waits]
-        marks = self._watermark.decide(epoch, highs, complete.positions, waits)
+        marks = self._watermark.decide(epoch, *complete.event_times)
         published = self.publication.decided(epoch)
         effects: list[Effect] = [
             *complete.steps(epoch, marks, published, sink_decides=self._sink_decides)

@@ -148,6 +148,8 @@ def test_an_epoch_that_was_planned_is_a_unit() -> None:
     units = Units(places, highs=(-1,), is_epoch=True)
     units.take(("10",), [wait(0, "20", 90)], (100,))
     assert (units.counted, units.mark) == ((90,), UnitMark((90,), {}))
+    units.take(("20",), [], (200,))
+    assert (units.counted, units.is_held) == ((200,), True)  # others may still read the epoch
 
 
 def test_a_reader_whose_end_is_not_known_holds_until_it_says_otherwise() -> None:

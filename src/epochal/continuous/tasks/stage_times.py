@@ -50,7 +50,7 @@ class TurnTimes:
         self._delays_ms = tuple(mark.delay_ms for mark in plan.watermarks)
         self._start_ms = NOT_ADVANCED if plan.watermarks else NO_WATERMARK
         self._floor: tuple[int, ...] = ()
-        self._is_held = False
+        self._is_held = True  # until the driver says how it is
         self._watermarks_ms = [self._start_ms] * len(plan.stages)
         self._late_ms = [self._start_ms] * len(plan.stages)
 

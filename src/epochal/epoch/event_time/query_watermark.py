@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from epochal.epoch.event_time.units import UnitMark, Units
-from epochal.epoch.messages import ReaderWaits
+from epochal.epoch.messages import CommitPartitionEpoch, ReaderWaits
+from epochal.errors import EpochProtocolError
 
 WatermarksMove: TypeAlias = Literal["turn", "epoch"]
 """When the watermark of a stage moves. "turn": with the rows, in every turn of a task. "epoch":
@@ -111,6 +112,18 @@ class QueryWatermark:
         self._moved = False
         self._moved_in = first_epoch - 2
         """The last epoch at whose end event times began to count that had been held back."""
+
+    def error_in(self, report: CommitPartitionEpoch, readers: int) -> EpochProtocolError | None:
+        """Return an error if a report speaks of other watermarks or readers than the plan has."""
+        planned = len(self.highs)
+        sizes = {len(report.watermarks), *(len(each.highs) for each in report.waits)}
+        if sizes - {0, planned}:
+            reason = f"{max(sizes)} watermarks, the plan has {planned}"
+            return EpochProtocolError(f"Task {report.task}", reason)
+        for reader in (each.reader for each in report.waits):
+            if not 0 <= reader < readers:
+                return EpochProtocolError(f"Reader {reader}", f"there are {readers}, from 0")
+        return None
 
     def start(self, epoch: int) -> None:
         """Fix the watermark of an epoch that starts now."""

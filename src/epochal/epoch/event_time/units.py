@@ -99,8 +99,10 @@ class Units:
     @property
     def is_held(self) -> bool:
         """Whether rows wait, so that tasks must not move a watermark by themselves."""
-        # What readers share, a task cannot know to be read.
-        shared = self._places is not None and self._places.share_ends
+        # What others read of a batch or of a list of files, a task cannot know.
+        if not self.counted:
+            return False
+        shared = self._is_epoch or (self._places is not None and self._places.share_ends)
         return bool(self._ends) or self._are_waiting or shared
 
     @property
