@@ -144,6 +144,7 @@ class KafkaReader:
         self._consumer = readers.consumer(error_cb=self._client_errors.append)
         self._waiter: RecordWaiter | None = None
         self.last_read: tuple[str, ...] = ()
+        self._hides_open = dict(readers.cluster.settings).get("isolation.level") == "read_committed"
         self._ids = {tp: partition_id(tp) for tp in self._states}
         self._places = {tp: self._kafka.TopicPartition(*tp) for tp in self._states}
         self._first: Any = None
@@ -211,11 +212,12 @@ class KafkaReader:
         """Where partitions end that have more records; empty text if the client does not know."""
         ends: dict[str, str] = {}
         for tp, state in self._states.items():
-            if state.eof == state.position or state.is_reported_deleted:
-                continue
-            # What the last answer of the broker said: no request.
+            is_at_end = state.eof == state.position
+            # What the last answer of the broker said: no request. It counts open transactions.
             known = self._consumer.get_watermark_offsets(self._places[tp], cached=True)
             end = -1 if known is None else known[1]
+            if state.is_reported_deleted or (is_at_end and (end < 0 or self._hides_open)):
+                continue
             if end < 0:
                 ends[self._ids[tp]] = ""
             elif state.position < end:

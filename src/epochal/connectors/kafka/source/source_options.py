@@ -131,6 +131,10 @@ class KafkaSourceOptions:
                 f"kafka: exactly one of subscribe, subscribePattern and assign must be given, "
                 f"{found}."
             )
+        if self.max_offsets_per_unit <= 0:
+            raise OptionError(
+                f"kafka: maxOffsetsPerUnit must be positive, not {self.max_offsets_per_unit}."
+            )
         # Parse all options now, so that an error shows before the query starts.
         _ = self.subscription, self.starting, self.settings, self.commit_group, self.bounds
 
