@@ -89,8 +89,14 @@ FAULTS = (
     ),
     Fault("continuous/tasks/exchange.py", "Inbox.take", "negation", 0, TASKS),
     Fault("continuous/tasks/exchange.py", "Outbox.acknowledge", "compare", 1, TASKS),
-    Fault("epoch/query_watermark.py", "QueryWatermark.wants_epoch", "compare", 0, UNIT_EPOCH),
-    Fault("epoch/query_watermark.py", "QueryWatermark.decide", "compare", 0, UNIT_EPOCH),
+    Fault(
+        "epoch/event_time/query_watermark.py",
+        "QueryWatermark.wants_epoch",
+        "compare",
+        0,
+        UNIT_EPOCH,
+    ),
+    Fault("epoch/event_time/query_watermark.py", "QueryWatermark.decide", "compare", 0, UNIT_EPOCH),
     Fault(
         "continuous/plan/watermark_bounds.py", "_lowest", "extreme", 0, ("unit/continuous/plan",)
     ),

@@ -18,7 +18,7 @@ from epochal.continuous.tasks.exchange import Inbox
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.stage_times import EpochTimes, TurnTimes
 from epochal.continuous.tasks.task import TaskCore, TurnOutput
-from epochal.epoch.query_watermark import EpochMarks, QueryWatermark
+from epochal.epoch.event_time.query_watermark import EpochMarks, QueryWatermark
 from epochal.testing.driver.world import NEVER_ENDS
 
 SEEDS, PARTS = 800, 4
@@ -141,8 +141,8 @@ def announce_another_watermark(patch: pytest.MonkeyPatch) -> None:
     """The commit entry says what the watermark could be by now, not what the next epoch has."""
     real = QueryWatermark.decide
 
-    def decide(self: QueryWatermark, epoch: int, reports: Any) -> EpochMarks:
-        return replace(real(self, epoch, reports), next_ms=self._formula(self._reported))
+    def decide(self: QueryWatermark, epoch: int, reports: Any, *more: Any) -> EpochMarks:
+        return replace(real(self, epoch, reports, *more), next_ms=self._formula(self.highs))
 
     patch.setattr(QueryWatermark, "decide", decide)
 

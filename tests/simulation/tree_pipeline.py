@@ -28,7 +28,7 @@ from epochal.continuous.plan.logical import (
     Watermarked,
 )
 from epochal.continuous.plan.stages import QueryPlan
-from epochal.epoch.query_watermark import watermark_of
+from epochal.epoch.event_time.query_watermark import watermark_of
 from epochal.state.rows.types import StructField, StructType
 
 TIMED = EVENTS.append(pa.field("time", pa.timestamp("us", "UTC")))

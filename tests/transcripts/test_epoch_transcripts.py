@@ -28,6 +28,7 @@ from epochal.epoch.effects import (
     Tick,
 )
 from epochal.epoch.epoch_files.publication import Publication
+from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     Done,
@@ -49,7 +50,6 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.epoch.pace import Pace
-from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import EpochError
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "epoch").glob("*.txt"))

@@ -67,6 +67,10 @@ class MemoryReader:
         self._ends: dict[str, MemoryPosition] = {}
         self._open: dict[str, pa.RecordBatch] = {}
         self._names = deque(self._at)
+        self.last_read: tuple[str, ...] = ()
+
+    def waiting(self) -> Positions:
+        return {name: "" for name, at in self._at.items() if self._batch(name, at) is not None}
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
         self._names.rotate(-1)
@@ -78,7 +82,7 @@ class MemoryReader:
             room = batch.num_rows - at.row
             if end is not None and end.batch == at.batch:
                 room = min(room, end.row - at.row)
-            taken = batch.slice(at.row, min(max_rows, room))
+            taken, self.last_read = batch.slice(at.row, min(max_rows, room)), (name,)
             done = at.row + taken.num_rows
             if done == batch.num_rows:
                 del self._open[name]
@@ -121,6 +125,7 @@ class MemoryStream:
     """A source to which driver code adds rows; pass it to `format(...)`."""
 
     acknowledges_in_tasks = False
+    tells_waiting = True
 
     def __init__(
         self, schema: pa.Schema, *, partitions: int = 1, directory: str | None = None

@@ -153,11 +153,13 @@ class RateReader:
         self._at = {name: parse_position(text) for name, text in partitions.items()}
         self._ends: dict[str, int] = {}
         self._turn = 0
+        self.last_read: tuple[str, ...] = ()
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
         due = self._schedule.due_before(self._clock.now_ms())
         names = list(self._at)
         found: list[np.ndarray] = []
+        before = dict(self._at)
         # Start with another partition each time. Otherwise the first one could take all the room.
         for name in names[self._turn :] + names[: self._turn]:
             at = self._at[name]
@@ -170,6 +172,7 @@ class RateReader:
         if not found:
             return None
         self._turn = (self._turn + 1) % len(names)
+        self.last_read = tuple(name for name in names if self._at[name] != before[name])
         values = np.concatenate(found)
         stamps = self._schedule.stamps_ms(values) * 1000
         columns = [pa.array(stamps, RATE_SCHEMA.field(0).type), pa.array(values)]
@@ -177,6 +180,14 @@ class RateReader:
 
     def positions(self) -> Positions:
         return {name: at.text() for name, at in self._at.items()}
+
+    def waiting(self) -> Positions:
+        due = self._schedule.due_before(self._clock.now_ms())
+        return {
+            name: RatePosition(due + (at.next - due) % at.step, at.step).text()
+            for name, at in self._at.items()
+            if at.next < due
+        }
 
     def limit(self, ends: Positions) -> None:
         self._ends = {name: parse_position(text).next for name, text in ends.items()}
@@ -200,6 +211,7 @@ class RateSource:
     """The driver's side. Creates or reads the log in `sources/N`."""
 
     acknowledges_in_tasks = False
+    tells_waiting = True
 
     def __init__(
         self,

@@ -310,6 +310,7 @@ def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:
         "p99_ms": None,
         "behind": None,
         "state_rows": None,
+        "late_rows": 0,
         "restarts": 0,
         "attempt": None,
         "sources": [each.kind for each in view.sources] if view else [],

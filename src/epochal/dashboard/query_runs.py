@@ -50,6 +50,9 @@ class RunView:
     restarts: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_RESTARTS))
     """When the query restarted its tasks, in milliseconds since the Unix epoch."""
 
+    late_rows: int = 0
+    """Rows that operators dropped because they came too late."""
+
     def add(self, record: Record) -> bool:
         """Add a record. Returns False if it is already known."""
         match record:
@@ -65,6 +68,7 @@ class RunView:
                     return False
                 self.sequence += 1
                 self.reports.append((self.sequence, record))
+                self.late_rows += _late_rows(record.report)
             case StatusChanged():
                 before = self.status
                 if before is not None and record.at_ms <= before.at_ms:
@@ -113,6 +117,7 @@ class RunView:
             "p99_ms": latency.get("p99"),
             "behind": _behind(report),
             "state_rows": _state_rows(report),
+            "late_rows": self.late_rows,
             "sources": list(run.sources),
             "sink": run.sink,
             "pid": run.pid,
@@ -217,6 +222,11 @@ def _unit_of_lag(kind: str, name: str) -> str:
     if name.partition("[")[0] == "rate":
         return "rows; its position is in seconds"
     return "batches of files" if kind == FILE else UNITS[kind]
+
+
+def _late_rows(report: dict[str, Any]) -> int:
+    operators = report.get("stateOperators") or ()
+    return sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in operators)
 
 
 def _watermark_ms(report: dict[str, Any]) -> int | None:

@@ -43,6 +43,8 @@ class CommittedEpoch:
     """Rows that the sink refused; not in `rows_out`."""
     observed: tuple[tuple[str, bytes], ...] = ()
     """(name, buffers) of `observe`, per task with rows."""
+    late_rows: tuple[tuple[int, int], ...] = ()
+    """(operator, rows that it dropped as late), over all tasks."""
 
     @property
     def has_data(self) -> bool:

@@ -49,6 +49,7 @@ from epochal.epoch.effects import (
     Tick,
 )
 from epochal.epoch.epoch_files.publication import Publication
+from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     Done,
@@ -73,7 +74,6 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled
 from epochal.epoch.pace import Pace
-from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import (
     EpochProtocolError,
     RendezvousError,
@@ -121,7 +121,7 @@ class EpochCoordinator:
         self.stale = 0
         """Number of messages of other attempts."""
         self.late = 0
-        """Number of reports of epochs that were decided already."""
+        """Number of reports of decided epochs."""
         self.pace = pace or Pace()
         self._readers, self._tasks = readers, tasks
         self._watermark = watermark or QueryWatermark(first_epoch=first_epoch)
@@ -345,18 +345,13 @@ class EpochCoordinator:
         match report:
             case ReportPartitionOffset(reader=reader, position=position):
                 error = record(opened.ends, reader, position, self._readers, "Reader", epoch)
-            case CommitPartitionEpoch(task=task, positions=positions, watermarks=watermarks):
+            case CommitPartitionEpoch(task=task, positions=positions):
                 error = record(opened.commits, task, report, self._tasks, "Task", epoch)
                 for reader, position in positions:
                     error = error or record(
                         opened.ends, reader, position, self._readers, "Reader", epoch
                     )
-                planned = len(self._watermark.highs)
-                if watermarks and len(watermarks) != planned:
-                    reason = f"{len(watermarks)} watermarks, the plan has {planned}"
-                    error = EpochProtocolError(f"Task {task}", reason)
-                else:
-                    self._watermark.report(watermarks)
+                error = error or self._watermark.error_in(report, self._readers)
         if error:
             return self._fail(error)
         if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
@@ -373,7 +368,7 @@ class EpochCoordinator:
         return effects
 
     def _decide(self, epoch: int, complete: OpenEpoch) -> list[Effect]:
-        marks = self._watermark.decide(epoch, [report.watermarks for report in complete.reports])
+        marks = self._watermark.decide(epoch, *complete.event_times)
         published = self.publication.decided(epoch)
         effects: list[Effect] = [
             *complete.steps(epoch, marks, published, sink_decides=self._sink_decides)
@@ -471,6 +466,7 @@ class EpochCoordinator:
             self._watermark.in_flight(),
             ordered,
             self.publication.floor if ordered >= 0 else 0,
+            self._watermark.units.is_held,
         )
 
     def _hold(self) -> list[Effect]:

@@ -59,6 +59,8 @@ from epochal.epoch.epoch_files.publication import Publication
 from epochal.epoch.epoch_files.retention import Retention
 from epochal.epoch.epoch_files.state_chain import StateChain, extended
 from epochal.epoch.epoch_timings import EpochTimings
+from epochal.epoch.event_time.unit_ends import SourcePlaces, first_unit, open_unit
+from epochal.epoch.manifest import OpenUnit
 from epochal.epoch.messages import (
     EpochReply,
     EpochRequest,
@@ -74,7 +76,6 @@ from epochal.epoch.messages import (
 from epochal.epoch.open_epoch import clip
 from epochal.epoch.pace import Pace
 from epochal.epoch.planned_ends import Readers
-from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 
@@ -155,12 +156,16 @@ class EpochDriver:
         *,
         template: OffsetEntry | None = None,
         held_at: tuple[str, ...] | None = None,
+        unit_ends: Sequence[Positions] = (),
+        last: Sequence[Positions] | None = None,
         background: bool = True,
     ) -> None:
         """Wait for `tasks` tasks. `readers` are (source, partition id), in order of their number.
 
         New offset entries copy the version, source names and settings of `template`. With
         `held_at`, the positions of the readers, epochs are planned: call `plan` for each.
+        `unit_ends` are where the rows end that wait now, per source, if the log has no open unit;
+        `last` is where the query ends, if it has an end.
         """
         found = self._recovered
         assert found is not None, "call recover() first"
@@ -171,19 +176,17 @@ class EpochDriver:
         if found.planned is not None:
             limits = self._readers.limits_of(found.planned, resources.sources, query, resources.url)
         self._retention = Retention(self._resources, self.attempt, found.first_epoch)
+        units = first_unit(
+            SourcePlaces(self._readers, resources.sources, last),
+            found.unit or OpenUnit(found.highs, tuple(unit_ends)),
+            found.highs,
+            is_epoch=held_at is not None or limits is not None,
+        )
         with self._lock:
             self._coordinator = EpochCoordinator(
                 attempt=self.attempt,
                 first_epoch=found.first_epoch,
-                watermark=QueryWatermark(
-                    first_epoch=found.first_epoch,
-                    highs=found.highs,
-                    delays_ms=query.delays_ms,
-                    watermark_ms=found.watermark_ms,
-                    late_ms=found.late_ms,
-                    moves=query.moves,
-                    policy=query.policy(self._template),
-                ),
+                watermark=found.watermark(query, self._template, units),
                 pace=self._pace,
                 tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
                 sink_decides=self._resources.sink.decides,
@@ -389,6 +392,7 @@ class EpochDriver:
                     offsets,
                     started_ms,
                     self._chain(step),
+                    open_unit(step.unit, self._readers),
                 )
             case CommitSink():
                 follow_up(self._resources, step)

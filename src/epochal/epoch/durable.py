@@ -15,16 +15,22 @@ from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
 from epochal.epoch.epoch_files.state_chain import StateChain
+from epochal.epoch.event_time.query_watermark import (
+    QueryWatermark,
+    WatermarksMove,
+    watermark_of,
+)
+from epochal.epoch.event_time.units import Units
 from epochal.epoch.manifest import (
     MANIFEST_KEY,
     Manifest,
+    OpenUnit,
     commit_mark,
     manifest_of,
     manifest_to_json,
 )
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
-from epochal.epoch.query_watermark import WatermarksMove, watermark_of
 from epochal.epoch.recovery import (
     DropEpoch,
     ForgetPlanned,
@@ -110,11 +116,26 @@ class Recovered:
     """The files with the state before the first epoch; None if Spark's files have all of it."""
     floor: int = 0
     """The lowest version of the state that a retained decision starts from."""
+    unit: OpenUnit | None = None
+    """The unit of event time that the first epoch goes on with; None if a new one begins."""
 
     @property
     def published(self) -> int:
         """The version of Spark's files to start from."""
         return self.first_epoch if self.chain is None else self.chain.published
+
+    def watermark(self, query: QueryShape, template: OffsetEntry, units: Units) -> QueryWatermark:
+        """Return the watermark of the attempt that begins here."""
+        return QueryWatermark(
+            first_epoch=self.first_epoch,
+            highs=self.highs,
+            delays_ms=query.delays_ms,
+            watermark_ms=self.watermark_ms,
+            late_ms=self.late_ms,
+            moves=query.moves,
+            policy=query.policy(template),
+            units=units,
+        )
 
 
 def read_logs(resources: EpochResources) -> Logs:
@@ -201,6 +222,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         _has_output(resources, plan),
         chain,
         _floor(resources, logs, plan.first_epoch, chain),
+        plan.unit,
     )
 
 
@@ -233,6 +255,7 @@ def decide(
     offsets: Sequence[str],
     timestamp_ms: int,
     chain: StateChain | None = None,
+    unit: OpenUnit | None = None,
 ) -> None:
     """Create the offset entry. This is the decision: from now on the epoch is only finished."""
     # This check only stops a late driver early. Safety comes from `add` below, which creates the
@@ -251,6 +274,7 @@ def decide(
         step.state,
         step.highs,
         chain=chain,
+        unit=unit,
     )
     lines = resources.query.lines
     by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets[n] for n in lines)
@@ -361,7 +385,7 @@ def _has_output(resources: EpochResources, plan: RecoveryPlan) -> bool:
 
 def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:
     if query.moves == "turn" or plan.base is None:
-        return True
+        return plan.unit is None
     possible_ms = watermark_of(plan.highs, query.delays_ms, plan.late_ms, query.policy(plan.base))
     return max(possible_ms, plan.watermark_ms) <= plan.late_ms
 

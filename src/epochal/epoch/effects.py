@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from epochal.checkpoint.entries import StateUniqueIds
+from epochal.epoch.event_time.units import UnitMark
 from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, PreparedState
 from epochal.epoch.state_ids import ids_of
 
@@ -44,6 +45,8 @@ class Decide:
     """Of the tasks' epoch files; empty if the query has no state."""
     published: int = 0
     """The version of Spark's state files that the decision starts from."""
+    unit: UnitMark | None = None
+    """The unit of event time that is not read to its end; None if all event times count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ class EpochTimings:
             queue_ms=timing.decided_ms - timing.complete_ms,
             dead_letters=sum(report.dead_letters for report in reports),
             observed=tuple(each for report in reports for each in report.observed),
+            late_rows=_late_rows(reports),
         )
 
     def _of(self, epoch: int) -> _Timing:
@@ -132,6 +133,14 @@ def _slowest(seconds: Iterable[float]) -> float:
 def _rows_in(reports: Sequence[CommitPartitionEpoch], sources: int) -> tuple[int, ...]:
     counted = [report.rows_in for report in reports if report.rows_in]
     return tuple(map(sum, zip(*counted, strict=True))) if counted else (0,) * sources
+
+
+def _late_rows(reports: Sequence[CommitPartitionEpoch]) -> tuple[tuple[int, int], ...]:
+    dropped: defaultdict[int, int] = defaultdict(int)
+    for report in reports:
+        for operator, rows in report.late_rows:
+            dropped[operator] += rows
+    return tuple(sorted(dropped.items()))
 
 
 def _state_rows(reports: Sequence[CommitPartitionEpoch]) -> tuple[tuple[int, int, int, int], ...]:

@@ -30,6 +30,16 @@ too, so that earlier releases can read those."""
 
 
 @dataclass(frozen=True, slots=True)
+class OpenUnit:
+    """A unit that is not read to its end: see `epochal.epoch.event_time.units`."""
+
+    counted: tuple[int, ...]
+    """The highest event times that count, per watermark of the plan; -1 if none."""
+    ends: tuple[Mapping[str, str], ...]
+    """Per source, by partition id: where the unit ends; without partitions that have arrived."""
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Everything that a decided epoch consists of."""
 
@@ -47,6 +57,8 @@ class Manifest:
     """Whether the commit entry says who wrote it. Early releases did not do that."""
     chain: StateChain | None = None
     """The files with the state; None without state, and in manifests of earlier releases."""
+    unit: OpenUnit | None = None
+    """The unit of event time that is not read to its end; None if all event times count."""
 
 
 def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
@@ -70,6 +82,11 @@ def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
         found["chain"] = [
             [run.first, run.last, run.attempt, list(run.checksums)] for run in manifest.chain.runs
         ]
+    if manifest.unit is not None:
+        found["unit"] = {
+            "counted": list(manifest.unit.counted),
+            "ends": [dict(ends) for ends in manifest.unit.ends],
+        }
     return found
 
 
@@ -117,7 +134,18 @@ def manifest_from_json(value: JsonValue, path: str) -> Manifest:
         watermarks=tuple(_long(each, path) for each in _listed(value, "watermarks", path)),
         marks_commit=_flag(value, "marksCommit", path),
         chain=_chain(value, epoch, path) if version > 1 else None,
+        unit=_unit(value, path),
     )
+
+
+def _unit(found: dict[str, JsonValue], path: str) -> OpenUnit | None:
+    value = found.get("unit")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise _malformed(path, f"unit must be a JSON object, not {str(value)[:60]}")
+    counted = tuple(_long(each, path) for each in _listed(value, "counted", path))
+    return OpenUnit(counted, tuple(_positions(each, path) for each in _listed(value, "ends", path)))
 
 
 def _listed(found: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]:

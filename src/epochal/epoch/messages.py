@@ -32,6 +32,17 @@ def by_store(state: PreparedState) -> tuple[int, int, str]:
     return state.operator, state.partition, state.store
 
 
+class ReaderWaits(msgspec.Struct, frozen=True, array_like=True):
+    """A reader had rows waiting when it ended an epoch."""
+
+    reader: int
+    end: str = ""
+    """Where its rows end, as far as it knows; empty if it does not know."""
+    highs: tuple[int, ...] = ()
+    """Its highest event time, per watermark of the plan; -1 if none. It may be lower than the rows
+    that were read, never higher. Empty if partitions of the source do not hold the watermark."""
+
+
 class ReportPartitionOffset(msgspec.Struct, frozen=True, array_like=True, tag="offset"):
     """A reader ended `epoch` at `position`. One-way.
 
@@ -74,6 +85,10 @@ class CommitPartitionEpoch(msgspec.Struct, frozen=True, array_like=True, tag="co
     """The newest epoch in which the task has rows or timers so far; -1 if none. See TaskActive."""
     observed: tuple[tuple[str, bytes], ...] = ()
     """(name, buffers), for each `observe` with rows."""
+    waits: tuple[ReaderWaits, ...] = ()
+    """The readers of this task that had rows waiting, if the query has watermarks."""
+    late_rows: tuple[tuple[int, int], ...] = ()
+    """(operator, rows that it dropped as late), for operators that dropped any."""
 
 
 class GetCurrentEpoch(msgspec.Struct, frozen=True, array_like=True, tag="current"):
@@ -215,7 +230,7 @@ class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     attempt: int
     epoch: int
     watermarks: tuple[int, ...] = ()
-    """Highest event time that any task has seen up to the newest decided epoch, per watermark of
+    """Highest event time that counts (see `units`) up to the newest decided epoch, per watermark of
     the plan, before the delay is subtracted; -1 if none. The lower bound of a task's watermark."""
     hold: bool = False
     """Read nothing in `epoch`: the query is about to stop or to be reconfigured."""
@@ -234,6 +249,8 @@ class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     floor: int = 0
     """The lowest version of the state that is still needed. Files that only older versions need may
     be deleted."""
+    held: bool = False
+    """Rows wait: a task's own watermark must not go beyond the lower bound. See `units`."""
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epochal.epoch.effects import Acknowledge, Decide, Step, steps_after_decision
-from epochal.epoch.messages import CommitPartitionEpoch, by_store
-from epochal.epoch.query_watermark import EpochMarks
+from epochal.epoch.event_time.query_watermark import EpochMarks
+from epochal.epoch.messages import CommitPartitionEpoch, ReaderWaits, by_store
 from epochal.errors import (
     EpochBacklogError,
     EpochConflictError,
@@ -35,6 +35,13 @@ class OpenEpoch:
         """The reports of all tasks, in order. The epoch must be complete."""
         return tuple(self.commits[task] for task in sorted(self.commits))
 
+    @property
+    def event_times(self) -> tuple[list[tuple[int, ...]], tuple[str, ...], list[ReaderWaits]]:
+        """What tasks have seen, where readers have ended the epoch, and which have rows waiting."""
+        reports = self.reports
+        waits = [each for report in reports for each in report.waits]
+        return [report.watermarks for report in reports], self.positions, waits
+
     def steps(
         self, epoch: int, marks: EpochMarks, published: int, *, sink_decides: bool
     ) -> tuple[Step, ...]:
@@ -53,6 +60,7 @@ class OpenEpoch:
             marks.settled,
             () if min(checksums, default=-1) < 0 else checksums,
             published,
+            marks.unit,
         )
         after = steps_after_decision(
             epoch, state, messages, marks.next_ms, sink_decides=sink_decides

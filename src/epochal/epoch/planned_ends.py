@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,6 +28,14 @@ class Readers:
         for (source, partition), position in zip(self.partitions, positions, strict=True):
             of_sources[source][partition] = position
         return of_sources
+
+    def some_by_source(self, positions: Mapping[int, str]) -> tuple[dict[str, str], ...]:
+        """Return the positions of these readers, per source."""
+        found: tuple[dict[str, str], ...] = tuple({} for _ in range(self.sources))
+        for reader, position in positions.items():
+            source, partition = self.partitions[reader]
+            found[source][partition] = position
+        return found
 
     def limits(self, ends: Sequence[Positions], at: Sequence[Positions] | None = None) -> Limits:
         """Return where readers must end; without those that have no end, or are `at` it."""

@@ -35,14 +35,14 @@ from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState, steps_after_decision
-from epochal.epoch.manifest import Manifest, is_finished_by_another, manifest_of
-from epochal.epoch.query_watermark import (
+from epochal.epoch.event_time.query_watermark import (
     NONE_SEEN,
     Policy,
     WatermarksMove,
     policy_of,
     watermark_of,
 )
+from epochal.epoch.manifest import Manifest, OpenUnit, is_finished_by_another, manifest_of
 from epochal.errors import RecoveryError
 from epochal.files import join_url
 
@@ -135,6 +135,8 @@ class RecoveryPlan:
     """The watermark of the epoch before it, by which rows of the first epoch are late."""
     planned: OffsetEntry | None = None
     """Where the first epoch must end, if Spark planned it; None to let it end when it is due."""
+    unit: OpenUnit | None = None
+    """The unit of event time that the first epoch goes on with; None if a new one begins."""
 
 
 def open_epoch(logs: Logs) -> int | None:
@@ -186,8 +188,8 @@ def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool)
         return _resume(logs, newest, steps, query, entry.watermark_ms)
     if sink_decides and not sink_decided:
         return _cut_again(logs, newest, query)
-    highs = _highs(manifest, query, entry.watermark_ms)
-    watermark_ms = watermark_of(highs, query.delays_ms, entry.watermark_ms, query.policy(entry))
+    counted = _counted(manifest, query, entry.watermark_ms)
+    watermark_ms = watermark_of(counted, query.delays_ms, entry.watermark_ms, query.policy(entry))
     finish = steps_after_decision(
         newest, manifest.state, manifest.messages, watermark_ms, sink_decides=sink_decides
     )
@@ -246,8 +248,24 @@ def _resume(
     if query.moves == "turn":
         # The epochs of such a query do not have a watermark of their own, so that of the first one
         # need not be the one in the log.
-        watermark_ms = watermark_of(highs, query.delays_ms, watermark_ms)
-    return RecoveryPlan(steps, base + 1, entry, manifest, highs, watermark_ms, late_ms)
+        counted = _counted(manifest, query, watermark_ms)
+        watermark_ms = watermark_of(counted, query.delays_ms, watermark_ms)
+    unit = _unit(manifest, query)
+    return RecoveryPlan(steps, base + 1, entry, manifest, highs, watermark_ms, late_ms, None, unit)
+
+
+def _unit(manifest: Manifest | None, query: QueryShape) -> OpenUnit | None:
+    """Return the open unit, if the query still has the watermarks and sources of the manifest."""
+    unit = None if manifest is None else manifest.unit
+    if unit is None or len(unit.counted) != len(query.delays_ms):
+        return None
+    return unit if len(unit.ends) == query.sources else None
+
+
+def _counted(manifest: Manifest | None, query: QueryShape, watermark_ms: int) -> tuple[int, ...]:
+    """Return the highest event times that the watermark follows."""
+    unit = _unit(manifest, query)
+    return _highs(manifest, query, watermark_ms) if unit is None else unit.counted
 
 
 def _highs(manifest: Manifest | None, query: QueryShape, watermark_ms: int) -> tuple[int, ...]:

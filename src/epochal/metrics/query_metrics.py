@@ -47,6 +47,7 @@ class QueryMetrics:
         self._phases: defaultdict[str, float] = defaultdict(float)
         self._updated: defaultdict[str, int] = defaultdict(int)
         self._removed: defaultdict[str, int] = defaultdict(int)
+        self._late: defaultdict[str, int] = defaultdict(int)
 
     def write(self, records: list[Record]) -> None:
         """Add records, oldest first."""
@@ -87,6 +88,7 @@ class QueryMetrics:
                     name = str(operator.get("operatorName"))
                     self._updated[name] += int(operator.get("numRowsUpdated", 0))
                     self._removed[name] += int(operator.get("numRowsRemoved", 0))
+                    self._late[name] += int(operator.get("numRowsDroppedByWatermark", 0))
             case EpochDone():
                 self._add_epoch(record)
             case RunEnded():
@@ -194,6 +196,10 @@ class QueryMetrics:
             (
                 table.OPERATOR_REMOVED,
                 [Sample({"operator": name}, count) for name, count in self._removed.items()],
+            ),
+            (
+                table.OPERATOR_LATE,
+                [Sample({"operator": name}, count) for name, count in self._late.items()],
             ),
             (table.GROUP_LAG, lags if len(lags) <= MAX_LAG_PARTITIONS else []),
         ]

@@ -87,6 +87,12 @@ OPERATOR_REMOVED = MetricSpec(
     "Rows removed from an operator's state.",
     ("operator",),
 )
+OPERATOR_LATE = MetricSpec(
+    f"{_E}state_operator_rows_dropped_by_watermark_total",
+    "counter",
+    "Rows that an operator dropped because they came too late.",
+    ("operator",),
+)
 GROUP_LAG = MetricSpec(
     "kafka_consumergroup_group_lag",
     "gauge",
@@ -99,5 +105,5 @@ METRICS = (
     *(QUERY_UP, QUERY_FAILED, DEGRADED, RESTARTS, ATTEMPT, START_TIME),
     *(EPOCH, EPOCHS, LAST_COMMIT),
     *(ROWS_IN, ROWS_OUT, DEAD_LETTERS, EPOCH_LATENCY, PHASE_SECONDS, BEHIND),
-    *(OPERATOR_ROWS, OPERATOR_UPDATED, OPERATOR_REMOVED, GROUP_LAG),
+    *(OPERATOR_ROWS, OPERATOR_UPDATED, OPERATOR_REMOVED, OPERATOR_LATE, GROUP_LAG),
 )

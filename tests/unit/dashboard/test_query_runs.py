@@ -129,3 +129,11 @@ def test_restarts_from_before_the_oldest_record_are_counted_but_not_marked() -> 
 def test_a_report_of_another_making_is_no_reason_to_fail() -> None:
     told = report_json(Progressed(5, {"batchId": 1}))
     assert (told["epoch"], told["behind"], told["sources"]) == (1, None, [])
+
+
+def test_rows_that_came_too_late_are_added_up() -> None:
+    view = RunView(RUN)
+    for at_ms, dropped in ((1_000, 2), (2_000, 0), (3_000, 5)):
+        operator = {"operatorName": "stateStoreSave", "numRowsDroppedByWatermark": dropped}
+        view.add(Progressed(at_ms, {"stateOperators": [operator], "sources": []}))
+    assert view.summary()["late_rows"] == 7

@@ -10,14 +10,14 @@ from tests.unit.epoch.test_recovery import logs, ours, plan, sparks
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.epoch.driver import EpochDriver
-from epochal.epoch.messages import EpochStarted
-from epochal.epoch.query_watermark import (
+from epochal.epoch.event_time.query_watermark import (
     POLICY_KEY,
     EpochMarks,
     QueryWatermark,
     policy_of,
     watermark_of,
 )
+from epochal.epoch.messages import EpochStarted
 from epochal.errors import RecoveryError
 from epochal.testing.clock import ManualClock
 
@@ -29,36 +29,35 @@ def tracked(**more: Any) -> QueryWatermark:
 
 def test_the_watermark_of_an_epoch_is_fixed_when_it_starts() -> None:
     watermark = tracked()
-    watermark.report((5000,))
     assert watermark.in_flight() == ((-1, 0), (0, 0))
     watermark.start(1)
-    watermark.report((9000,))
-    watermark.start(1)
-    assert watermark.in_flight() == ((-1, 0), (0, 0), (1, 4000))
-    assert watermark.decide(0, [(5000,)]) == EpochMarks((5000,), 0, 4000, settled=False)
-    assert watermark.in_flight() == ((0, 0), (1, 4000))
-    assert watermark.decide(1, [(9000,)]) == EpochMarks((9000,), 4000, 8000, settled=False)
-    assert watermark.decide(2, [(9000,)]) == EpochMarks((9000,), 8000, 8000)
-    assert watermark.in_flight() == ((2, 8000), (3, 8000))
+    assert watermark.decide(0, [(5000,)]) == EpochMarks((5000,), 0, 0, settled=False)
+    assert watermark.in_flight() == ((0, 0), (1, 0))
+    watermark.start(2)
+    assert watermark.in_flight() == ((0, 0), (1, 0), (2, 4000))
+    assert watermark.decide(1, [(9000,)]) == EpochMarks((9000,), 0, 4000, settled=False)
+    assert watermark.decide(2, [(9000,)]) == EpochMarks((9000,), 4000, 8000, settled=False)
+    assert watermark.decide(3, [(9000,)]) == EpochMarks((9000,), 8000, 8000)
+    assert watermark.in_flight() == ((3, 8000), (4, 8000))
 
 
 def test_it_never_goes_back() -> None:
     watermark = tracked(watermark_ms=6000, late_ms=5500)
-    watermark.report((5000,))
-    watermark.start(1)
-    assert watermark.in_flight() == ((-1, 5500), (0, 6000), (1, 6000))
+    watermark.decide(0, [(5000,)])
+    assert watermark.in_flight() == ((0, 6000), (1, 6000))
 
 
 def test_an_epoch_should_end_soon_while_its_end_or_the_next_one_closes_windows() -> None:
     watermark = tracked()
     assert not watermark.wants_epoch(0)
-    watermark.report((5000,))
-    assert watermark.wants_epoch(0)  # the next epoch would have a higher watermark
     watermark.start(1)
-    assert watermark.wants_epoch(1)  # it closes windows when it ends
     watermark.decide(0, [(5000,)])
+    assert watermark.wants_epoch(1)  # the next epoch would have a higher watermark
     watermark.start(2)
-    assert not watermark.wants_epoch(2)
+    assert watermark.wants_epoch(2)  # it closes windows when it ends
+    watermark.decide(1, [(5000,)])
+    watermark.start(3)
+    assert not watermark.wants_epoch(3)
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("min", 4000), ("MAX", 8000), ("", 4000)])

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.epoch.query_watermark import NO_WATERMARK, NONE_SEEN, NOT_ADVANCED, watermark_of
+from epochal.epoch.event_time.query_watermark import (
+    NO_WATERMARK,
+    NONE_SEEN,
+    NOT_ADVANCED,
+    watermark_of,
+)
 
 
 @pytest.mark.parametrize(

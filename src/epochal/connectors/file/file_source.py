@@ -201,6 +201,7 @@ class FileSource:
     """The driver's side. Its thread discovers files until `close`."""
 
     acknowledges_in_tasks = False
+    lists_together = True
 
     def __init__(
         self,

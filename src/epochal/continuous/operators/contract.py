@@ -83,7 +83,10 @@ class Operator(Protocol):
 
 
 class StatefulOperator(Protocol):
-    """An operator with state, which may also act when time passes."""
+    """An operator with state, which may also act when time passes.
+
+    One that drops late rows also has `late_rows: int`, how many it has dropped so far.
+    """
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         """Load the stored rows of one store of a partition. Called before everything else.
@@ -119,8 +122,24 @@ class StatefulOperator(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class EventTimes:
+    """Of some rows."""
+
+    rows: int = 0
+    lowest_ms: int | None = None
+    """None if no row has an event time."""
+    highest_ms: int = -1
+
+    def with_rows(self, rows: int, lowest_ms: int | None, highest_ms: int) -> EventTimes:
+        """Return those of these rows and more."""
+        known = [each for each in (self.lowest_ms, lowest_ms) if each is not None]
+        lowest = min(known, default=None)
+        return EventTimes(self.rows + rows, lowest, max(self.highest_ms, highest_ms))
+
+
 class EventTimeObserver(Protocol):
-    """An operator that passes rows on and records the highest event time: `withWatermark`."""
+    """An operator that passes rows on and records their event times: `withWatermark`."""
 
     @property
     def watermark(self) -> int:
@@ -129,6 +148,10 @@ class EventTimeObserver(Protocol):
 
     def highest_ms(self) -> int:
         """The highest event time seen; -1 if none."""
+        ...
+
+    def take(self) -> EventTimes:
+        """Those of the rows since the last call."""
         ...
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]: ...

@@ -40,7 +40,7 @@ from epochal.continuous.plan.stages import (
     Watermark,
 )
 from epochal.epoch.acknowledging import acknowledged_in_tasks
-from epochal.epoch.query_watermark import WatermarksMove
+from epochal.epoch.event_time.query_watermark import WatermarksMove
 from epochal.errors import EpochError
 
 

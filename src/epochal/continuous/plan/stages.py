@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Positions, ReaderFactory, WriterFactory
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
-from epochal.epoch.query_watermark import WatermarksMove
+from epochal.epoch.event_time.query_watermark import WatermarksMove
 
 SOURCES = -1
 """The sources of a task, as a producer of rows. They all end an epoch at the same moment."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import QueryPlan
-from epochal.epoch.query_watermark import NO_WATERMARK, NOT_ADVANCED
+from epochal.epoch.event_time.query_watermark import NO_WATERMARK, NOT_ADVANCED
 
 
 def input_watermarks(plan: QueryPlan, watermark_ms: int) -> tuple[int, ...]:

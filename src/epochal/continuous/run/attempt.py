@@ -35,6 +35,7 @@ from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
+from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import EpochReply, EpochRequest, OneWay
 from epochal.epoch.publish_state import StateFiles
 from epochal.errors import HostSilentError, PubSubUnavailableError
@@ -106,7 +107,15 @@ class Attempt:
         readers = [(each.source, each.partition) for each in self._readers]
         held_at = tuple(each.position for each in self._readers) if opened.plans_epochs else None
         template = _template(opened, self._recovered)
-        self._driver.start(readers, tasks, template=template, held_at=held_at)
+        begins = bool(opened.plan.watermarks) and self._recovered.unit is None and not held_at
+        self._driver.start(
+            readers,
+            tasks,
+            template=template,
+            held_at=held_at,
+            unit_ends=ends_of_waiting(opened.sources, self.positions) if begins else (),
+            last=opened.ends,
+        )
         register_coordinator(opened.server, self._endpoint, self._driver.handle)
         number, alive = self.number, executors(self._sc)
         opened.hosts.begin(number)

@@ -400,6 +400,8 @@ class Engine:
         self._reporter.add(epoch, positions)
         self._committed_rows = self._committed_rows or epoch.has_data
         self._telemetry.committed(epoch, self.state.attempt)
+        if epoch.late_rows:
+            self._opened.note_late_rows(epoch)
         with self._changed:
             self._positions, self._settled = positions, epoch.settled
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message

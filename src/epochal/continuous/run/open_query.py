@@ -30,6 +30,7 @@ from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.state_settings import check_state, settings_in_force, state_conf
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
+from epochal.epoch.committed import CommittedEpoch
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
 from epochal.rpc.server import RpcServer
@@ -79,6 +80,8 @@ class Opened:
     needs_evaluator: bool = False
     """Whether Spark's own code evaluates a part of the query, beside the tasks."""
     hosts: TaskHosts = field(default_factory=TaskHosts)
+    late_rows: dict[int, int] = field(default_factory=dict)
+    """How many rows each operator has dropped as late in this run."""
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
 
@@ -160,6 +163,18 @@ class Opened:
             for source, at, end in zip(self.sources, positions, self.ends, strict=True)
         )
 
+    def note_late_rows(self, epoch: CommittedEpoch) -> None:
+        """Count rows that came too late, and warn of the first."""
+        for operator, rows in epoch.late_rows:
+            if not self.late_rows:
+                logger.warning(
+                    "operator %d dropped %d rows in epoch %d, because they came later than the "
+                    "watermark allows (%s ms). Progress reports count such rows as "
+                    "numRowsDroppedByWatermark; this warning is not repeated",
+                    *(operator, rows, epoch.epoch, epoch.watermark_ms),
+                )
+            self.late_rows[operator] = self.late_rows.get(operator, 0) + rows
+
     def close(self) -> None:
         """Close sink and sources and release the checkpoint. May be called again."""
         self._closing.close()
@@ -180,6 +195,8 @@ class Opened:
             steps = ["exchange", stateful, *_names(stage.operators)]
             steps += [_place(plan, stage.to)] * is_tree
             lines.append(" -> ".join(steps))
+            if late := self.late_rows.get(stage.operator_id):
+                lines.append(f"  dropped {late} rows that came too late")
         lines += [
             f"watermark {mark.index}: {mark.column}, {mark.delay_ms} ms" for mark in plan.watermarks
         ]

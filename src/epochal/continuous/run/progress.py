@@ -158,6 +158,7 @@ class ProgressMaker:
 
     def _operator(self, note: OperatorNote, epochs: Sequence[CommittedEpoch]) -> dict[str, Any]:
         found = [each for epoch in epochs for each in epoch.state if each[0] == note.operator_id]
+        late = [each for epoch in epochs for each in epoch.late_rows]
         return {
             "operatorName": note.name,
             "numRowsTotal": found[-1][1] if found else 0,
@@ -167,7 +168,7 @@ class ProgressMaker:
             "allRemovalsTimeMs": 0,
             "commitTimeMs": _mean([each.publish_ms for each in epochs]),
             "memoryUsedBytes": 0,
-            "numRowsDroppedByWatermark": 0,
+            "numRowsDroppedByWatermark": sum(n for at, n in late if at == note.operator_id),
             "numShufflePartitions": note.partitions,
             "numStateStoreInstances": note.partitions * note.stores,
             "customMetrics": {},

@@ -17,7 +17,7 @@ from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.logical import Node, StreamSource
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.run.query_settings import EngineOptions
-from epochal.epoch.query_watermark import WatermarksMove
+from epochal.epoch.event_time.query_watermark import WatermarksMove
 from epochal.files import Files
 
 

@@ -171,6 +171,10 @@ class Outbox:
         ]
 
 
+HELD = -2
+"""The highest event time of a sender that has sent none yet because rows wait in its sources."""
+
+
 @dataclass(slots=True)
 class _Incoming:
     """The receiving end of a channel."""
@@ -283,11 +287,11 @@ class Inbox:
         """Return, per watermark, the lowest of the channels' highest event times; -1 if none.
 
         A channel that has brought no event time is left out. Otherwise a task without input would
-        hold the watermark back forever.
+        hold the watermark back forever. One that brings `HELD` is not: rows wait there.
         """
         found = []
         for index in range(watermarks):
-            seen = [c.highs[index] for c in self._channels if c.highs and c.highs[index] >= 0]
+            seen = [c.highs[index] for c in self._channels if c.highs and c.highs[index] != -1]
             found.append(min(seen) if seen else -1)
         return tuple(found)
 

@@ -3,7 +3,8 @@
 There are two kinds of time, and the plan says which one a query has.
 
 - `TurnTimes`: a stage's watermark moves with the rows that reach it, in every turn. It is computed
-  here, from the highest event times that frames carry and the driver's lower bound.
+  here, from the highest event times that frames carry and the driver's lower bound. While rows wait
+  (see `epochal.epoch.event_time.units`) the driver's bound alone moves it.
 - `EpochTimes`: the watermark is constant during an epoch, as in a micro-batch of Spark. The driver
   decides it when it starts the epoch. Rows are late by the watermark of the epoch before, and the
   epoch's own watermark closes windows, once, when the epoch ends.
@@ -22,8 +23,8 @@ from epochal.continuous.operators.contract import Moment
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.plan.watermark_bounds import input_watermarks
 from epochal.continuous.tasks.exchange import Inbox
+from epochal.epoch.event_time.query_watermark import NO_WATERMARK, NOT_ADVANCED, watermark_of
 from epochal.epoch.messages import EpochStarted
-from epochal.epoch.query_watermark import NO_WATERMARK, NOT_ADVANCED, watermark_of
 
 
 class StageTimes(Protocol):
@@ -49,10 +50,12 @@ class TurnTimes:
         self._delays_ms = tuple(mark.delay_ms for mark in plan.watermarks)
         self._start_ms = NOT_ADVANCED if plan.watermarks else NO_WATERMARK
         self._floor: tuple[int, ...] = ()
+        self._is_held = True  # until the driver says how it is
         self._watermarks_ms = [self._start_ms] * len(plan.stages)
         self._late_ms = [self._start_ms] * len(plan.stages)
 
     def learn(self, push: EpochStarted) -> None:
+        self._is_held = push.held
         if push.watermarks:
             floor = self._floor or push.watermarks
             self._floor = tuple(map(max, floor, push.watermarks))
@@ -73,7 +76,7 @@ class TurnTimes:
         """Advance the stage's watermark; return whether there are windows for it to close."""
         if self._delays_ms:
             floor_ms = max(self._watermarks_ms[stage], self._floor_ms())
-            highs = inbox.highs(len(self._delays_ms))
+            highs = self._floor if self._is_held else inbox.highs(len(self._delays_ms))
             self._watermarks_ms[stage] = watermark_of(highs, self._delays_ms, floor_ms)
         return self._watermarks_ms[stage] != self._late_ms[stage]
 

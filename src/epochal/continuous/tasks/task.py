@@ -35,13 +35,13 @@ from epochal.continuous.plan.stages import (
     partitions_of_task,
 )
 from epochal.continuous.tasks.batches import by_partition, fitting, joined
-from epochal.continuous.tasks.exchange import Exchange, ExchangeCounters
+from epochal.continuous.tasks.exchange import HELD, Exchange, ExchangeCounters
 from epochal.continuous.tasks.frames import SPLIT_BYTES, Frame, split_rows
 from epochal.continuous.tasks.key_split import KeySplit
 from epochal.continuous.tasks.stage_times import EpochTimes, StageTimes, TurnTimes
 from epochal.continuous.tasks.task_sources import Chain, TaskSources
-from epochal.epoch.messages import EpochStarted, TaskActive
-from epochal.epoch.query_watermark import NONE_SEEN
+from epochal.epoch.event_time.query_watermark import NONE_SEEN
+from epochal.epoch.messages import EpochStarted, ReaderWaits, TaskActive
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,10 @@ class EpochCut:
     """(reader, where it ended the epoch), for the readers of this task."""
     observed: tuple[tuple[str, bytes], ...] = ()
     """(name, buffers), for each `observe` with rows."""
+    waits: tuple[ReaderWaits, ...] = ()
+    """The readers of this task that had rows waiting."""
+    late_rows: tuple[tuple[int, int], ...] = ()
+    """(operator, rows that it dropped as late), for operators that dropped any."""
 
 
 @dataclass(slots=True)
@@ -88,6 +92,8 @@ class _Ending:
     rows_in: tuple[int, ...]
     watermarks: list[int]
     positions: tuple[tuple[int, str], ...]
+    waits: tuple[ReaderWaits, ...]
+    late_rows: list[tuple[int, int]] = field(default_factory=list)
     changes: list[tuple[int, StateChanges]] = field(default_factory=list)
 
 
@@ -100,6 +106,12 @@ class _Stage:
         self.operator: StatefulOperator = plan.stateful.open(mine, state_partitions)
         self.chain = Chain(plan.operators)
         self.had_input = False
+        self._late_rows = 0
+
+    def take_late_rows(self) -> int:
+        """Return how many rows were dropped as late since the last call."""
+        before, self._late_rows = self._late_rows, getattr(self.operator, "late_rows", 0)
+        return self._late_rows - before
 
 
 class TaskCore:
@@ -141,6 +153,10 @@ class TaskCore:
         )
         self._turn_times = TurnTimes(plan) if plan.watermarks_move == "turn" else None
         self._times: StageTimes = self._turn_times or EpochTimes(plan)
+        self._are_waiting = False
+        """Whether the last read left rows behind, so that event times must not run ahead."""
+        self._sent: dict[Target, tuple[int, ...]] = {}
+        """The highest event times that were sent while no rows were waiting."""
         self._writer = writer
         self._note_idle = getattr(writer, "note_idle", None)
         self._rows_out = 0
@@ -256,9 +272,10 @@ class TaskCore:
         while self._reading < self._wanted:
             epoch = self._reading
             positions = tuple(sorted(self._sources.positions().items()))
+            waits = self._sources.waits()
             rows = self._sources.end(epoch)
             highs = [NONE_SEEN] * len(self._plan.watermarks)
-            self._ending[epoch] = ending = _Ending(rows, highs, positions)
+            self._ending[epoch] = ending = _Ending(rows, highs, positions, waits)
             self._sources.raise_highs(ending.watermarks)
             self._reading += 1
             self._pass_on(SOURCES, epoch, out)
@@ -283,8 +300,11 @@ class TaskCore:
             self._note_active(out)
             at = self._times.of_sources(now_ms, self._reading)
             batches = joined(batches)
-            for chain, to in source.branches:
-                self._emit(SOURCES, to, chain.run(batches, at), self._reading)
+            made = [(to, chain.run(batches, at)) for chain, to in source.branches]
+            source.note_event_times(rows)
+            self._are_waiting = bool(self._turn_times and self._sources.waits())
+            for to, passed in made:
+                self._emit(SOURCES, to, passed, self._reading)
 
     def _run_stages(self, now_ms: int, out: TurnOutput, *, expire: bool) -> None:
         exchange = self._exchange
@@ -376,6 +396,8 @@ class TaskCore:
         ending = self._ending[epoch]
         ending.changes += [(stage.operator_id, each) for each in stage.operator.cut(epoch)]
         stage.chain.raise_highs(ending.watermarks)
+        if late_rows := stage.take_late_rows():
+            ending.late_rows.append((stage.operator_id, late_rows))
         inbox.advance()
         self._pass_on(index, epoch, out)
 
@@ -405,6 +427,8 @@ class TaskCore:
                 letters,
                 ending.positions,
                 tuple(each for chain in self._chains for each in chain.observed(epoch)),
+                ending.waits,
+                tuple(ending.late_rows),
             )
         )
         self._rows_out = 0
@@ -462,8 +486,11 @@ class TaskCore:
         if self._turn_times is None or not count:
             return ()
         if producer == SOURCES:
+            if self._are_waiting:
+                return self._sent.get(to, (HELD,) * count)
             highs = [NONE_SEEN] * count
             self._sources.raise_highs(highs, to)
+            self._sent[to] = tuple(highs)
         else:
             highs = list(self._exchange.inboxes[producer].highs(count))
             self._stages[producer].chain.raise_highs(highs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import pyarrow as pa
@@ -17,6 +17,9 @@ from epochal.continuous.operators.contract import (
     OperatorSpec,
 )
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, Target
+from epochal.epoch.event_time.query_watermark import NONE_SEEN
+from epochal.epoch.event_time.units import HOLDS_NOTHING
+from epochal.epoch.messages import ReaderWaits
 
 MAX_ROWS_PER_TURN = 5_000
 """Per source. More would delay frames that arrive meanwhile. Under full load the next turn follows
@@ -70,6 +73,11 @@ class OpenSource:
     """Whether a read that returns fewer rows than it may has taken all that there are."""
     rows: int = 0
     """Read in the current epoch."""
+    highs: dict[str, list[int]] = field(default_factory=dict)
+    """Per partition and watermark, an event time that the rows read so far have reached. It may be
+    lower than their highest: rows of several partitions pass the operators together."""
+    _partitions_read: set[str] = field(default_factory=set)
+    """Since the event times of rows were noted last."""
 
     def read(self) -> tuple[list[pa.RecordBatch], bool]:
         """Return the rows for this turn, and whether there are more."""
@@ -81,12 +89,47 @@ class OpenSource:
                 return batches, False
             rows += batch.num_rows
             batches.append(batch)
+            self._partitions_read.update(getattr(self.reader, "last_read", ()))
             if self.reads_all and batch.num_rows < wanted:
                 return batches, False
             short += batch.num_rows < FEW_ROWS
             if short >= len(self.numbers):
                 return batches, False
         return batches, True
+
+    def note_event_times(self, rows: int) -> None:
+        """Note those of the rows that were read last, now that they have passed the operators."""
+        partitions, self._partitions_read = self._partitions_read, set()
+        seen: dict[int, int] = {}
+        for observer in [each for chain, _ in self.branches for each in chain.observers]:
+            times = observer.take()
+            if len(partitions) == 1:
+                reached = times.highest_ms
+            elif times.rows == rows and times.lowest_ms is not None:
+                reached = times.lowest_ms  # every row was observed, so each partition has one
+            else:
+                reached = NONE_SEEN
+            seen[observer.watermark] = min(seen.get(observer.watermark, reached), reached)
+        for partition in partitions:
+            highs = self.highs[partition]
+            for watermark, reached in seen.items():
+                highs[watermark] = max(highs[watermark], reached)
+
+    def waits(self) -> list[ReaderWaits]:
+        """Return the readers that have rows waiting."""
+        waiting = getattr(self.reader, "waiting", None)
+        if waiting is None:
+            return []
+        return [
+            ReaderWaits(self.numbers[partition], end, tuple(self.highs[partition]))
+            for partition, end in waiting().items()
+        ]
+
+    def begin(self, watermarks: int) -> None:
+        """Begin to note event times, for so many watermarks."""
+        fed = {each.watermark for chain, _ in self.branches for each in chain.observers}
+        highs = [NONE_SEEN if number in fed else HOLDS_NOTHING for number in range(watermarks)]
+        self.highs = {partition: list(highs) for partition in self.numbers}
 
 
 class TaskSources:
@@ -108,6 +151,8 @@ class TaskSources:
                 cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None,
                 getattr(reader, "reads_all", False),
             )
+            self.open[index].begin(len(plan.watermarks))
+        self._has_watermarks = bool(plan.watermarks)
         readers_open = [source.reader for source in self.open.values()]
         self._waits: Callable[[float], bool] | None = None
         """Only of a single reader: nobody would notice rows of another one meanwhile."""
@@ -158,6 +203,12 @@ class TaskSources:
             for chain, target in source.branches:
                 if to is None or target == to:
                     chain.raise_highs(highs)
+
+    def waits(self) -> tuple[ReaderWaits, ...]:
+        """Return the readers that have rows waiting, if the query has watermarks."""
+        if not self._has_watermarks:
+            return ()
+        return tuple(each for source in self.open.values() for each in source.waits())
 
     def note_commit(self, epoch: int) -> None:
         """Let readers that acknowledge do so for all epochs up to this one."""

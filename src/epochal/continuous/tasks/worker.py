@@ -255,6 +255,8 @@ class _Durable(threading.Thread):
             prepared.checksum,
             positions=cut.positions,
             observed=cut.observed,
+            waits=cut.waits,
+            late_rows=cut.late_rows,
         )
         # Only now, when all is on storage, may the driver hear of the epoch: it may decide at once.
         report = self.reports.complete(report)

@@ -33,7 +33,7 @@ function about() {
   const tiles = live() ? [
     ["rows/s", count(shown.input_rate), report ? `${count(report.processed_rate)} while reading` : ""], ["latency p50", millis(shown.p50_ms), "cut to commit"], ["latency p99", millis(shown.p99_ms), report?.max_ms ? `highest ${millis(report.max_ms)}` : ""],
     ["epoch", shown.epoch ?? "–", shown.newest_ms ? `committed ${ago(shown.newest_ms)}` : ""], ["backlog", count(shown.behind), shown.behind === null ? "unknown, see Sources" : "not committed yet"], ["state rows", report && shown.state_rows === null ? "none" : count(shown.state_rows), report && shown.state_rows === null ? "stateless query" : ""],
-    ["restarts", shown.restarts ?? 0, restarts.length ? `last ${ago(restarts.at(-1))}` : ""], ["watermark", report?.watermark_ms ? span(Date.now() - report.watermark_ms) : "none", report?.watermark_ms ? `behind now, at ${moment(report.watermark_ms)}` : "no event time"],
+    ["restarts", shown.restarts ?? 0, restarts.length ? `last ${ago(restarts.at(-1))}` : ""], ["watermark", report?.watermark_ms ? span(Date.now() - report.watermark_ms) : "none", shown.late_rows ? `${count(shown.late_rows)} rows came too late` : report?.watermark_ms ? `behind now, at ${moment(report.watermark_ms)}` : "no event time"],
   ] : historyTiles(shown, history, lag, health);
   $("tiles").replaceChildren(...tiles.map(([name, value, more]) => el("div", {}, el("dt", {}, name), el("dd", { id: `tile-${name.replaceAll(/[ /]/g, "-")}` }, value), el("dd", { class: "more" }, more))));
   const facts = [["checkpoint", shown.checkpoint], ["query id", shown.query_id], ["run id", shown.run_id], ["started", shown.started_ms ? `${moment(shown.started_ms)}, ${ago(shown.started_ms)}` : null],

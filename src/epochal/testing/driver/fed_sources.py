@@ -40,6 +40,7 @@ class FedSource:
     _turn: int = 0
 
     acknowledges_in_tasks = False
+    tells_waiting = True
 
     def __post_init__(self) -> None:
         self.clear()
@@ -125,19 +126,24 @@ class FedReader:
     def __init__(self, source: FedSource, positions: dict[str, int]) -> None:
         self._source, self._positions = source, positions
         self._ends: dict[str, int] = {}
+        self.last_read: tuple[str, ...] = ()
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
         for name, start in sorted(self._positions.items()):
             table = self._source.fed[name]
             end = min(start + max_rows, self._ends.get(name, table.num_rows), table.num_rows)
             if start < end:
-                self._positions[name] = end
+                self._positions[name], self.last_read = end, (name,)
                 (batch,) = table.slice(start, end - start).combine_chunks().to_batches()
                 return batch
         return None
 
     def positions(self) -> Positions:
         return {name: str(at) for name, at in self._positions.items()}
+
+    def waiting(self) -> Positions:
+        ends = {name: self._source.fed[name].num_rows for name in self._positions}
+        return {name: str(end) for name, end in ends.items() if self._positions[name] < end}
 
     def limit(self, ends: Positions) -> None:
         self._ends.update({name: int(end) for name, end in ends.items()})

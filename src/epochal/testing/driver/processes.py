@@ -31,6 +31,7 @@ from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
+from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -151,6 +152,8 @@ class TaskProcess:
             checksum=prepared.checksum,
             positions=cut.positions,
             observed=cut.observed,
+            waits=cut.waits,
+            late_rows=cut.late_rows,
         )
         self.durable.append(self.reports.complete(report))
 
@@ -290,8 +293,13 @@ class DriverProcess:
             held_at = tuple(reader.position for reader in readers)
             self._epochs = self._planned_epochs()
         template = None if recovered.base else OffsetEntry(1, (), conf=self._settings)
+        ends: tuple[Positions, ...] = ()
+        if self.resources.delays_ms and recovered.unit is None and held_at is None:
+            ends = ends_of_waiting(self.resources.sources, recovered.positions)
         numbered = [(reader.source, reader.partition) for reader in readers]
-        driver.start(numbered, tasks, template=template, held_at=held_at, background=False)
+        driver.start(
+            numbered, tasks, template=template, held_at=held_at, unit_ends=ends, background=False
+        )
         self.driver = driver
         return recovered
 

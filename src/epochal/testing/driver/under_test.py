@@ -12,7 +12,7 @@ from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.plan.compile import sources_of
 from epochal.continuous.plan.logical import Node, StreamSource
 from epochal.continuous.run.take_over import found_in, operators_of
-from epochal.epoch.query_watermark import WatermarksMove
+from epochal.epoch.event_time.query_watermark import WatermarksMove
 from epochal.errors import OptionError
 from epochal.files import Files
 

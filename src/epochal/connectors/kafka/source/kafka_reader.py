@@ -101,6 +101,8 @@ class _PartitionState:
     """The client was sent to the beginning and has not reported that offset yet."""
     is_reported_deleted: bool = False
     """Whether the log already says that the partition was deleted."""
+    eof: int | None = None
+    """Where the client found the end of the partition last."""
 
     def reach(self, offset: int) -> None:
         """Note that every record before `offset` was read or does not exist."""
@@ -141,6 +143,10 @@ class KafkaReader:
         """Whether there was ever a limit."""
         self._consumer = readers.consumer(error_cb=self._client_errors.append)
         self._waiter: RecordWaiter | None = None
+        self.last_read: tuple[str, ...] = ()
+        self._hides_open = dict(readers.cluster.settings).get("isolation.level") == "read_committed"
+        self._ids = {tp: partition_id(tp) for tp in self._states}
+        self._places = {tp: self._kafka.TopicPartition(*tp) for tp in self._states}
         self._first: Any = None
         """A message that `wait` has taken from the client, for the next read."""
         self._consumer.assign(
@@ -176,6 +182,7 @@ class KafkaReader:
             batch = self._values.parsed(batch)
         for tp, offset in last.items():
             self._states[tp].reach(offset + 1)
+        self.last_read = tuple([self._ids[tp] for tp in last])
         return batch
 
     def wait(self, seconds: float) -> bool:
@@ -200,6 +207,22 @@ class KafkaReader:
                 if found.offset >= 0:  # negative until the first record of the partition is taken
                     self._states[found.topic, found.partition].reach(found.offset)
         return to_positions({tp: state.position for tp, state in self._states.items()})
+
+    def waiting(self) -> Positions:
+        """Where partitions end that have more records; empty text if the client does not know."""
+        ends: dict[str, str] = {}
+        for tp, state in self._states.items():
+            is_at_end = state.eof == state.position
+            # What the last answer of the broker said: no request. It counts open transactions.
+            known = self._consumer.get_watermark_offsets(self._places[tp], cached=True)
+            end = -1 if known is None else known[1]
+            if state.is_reported_deleted or (is_at_end and (end < 0 or self._hides_open)):
+                continue
+            if end < 0:
+                ends[self._ids[tp]] = ""
+            elif state.position < end:
+                ends.update(to_positions({tp: end}))
+        return ends
 
     def limit(self, ends: Positions) -> None:
         self._limited = True
@@ -271,7 +294,9 @@ class KafkaReader:
             if error is None:
                 kept.append(message)
             elif self._is_end(message):
-                self._states[message.topic(), message.partition()].reach(message.offset())
+                state = self._states[message.topic(), message.partition()]
+                state.reach(message.offset())
+                state.eof = message.offset()
             else:
                 self._handle_partition_error(error, (message.topic(), message.partition()))
         return kept

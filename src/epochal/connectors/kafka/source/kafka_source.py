@@ -85,6 +85,7 @@ class KafkaSource:
     """Implements the `Source` contract for Kafka topics."""
 
     acknowledges_in_tasks = False
+    tells_waiting = True
 
     def __init__(
         self,
@@ -197,6 +198,11 @@ class KafkaSource:
                 return at
         self._planned_at = now
         return to_positions(bounds.ends(start, until))
+
+    def unit_end(self, at: Positions, latest: Positions) -> Positions:
+        bounds = EpochBounds(most=self._options.max_offsets_per_unit)
+        start = to_offsets(at)
+        return to_positions(bounds.ends(start, {**start, **to_offsets(latest)}))
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         """Total distance in offsets; a partition that is not read yet counts from offset 0."""

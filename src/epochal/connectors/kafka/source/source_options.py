@@ -103,6 +103,10 @@ class KafkaSourceOptions:
 
     max_trigger_delay: timedelta = timedelta(minutes=15)
 
+    max_offsets_per_unit: int = 2_000_000
+    """Records of a backlog after which the watermark may move, at most: a unit, whose windows are
+    kept until it has been read. Partitions that are in order lose no rows with any bound."""
+
     include_headers: bool = False
     group_id_prefix: str | None = None
     """Prefix of the client's group id. Brokers see the id, but the client never joins a group."""
@@ -126,6 +130,10 @@ class KafkaSourceOptions:
             raise OptionError(
                 f"kafka: exactly one of subscribe, subscribePattern and assign must be given, "
                 f"{found}."
+            )
+        if self.max_offsets_per_unit <= 0:
+            raise OptionError(
+                f"kafka: maxOffsetsPerUnit must be positive, not {self.max_offsets_per_unit}."
             )
         # Parse all options now, so that an error shows before the query starts.
         _ = self.subscription, self.starting, self.settings, self.commit_group, self.bounds

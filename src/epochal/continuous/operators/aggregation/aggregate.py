@@ -191,6 +191,7 @@ class Groups:
         self._time = -1 if spec.event_time is None else spec.key.index(spec.event_time)
         self._is_window = self._time >= 0 and pa.types.is_struct(kinds[self._time])
         self._arrow_allowed = all(map(arrow_groups_like_spark, kinds))
+        self.late_rows = 0
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         state = self._partitions[partition]
@@ -210,7 +211,9 @@ class Groups:
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         if self._timed:
-            batch = drop_late(batch, self._ends(batch), at.late_ms)
+            timely = drop_late(batch, self._ends(batch), at.late_ms)
+            self.late_rows += batch.num_rows - timely.num_rows
+            batch = timely
         if not batch.num_rows:
             return ()
         if isinstance(self._buffers, SparkBuffers):

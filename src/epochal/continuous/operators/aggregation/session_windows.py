@@ -94,6 +94,7 @@ class Sessions:
         self._waiting = Waiting()
         self._partitions = {each: _Partition() for each in partitions}
         self._drops_late, self._evicts, self._per_epoch = drops_late, evicts, per_epoch
+        self.late_rows = 0
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         state = self._partitions[partition]
@@ -117,7 +118,9 @@ class Sessions:
     ) -> Iterable[pa.RecordBatch]:
         if self._drops_late:
             column: Array = batch.column(self._column)
-            batch = drop_late(batch, micros(column.field(1)), at.late_ms)
+            timely = drop_late(batch, micros(column.field(1)), at.late_ms)
+            self.late_rows += batch.num_rows - timely.num_rows
+            batch = timely
         if not batch.num_rows:
             return ()
         if isinstance(self._buffers, SparkBuffers):

@@ -96,6 +96,7 @@ class DropDuplicates:
         self._delay_us = spec.delay_ms * 1000
         self._within = spec.within_watermark
         self._in_key = spec.key.index(spec.event_time) if spec.event_time in spec.key else -1
+        self.late_rows = 0
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         expires = self._within or self._in_key >= 0
@@ -105,7 +106,9 @@ class DropDuplicates:
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         if self._time >= 0:
-            batch = drop_late(batch, micros(_times(batch.column(self._time))), at.late_ms)
+            timely = drop_late(batch, micros(_times(batch.column(self._time))), at.late_ms)
+            self.late_rows += batch.num_rows - timely.num_rows
+            batch = timely
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]

@@ -198,6 +198,7 @@ class StreamJoin:
             each: (SideState(SIDES[LEFT], times[LEFT]), SideState(SIDES[RIGHT], times[RIGHT]))
             for each in partitions
         }
+        self.late_rows = 0
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         for name, state in zip(SIDES, self._partitions[partition], strict=True):
@@ -211,7 +212,9 @@ class StreamJoin:
     ) -> Iterable[pa.RecordBatch]:
         mine = self._sides[side]
         if mine.time is not None:
-            batch = drop_late(batch, _times(batch.column(mine.time)), at.late_ms)
+            timely = drop_late(batch, _times(batch.column(mine.time)), at.late_ms)
+            self.late_rows += batch.num_rows - timely.num_rows
+            batch = timely
         output: list[pa.RecordBatch] = []
         if mine.filter is not None and batch.num_rows:
             met = as_column(evaluate(mine.filter, batch), batch.num_rows).fill_null(False)

@@ -250,6 +250,7 @@ class TransformWithState:
         self._event_time = -1
         if spec.time_mode is TimeMode.EVENT and spec.event_time is not None:
             self._event_time = spec.input_schema.get_field_index(spec.event_time)
+        self.late_rows = 0
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         state = self._partitions[partition]
@@ -263,7 +264,9 @@ class TransformWithState:
     ) -> Iterable[pa.RecordBatch]:
         self._seed(at)
         if self._event_time >= 0:
-            batch = drop_late(batch, micros(batch.column(self._event_time)), at.late_ms)
+            timely = drop_late(batch, micros(batch.column(self._event_time)), at.late_ms)
+            self.late_rows += batch.num_rows - timely.num_rows
+            batch = timely
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]

@@ -63,6 +63,8 @@ class Script:
     assigned: list[tuple[str, int, int]] = field(default_factory=list)
     errors: list[KafkaError] = field(default_factory=list)
     paused: set[KafkaPartition] = field(default_factory=set)
+    known_ends: dict[KafkaPartition, int] = field(default_factory=dict)
+    """What the broker's last answer said."""
     hear: Any = None
 
     def assign(self, partitions: list[Any]) -> None:
@@ -84,6 +86,10 @@ class Script:
         while self.errors:
             self.hear(self.errors.pop(0))
         return self.turns.pop(0) if self.turns else []
+
+    def get_watermark_offsets(self, place: Any, *, cached: bool) -> tuple[int, int]:
+        assert cached
+        return 0, self.known_ends.get((place.topic, place.partition), OFFSET_INVALID)
 
     def position(self, asked: list[Any]) -> list[Any]:
         partitions = [(each.topic, each.partition) for each in asked]
@@ -137,6 +143,35 @@ def test_the_end_of_a_partition_moves_the_position_without_a_row() -> None:
     reader = opened(Script([[Message(A, 0), end(A, 5), end(B, 2)]]))
     assert values(reader) == ["0@0"]
     assert reader.positions() == {"t-0": "5", "t-1": "2"}
+
+
+def test_a_reader_tells_which_partitions_have_records_waiting() -> None:
+    script = Script([[Message(A, 0)], [Message(A, 1), end(B, 3)]], known_ends={A: 2})
+    reader = opened(script, b=3)
+    assert reader.waiting() == {"t-0": "2", "t-1": ""}  # of b the client knows nothing yet
+    values(reader)
+    assert reader.last_read == ("t-0",)
+    assert reader.waiting() == {"t-0": "2", "t-1": ""}
+    values(reader)
+    assert reader.waiting() == {}
+    script.known_ends = {A: 9, B: 4}
+    assert reader.waiting() == {"t-0": "9", "t-1": "4"}
+
+
+def test_records_of_an_open_transaction_do_not_wait() -> None:
+    script = Script([[Message(A, 0), end(A, 1), end(B, 0)]], known_ends={A: 7})
+    cluster = Cluster.of({"bootstrap.servers": "k:9092", "isolation.level": "read_committed"})
+    reader = KafkaReader(Scripted(cluster, "g", script=script), {"t-0": "0", "t-1": "0"})
+    values(reader)
+    assert reader.waiting() == {}
+
+
+def test_records_behind_a_limit_wait() -> None:
+    script = Script([[Message(A, 0), Message(A, 1), end(A, 2), end(B, 0)]])
+    reader = opened(script)
+    reader.limit({"t-0": "1", "t-1": "0"})
+    values(reader)
+    assert list(reader.waiting()) == ["t-0"]
 
 
 def test_nothing_is_read_beyond_a_limit_and_the_limit_is_reached_exactly() -> None:

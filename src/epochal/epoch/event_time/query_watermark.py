@@ -19,6 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from epochal.epoch.event_time.units import UnitMark, Units
+from epochal.epoch.messages import CommitPartitionEpoch, ReaderWaits
+from epochal.errors import EpochProtocolError
+
 WatermarksMove: TypeAlias = Literal["turn", "epoch"]
 """When the watermark of a stage moves. "turn": with the rows, in every turn of a task. "epoch":
 from one epoch to the next, by the driver's decision."""
@@ -74,13 +78,15 @@ class EpochMarks:
     """The watermark of the epoch after it."""
     settled: bool = True
     """Whether no later epoch closes windows, unless it has rows."""
+    unit: UnitMark | None = None
+    """The unit that is being read; None if all event times count."""
 
 
 class QueryWatermark:
     """The watermark of a query during an attempt, as the driver knows it.
 
-    With "turn", it follows the decided epochs. With "epoch", there is one watermark per epoch. It
-    is fixed when the epoch starts, from everything reported until then, and never changes.
+    It follows the decided epochs, as far as `Units` lets their event times count. With "epoch",
+    there is one watermark per epoch, which is fixed when the epoch starts and never changes.
     """
 
     def __init__(
@@ -93,41 +99,67 @@ class QueryWatermark:
         late_ms: int = 0,
         moves: WatermarksMove = "turn",
         policy: Policy = "min",
+        units: Units | None = None,
     ) -> None:
         """`watermark_ms` is that of the first epoch, `late_ms` that of the epoch before."""
         self.highs = tuple(highs)
         """Highest event times in the decided epochs."""
-        self._reported = self.highs
-        """Highest event times in all reports."""
+        self.units = units or Units(highs=self.highs)
         self._delays_ms, self._policy = tuple(delays_ms), policy
         self._by_epoch = moves == "epoch"
         self._newest_ms = watermark_ms
         self._of_epoch = {first_epoch - 1: late_ms, first_epoch: watermark_ms}
         self._moved = False
+        self._moved_in = first_epoch - 2
+        """The last epoch at whose end event times began to count that had been held back."""
 
-    def report(self, highs: Sequence[int]) -> None:
-        """Take in what a task has seen up to an epoch that has ended."""
-        if highs:
-            self._reported = tuple(map(max, self._reported, highs))
+    def error_in(self, report: CommitPartitionEpoch, readers: int) -> EpochProtocolError | None:
+        """Return an error if a report speaks of other watermarks or readers than the plan has."""
+        planned = len(self.highs)
+        sizes = {len(report.watermarks), *(len(each.highs) for each in report.waits)}
+        if sizes - {0, planned}:
+            reason = f"{max(sizes)} watermarks, the plan has {planned}"
+            return EpochProtocolError(f"Task {report.task}", reason)
+        for reader in (each.reader for each in report.waits):
+            if not 0 <= reader < readers:
+                return EpochProtocolError(f"Reader {reader}", f"there are {readers}, from 0")
+        return None
 
     def start(self, epoch: int) -> None:
         """Fix the watermark of an epoch that starts now."""
         if self._by_epoch and epoch not in self._of_epoch:
-            self._newest_ms = self._formula(self._reported)
+            self._newest_ms = self._formula(self.units.counted)
             self._of_epoch[epoch] = self._newest_ms
 
-    def decide(self, epoch: int, reports: Sequence[Sequence[int]]) -> EpochMarks:
-        """Return the watermarks of an epoch that is decided now."""
+    def decide(
+        self,
+        epoch: int,
+        reports: Sequence[Sequence[int]],
+        positions: Sequence[str] = (),
+        waits: Sequence[ReaderWaits] = (),
+    ) -> EpochMarks:
+        """Return the watermarks of an epoch that is decided now.
+
+        `reports` are the highest event times of the tasks, `positions` where readers ended it.
+        """
         seen = [self.highs, *(highs for highs in reports if highs)]
         self.highs = tuple(max(highs) for highs in zip(*seen, strict=True))
+        was_held = self.units.mark is not None
+        self.units.take(positions, waits, self.highs)
+        unit = self.units.mark
         if self._by_epoch:
             self.start(epoch + 1)
             self._of_epoch = {e: ms for e, ms in self._of_epoch.items() if e >= epoch}
             own_ms, next_ms = self._of_epoch[epoch], self._of_epoch[epoch + 1]
-            return EpochMarks(self.highs, own_ms, next_ms, self._formula(self.highs) <= own_ms)
-        before_ms, self._newest_ms = self._newest_ms, self._formula(self.highs)
+            settled = self._formula(self.highs) <= own_ms
+            return EpochMarks(self.highs, own_ms, next_ms, settled, unit)
+        before_ms, self._newest_ms = self._newest_ms, self._formula(self.units.counted)
         self._moved = self._newest_ms > before_ms
-        return EpochMarks(self.highs, before_ms, self._newest_ms)
+        if was_held and self._moved:
+            self._moved_in = epoch
+        # Tasks hear of it at the end of the next epoch, and close windows in the one after it.
+        settled = self._formula(self.highs) <= self._newest_ms and epoch >= self._moved_in + 2
+        return EpochMarks(self.highs, before_ms, self._newest_ms, settled, unit)
 
     def wants_epoch(self, current: int) -> bool:
         """Whether the epoch that is being read should end soon, even without rows.
@@ -136,9 +168,9 @@ class QueryWatermark:
         """
         if not self._by_epoch:
             moved, self._moved = self._moved, False
-            return moved
+            return moved or self._formula(self.highs) > self._newest_ms
         evicts = self._of_epoch[current] > self._of_epoch[current - 1]
-        return evicts or self._formula(self._reported) > self._of_epoch[current]
+        return evicts or self._formula(self.highs) > self._of_epoch[current]
 
     def in_flight(self) -> tuple[tuple[int, int], ...]:
         """Return (epoch, watermark) of all epochs that tasks may still process.
@@ -149,7 +181,7 @@ class QueryWatermark:
 
     def floor(self) -> tuple[int, ...]:
         """Return the lower bound for watermarks that tasks compute by themselves, as highs."""
-        return () if self._by_epoch else self.highs
+        return () if self._by_epoch else self.units.counted
 
     def _formula(self, highs: Sequence[int]) -> int:
         return watermark_of(highs, self._delays_ms, self._newest_ms, self._policy)
