@@ -39,7 +39,7 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
-from epochal.epoch.query_watermark import QueryWatermark
+from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.rpc.curve import CurveKeys, introduce
 from epochal.rpc.envelope import ONE_WAY, EndpointType, RpcAddress
 from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request

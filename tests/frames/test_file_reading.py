@@ -31,7 +31,6 @@ from epochal.connectors.file.file_source import FileSource, FileSourceOptions
 from epochal.connectors.file.spark_reader import make_reader
 from epochal.errors import OptionError, StorageError
 from epochal.evaluator.evaluator_client import CLIENT
-from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.files.local import LocalFiles
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
@@ -191,7 +190,7 @@ def test_rows_are_exact_if_the_evaluator_is_killed_while_a_file_is_open(
     for number, batch in enumerate(reader.rows(f"file://{path}", path.stat().st_size, 0, 0, {})):
         rows += batch.column(0).to_pylist()
         if number in (0, 2):
-            pid = CLIENT._connection(DEFAULT_MEMORY_MB).evaluator
+            pid = CLIENT._connection().evaluator
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
     assert rows == list(range(50_000))

@@ -235,4 +235,4 @@ def test_a_partition_that_ends_before_its_position_has_lost_records() -> None:
 )
 def test_bounds_that_contradict_are_refused(given: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=re.escape(reason)):
-        bounded(Logs({}), **given)
+        bounded(Logs({}), None, **given)
