@@ -25,6 +25,7 @@ from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import EpochCoordinator
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
+from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -39,7 +40,6 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
-from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.rpc.curve import CurveKeys, introduce
 from epochal.rpc.envelope import ONE_WAY, EndpointType, RpcAddress
 from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request
