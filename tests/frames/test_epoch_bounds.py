@@ -111,10 +111,10 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(PROVIDER)
 
 
-IN_FULL = [pytest.param(case, marks=pytest.mark.full) for case in ("rows", "counts")]
+IN_FULL = [pytest.param(case, marks=pytest.mark.full) for case in ("rows", "counts", "timers")]
 
 
-@pytest.mark.parametrize("case", [*IN_FULL, "windows", "timers"])
+@pytest.mark.parametrize("case", ["windows", *IN_FULL])
 def test_epochs_have_the_contents_of_sparks_batches_also_in_turns(
     spark: SparkSession, tmp_path: Path, case: str, request: pytest.FixtureRequest
 ) -> None:

@@ -13,7 +13,7 @@ from tests.integration.kafka_world import admin, make_topic, unique
 from tests.waiting import eventually
 
 import epochal
-from epochal.errors import QueryFailedError
+from epochal.errors import KafkaDataLossError
 from epochal.testing.kafka import Kafka
 
 SECONDS = 120.0
@@ -102,5 +102,5 @@ def test_a_topic_that_was_made_again_is_lost_data_under_available_now(
     eventually(lambda: topic not in client.list_topics(timeout=10).topics)
     make_topic(broker, topic)
     texts(broker, topic, ["new"] * 5, 0)
-    with pytest.raises(QueryFailedError, match=r"the end of .*-0 is 5, but 47 was next"):
+    with pytest.raises(KafkaDataLossError, match=r"the end of .*-0 is 5, but 47 was next"):
         run()
