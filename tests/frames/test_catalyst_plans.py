@@ -58,10 +58,6 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] 
         lambda spark: files(spark).select(F.input_file_name().alias("f")),
         ("column 'f'", "the file of a row", "_metadata.file_path"),
     ),
-    "repeated names": (
-        lambda spark: rate(spark).select("value", "value"),
-        ("sink", "2 columns", "'value'", "toDF"),
-    ),
     "distinct aggregates": (
         lambda spark: (
             rate(spark)
