@@ -58,10 +58,6 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] 
         ),
         ("input_file_name", "above Union", "_metadata.file_path"),
     ),
-    "repeated names": (
-        lambda spark: rate(spark).select("value", "value"),
-        ("sink", "2 columns", "'value'", "toDF"),
-    ),
     "distinct aggregates": (
         lambda spark: (
             rate(spark)

@@ -45,9 +45,9 @@ def test_random_expressions_have_the_values_of_spark(
     expressions: ExpressionSearch, part: int
 ) -> None:
     tally = Tally()
-    expressions.run(part, tally)
+    expressions.run(part, tally, count=150)
     assert [str(difference) for difference in tally.differences] == []
-    assert tally.equal > 100
+    assert tally.equal > 50
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -60,7 +60,7 @@ def test_random_plans_have_the_rows_of_spark(plans: PlanSearch, part: int) -> No
 
 @pytest.mark.parametrize("part", PARTS)
 def test_random_programs_have_the_rows_of_spark(programs: ProgramSearch, part: int) -> None:
-    for seed in range(3 * part, 3 * part + 3):
+    for seed in range(2 * part, 2 * part + 2):
         found = programs.run(seed)
         assert found is None, str(found)
 

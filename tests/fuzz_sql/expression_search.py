@@ -35,7 +35,7 @@ FIXED = {
 """Settings of a session that runs random SQL. Compiling code would take longer than running it."""
 
 
-MOST_RUNS = 60
+MOST_RUNS = 30
 """How many smaller expressions of one seed are tried."""
 
 MOST_FAILING = 2

@@ -127,7 +127,7 @@ class PlanSearch:
         if plan.has_windows:
             rows = pa.concat_tables([rows, flush(rows.schema)])
         place = new_folder()
-        pq.write_table(rows, place / "rows.parquet")
+        pq.write_table(rows, place / "rows.parquet", write_statistics=False)  # they leave out NaN
         raw = self._spark.read.schema(STORED).parquet(str(place)).coalesce(1)
         batch = raw.withColumn("q", raw["q"].cast("decimal(18,4)"))
         stream = self._stream()

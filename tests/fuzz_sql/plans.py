@@ -118,7 +118,7 @@ COLUMNS = {
 """For a column, expressions of its type."""
 
 MEASURES = (
-    'count(*) AS c', 'sum(k) AS sk', 'min(s) AS ms', 'max(d) AS md', 'avg(k) AS ak',
+    'count(*) AS c', 'sum(k) AS sk', 'min(s) AS ms', 'max(d + 0D) AS md', 'avg(k) AS ak',
     'sum(q) AS sq', 'count(s) AS cs', 'max(ts) AS mt', 'bool_or(bo) AS b', 'min(st.a) AS sa',
     'count_if(bo) AS ci', 'max(q) AS mq', 'sum(size(ai)) AS sz', 'bit_xor(k) AS bx',
 )  # fmt: skip

@@ -188,7 +188,7 @@ class ProgramRun:
         part = self.place / f"part-{number}"
         match self.program.source:
             case "parquet":
-                pq.write_table(rows, part)
+                pq.write_table(rows, part, write_statistics=False)  # they leave out NaN
             case "json":
                 part.write_text("".join(f"{json.dumps(row, default=str)}\n" for row in
                                         rows.to_pylist()))  # fmt: skip
