@@ -85,7 +85,8 @@ def _jar_paths(names: Sequence[str]) -> tuple[list[str], list[str]]:
         return [], []
     from pyspark import SparkFiles
 
-    folder = SparkFiles.getRootDirectory()
+    # On a cluster it is the directory in which the executor runs, and the evaluator does not.
+    folder = os.path.abspath(SparkFiles.getRootDirectory())
     paths = {name: os.path.join(folder, name) for name in names}
     missing = [name for name, path in paths.items() if not os.path.exists(path)]
     return [path for name, path in paths.items() if name not in missing], missing
