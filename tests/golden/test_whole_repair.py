@@ -59,3 +59,19 @@ def test_fixes_that_contradict_each_other_are_not_shown(tmp_path: Path) -> None:
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     status, told = repair(case, "--rewind", *AT_ONCE)
     assert (status, is_healthy(case)) == (0, True), told
+
+
+def test_a_file_of_a_source_that_was_copied_ahead_is_removed_and_the_originals_stay(
+    tmp_path: Path,
+) -> None:
+    """The copy hid the originals, so they were removed, and Spark asked for the batches between."""
+    case = Case(0, unpack(Golden("4.3.0", "file_sink_counts"), tmp_path, relocate=True))
+    log = case.place.checkpoint / "sources/0"
+    before = digest(case.place)
+    shutil.copyfile(log / "8.compact", log / "10.compact")
+    assert not is_healthy(case)
+    status, told = epochal(
+        *("checkpoint", "repair", str(case.place.checkpoint)),
+        *("--sink", str(case.place.output), *AT_ONCE),
+    )
+    assert (status, digest(case.place)) == (0, before), told

@@ -69,6 +69,16 @@ def mend_file_log(draft: RepairDraft, directory: str) -> str | None:
     entries = _entries(draft, directory, names)
     if len(entries) < len(names):
         return "some of its batches cannot be read: repair those first"
+    reached = _reached(draft, directory)
+    copies = [
+        name
+        for name, batch_id in names.items()
+        if batch_id > reached >= 0 and all(each.batch_id <= reached for each in entries[name])
+    ]
+    if copies:
+        for name in copies:
+            draft.remove(f"{directory}/{name}", "a copy of an earlier file: no offsets name it")
+        return None
     if hiding := obsolete_compacts(entries):
         for name in hiding:
             draft.remove(f"{directory}/{name}", "a later compact file has its files")

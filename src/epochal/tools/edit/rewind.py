@@ -37,6 +37,7 @@ from epochal.tools.edit.edit_file_log import (
 from epochal.tools.edit.edit_plan import SINK, Change, Plan
 from epochal.tools.edit.publish import changes_to_publish
 from epochal.tools.edit.survey import Survey, delete_batches_after
+from epochal.tools.verify.check_logs import tracks_asynchronously
 from epochal.tools.verify.findings import START_OVER
 from epochal.wording import counted, time_text
 
@@ -129,7 +130,8 @@ def obstacle_to(
             f"offsets/{to_batch} was made up by a repair and has the offsets of batch {later}, so "
             f"the rows of batch {later} would be lost"
         )
-    if to_batch > 0 and to_batch - 1 not in surveyed.offsets and surveyed.stores:
+    has_before = to_batch == 0 or to_batch - 1 in surveyed.offsets
+    if not has_before and (surveyed.stores or not tracks_asynchronously(surveyed.offsets)):
         return f"a restart also needs offsets/{to_batch - 1}, which is missing or unreadable"
     if has_state:
         return None

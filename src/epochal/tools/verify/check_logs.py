@@ -11,7 +11,7 @@ That case is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -164,6 +164,15 @@ def _asynchronous(listing: CheckpointListing) -> bool:
         return False
     first = min(commits, default=offsets[-1])
     return all(each in commits for each in offsets[:-1] if each >= first)
+
+
+def tracks_asynchronously(offsets: Iterable[int]) -> bool:
+    """Whether most batches have no offsets, as with asynchronous progress tracking.
+
+    All other queries need the offsets of the batch before the one that they go on from.
+    """
+    steps = [after - before for before, after in pairwise(sorted(offsets))]
+    return 2 * sum(step > 1 for step in steps) > len(steps)
 
 
 def _looks_dense(offsets: list[int]) -> bool:

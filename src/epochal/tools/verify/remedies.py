@@ -42,7 +42,7 @@ from epochal.checkpoint.pinned import CODEC
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
 from epochal.tools.verify.check_files import compact_ids, log_offset, own_batches
-from epochal.tools.verify.check_logs import added_by_edit
+from epochal.tools.verify.check_logs import added_by_edit, tracks_asynchronously
 from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, START_OVER, Finding, Severity
 
 LOST = frozenset({"STATE_OPERATOR_MISSING", "STATE_PARTITION_MISSING", "STATE_STORE_MISSING"})
@@ -439,7 +439,8 @@ class _Advisor:
             return False
         if STAND_IN_KEY in self._offsets[batch_id].extra:
             return False
-        if self._stores and batch_id > 0 and batch_id - 1 not in self._offsets:
+        has_before = batch_id == 0 or batch_id - 1 in self._offsets
+        if not has_before and (self._stores or not tracks_asynchronously(self._offsets)):
             return False
         if any(each.code in LOST for each in self._findings):
             return False

@@ -218,13 +218,18 @@ def test_partitions_that_only_a_later_repartition_made_need_not_load() -> None:
     assert "state/0/2/4.snapshot" in deleted(plan)
 
 
-def test_the_batch_before_the_target_must_be_there_if_the_query_has_state() -> None:
-    files = checkpoint(6)
+@pytest.mark.parametrize("stateful", [False, True])
+def test_the_batch_before_the_target_must_be_there(stateful: bool) -> None:
+    files = checkpoint(6, stateful=stateful)
     files.delete("offsets/2")
     with pytest.raises(EditError, match=r"a restart also needs offsets/2"):
         plan_rewind(survey(files), 3)
+
+
+def test_the_batch_before_the_target_may_be_missing_if_most_batches_are() -> None:
     stateless = checkpoint(6, stateful=False)
-    stateless.delete("offsets/2")
+    for batch_id in (0, 2, 4):
+        stateless.delete(f"offsets/{batch_id}")
     plan = plan_rewind(survey(stateless), 3)
     assert "Only a query that runs with asyncProgressTrackingEnabled" in plan.warnings[0]
 
