@@ -20,7 +20,6 @@ from tests.golden.field_reports import (
 from tests.golden.library import Golden, unpack
 from tests.golden.random_damage import Case, epochal, obey
 
-
 OBEYED = [each for each in REPORTS if each.damage is not the_sinks_log_was_deleted]
 
 
