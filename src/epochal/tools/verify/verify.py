@@ -256,7 +256,9 @@ def _sink_rules(
             return
         raise CheckpointError(
             f"{output.url} has no {SINK_LOG} directory, so it is not the output of a streaming "
-            f"file sink. Pass the directory that the query uses as its output path."
+            f"file sink. Pass the directory that the query uses as its output path. If this is it, "
+            f"the log was deleted: restore it from a backup, or start over with an empty "
+            f"checkpoint directory and a new output directory."
         )
     yield from _directory_rules(directories)
     log = read_sink_log(output, directories)
