@@ -104,6 +104,14 @@ def test_state_rows_are_the_newest_total_and_the_sum_of_changes() -> None:
     assert (operator["numShufflePartitions"], operator["numStateStoreInstances"]) == (5, 10)
 
 
+def test_rows_that_came_too_late_are_told_by_operator() -> None:
+    late = maker(epoch(1, late_rows=((0, 2), (7, 50))), epoch(2, late_rows=((0, 3),)))
+    (operator,) = report(late, 1000)["stateOperators"]
+    assert operator["numRowsDroppedByWatermark"] == 5
+    (timely,) = report(maker(epoch(1)), 1000)["stateOperators"]
+    assert timely["numRowsDroppedByWatermark"] == 0
+
+
 def test_the_watermark_is_told_if_the_query_has_one() -> None:
     assert report(maker(epoch(1)), 1000)["eventTime"] == {}
     marked = report(maker(epoch(1, watermark_ms=5_000, highest_ms=15_000)), 1000)

@@ -6,13 +6,17 @@ import pyarrow as pa
 import pytest
 
 from epochal.connectors.contract import Positions
-from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, SourcePlan
+from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, SourcePlan, Target
 from epochal.continuous.tasks.task_sources import (
     FEW_ROWS,
     MAX_ROWS_PER_TURN,
+    Chain,
     OpenSource,
     TaskSources,
 )
+from epochal.epoch.event_time.units import HOLDS_NOTHING
 
 
 class Script:
@@ -112,3 +116,55 @@ def test_a_task_waits_in_its_source_only_if_it_has_no_other(
     readers: tuple[Script, ...], expected: bool
 ) -> None:
     assert opened(readers).wait(1.0) is expected
+
+
+class Mixed(Script):
+    """A reader of two partitions, whose rows come together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_read: tuple[str, ...] = ()
+
+    def waiting(self) -> Positions:
+        return {"a": "9", "b": ""}
+
+
+STAMP = pa.timestamp("us", tz="UTC")
+
+
+def times(*at_ms: int) -> pa.RecordBatch:
+    stamps = pa.array([at * 1000 for at in at_ms], STAMP)
+    return pa.RecordBatch.from_arrays([stamps], names=["at"])
+
+
+def noted(reads: list[tuple[tuple[str, ...], pa.RecordBatch]], dropped: int = 0) -> OpenSource:
+    """A source after these reads, of which the operators have dropped so many rows."""
+    chain, reader = Chain([ObserveEventTimeSpec(0, "at")]), Mixed()
+    source = OpenSource(reader, {"a": 4, "b": 5}, [(chain, Target(0))], None)
+    source.begin(watermarks=2)
+    for partitions, batch in reads:
+        source._partitions_read.update(partitions)
+        chain.run([batch], Moment(0, -1, 0, -1))
+        source.note_event_times(batch.num_rows + dropped)
+    return source
+
+
+def highs(source: OpenSource) -> dict[int, tuple[int, ...]]:
+    return {each.reader: each.highs for each in source.waits()}
+
+
+def test_a_partition_that_is_read_alone_has_reached_its_highest_event_time() -> None:
+    source = noted([(("a",), times(300, 500, 400)), (("b",), times(70))])
+    assert highs(source) == {4: (500, HOLDS_NOTHING), 5: (70, HOLDS_NOTHING)}
+    assert [each.end for each in source.waits()] == ["9", ""]
+
+
+def test_partitions_that_are_read_together_have_reached_the_lowest_of_them() -> None:
+    source = noted([(("a", "b"), times(300, 80, 400)), (("a",), times(450))])
+    assert highs(source) == {4: (450, HOLDS_NOTHING), 5: (80, HOLDS_NOTHING)}
+
+
+def test_nothing_is_known_of_partitions_whose_rows_were_dropped_on_the_way() -> None:
+    together = (("a", "b"), times(300, 80))
+    assert highs(noted([together], dropped=1)) == {4: (-1, HOLDS_NOTHING), 5: (-1, HOLDS_NOTHING)}
+    assert highs(noted([(("a",), times(300))], dropped=1))[4] == (300, HOLDS_NOTHING)
