@@ -191,18 +191,23 @@ def functions_page() -> str:
         "have Spark's result: a batch with an overflow, a division by zero, a text that is not "
         "plain, a letter beyond ASCII, or a time outside of 1902 to 2036 goes to Spark's code. "
         "`epochal.explain` says which steps run in Spark's own code altogether.\n",
-        "The factor says how much more CPU time Spark's own code needs, there and in the task, for "
-        "batches of plain rows (`benchmarks/evaluator.py`). Functions without one are in plans "
-        "only, where Spark's planner has written them.\n",
-        "| in Spark's plans | in SQL | factor |",
-        "|---|---|---|",
     ]
     measured = read_suite(RESULTS, "evaluator").find("functions")
-    factors = {} if measured is None else measured.values["factors"]
+    if measured is None:
+        factors, head = {}, ("| in Spark's plans | in SQL |", "|---|---|")
+    else:
+        factors = measured.values["factors"]
+        head = ("| in Spark's plans | in SQL | factor |", "|---|---|---|")
+        lines.append(
+            "The factor says how much more CPU time Spark's own code needs, there and in the task, "
+            "for batches of plain rows (`benchmarks/evaluator.py`). Functions without one are in "
+            "plans only, where Spark's planner has written them.\n"
+        )
+    lines += head
     for name in sorted({*FUNCTIONS, *CHOICES}):
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(".")[2]).lower()
-        factor = factors.get(name, "")
-        lines.append(f"| `{name}` | {_code(SQL_NAMES.get(name, words))} | {factor} |")
+        factor = f" {factors.get(name, '')} |" if factors else ""
+        lines.append(f"| `{name}` | {_code(SQL_NAMES.get(name, words))} |{factor}")
     return "\n".join(lines) + "\n"
 
 

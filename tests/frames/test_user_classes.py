@@ -19,6 +19,8 @@ import pyspark
 import pytest
 from tests.spark.releases import ROOT, tree
 
+pytestmark = pytest.mark.full
+
 SOURCES = Path(__file__).parent / "user_classes"
 INSTALLED = Path(str(pyspark.__file__)).parent
 EXPECTED: dict[str, Any] = {
@@ -99,7 +101,6 @@ def test_classes_of_a_jar_run_beside_the_tasks(jar: Path, tmp_path: Path) -> Non
     assert "not on this executor: user-classes.jar" in found["missing"]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("master", "settings"),
     [
@@ -116,7 +117,6 @@ def test_the_same_with_other_executors(
     check(found)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("release", ["4.0.5", "4.1.4", "4.2.1"])
 def test_the_same_with_earlier_releases(release: str, tmp_path: Path) -> None:
     spark = tree(release)
