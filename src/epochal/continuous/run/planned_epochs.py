@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from epochal.clock import Clock
-from epochal.continuous.run.attempt import Attempt
-from epochal.continuous.run.open_query import Opened
 from epochal.continuous.run.run_events import AllRead
 from epochal.epoch.effects import ReadingHeld
 from epochal.errors import KafkaUnavailableError
+
+if TYPE_CHECKING:  # the test driver plans epochs too, without PySpark
+    from epochal.continuous.run.attempt import Attempt
+    from epochal.continuous.run.open_query import Opened
 
 logger = logging.getLogger(__name__)
 

@@ -39,6 +39,7 @@ class BatchView:
 
     def as_json(self) -> dict[str, object]:
         """The form that `show --json` promises."""
+        marks = {} if self.stand_in_for is None else {"stand_in_for": self.stand_in_for}
         return {
             "batch_id": self.batch_id,
             "offsets": list(self.offsets) if isinstance(self.offsets, tuple) else self.offsets,
@@ -46,7 +47,7 @@ class BatchView:
             "timestamp_ms": self.timestamp_ms,
             "conf": None if self.conf is None else dict(self.conf),
             "committed": self.committed,
-            "stand_in_for": self.stand_in_for,
+            **marks,
         }
 
 
