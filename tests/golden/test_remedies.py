@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
+from zipfile import BadZipFile
 
 import pytest
 from tests.golden.library import Unpacked
@@ -132,7 +133,7 @@ def plant_both(pair: tuple[Fault, Fault], into: Path) -> Unpacked | None:
     place = planted(pair[0], into)
     try:
         pair[1].plant(place.checkpoint)
-    except (OSError, LookupError, ValueError, EpochalError):
+    except (OSError, LookupError, ValueError, EpochalError, BadZipFile):
         return None
     return place
 

@@ -82,21 +82,23 @@ def test_a_table_skips_what_a_rewound_query_plans_anew_and_takes_it_from_a_clone
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the warning of a rewind says: the table remembers batches, restored or not."""
-    home, clone = tmp_path / "home", tmp_path / "clone"
+    home, saved = tmp_path / "home", tmp_path / "saved"
+    checkpoint, old = str(home / "checkpoint"), str(home / "old")
     home.mkdir()
     turns(home, *[(SPARK, "append", False)] * 3)
-    shutil.copytree(home, clone)
-    old, new = str(clone / "old"), str(clone / "checkpoint")
-    (clone / "checkpoint").rename(old)
-    words = ["checkpoint", "clone", old, new, "--at", "0", "--no-file-sink", "--execute"]
-    assert main(words) == 0
-    words = ["checkpoint", "rewind", str(home / "checkpoint"), "--to-batch", "0", "--no-file-sink"]
+    shutil.copytree(home, saved)
+    words = ["checkpoint", "rewind", checkpoint, "--to-batch", "0", "--no-file-sink"]
     assert main([*words, "--settle-seconds", "0", "--execute"]) == 0
     assert "skips all up to the latest that it has" in capsys.readouterr().out
-    for each in (home, clone):
-        DeltaTable(each / "table").restore(0)
+    DeltaTable(home / "table").restore(0)
     lost = turns(home, (SPARK, "append", False))["rows"]
     assert len(lost) < 4 * ROWS_PER_TURN
-    assert turns(clone, (SPARK, "append", False))["rows"] == [
-        [n, n % 3] for n in range(4 * ROWS_PER_TURN)
-    ]
+
+    shutil.rmtree(home)
+    saved.rename(home)  # the log of the source names the input, so it must stay where it was
+    (home / "checkpoint").rename(old)
+    words = ["checkpoint", "clone", old, checkpoint, "--at", "0", "--no-file-sink", "--execute"]
+    assert main(words) == 0
+    DeltaTable(home / "table").restore(0)
+    rows = turns(home, (SPARK, "append", False))["rows"]
+    assert rows == [[n, n % 3] for n in range(4 * ROWS_PER_TURN)]
