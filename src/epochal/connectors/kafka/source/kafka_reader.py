@@ -103,6 +103,8 @@ class _PartitionState:
     """Whether the log already says that the partition was deleted."""
     eof: int | None = None
     """Where the client found the end of the partition last."""
+    known_end: int = -1
+    """Where the broker said last that it ends, with open transactions; -1 if it has not said."""
 
     def reach(self, offset: int) -> None:
         """Note that every record before `offset` was read or does not exist."""
@@ -211,11 +213,10 @@ class KafkaReader:
     def waiting(self) -> Positions:
         """Where partitions end that have more records; empty text if the client does not know."""
         ends: dict[str, str] = {}
+        if self._waiter is None or not self._waiter.is_waiting:
+            self._learn_ends()
         for tp, state in self._states.items():
-            is_at_end = state.eof == state.position
-            # What the last answer of the broker said: no request. It counts open transactions.
-            known = self._consumer.get_watermark_offsets(self._places[tp], cached=True)
-            end = -1 if known is None else known[1]
+            is_at_end, end = state.eof == state.position, state.known_end
             if state.is_reported_deleted or (is_at_end and (end < 0 or self._hides_open)):
                 continue
             if end < 0:
@@ -223,6 +224,15 @@ class KafkaReader:
             elif state.position < end:
                 ends.update(to_positions({tp: end}))
         return ends
+
+    def _learn_ends(self) -> None:
+        """Note the ends that the broker's last answer named: no request.
+
+        The client lets only one thread in, so never while the waiter is there.
+        """
+        for tp, state in self._states.items():
+            known = self._consumer.get_watermark_offsets(self._places[tp], cached=True)
+            state.known_end = -1 if known is None else known[1]
 
     def limit(self, ends: Positions) -> None:
         self._limited = True
@@ -248,6 +258,7 @@ class KafkaReader:
         if len(messages) < most:
             messages += self._consumer.consume(most - len(messages), 0)
         if waiter is not None and not messages:
+            self._learn_ends()
             waiter.wait()
         return messages
 
