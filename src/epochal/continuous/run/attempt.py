@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from py4j.protocol import Py4JError
@@ -24,6 +24,7 @@ from epochal.continuous.plan.pinned_plan import settle_shape
 from epochal.continuous.plan.stages import ReaderPlan, readers_of, readers_of_task
 from epochal.continuous.run.open_query import Opened
 from epochal.continuous.run.query_settings import check_kept, no_slot_left, task_count
+from epochal.continuous.run.run_events import AttemptFailed, JobEnded
 from epochal.continuous.run.take_over import pinned_partitions
 from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
 from epochal.continuous.spark_job.placement import exclude, executors
@@ -54,22 +55,6 @@ REPLACE_SECONDS = 5.0
 
 GRACE_SECONDS = 1.0
 """How long to wait for slots that a query which has just ended still occupies."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptFailed:
-    """The attempt cannot decide any further epoch."""
-
-    attempt: int
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnded:
-    """The Spark job is over; without an error if its tasks were sent `Leave`."""
-
-    attempt: int
-    error: BaseException | None
 
 
 News: TypeAlias = AttemptFailed | JobEnded | ReadingHeld

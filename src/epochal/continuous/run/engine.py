@@ -29,13 +29,7 @@ from pyspark import SparkContext
 from epochal.checkpoint.stop_request import is_stop_requested
 from epochal.clock import Clock, Interval, SystemClock
 from epochal.connectors.contract import Positions
-from epochal.continuous.run.attempt import (
-    Attempt,
-    AttemptFailed,
-    JobEnded,
-    prepare_attempt,
-    start_server,
-)
+from epochal.continuous.run.attempt import Attempt, prepare_attempt, start_server
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.open_query import Opened, open_query
 from epochal.continuous.run.planned_epochs import PlannedEpochs
@@ -51,9 +45,11 @@ from epochal.continuous.run.restarts import (
 )
 from epochal.continuous.run.run_events import (
     AllRead,
+    AttemptFailed,
     Broken,
     EngineState,
     Event,
+    JobEnded,
     NewPartitions,
     Outcome,
     Reconfigured,

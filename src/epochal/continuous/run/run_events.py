@@ -5,8 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from epochal.continuous.run.attempt import AttemptFailed, JobEnded
 from epochal.epoch.effects import ReadingHeld
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """The attempt cannot decide any further epoch."""
+
+    attempt: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The Spark job is over; without an error if its tasks were sent `Leave`."""
+
+    attempt: int
+    error: BaseException | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@ from tests.waiting import eventually
 from epochal.checkpoint.stop_request import request_stop
 from epochal.clock import Clock, SystemClock
 from epochal.continuous.run import engine as engine_module
-from epochal.continuous.run.attempt import AttemptFailed, JobEnded
 from epochal.continuous.run.engine import Engine
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.progress import QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
-from epochal.continuous.run.run_events import NewPartitions
+from epochal.continuous.run.run_events import AttemptFailed, JobEnded, NewPartitions
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.effects import ReadingHeld
 from epochal.errors import (
