@@ -72,7 +72,7 @@ def test_a_query_is_cloned_while_it_runs_compared_and_switched_over_to_its_clone
     assert json.loads(capsys.readouterr().out)["verdict"] == "same"
     assert words_in(tmp_path / "shadow") == {"a": 3, "d": 1, "c": 3, "e": 1}
 
-    run("switch", str(old), "--to", str(new), *EXECUTE)
+    run("switch", str(old), "--to", str(new), "--no-file-sink", *EXECUTE)
     with pytest.raises(CheckpointSwitchedError, match=f"switched to {new}"):
         start(counts(spark, tmp_path), old, tmp_path / "table")
     write_words(tmp_path / "in", "4", "a z")
