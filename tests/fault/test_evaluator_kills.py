@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,8 @@ def test_rows_are_exact_while_the_evaluator_is_killed_under_load(
             victim = evaluator_of(executor)
             seen.add(victim)
             time.sleep(0.05 * (kill % 5))  # so that kills meet every moment of a request
-            os.kill(victim, signal.SIGSTOP if kill % 3 == 2 else signal.SIGKILL)
+            with suppress(ProcessLookupError):  # on a busy machine it was silent for too long
+                os.kill(victim, signal.SIGSTOP if kill % 3 == 2 else signal.SIGKILL)
             eventually(lambda: not is_running(victim), "it was not killed")  # noqa: B023
             load.next_batches()
     assert (load.errors, load.wrong) == ([], 0)

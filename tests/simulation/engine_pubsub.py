@@ -136,6 +136,7 @@ class PubSubWorld(World):
     """Exactly once, or at least once, as the seed has it."""
 
     counts_totals = False
+    bounds = (None,)  # Pub/Sub cannot tell where an epoch must end
     service: PubSub
     exactly_once: bool
 

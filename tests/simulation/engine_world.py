@@ -128,11 +128,14 @@ class World(world.World):
     counts_totals = True
     """Whether the state follows from the output."""
 
+    bounds: tuple[int | None, ...] = (None, None, 1, 2, 3)
+    """Of which a world draws its bound; None if its epochs are not planned."""
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         chance = random.Random(seed)
         # Drawn apart, so that worlds without planned epochs stay what they were.
-        bound = random.Random(~seed).choice((None, None, 1, 2, 3))
+        bound = random.Random(~seed).choice(self.bounds)
         self.shape = shape = Shape.drawn(chance, bound)
         self.plans_epochs = bound is not None
         self._oracle = random.Random(seed)
