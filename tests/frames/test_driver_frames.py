@@ -53,6 +53,47 @@ def test_windows_of_a_data_frame_close_once(spark: SparkSession, step: CrashStep
     assert driver.watermark_ms == 61_000
 
 
+def in_two_branches(spark: SparkSession, other: str, calls: int) -> DataFrame:
+    """Windows over a DataFrame that is used twice. Its watermark has one call, or two."""
+    events = testing.frame(EVENTS, "events", spark=spark)
+    marked = [events.withWatermark("at", "10 seconds") for _ in range(calls)]
+    # Spark filters below the watermark.
+    both = marked[0].where("user = 'ada'").union(marked[-1].where(f"user = '{other}'"))
+    return both.groupBy(F.window("at", "1 minute"), "user").count().select("user", "count")
+
+
+@pytest.mark.parametrize("other", ["nobody", "bob"])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_data_frame_in_two_branches_has_the_watermark_that_spark_gives_it(
+    spark: SparkSession, other: str, calls: int
+) -> None:
+    frame = in_two_branches(spark, other, calls)
+    seen = []
+    for make in (testing.Driver, testing.SparkDriver):
+        with make(frame) as driver:
+            for rows in ([(at(1), "ada", 1), (at(2), "bob", 2)], [(at(71), "ada", 3)]):
+                driver.feed(rows)
+                driver.run()
+            seen.append((driver.watermark_ms, sorted(row["user"] for row in driver.output)))
+    shown = ["ada"] if other == "nobody" else ["ada", "bob"]
+    assert seen == 2 * [(61_000, shown) if calls == 1 else (0, [])]
+
+
+def test_a_checkpoint_with_a_watermark_per_branch_is_continued(spark: SparkSession) -> None:
+    # As earlier releases wrote it, for a DataFrame that is used twice.
+    driver = testing.Driver(in_two_branches(spark, "bob", 2))
+    driver.feed([(at(1), "ada", 1), (at(40), "ada", 1), (at(20), "bob", 2)])
+    driver.run()
+    assert (driver.watermark_ms, driver.output) == (10_000, [])
+    driver.restart(in_two_branches(spark, "bob", 1))
+    driver.run()
+    assert (driver.watermark_ms, driver.output) == (10_000, [])
+    driver.feed([(at(71), "ada", 3)])
+    driver.run()
+    assert driver.watermark_ms == 61_000
+    assert testing.rows_equal(driver.output, [("ada", 2), ("bob", 1)])
+
+
 def test_two_data_frames_are_joined(spark: SparkSession) -> None:
     users = testing.frame("id bigint, name string", "users", spark=spark)
     orders = testing.frame("user bigint, amount bigint", "orders", spark=spark)

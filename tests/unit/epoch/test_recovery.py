@@ -10,7 +10,13 @@ import pytest
 
 from epochal.checkpoint.entries import CommitEntry, ControlBatch, OffsetEntry
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState
-from epochal.epoch.manifest import MANIFEST_KEY, Manifest, commit_mark, manifest_to_json
+from epochal.epoch.manifest import (
+    MANIFEST_KEY,
+    Manifest,
+    OpenUnit,
+    commit_mark,
+    manifest_to_json,
+)
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.recovery import (
     DropEpoch,
@@ -219,6 +225,17 @@ def test_a_watermark_never_goes_back() -> None:
 def test_a_watermark_that_was_added_to_the_query_starts_where_the_query_is() -> None:
     found = plan(logs({4: ours(4, watermarks=(9000,))}, (4,), 8000), delays_ms=(1000, 300))
     assert (found.highs, found.watermark_ms) == ((9000, 8300), 8000)
+
+
+def test_two_watermarks_that_are_one_now_go_on_from_the_watermark_of_the_log() -> None:
+    # Earlier releases counted a DataFrame that a plan uses twice as two.
+    decided = replace(manifest(4, watermarks=(9500, -1)), unit=OpenUnit((9000, -1), ({"0": "9"},)))
+    entry = OffsetEntry(1, ("4",), 5000, extra={MANIFEST_KEY: manifest_to_json(decided)})
+    found = plan(logs({4: entry}, (4,), 6000), delays_ms=(1000,))
+    assert (found.highs, found.watermark_ms, found.late_ms) == ((7000,), 6000, 5000)
+    assert found.unit is None
+    found = plan(logs({3: ours(3), 4: entry}, (3,)), delays_ms=(1000,))
+    assert (found.steps[-1], found.watermark_ms) == (LogCommit(4, 5000), 5000)
 
 
 def test_two_epochs_without_a_commit_are_refused_by_name() -> None:

@@ -319,7 +319,8 @@ def _watermark(steps: Steps, node: JavaObject, children: list[Reading]) -> Readi
     wanted = id_of(node.eventTime())
     marked = next(each for each in items(node.output()) if id_of(each) == wanted)
     delay_ms = int(metadata_of(marked)[DELAY])
-    return Reading(Watermarked(child.tree, column, delay_ms), child.ids)
+    node_id = str(node.nodeId().toString())
+    return Reading(Watermarked(child.tree, column, delay_ms, node_id), child.ids)
 
 
 _Reader: TypeAlias = Callable[[Steps, JavaObject, list[Reading]], Reading]

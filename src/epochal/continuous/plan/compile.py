@@ -6,7 +6,8 @@ reverse of the tree's preorder, so that rows only move to later stages; their op
 the tree, because a checkpoint pins them.
 
 Note: a source that occurs twice has the same number at both places. It is read once, and each place
-becomes a branch of it. Watermarks are numbered in preorder.
+becomes a branch of it. Watermarks are numbered in preorder. Nodes with the same id feed one, as in
+Spark: it follows the highest event time of all of them.
 """
 
 from __future__ import annotations
@@ -116,6 +117,8 @@ class _Walk:
     branches: dict[int, list[Branch]] = field(default_factory=dict)
     stages: dict[int, StagePlan] = field(default_factory=dict)
     watermarks: list[Watermark] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
+    """The number of the watermark of each node that has an id."""
 
     def feed(self, node: Node, operators: tuple[OperatorSpec, ...], to: Target) -> None:
         """Let the rows of a node pass through these operators, to that place."""
@@ -124,10 +127,8 @@ class _Walk:
                 self.branches.setdefault(number, []).append(Branch(operators, to))
             case Step(child=child, operator=operator):
                 self.feed(child, (operator, *operators), to)
-            case Watermarked(child=child, column=column, delay_ms=delay_ms):
-                mark = Watermark(len(self.watermarks), column, delay_ms)
-                self.watermarks.append(mark)
-                observe = ObserveEventTimeSpec(mark.index, column)
+            case Watermarked(child=child, column=column):
+                observe = ObserveEventTimeSpec(self._watermark(node), column)
                 self.feed(child, (observe, *operators), to)
             case Union(children=children, schema=schema):
                 for child in children:
@@ -139,6 +140,15 @@ class _Walk:
                 self.stages[number] = StagePlan(operator_id, spec, inputs, operators, to)
                 for side, child in enumerate(children):
                     self.feed(child, (), Target(number, side))
+
+    def _watermark(self, node: Watermarked) -> int:
+        """Return the number of the watermark that a node feeds."""
+        number = len(self.watermarks)
+        if node.node_id is not None:
+            number = self.numbers.setdefault(node.node_id, number)
+        if number == len(self.watermarks):
+            self.watermarks.append(Watermark(number, node.column, node.delay_ms))
+        return number
 
 
 def _renamed(schema: pa.Schema, wanted: pa.Schema) -> tuple[OperatorSpec, ...]:

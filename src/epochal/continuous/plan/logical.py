@@ -52,6 +52,9 @@ class Watermarked:
     child: Node
     column: str
     delay_ms: int
+    node_id: str | None = field(default=None, repr=False, compare=False)
+    """Spark's id of the call. A DataFrame that a plan uses twice has the same one at both places,
+    and so one watermark; None for a watermark of its own. It differs by run."""
 
     @property
     def schema(self) -> pa.Schema:

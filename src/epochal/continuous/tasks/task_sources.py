@@ -103,6 +103,8 @@ class OpenSource:
         seen: dict[int, int] = {}
         for observer in [each for chain, _ in self.branches for each in chain.observers]:
             times = observer.take()
+            if not times.rows:
+                continue  # another branch may have brought rows to the same watermark
             if len(partitions) == 1:
                 reached = times.highest_ms
             elif times.rows == rows and times.lowest_ms is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from tests.unit.continuous.plan.plans import ROWS, TimedJoin, planned, source, state, timed
@@ -92,6 +94,15 @@ def test_watermarks_are_numbered_from_the_sink_and_observed_on_every_branch() ->
         (ObserveEventTimeSpec(1, "at"), ObserveEventTimeSpec(0, "key")),
         (ObserveEventTimeSpec(0, "key"),),
     ]
+
+
+def test_nodes_with_the_same_id_feed_one_watermark() -> None:
+    one, other = (replace(timed(0, delay), node_id=name) for delay, name in ((5, "a"), (7, "b")))
+    plan = planned(Union((timed(0, 3), one, Step(one, TRUE, ROWS), other, timed(0, 5)), ROWS))
+    assert [each.delay_ms for each in plan.watermarks] == [3, 5, 7, 5]
+    assert [each.index for each in plan.watermarks] == [0, 1, 2, 3]
+    observed = [branch.operators[0] for branch in plan.sources[0].branches]
+    assert observed == [ObserveEventTimeSpec(number, "at") for number in (0, 1, 1, 2, 3)]
 
 
 def test_a_union_has_the_names_of_its_schema() -> None:

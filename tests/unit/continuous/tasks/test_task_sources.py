@@ -168,3 +168,18 @@ def test_nothing_is_known_of_partitions_whose_rows_were_dropped_on_the_way() -> 
     together = (("a", "b"), times(300, 80))
     assert highs(noted([together], dropped=1)) == {4: (-1, HOLDS_NOTHING), 5: (-1, HOLDS_NOTHING)}
     assert highs(noted([(("a",), times(300))], dropped=1))[4] == (300, HOLDS_NOTHING)
+
+
+def test_a_branch_without_rows_does_not_hold_the_watermark_that_it_shares() -> None:
+    chains = [Chain([ObserveEventTimeSpec(0, "at")]) for _ in range(2)]
+    branches = [(chain, Target(0)) for chain in chains]
+    source = OpenSource(Mixed(), {"a": 4, "b": 5}, branches, None)
+    source.begin(watermarks=1)
+    reached = []
+    for rows in ((times(300), times()), (times(500), times(400))):
+        source._partitions_read.add("a")
+        for chain, batch in zip(chains, rows, strict=True):
+            chain.run([batch], Moment(0, -1, 0, -1))
+        source.note_event_times(2)
+        reached.append(highs(source)[4])
+    assert reached == [(300,), (400,)]
