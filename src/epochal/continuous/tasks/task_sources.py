@@ -76,6 +76,8 @@ class OpenSource:
     highs: dict[str, list[int]] = field(default_factory=dict)
     """Per partition and watermark, an event time that the rows read so far have reached. It may be
     lower than their highest: rows of several partitions pass the operators together."""
+    _observers: list[EventTimeObserver] = field(default_factory=list)
+    """Of the watermarks that the rows move."""
     _partitions_read: set[str] = field(default_factory=set)
     """Since the event times of rows were noted last."""
 
@@ -89,7 +91,8 @@ class OpenSource:
                 return batches, False
             rows += batch.num_rows
             batches.append(batch)
-            self._partitions_read.update(getattr(self.reader, "last_read", ()))
+            if self._observers:
+                self._partitions_read.update(getattr(self.reader, "last_read", ()))
             if self.reads_all and batch.num_rows < wanted:
                 return batches, False
             short += batch.num_rows < FEW_ROWS
@@ -99,9 +102,11 @@ class OpenSource:
 
     def note_event_times(self, rows: int) -> None:
         """Note those of the rows that were read last, now that they have passed the operators."""
+        if not self._observers:
+            return
         partitions, self._partitions_read = self._partitions_read, set()
         seen: dict[int, int] = {}
-        for observer in [each for chain, _ in self.branches for each in chain.observers]:
+        for observer in self._observers:
             times = observer.take()
             if not times.rows:
                 continue  # another branch may have brought rows to the same watermark
@@ -129,7 +134,8 @@ class OpenSource:
 
     def begin(self, watermarks: int) -> None:
         """Begin to note event times, for so many watermarks."""
-        fed = {each.watermark for chain, _ in self.branches for each in chain.observers}
+        self._observers = [observer for chain, _ in self.branches for observer in chain.observers]
+        fed = {observer.watermark for observer in self._observers}
         highs = [NONE_SEEN if number in fed else HOLDS_NOTHING for number in range(watermarks)]
         self.highs = {partition: list(highs) for partition in self.numbers}
 
