@@ -25,6 +25,7 @@ from epochal.tools.verify.findings import CANNOT
 
 NO_REPAIR = {"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"}
 OTHER = {
+    "CHECKPOINT_SWITCHED": "the query goes on elsewhere, and Spark's error says where",
     "OFFSETS_GAP_ASYNC": "only a query with asynchronous progress tracking restarts from it",
     "OPERATOR_METADATA_MOVED": "the archive as it was made: its input is elsewhere too",
 }
