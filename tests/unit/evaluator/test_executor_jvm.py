@@ -27,7 +27,7 @@ STARTED = (
     "--executor-id",
     "3",
 )
-EXECUTOR = Executor(17, "/usr/bin/java", STARTED, "/work/app-1")
+EXECUTOR = Executor(17, "/usr/bin/java", STARTED, "/executors/app-1")
 
 
 def command(executor: Executor = EXECUTOR, memory_mb: int = 256, code: Code | None = None) -> str:
@@ -37,7 +37,7 @@ def command(executor: Executor = EXECUTOR, memory_mb: int = 256, code: Code | No
 
 def test_an_evaluator_has_the_java_the_class_path_and_the_zone_of_its_executor() -> None:
     assert command().startswith("/usr/bin/java ")
-    assert " -cp /work/app-1/conf:/spark/jars/* " in command()
+    assert " -cp /executors/app-1/conf:/spark/jars/* " in command()
     assert " -Duser.timezone=Asia/Tokyo " in command()
 
 
@@ -61,7 +61,7 @@ def test_source_files_are_compiled_and_a_jar_is_not() -> None:
     made = command(code=Code(SOURCES, Path("/cache/e.jar"), Path("/cache/e.jsa")))
     assert made.endswith(" Evaluator /run/socket 17")
     assert " -XX:SharedArchiveFile=/cache/e.jsa " in made
-    assert " -cp /cache/e.jar:/work/app-1/conf:/spark/jars/* " in made
+    assert " -cp /cache/e.jar:/executors/app-1/conf:/spark/jars/* " in made
     assert "JavaSourceClassLoader" not in made
 
 
