@@ -114,6 +114,9 @@ def test_during_a_dry_run(checkpoint: Path) -> None:
     assert not (checkpoint / ".epochal").exists()
 
 
+TO_BATCH_5 = ("--no-file-sink", "--to-batch", 5, "--execute", "--settle-seconds", 0)
+
+
 @pytest.mark.parametrize(
     "stage",
     [
@@ -124,16 +127,7 @@ def test_during_a_dry_run(checkpoint: Path) -> None:
 )
 def test_before_the_first_change_leaves_no_trace(stage: str, checkpoint: Path) -> None:
     before = content(checkpoint)
-    words = (
-        "rewind",
-        checkpoint,
-        "--no-file-sink",
-        "--to-batch",
-        5,
-        "--execute",
-        "--settle-seconds",
-        0,
-    )
+    words = ("rewind", checkpoint, *TO_BATCH_5)
     assert interrupted_at(stage, "checkpoint", *words) == NOTHING
     assert content(checkpoint) == before
     journal = checkpoint / ".epochal" / "journal"
@@ -183,16 +177,7 @@ def test_half_way_the_same_command_finishes_the_edit(checkpoint: Path) -> None:
 
 def test_half_way_through_an_undo_the_undo_is_finished_by_another(checkpoint: Path) -> None:
     before = content(checkpoint)
-    words = (
-        "rewind",
-        checkpoint,
-        "--no-file-sink",
-        "--to-batch",
-        5,
-        "--execute",
-        "--settle-seconds",
-        0,
-    )
+    words = ("rewind", checkpoint, *TO_BATCH_5)
     assert run("checkpoint", *words).returncode == 0
     undo = ("undo", checkpoint, "--execute", "--settle-seconds", 0)
     told = interrupted_at(RESTORING, "checkpoint", *undo)
