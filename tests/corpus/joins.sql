@@ -27,6 +27,24 @@ SELECT id, pid FROM events_w JOIN payments_w ON at = paid_at;
 SELECT id, pid FROM (SELECT *, window(at, '5 seconds') AS w FROM events_w) e JOIN (SELECT *,
 window(paid_at, '5 seconds') AS v FROM payments_w) p ON e.w = p.v AND user = payer;
 
+--- inner join with one watermark
+SELECT id, pid FROM events_w JOIN payments ON at = paid_at;
+
+--- semi join with one watermark
+SELECT id FROM events_w LEFT SEMI JOIN payments ON at = paid_at;
+
+--- right join on windows
+SELECT id, pid FROM (SELECT *, window(at, '5 seconds') AS w FROM events_w) e RIGHT JOIN (SELECT *,
+window(paid_at, '5 seconds') AS v FROM payments_w) p ON e.w = p.v AND user = payer;
+
+--- semi join on windows
+SELECT id FROM (SELECT *, window(at, '5 seconds') AS w FROM events_w) e LEFT SEMI JOIN (SELECT *,
+window(paid_at, '5 seconds') AS v FROM payments_w) p ON e.w = p.v AND user = payer;
+
+--- full join on doubles
+SELECT id, other FROM events_w FULL JOIN (SELECT score AS points, id AS other, at AS then FROM
+events_w) ON score = points AND then BETWEEN at AND at + INTERVAL '5' SECOND;
+
 --- left join with time bounds
 SELECT id, pid FROM events_w LEFT JOIN payments_w ON user = payer AND paid_at BETWEEN at AND at +
 INTERVAL '5' SECOND;

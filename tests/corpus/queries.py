@@ -17,13 +17,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from tests.corpus.functions import (
     always_seven,
+    an_hour_later,
     counted,
+    described,
     doubled,
     doubled_scores,
     halved,
+    named,
     next_ids,
     plain_plus,
     shout,
+    shown,
+    shown_plainly,
 )
 
 Views = Mapping[str, DataFrame]
@@ -192,6 +197,17 @@ PYTHON = [
         1,
         stateful=True,
     ),
+    Query("values that a udf sees", lambda v: v["events"].select(shown(*v["events"].columns))),
+    Query(
+        "values that a udf without arrow sees",
+        lambda v: v["events"].select(shown_plainly(*v["events"].drop("attrs").columns)),
+    ),
+    Query("pandas udf of times", lambda v: v["events"].select("id", an_hour_later("at"))),
+    Query(
+        "pandas udf with a struct",
+        lambda v: v["events"].select(described("id").alias("s")).select("s.*"),
+    ),
+    Query("udf with a broadcast variable", lambda v: named(v["events"])),
     Query(
         "withColumn and drop",
         lambda v: (

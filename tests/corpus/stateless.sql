@@ -201,3 +201,13 @@ SELECT id, window(at, '10 seconds') AS w FROM events;
 
 --- sliding window column
 SELECT id, window(at, '10 seconds', '5 seconds') AS w FROM events;
+
+--- explode of a higher order function
+SELECT id, explode(transform(tags, t -> concat(t, kind))) AS t FROM events;
+
+--- json_tuple outer
+SELECT id, g.* FROM events LATERAL VIEW OUTER json_tuple(payload, 'who', kind) g AS a, b;
+
+--- explode variants
+SELECT id, pos, key, try_variant_get(value, '$', 'string') AS v FROM events, LATERAL
+variant_explode_outer(try_parse_json(payload));

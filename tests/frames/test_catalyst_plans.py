@@ -1,18 +1,15 @@
-"""Streaming DataFrames become trees of our operators, with Spark's schemas and operator ids."""
+"""Streaming DataFrames that cannot run are refused with a way out, and explained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.frames.plan_corpus import PLANS, Plan, shape
 from tests.spark.sessions import session_with
 
-from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
 from epochal.continuous.operators.contract import StoreSchema
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
@@ -23,19 +20,6 @@ from epochal.state.rows.types import AtomicType, StructField, StructType
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
     return session_with({"spark.sql.session.timeZone": "America/New_York"})
-
-
-@pytest.mark.parametrize("plan", PLANS, ids=lambda each: each.name)
-def test_a_plan_becomes_the_tree_of_its_operators(spark: SparkSession, plan: Plan) -> None:
-    frame = plan.frame(spark)
-    found = read_plan(frame, output_mode=plan.mode)
-    assert shape(found.tree) == plan.shape
-    assert found.schema.names == frame.columns
-    assert types(found.schema) == types(arrow_schema(frame.schema))
-
-
-def types(schema: pa.Schema) -> list[str]:
-    return [str(each).replace(" not null", "") for each in schema.types]
 
 
 def rate(spark: SparkSession) -> DataFrame:

@@ -1,4 +1,8 @@
-"""Column expressions over Arrow give what Spark's own give, value by value."""
+"""Columns of the builder mean what they mean to PySpark, and what cannot be is refused.
+
+The values of expressions are compared with Spark's by `test_arrow_functions`, by the examples of
+its functions and by random expressions.
+"""
 
 from __future__ import annotations
 
@@ -43,30 +47,6 @@ ROWS: list[tuple[Any, ...]] = [
      [7, None], Decimal("0.00"), b"z"),
 ]  # fmt: skip
 
-EXPRESSIONS = """
-a + 1; a - l; a * 2; -a; abs(a); a / 2; l div 3; l % 3; f % 2; a + f; dec * 2; dec + 1
-a = 1; a <> l; a <=> l; a < l; a >= 2; n.b > 1.0; n.b = n.b; n.b >= f; x = 'abc'; x <=> y
-a = 1 AND d; d OR a > 1; NOT d; a IS NULL; x IS NOT NULL; isnan(n.b)
-try_cast(x AS int); try_add(a, 2147483647); try_divide(a, l); a + 1 BETWEEN l AND 5
-a IN (1, 2); a IN (1, NULL); a NOT IN (1, 2); a BETWEEN 1 AND 5
-x LIKE 'a%'; x LIKE '%\\_b'; x RLIKE '^[a-z]'; startswith(x, 'a'); contains(x, 'x')
-upper(x); lower(x); length(x); length(y); trim(x); ltrim(x); rtrim(x); x || y; concat(a, '-', x)
-substring(x, 1, 2); substring(x, 2, 10); substring(x, -2, 1); substring(x, 0, 2)
-CASE WHEN a = 1 THEN 'one' WHEN a = 2 THEN 'two' ELSE 'many' END
-CASE WHEN a = 1 THEN 'one' END; IF(a > 1, a, l); CASE WHEN l <> 0 THEN 100 / l END
-CASE WHEN l = 0 THEN 0 ELSE 100 % l END
-coalesce(x, y, 'none'); coalesce(a, 0); greatest(a, 2); least(a, 2, NULL); nvl(a, 9)
-CAST(a AS bigint); CAST(f AS string); CAST(n.b AS string); CAST(a AS double); CAST(ts AS string)
-CAST(d AS string); CAST(dec AS string); CAST(a AS string); CAST('12' AS int); CAST(' 5 ' AS bigint)
-CAST('2024-01-02 03:04:05' AS timestamp); CAST(ts AS bigint); CAST(a AS boolean); CAST('yes' AS boolean)
-CAST(a AS timestamp); CAST(CAST(a AS double) + 0.7 AS int); CAST(x AS binary)
-round(f, 1); round(n.b); floor(f); ceil(f); sqrt(CAST(abs(a) AS double)); power(a, 2)
-n.t; n.b; m['k']; arr[0]; arr[1]; struct(a, x); named_struct('p', a, 'q', 1)
-year(ts); month(ts); day(ts); hour(ts); minute(ts); second(ts); date_trunc('hour', ts); date_trunc('month', ts)
-unix_millis(ts); unix_micros(ts); unix_seconds(ts); timestamp_millis(l); ts + INTERVAL 5 MINUTES
-1; 'text'; NULL; 1.5D; 2.50BD; TIMESTAMP'2020-01-01 00:00:00'; DATE'2020-01-01'; true; a AS renamed
-"""  # noqa: E501
-
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
@@ -85,37 +65,6 @@ def ours(spark: SparkSession, batch: pa.RecordBatch, *columns: Any) -> pa.Table:
     moment = Moment(0, -1, 0, -1)
     results = ProjectSpec(found.columns, found.schema).open().process(batch, moment)
     return pa.Table.from_batches(list(results))
-
-
-def shown(table: pa.Table) -> list[str]:
-    return [repr(row) for row in table.to_pylist()]
-
-
-TEXTS = [
-    part.strip() for line in EXPRESSIONS.split("\n") for part in line.split(";") if part.strip()
-]
-
-
-@pytest.fixture(scope="module")
-def theirs(spark: SparkSession) -> dict[str, pa.Table]:
-    """Spark's value of each expression, under the name that it has in Spark; in one job for all."""
-    frame = spark.createDataFrame(ROWS, DDL)
-    columns = [F.expr(text).alias(str(number)) for number, text in enumerate(TEXTS)]
-    values = frame.select(*columns).toArrow()
-    names = [frame.selectExpr(text).columns for text in TEXTS]
-    return {
-        text: values.select([number]).rename_columns(names[number])
-        for number, text in enumerate(TEXTS)
-    }
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_an_expression_has_the_value_it_has_in_spark(
-    spark: SparkSession, batch: pa.RecordBatch, theirs: dict[str, pa.Table], text: str
-) -> None:
-    found, expected = ours(spark, batch, text), theirs[text]
-    assert found.column_names == expected.column_names
-    assert shown(found) == shown(expected.cast(found.schema))
 
 
 def test_pyspark_columns_mean_what_text_means(spark: SparkSession, batch: pa.RecordBatch) -> None:

@@ -17,8 +17,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.frames.aggregate_cases import COLUMNS, DDL, Case
-from tests.frames.streams_of_words import add_file
-from tests.frames.test_aggregate_epochs import shapes
 from tests.frames.test_aggregates import (
     PARTITIONS,
     files,
@@ -30,19 +28,15 @@ from tests.frames.test_aggregates import (
     stored_by_spark,
 )
 from tests.frames.test_aggregates import differences as case_differences
-from tests.frames.test_catalyst_results import run
-from tests.frames.turns import session_of
-from tests.spark.conftest import nothing_left_running
-from tests.spark.parity import PATIENCE_SECONDS, File, Rows, replayed, spark_batches
+from tests.spark.parity import File, Rows, replayed, spark_batches
 from tests.spark.sessions import session_with
 from tests.unit.continuous.operators.driving import Driver
 
-import epochal
 from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.catalyst.translation import read_plan
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.plan.logical import Node, Stateful, Step, Watermarked
+from epochal.continuous.plan.logical import Node, Stateful, Step, StreamSource, Watermarked
 from epochal.state.files.schema_file import parse_schema_file
 
 pytestmark = pytest.mark.timeout(600)
@@ -131,7 +125,7 @@ FOR_ALL_TYPES = [
 ODD = ("f", "x", "d38", "bin", "ntz", "dur", "arr", "st")
 EVENTS = arrow_schema(SCHEMA)
 
-__all__ = ["files", "nothing_left_running"]
+__all__ = ["files"]
 
 
 @dataclass(frozen=True)
@@ -181,6 +175,17 @@ QUERIES = {
     "sessions-complete": Query(sessions, "complete"),
     "all-complete": Query(lambda frame: frame.groupBy().agg(*columns(SOME)), "complete"),
 }
+
+
+def run(node: Node, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The rows of a tree without state over one batch of its source."""
+    match node:
+        case StreamSource():
+            return [batch]
+        case Step(child=child, operator=spec):
+            operator, moment = spec.open(), Moment(0, -1, 0, -1)
+            return [made for each in run(child, batch) for made in operator.process(each, moment)]
+    raise AssertionError(node)
 
 
 class Planned(Driver):
@@ -242,6 +247,11 @@ def test_an_epoch_emits_and_stores_what_a_batch_of_spark_does(
     theirs = stored_by_spark(checkpoint, family, batches[-1].number + 1)
     assert len(theirs) > 0
     assert ours(driver) == theirs
+
+
+def shapes(schema: Any) -> list[Any]:
+    """Names and types. The metadata of Spark's fields tells of watermarks and windows."""
+    return [(each.name, each.data_type, each.nullable) for each in schema.fields]
 
 
 def differences(wanted: Rows, got: Rows) -> list[Any]:
@@ -309,38 +319,3 @@ def test_values_of_all_types_go_to_sparks_code_and_back(
         assert case_differences(cases, outputs[number], got) == []
         assert ours(driver) == stored_by_spark(tmp_path, family, number + 1)
         driver.restart()
-
-
-@pytest.mark.usefixtures("nothing_left_running")
-@pytest.mark.parametrize("provider", ["rocksdb", "hdfs"])
-def test_spark_and_epochal_take_turns_and_leave_the_state_of_spark_alone(
-    spark: SparkSession, tmp_path: Path, provider: str
-) -> None:
-    session = session_of(spark, provider)
-    alone = turns(session, tmp_path / "alone", ("spark",) * 4)
-    mixed = turns(session, tmp_path / "mixed", ("spark", "ours", "ours", "spark"))
-    assert len(alone[0]) == 6
-    assert mixed == alone
-
-
-def turns(spark: SparkSession, home: Path, engines: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """The last row of each group, and the rows of state as Spark's own reader shows them."""
-    shown: dict[Any, str] = {}
-
-    def keep(frame: DataFrame, number: int) -> None:
-        shown.update({row["id"]: str(row) for row in frame.collect()})
-
-    names = EVENTS.names
-    home.mkdir()
-    for turn, engine in enumerate(engines):
-        rows = [dict(zip(names, row, strict=True)) for row in events()[turn]]
-        add_file(home / "in", str(turn), [{**row, "ts": row["ts"].isoformat()} for row in rows])
-        stream = spark.readStream.schema(SCHEMA).option("numPartitions", 1).json(str(home / "in"))
-        frame = by_id(AGGREGATES[::2])(stream)
-        writer: Any = frame.writeStream if engine == "spark" else epochal.write_stream(frame)
-        writer = writer.outputMode("update").option("checkpointLocation", str(home / "checkpoint"))
-        query = writer.foreachBatch(keep).trigger(availableNow=True).start()
-        assert query.awaitTermination(PATIENCE_SECONDS) is not False
-        assert query.exception() is None
-    state = spark.read.format("statestore").load(str(home / "checkpoint"))
-    return shown, sorted(str(row) for row in state.select("key", "value").collect())

@@ -16,7 +16,6 @@ from tests.waiting import eventually
 import epochal
 from epochal.checkpoint import Checkpoint, FileSinkLog, OffsetLog
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.errors import EpochalError
 from epochal.state import read_state
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
@@ -160,42 +159,6 @@ def test_such_a_batch_has_the_time_that_spark_planned(spark: SparkSession, tmp_p
     assert case.rows() == expected
 
 
-def counted(rows: DataFrame) -> DataFrame:
-    return rows.groupBy("word").agg(F.count("*"), F.max("at"), F.sum("id"))
-
-
-def first_words(rows: DataFrame) -> DataFrame:
-    return rows.dropDuplicates(["word"]).select("word")
-
-
-@pytest.mark.parametrize(
-    ("mode", "query"), [("update", counted), ("complete", counted), ("append", first_words)]
-)
-def test_batches_go_to_the_same_function_in_every_mode(
-    spark: SparkSession, tmp_path: Path, mode: str, query: Callable[[DataFrame], DataFrame]
-) -> None:
-    def last_values(base: Path, engines: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
-        seen: dict[str, tuple[Any, ...]] = {}
-
-        def keep(rows: DataFrame, batch: int) -> None:
-            seen.update({row[0]: tuple(row) for row in rows.collect()})
-
-        for turn, engine in enumerate(engines):
-            add_file(base / "in", str(turn), words(10, turn * 10))
-            frame = query(stream(spark, base / "in"))
-            writer: Any = frame.writeStream if engine == SPARK else epochal.write_stream(frame)
-            writer = writer.outputMode(mode).foreachBatch(keep).trigger(availableNow=True)
-            run = writer.option("checkpointLocation", str(base / "ck")).start()
-            assert run.awaitTermination(PATIENCE_SECONDS) is not False
-        return seen
-
-    for name in ("alone", "turns"):
-        (tmp_path / name).mkdir()
-    alone = last_values(tmp_path / "alone", (SPARK,) * 3)
-    assert last_values(tmp_path / "turns", (SPARK, OURS, SPARK)) == alone
-    assert len(alone) == 3
-
-
 def forget_epochs_after(case: Case, epoch: int) -> None:
     for log in (case.checkpoint / "offsets", case.checkpoint / "commits", case.out / SINK_LOG):
         for path in log.glob("[0-9]*"):
@@ -258,20 +221,3 @@ def test_a_new_checkpoint_pins_what_spark_pins(spark: SparkSession, tmp_path: Pa
         assert entry is not None
         pinned[engine] = entry.conf
     assert pinned[OURS] == pinned[SPARK]
-
-
-def test_state_that_only_spark_can_continue_is_refused_untouched(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    key = "spark.sql.streaming.aggregation.stateFormatVersion"
-    case = Case(spark, tmp_path, "windowed")
-    add_file(case.source, "0", words(10))
-    case.run(SPARK)
-    newest = max((case.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    newest.write_text(newest.read_text().replace(f'"{key}":"2"', f'"{key}":"1"'))
-    for checksum in newest.parent.glob(".*.crc"):
-        checksum.unlink()
-    before = {path: path.stat().st_mtime_ns for path in case.checkpoint.rglob("*")}
-    with pytest.raises(EpochalError, match=key):
-        case.run(OURS)
-    assert {path: path.stat().st_mtime_ns for path in case.checkpoint.rglob("*")} == before

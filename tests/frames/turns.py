@@ -18,7 +18,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.corpus.inputs import PHASES, Streams, prepare
 from tests.corpus.queries import QUERIES, Query, Views
 from tests.corpus.running import Output, frame_of, views
-from tests.frames.rocksdb_runs import CHANGELOGS, STATE
 
 import epochal
 from epochal.checkpoint import OffsetLog
@@ -33,6 +32,8 @@ SPARK, OURS = "spark", "ours"
 ON_DISK = "ours-on-disk"
 """Epochal with its state on disk."""
 
+STATE = "spark.sql.streaming.stateStore."
+CHANGELOGS = {f"{STATE}rocksdb.changelogCheckpointing.enabled": "true"}
 ROCKSDB = {f"{STATE}providerClass": ROCKSDB_PROVIDER_CLASS}
 PROVIDERS: Mapping[str, Mapping[str, str]] = {
     "hdfs": {},
@@ -94,6 +95,7 @@ TRANSFORM = Query("transformWithState", tens, stateful=True)
 NAMES = (
     "expressions over aggregates, by user",
     "filter, by window",
+    "collect_set, by user",
     "sliding, append",
     "session, append",
     "dropDuplicates by key",

@@ -1,9 +1,8 @@
-"""The condition of a join bounds the event time of one side by the watermark of the other."""
+"""Bounds by a join's condition that no text of SQL reaches; `frames` compares others with Spark."""
 
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.joins.join_bounds import (
@@ -35,50 +34,6 @@ def plus(time: Expr, interval: Expr) -> Expr:
 def bounds(condition: Expr | None, sides: Sides = SIDES) -> tuple[int | None, int | None]:
     left, right = (value_watermark_ms(condition, side, sides, WATERMARK_MS) for side in (0, 1))
     return left, right
-
-
-def test_a_range_bounds_both_sides() -> None:
-    within = call(
-        "And",
-        call("GreaterThanOrEqual", RIGHT_TIME, LEFT_TIME),
-        call("LessThanOrEqual", RIGHT_TIME, plus(LEFT_TIME, micros(2_000_000))),
-    )
-    assert bounds(within) == (WATERMARK_MS - 2001, WATERMARK_MS - 1)
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        ("LessThan", (None, 100_000)),
-        ("LessThanOrEqual", (None, 99_999)),
-        ("GreaterThan", (100_000, None)),
-        ("GreaterThanOrEqual", (99_999, None)),
-        ("EqualTo", (None, None)),
-    ],
-)
-def test_a_comparison_bounds_the_greater_side(
-    function: str, expected: tuple[int | None, int | None]
-) -> None:
-    assert bounds(call(function, LEFT_TIME, RIGHT_TIME)) == expected
-
-
-def test_fractions_of_a_millisecond_are_cut_off() -> None:
-    assert bounds(call("GreaterThan", LEFT_TIME, plus(RIGHT_TIME, micros(1_999)))) == (
-        100_001,
-        None,
-    )
-
-
-def test_of_two_bounds_the_lower_one_holds() -> None:
-    late = call("GreaterThan", LEFT_TIME, plus(RIGHT_TIME, micros(9_000_000)))
-    early = call("GreaterThan", plus(LEFT_TIME, micros(5_000_000)), RIGHT_TIME)
-    assert bounds(call("And", late, early)) == (95_000, None)
-
-
-def test_plain_numbers_count_seconds() -> None:
-    cast = Call("Cast", (LEFT_TIME,), pa.float64())
-    sum_ = Call("Add", (Call("Cast", (RIGHT_TIME,), pa.float64()), Literal(pa.scalar(10))))
-    assert bounds(call("GreaterThan", cast, sum_)) == (110_000, None)
 
 
 def test_calendar_intervals_count_by_days_but_not_by_months() -> None:
