@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -205,132 +204,11 @@ def test_a_row_is_late_by_the_end_of_its_window_and_not_by_its_own_time() -> Non
     assert len(driver.turn(rows, late_ms=19)) == 1
 
 
-def test_complete_shows_all_groups_and_drops_nothing_late() -> None:
-    options: dict[str, Any] = {"aggregates": AGGREGATES[:1], "output_mode": "complete"}
-    driver = grouped(tumbling("ts", "10 ms"), **options)
-    driver.turn(events(("a", 1, 1, 1.0)), watermark_ms=1000)
-    got = driver.turn(events(("b", 11, 1, 1.0)), watermark_ms=1000, late_ms=1000)
-    assert sorted((each["k"], each["n"]) for each in got) == [("a", 1), ("b", 1)]
-
-
-def test_without_a_window_groups_are_kept_and_updates_come_out() -> None:
-    driver = grouped(None, aggregates=[Aggregate("sum", "v", "total")])
-    assert driver.turn(events(("a", 1, 5, 1.0), ("b", 1, None, 1.0))) == [
-        {"k": "a", "total": 5},
-        {"k": "b", "total": None},
-    ]
-    driver.cut()
-    driver.restart()
-    assert driver.turn(events(("a", 1, 6, 1.0)), watermark_ms=10**9) == [{"k": "a", "total": 11}]
-    driver.cut()
-    assert driver.state() == {("a",): (11,), ("b",): (None,)}
-
-
-def test_without_keys_there_is_one_group() -> None:
-    driver = grouped(None, keys=(), aggregates=AGGREGATES[:1])
-    assert driver.turn(events(*[("a", 1, 5, 1.0)] * 200)) == [{"n": 200}]
-
-
-def test_groups_expire_when_the_watermark_passes_the_event_time_in_their_key() -> None:
-    driver = grouped(None, keys=("ts",), aggregates=AGGREGATES[:1], output_mode="append")
-    driver.turn(events(("a", 5, 1, 1.0), ("a", 6, 1, 1.0), ("a", None, 1, 1.0)))
-    assert driver.turn(None, watermark_ms=5) == [{"ts": at_ms(5), "n": 1}]
-    driver.cut()
-    assert sorted(driver.state(), key=str) == [(6000,), (None,)]
-
-
-@pytest.mark.parametrize("rows", [3, 300])
-def test_every_aggregate_of_every_type_is_the_same_in_arrow_and_in_python(rows: int) -> None:
-    """300 rows are grouped in Arrow, 3 in Python. Both must agree with batches of three."""
-    schema = columns(
-        k=pa.int32(),
-        i=pa.int16(),
-        f=pa.float32(),
-        s=pa.string(),
-        d=pa.decimal128(9, 2),
-        t=pa.timestamp("us", tz="UTC"),
-        b=pa.bool_(),
-        y=pa.date32(),
-    )
-    rng = random.Random(7)
-
-    def row() -> tuple[Any, ...]:
-        n = rng.randrange(1000)
-        values = (n, n / 8, str(n), Decimal(n) / 100, at_ms(n), n % 2 == 0, at_ms(n).date())
-        return (rng.randrange(3), *(rng.choice([None, each]) for each in values))
-
-    given = [row() for _ in range(300)]
-    functions = [
-        *[("min", c) for c in "ifsdtby"],
-        *[("max", c) for c in "ifsdtby"],
-        *[("first", c) for c in "ifsdtby"],
-        *[("last", c) for c in "ifsdtby"],
-        *[("count", c) for c in "ifsdtby"],
-        *[(f, c) for f in ("sum", "avg") for c in "ifd"],
-    ]
-    aggregates = [Aggregate(f, c, f"{f}_{c}") for f, c in functions]  # type: ignore[arg-type]
-    driver = grouped(
-        None, aggregates=aggregates, input_schema=schema, event_time=None, partitions=1
-    )
-    for place in range(0, 300, rows):
-        driver.turn(table(schema, given[place : place + rows]))
-        driver.cut()
-        driver.restart()
-    final = [(k, *row()[1:]) for k in range(3)]
-    given += final
-    got = driver.turn(table(schema, final))
-    places = {name: number for number, name in enumerate(schema.names)}
-    for found in got:
-        own = [each for each in given if each[0] == found["k"]]
-        for function, column in functions:
-            values = [each[places[column]] for each in own]
-            wanted = by_definition(function, values)
-            assert found[f"{function}_{column}"] == wanted, (function, column)
-
-
-def by_definition(function: str, values: list[Any]) -> Any:
-    known = [each for each in values if each is not None]
-    match function:
-        case "first":
-            return values[0]
-        case "last":
-            return values[-1]
-        case "count":
-            return len(known)
-        case "avg" if isinstance(known[0], Decimal):
-            return (sum(known) / len(known)).quantize(Decimal("0.000001"), "ROUND_HALF_UP")
-        case "avg":
-            return sum(known) / len(known)
-    fold: Any = {"min": min, "max": max, "sum": sum}[function]
-    return fold(known)
-
-
-@pytest.mark.parametrize("rows", [2, 200])
-def test_nan_is_the_largest_number(rows: int) -> None:
-    nan = float("nan")
-    aggregates = [Aggregate("max", "x", "most"), Aggregate("min", "x", "least")]
-    driver = grouped(None, aggregates=aggregates)
-    (got,) = driver.turn(events(("a", 1, 1, nan), *[("a", 1, 1, 2.0)] * (rows - 1)))
-    assert got["most"] != got["most"]
-    assert got["least"] == 2.0
-
-
 @pytest.mark.parametrize("rows", [2, 200])
 def test_a_sum_out_of_range_is_an_error(rows: int) -> None:
     driver = grouped(None, aggregates=[Aggregate("sum", "v", "total")])
     with pytest.raises(StateValueError, match="out of range"):
         driver.turn(events(*[("a", 1, 2**62, 1.0)] * rows))
-
-
-def test_the_layout_of_state_is_that_of_spark() -> None:
-    spec = grouped(tumbling("ts", "10 ms")).spec
-    (store,) = spec.stores
-    assert (spec.name, store.name) == ("stateStoreSave", "default")
-    assert store.key.names == ("window", "k")
-    assert store.value.names == ("count", "count", "sum", "min", "max", "sum", "count")
-    (store,) = grouped(session("ts", "10 ms"), output_mode="append").spec.stores
-    assert store.key.names == ("k", "sessionStartTime")
-    assert store.value.names[:2] == ("session_window", "k")
 
 
 @pytest.mark.parametrize(

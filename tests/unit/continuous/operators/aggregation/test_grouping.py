@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -57,65 +56,6 @@ def result(found: AggregateCall, *rows: Mapping[str, Any], repeat: int = 1) -> A
     return row["r"]
 
 
-@pytest.mark.parametrize("repeat", [1, 200])
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        (call("Count", filter="keep", kind=pa.int64()), 1),
-        (call("Count", "v", filter="keep", kind=pa.int64()), 1),
-        (call("Count", "v", "s", kind=pa.int64()), 1),
-        (call("Count", "st", kind=pa.int64()), 1),
-        (call("Sum", "v", filter="keep", kind=pa.int64()), 5),
-        (call("Average", "v", filter="keep"), 5.0),
-        (call("Min", "v", filter="keep", kind=pa.int64()), 5),
-        (call("First", "v", filter="keep", kind=pa.int64()), 5),
-        (call("Last", "s", kind=pa.string()), None),
-        (call("Last", "s", kind=pa.string(), ignoreNulls=True), "b"),
-        (call("First", "s", kind=pa.string(), ignoreNulls=True), "b"),
-    ],
-)
-def test_only_rows_that_pass_count(found: AggregateCall, wanted: Any, repeat: int) -> None:
-    rows: list[dict[str, Any]] = [
-        {"v": 3, "keep": False},
-        {"v": 5, "keep": True, "s": "b"},
-        {"v": None, "keep": None, "st": {"a": 1, "b": None}},
-    ]
-    scale = repeat if found.function in ("Count", "Sum") else 1
-    assert result(found, *rows, repeat=repeat) == (
-        wanted * scale if isinstance(wanted, int) else wanted
-    )
-
-
-@pytest.mark.parametrize("repeat", [1, 200])
-def test_a_group_without_rows_that_pass_has_the_result_of_none(repeat: int) -> None:
-    row = {"v": 1, "x": 2.0, "y": 1.0, "s": "a", "keep": False}
-    for function, arguments, wanted in [
-        ("Count", ("v",), 0),
-        ("Sum", ("v",), None),
-        ("Average", ("v",), None),
-        ("Max", ("v",), None),
-    ]:
-        kind = None if function == "Average" else pa.int64()
-        found = call(function, *arguments, kind=kind, filter="keep")
-        assert result(found, row, repeat=repeat) == wanted, function
-
-
-def test_aggregates_that_compute_the_same_share_a_buffer() -> None:
-    calls = [
-        call("Sum", "v", kind=pa.int64(), alias="a"),
-        call("Max", "v", kind=pa.int64(), alias="b"),
-        call("Sum", "v", kind=pa.int64(), alias="c"),
-        call("Sum", "v", kind=pa.int64(), alias="d", filter="keep"),
-    ]
-    found = driver(*calls)
-    (store,) = found.spec.stores
-    assert store.value.names == ("sum", "max", "sum")
-    (row,) = found.turn(rows_of({"v": 2, "keep": True}, {"v": 3, "keep": False}))
-    assert row == {"k": 1, "a": 5, "b": 3, "c": 5, "d": 2}
-    found.cut()
-    assert found.state() == {(1,): (5, 3, 2)}
-
-
 @pytest.mark.parametrize("repeat", [1, 100])
 def test_a_sum_of_longs_out_of_range_raises_or_wraps(repeat: int) -> None:
     rows = [{"v": 2**63 - 1}] * 2 * repeat
@@ -137,13 +77,6 @@ def test_a_decimal_sum_out_of_range_is_null_in_state_and_an_error_in_the_result(
         result(call("Sum", "d", kind=kind), *rows)
 
 
-@pytest.mark.parametrize("repeat", [1, 200])
-def test_the_earlier_of_two_zeros_is_the_extreme(repeat: int) -> None:
-    zeros = [{"x": -0.0}, {"x": 0.0}]
-    assert math.copysign(1, result(call("Max", "x"), *zeros, repeat=repeat)) == -1
-    assert math.copysign(1, result(call("Min", "x"), *reversed(zeros), repeat=repeat)) == 1
-
-
 def test_maps_are_kept_and_shown_as_they_came() -> None:
     kind = INPUT.field("m").type
     found = driver(call("Last", "m", kind=kind, alias="last"))
@@ -155,15 +88,6 @@ def test_maps_are_kept_and_shown_as_they_came() -> None:
         {"k": 1, "last": None},
         {"k": 2, "last": [("c", at_ms(7))]},
     ]
-
-
-def test_a_global_aggregate_has_a_row_before_there_is_input() -> None:
-    found = driver(call("Count", kind=pa.int64()), key=(), per_epoch=True)
-    assert found.turn(None) == [{"r": 0}]
-    found.cut()
-    assert found.state() == {(): (0,)}
-    assert found.turn(None) == []
-    assert found.turn(rows_of({"v": 1})) == [{"r": 1}]
 
 
 def test_an_epoch_shows_each_changed_group_once_and_all_groups_in_complete_mode() -> None:
@@ -178,14 +102,6 @@ def test_an_epoch_shows_each_changed_group_once_and_all_groups_in_complete_mode(
         (batch,) = operator.expire(at)
         assert batch.to_pydict()["k"] == shown
         assert batch.to_pydict()["r"][-1] == 2
-
-
-def test_without_aggregates_the_groups_themselves_are_the_result() -> None:
-    found = driver(per_epoch=True)
-    assert found.turn(rows_of({"k": 1}, {"k": 2}, {"k": 1})) == [{"k": 1}, {"k": 2}]
-    found.cut()
-    assert found.state() == {(1,): (), (2,): ()}
-    assert found.turn(rows_of(*[{"k": 3}] * 300)) == [{"k": 3}]
 
 
 def test_an_unknown_function_is_refused() -> None:

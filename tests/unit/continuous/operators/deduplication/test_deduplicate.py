@@ -29,35 +29,6 @@ def numbers(rows: list[dict[str, Any]]) -> list[int]:
     return [row["v"] for row in rows]
 
 
-def test_only_the_first_row_of_a_key_passes_even_after_a_restart() -> None:
-    driver = unique("k")
-    assert numbers(driver.turn(events(("a", 1, 1), ("b", 1, 2), ("a", 2, 3), (None, 1, 4)))) == [
-        1,
-        2,
-        4,
-    ]
-    driver.cut()
-    driver.restart()
-    assert numbers(driver.turn(events(("b", 5, 5), ("c", 5, 6), (None, 5, 7)))) == [6]
-    driver.cut()
-    assert set(driver.state()) == {("a",), ("b",), ("c",), (None,)}
-
-
-def test_late_rows_are_dropped_wherever_event_time_is() -> None:
-    driver = unique("k", event_time="ts")
-    assert numbers(driver.turn(events(("a", 5, 1), ("b", 6, 2)), late_ms=5)) == [2]
-    assert driver.turn(None, watermark_ms=10**6) == []
-    driver.cut()
-    assert set(driver.state()) == {("b",)}, "a key without event time is never forgotten"
-
-
-def test_keys_with_event_time_are_forgotten_when_the_watermark_reaches_them() -> None:
-    driver = unique("k", "ts", event_time="ts")
-    driver.turn(events(("a", 5, 1), ("a", 6, 2)), watermark_ms=5)
-    driver.cut()
-    assert set(driver.state()) == {("a", 6000)}
-
-
 def test_of_a_window_the_end_counts() -> None:
     stamp = pa.timestamp("us", tz="UTC")
     schema = columns(w=pa.struct([("start", stamp), ("end", stamp)]), v=pa.int64())
@@ -71,16 +42,6 @@ def test_of_a_window_the_end_counts() -> None:
     driver.turn(None, watermark_ms=6)
     driver.cut()
     assert set(driver.state()) == {((0, 9000),)}
-
-
-def test_within_the_watermark_a_key_is_forgotten_a_delay_after_its_first_row() -> None:
-    driver = unique("k", event_time="ts", delay_ms=10, within_watermark=True)
-    assert numbers(driver.turn(events(("a", 5, 1), ("a", 9, 2)), watermark_ms=14)) == [1]
-    driver.cut()
-    assert driver.state() == {("a",): (15_000,)}
-    driver.restart()
-    assert driver.turn(events(("a", 19, 3)), watermark_ms=15, late_ms=14) == []
-    assert numbers(driver.turn(events(("a", 20, 4)), watermark_ms=15)) == [4]
 
 
 @pytest.mark.parametrize("seed", range(10), ids=lambda seed: f"seed{seed}")

@@ -9,7 +9,6 @@ import pytest
 from tests.unit.continuous.operators.driving import columns, table
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.expr import Call, Column
 from epochal.continuous.operators.joins.static_join import Side, StaticJoinSpec, StaticKind
 from epochal.errors import OptionError
 
@@ -41,66 +40,12 @@ def joined(plan: StaticJoinSpec, given: list[tuple[Any, ...]] = GIVEN) -> list[t
     return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
 
 
-MATCHES = [("b", 10, "b", 2), ("b", 10, "b", 3), ("a", 40, "a", 1)]
-
-
-def test_an_inner_join_pairs_equal_keys_and_no_nulls() -> None:
-    assert joined(spec("inner")) == MATCHES
-    assert joined(spec("inner", "right")) == [(*row[2:], *row[:2]) for row in MATCHES]
-
-
-def test_an_outer_join_keeps_the_streams_rows_in_order() -> None:
-    expected = [
-        *MATCHES[:2],
-        (None, 20, None, None),
-        ("x", 30, None, None),
-        MATCHES[2],
-    ]
-    assert joined(spec("left_outer")) == expected
-    assert joined(spec("right_outer", "right")) == [(*row[2:], *row[:2]) for row in expected]
-
-
-def test_semi_anti_and_existence_joins_keep_each_row_at_most_once() -> None:
-    assert joined(spec("left_semi")) == [("b", 10), ("a", 40)]
-    assert joined(spec("left_anti")) == [(None, 20), ("x", 30)]
-    assert joined(spec("existence")) == [
-        ("b", 10, True),
-        (None, 20, False),
-        ("x", 30, False),
-        ("a", 40, True),
-    ]
-
-
-def test_null_safe_keys_match_nulls() -> None:
-    assert (None, 20, None, 4) in joined(spec("inner", null_safe=(True,)))
-
-
-def test_a_condition_decides_among_rows_with_equal_keys() -> None:
-    dear = Call("GreaterThan", (Call("Multiply", (Column(3), Column(3))), Column(1)), pa.bool_())
-    rows = [("b", 5), ("b", 1), ("a", 9)]
-    assert joined(spec("inner", condition=dear), rows) == [
-        ("b", 5, "b", 3),
-        ("b", 1, "b", 2),
-        ("b", 1, "b", 3),
-    ]
-    assert joined(spec("left_anti", condition=dear), rows) == [("a", 9)]
-    assert joined(spec("left_outer", condition=dear), rows)[-1] == ("a", 9, None, None)
-
-
 def test_without_keys_every_row_meets_the_whole_table() -> None:
     plan = spec("inner", keys={"stream_key": (), "table_key": ()})
     assert len(joined(plan)) == 16
     many = [("a", number) for number in range(200_000)]
     few = spec("left_semi", keys={"stream_key": (), "table_key": ()})
     assert len(joined(few, many)) == 200_000
-
-
-def test_an_empty_table_matches_nothing() -> None:
-    empty = TABLE.slice(0, 0)
-    assert joined(spec("inner", table=empty)) == []
-    assert len(joined(spec("left_anti", table=empty))) == 4
-    assert len(joined(spec("left_outer", table=empty))) == 4
-    assert joined(spec("inner", keys={"stream_key": (), "table_key": ()}, table=empty)) == []
 
 
 def test_computed_keys_are_not_emitted() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Any
 
 import pandas as pd
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("state_in")
 
 INPUT = columns(id=pa.string(), v=pa.int64())
 OUTPUT = columns(id=pa.string(), out=pa.string())
-LOCAL = datetime.fromisoformat("2024-05-06T07:08:09.000010")
 EVENTS = columns(id=pa.string(), ts=pa.timestamp("us", tz="UTC"))
 
 
@@ -115,18 +113,6 @@ def test_rows_can_be_read_once() -> None:
     assert outs(probe(body).turn(table(INPUT, [("a", 1), ("a", 2)]))) == ["2 0"]
 
 
-def test_state_outlives_turns_cuts_and_restarts() -> None:
-    driver = Driver(spec(Count()), partitions=3)
-    found = []
-    for _ in range(4):
-        rows = [("a", 1), ("b", 1), ("a", 1), (None, 1)]
-        found.append(sorted(outs(driver.turn(table(INPUT, rows)))))
-        driver.cut()
-        driver.restart()
-    assert found == [["1", "1", "2"], ["2", "2", "4"], ["3", "3", "6"], ["4", "4", "8"]]
-    assert driver.state("seen") == {("a",): (8,), ("b",): (4,), (None,): (4,)}
-
-
 def test_a_processor_lives_for_one_epoch_and_is_closed_at_the_cut() -> None:
     class Living(StatefulProcessor):  # type: ignore[misc]
         calls = 0
@@ -185,102 +171,6 @@ def test_rows_may_be_of_a_class_of_rows() -> None:
 def test_output_that_is_not_a_named_row_is_an_error(result: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         probe(lambda self, *_: result).turn(table(INPUT, [("a", 1)]))
-
-
-def test_absent_state_is_none_or_empty() -> None:
-    def body(self: Any) -> Any:
-        value, listed, mapped = self.value, self.list, self.map
-        return [
-            value.exists(),
-            value.get(),
-            listed.exists(),
-            list(listed.get()),
-            mapped.exists(),
-            mapped.getValue(("k",)),
-            mapped.containsKey(("k",)),
-            list(mapped.iterator()),
-        ]
-
-    assert run(body) == [False, None, False, [], False, None, False, []]
-
-
-def test_values_come_back_as_tuples_and_a_maps_value_as_a_row() -> None:
-    def body(self: Any) -> Any:
-        self.value.update([1, "x"])
-        self.list.put([(1, "x"), Row(n=2, s="y")])
-        self.list.appendValue((3, "z"))
-        self.list.appendList([(4, "w")])
-        self.map.updateValue(("k",), (1, "x"))
-        return [
-            self.value.get(),
-            list(self.list.get()),
-            self.map.getValue(("k",)),
-            type(self.map.getValue(("k",))).__name__,
-            list(self.map.iterator()),
-            list(self.map.keys()),
-            list(self.map.values()),
-        ]
-
-    assert run(body) == [
-        (1, "x"),
-        [(1, "x"), (2, "y"), (3, "z"), (4, "w")],
-        Row(n=1, s="x"),
-        "Row",
-        [(("k",), (1, "x"))],
-        [("k",)],
-        [(1, "x")],
-    ]
-
-
-def test_a_map_without_entries_does_not_exist() -> None:
-    def body(self: Any) -> Any:
-        self.map.updateValue(("k",), (1, "x"))
-        self.map.removeKey(("k",))
-        return self.map.exists()
-
-    assert run(body) is False
-
-
-@pytest.mark.parametrize(
-    ("given", "stored"),
-    [
-        (("5", 5), (None, "5")),
-        ((1.5, True), (None, "true")),
-        ((2**40, None), (0, None)),
-        ((2**31, "x"), (-(2**31), "x")),
-        ((2**70, 1.5), (None, "1.5")),
-        ((True, 1e20), (None, "1.0E20")),
-        ({"n": 1, "s": 2}, (None, "s")),
-        ((None, None), (None, None)),
-    ],
-)
-def test_what_does_not_fit_is_stored_as_the_jvm_stores_it(given: Any, stored: Any) -> None:
-    def body(self: Any) -> Any:
-        self.value.update(given)
-        return [self.value.exists(), self.value.get()]
-
-    assert run(body) == [True, stored]
-
-
-def test_structs_timestamps_arrays_and_maps_come_back_as_pyspark_returns_them() -> None:
-    schema = "p struct<x:int,y:string>, t timestamp, a array<int>, m map<string,int>, d date"
-
-    def body(self: Any) -> Any:
-        given = ({"y": "q", "x": 1}, LOCAL, (1, 2), {"k": 1}, LOCAL.date())
-        self.value.update(given)
-        found = self.value.get()
-        return [found, found[0].x]
-
-    assert run(body, schema=schema) == [
-        (
-            Row(x=1, y="q"),
-            LOCAL,
-            [1, 2],
-            {"k": 1},
-            LOCAL.date(),
-        ),
-        1,
-    ]
 
 
 @pytest.mark.parametrize(
@@ -501,46 +391,6 @@ def test_late_rows_are_dropped_in_event_time_only() -> None:
     assert outs(late.turn(given, watermark_ms=18000, late_ms=8000)) == ["[8.001, 9.0]"]
     timed = probe(body, time_mode="ProcessingTime", **options)
     assert outs(timed.turn(given, watermark_ms=18000, late_ms=8000)) == ["[8.0, 8.001, 9.0]"]
-
-
-def test_state_is_hidden_from_the_moment_it_expires_and_purged_later() -> None:
-    def body(self: Any, key: Any, rows: Any, times: Any) -> Any:
-        (row,) = rows
-        if row.v:
-            self.value.update((row.v, "v"))
-            self.list.appendValue((row.v, "l"))
-            self.map.updateValue((str(row.v),), (row.v, "m"))
-        yield said(
-            key,
-            self.value.get(),
-            self.value.exists(),
-            [each[0] for each in self.list.get()],
-            self.list.exists(),
-            sorted(each[0] for each, _ in self.map.iterator()),
-            self.map.containsKey(("1",)),
-            self.map.exists(),
-        )
-
-    driver = probe(body, ttl=100, time_mode="ProcessingTime")
-
-    def turn(v: int, now_ms: int) -> list[str]:
-        return outs(driver.turn(table(INPUT, [("a", v)]), now_ms=now_ms))
-
-    assert turn(1, 1000) == ["(1, 'v') True [1] True ['1'] True True"]
-    assert turn(2, 1050) == ["(2, 'v') True [1, 2] True ['1', '2'] True True"]
-    assert turn(0, 1099) == ["(2, 'v') True [1, 2] True ['1', '2'] True True"]
-    driver.cut()
-    driver.restart()
-    assert turn(0, 1100) == ["(2, 'v') True [2] True ['2'] False True"]
-    driver.cut()
-    assert driver.state("list") == {(("a",), 1): ((2, "l"), 1150)}
-    assert driver.state("map") == {(("a",), ("2",)): ((2, "m"), 1150)}
-    assert turn(0, 1150) == ["None False [] False [] False False"]
-    assert driver.operator.due_ms() == 2100
-    driver.turn(None, now_ms=2100)
-    driver.cut()
-    assert [driver.state(each) for each in ("value", "list", "map")] == [{}, {}, {}]
-    assert driver.operator.due_ms() is None
 
 
 def test_a_list_is_rewritten_only_where_it_changed() -> None:
