@@ -79,30 +79,6 @@ def test_the_live_batches_begin_at_the_newest_compaction() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("setting", "latest", "interval"),
-    [
-        (1, 2, 3),
-        (1, 3, 1),
-        (2, 4, 5),
-        (5, 4, 5),
-        (4, 9, 5),
-        (10, 9, 10),
-        (5, 11, 6),
-        (4, 11, 4),
-        (10, 4, 5),
-        (3, 8, 3),
-        (7, 11, 12),
-        (10, 99, 10),
-        (6, 11, 12),
-        (5, 6, 7),
-        (10, 2**31 - 2, 2**31 - 1),
-    ],
-)
-def test_one_compact_file_bounds_the_interval(setting: int, latest: int, interval: int) -> None:
-    assert derive_compact_interval(setting, [latest]) == interval
-
-
 def test_two_compact_files_tell_the_interval_and_none_leaves_the_setting() -> None:
     assert derive_compact_interval(10, []) == 10
     assert derive_compact_interval(10, [2, 5]) == 3
@@ -123,54 +99,11 @@ def test_a_derived_interval_divides_and_is_the_least_that_reaches_the_setting(
         assert interval == length
 
 
-def test_names_follow_the_interval() -> None:
-    log = FileSinkLog(MemoryFiles(), compact_interval=3)
-    assert [log.path_of(i) for i in range(6)] == ["0", "1", "2.compact", "3", "4", "5.compact"]
-
-
 def test_names_follow_what_is_on_disk_and_not_the_setting() -> None:
     files = MemoryFiles({"11.compact": (b"v1", 0), "12": (b"v1", 0)})
     log = FileSinkLog(files, compact_interval=5)
     assert log.compact_interval == 6
     assert [log.path_of(i) for i in (12, 13, 16, 17)] == ["12", "13", "16", "17.compact"]
-
-
-def test_a_sink_entry_is_written_byte_for_byte_as_spark_writes_it() -> None:
-    log = FileSinkLog(MemoryFiles())
-    entries = [
-        SinkFileStatus("/a/b/x", 100, False, 1000, 1, 10000, "add"),
-        SinkFileStatus("/a/b/y", 200, False, 2000, 2, 20000, "delete"),
-        SinkFileStatus("/a/b/é\x1f", 300, True, 3000, 3, 30000, "add"),
-    ]
-    log.add(0, entries)
-    assert (
-        log.files.read("0")
-        == (
-            "v1\n"
-            '{"path":"/a/b/x","size":100,"isDir":false,"modificationTime":1000,'
-            '"blockReplication":1,"blockSize":10000,"action":"add"}\n'
-            '{"path":"/a/b/y","size":200,"isDir":false,"modificationTime":2000,'
-            '"blockReplication":2,"blockSize":20000,"action":"delete"}\n'
-            '{"path":"/a/b/é\\u001F","size":300,"isDir":true,"modificationTime":3000,'
-            '"blockReplication":3,"blockSize":30000,"action":"add"}'
-        ).encode()
-    )
-    assert log.get(0) == tuple(entries)
-
-
-def test_a_source_entry_is_written_byte_for_byte_as_spark_writes_it() -> None:
-    log = FileSourceLog(MemoryFiles())
-    log.add(0, [FileEntry("file:///data/f%20000.json", 1700000000000, 0)])
-    assert log.files.read("0") == (
-        b'v1\n{"path":"file:///data/f%20000.json","timestamp":1700000000000,"batchId":0}'
-    )
-
-
-def test_a_batch_without_entries_is_its_version_alone() -> None:
-    log = FileSinkLog(MemoryFiles())
-    log.add(0, [])
-    assert log.files.read("0") == b"v1"
-    assert log.get(0) == ()
 
 
 def test_the_sink_log_of_spark_2_1_is_readable() -> None:
@@ -190,16 +123,6 @@ def test_the_sink_log_of_spark_2_1_is_readable() -> None:
     )
     log = FileSinkLog(files, compact_interval=3)
     assert [entry.path for entry in log.all_files()] == [f"/a/b/{i}" for i in range(10)]
-
-
-def test_all_files_is_everything_added_so_far_and_a_compact_file_holds_all_before_it() -> None:
-    log = FileSinkLog(MemoryFiles(), compact_interval=3)
-    for batch_id in range(11):
-        assert log.add(batch_id, [status(f"/a/b/{batch_id}")])
-        expected = tuple(status(f"/a/b/{i}") for i in range(batch_id + 1))
-        assert tuple(log.all_files()) == expected
-        own = log.get(batch_id)
-        assert own == (expected if is_compaction_batch(batch_id, 3) else expected[-1:])
 
 
 def evolution(retain: int, batches: int) -> list[set[str]]:
@@ -407,14 +330,6 @@ def source_log(**settings: int) -> FileSourceLog:
     for batch_id in range(settings.get("batches", 8)):
         log.add(batch_id, [FileEntry(f"/{batch_id}", batch_id, batch_id)])
     return log
-
-
-def test_ten_thousand_files_in_one_batch_are_all_there() -> None:
-    log = FileSourceLog(MemoryFiles())
-    files = [FileEntry(f"file:///input/{n:05}.json", n, 0) for n in range(10_000)]
-    assert log.add(0, files)
-    assert log.get(0) == tuple(files)
-    assert log.all_files() == files
 
 
 def test_a_range_of_the_source_log_has_each_batch_with_its_own_files_only() -> None:

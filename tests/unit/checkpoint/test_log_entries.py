@@ -104,25 +104,6 @@ def test_offsets_of_spark_2_1_are_readable() -> None:
     )
 
 
-def test_offsets_of_version_1_keep_their_order_and_their_gaps() -> None:
-    entry = OFFSET_FORMAT.deserialize(OFFSETS_V1, "")
-    assert entry.offsets == ('{"logOffset":3}', None, '{"offset":15,"timestamp":3000}')
-    assert entry.watermark_ms == 1704067298000
-    assert entry.timestamp_ms == 1794772329947
-    assert entry.conf["spark.sql.shuffle.partitions"] == "2"
-    assert list(entry.conf)[-1] == "a"
-    assert entry.by_source == {
-        "0": '{"logOffset":3}',
-        "1": None,
-        "2": '{"offset":15,"timestamp":3000}',
-    }
-
-
-def test_offsets_of_version_2_are_split_at_the_first_colon() -> None:
-    entry = OFFSET_FORMAT.deserialize(OFFSETS_V2, "")
-    assert entry.offsets == {"0": "0", "2": '{"logOffset":0}', "srcA": '{"logOffset":1}'}
-
-
 def test_version_2_carries_sources_and_control_batches() -> None:
     entry = OFFSET_FORMAT.deserialize(OFFSETS_V2_FULL, "")
     assert entry.source_metadata_info == {"srcA": SourceMetadata("srcA", "kafka", "DSv2")}

@@ -120,25 +120,6 @@ def test_the_log_of_a_source_is_told_by_its_content() -> None:
     assert open_source_log(MemoryFiles()) is None
 
 
-def test_operator_metadata_of_version_1_is_byte_for_byte_spark_s() -> None:
-    entry = OperatorMetadata(1, 0, "stateStoreSave", (StoreMetadata("default", 0, 2),))
-    assert OPERATOR_FORMAT.serialize(entry) == OPERATOR_V1
-    assert OPERATOR_FORMAT.deserialize(OPERATOR_V1, "") == entry
-
-
-def test_operator_metadata_of_version_2_is_byte_for_byte_spark_s() -> None:
-    path = "file:/ckpt/state/0/_stateSchema/default/0_abc"
-    entry = OperatorMetadata(
-        2,
-        0,
-        "transformWithStateInPandasExec",
-        (StoreMetadata("default", 0, 3, (path,)),),
-        '{"timeMode":"ProcessingTime"}',
-    )
-    assert OPERATOR_FORMAT.serialize(entry) == OPERATOR_V2
-    assert OPERATOR_FORMAT.deserialize(OPERATOR_V2, "") == entry
-
-
 def test_keys_of_a_store_that_nobody_knows_stay_where_they_were() -> None:
     data = OPERATOR_V2.replace(
         b'"stateSchemaFilePaths":["file:/ckpt/state/0/_stateSchema/default/0_abc"]',

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 
-import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +14,6 @@ from epochal.state.files.delta_snapshot import FileKind, encode_records, encode_
 from epochal.state.rows.byte_spans import spans_of
 
 Record = tuple[bytes, bytes | None]
-EMPTY_DELTA = b"\xff\xff\xff\xff"
 
 
 def read_in_order(data: bytes, kind: FileKind) -> list[Record]:
@@ -139,25 +137,6 @@ def test_finds_the_same_records_among_many_of_equal_shape() -> None:
     assert scan_records(data, FileKind.DELTA).to_list() == many
 
 
-def test_lays_a_put_a_delete_and_the_end_out_as_spark_does() -> None:
-    data = encode_records([(b"k" * 8, b"v" * 16), (b"d" * 8, None)])
-    assert data == (
-        b"\x00\x00\x00\x08" + b"k" * 8 + b"\x00\x00\x00\x10" + b"v" * 16
-        + b"\x00\x00\x00\x08" + b"d" * 8 + b"\xff\xff\xff\xff" + b"\xff\xff\xff\xff"
-    )  # fmt: skip
-
-
-def test_puts_a_checksum_before_the_value_of_a_put_and_the_key_of_a_delete() -> None:
-    key, value = b"k" * 8, b"v" * 16
-    put = google_crc32c.value(key + value).to_bytes(4, "little")
-    delete = google_crc32c.value(key).to_bytes(4, "little")
-    data = encode_records([(key, value), (key, None)], row_checksums=True)
-    assert data == (
-        b"\x00\x00\x00\x08" + key + b"\x00\x00\x00\x14" + put + value
-        + b"\x00\x00\x00\x0c" + delete + key + b"\xff\xff\xff\xff" + b"\xff\xff\xff\xff"
-    )  # fmt: skip
-
-
 def test_ignores_bytes_after_the_end_mark() -> None:
     data = encode_records([(b"k" * 8, b"v" * 8)]) + b"anything at all"
     assert scan_records(data, FileKind.DELTA).to_list() == [(b"k" * 8, b"v" * 8)]
@@ -167,11 +146,6 @@ def test_drops_the_last_bytes_of_a_value_that_is_not_whole_words() -> None:
     data = encode_records([(b"k" * 8, b"v" * 12), (b"l" * 8, b"w" * 8)])
     expected = [(b"k" * 8, b"v" * 8), (b"l" * 8, b"w" * 8)]
     assert scan_records(data, FileKind.DELTA).to_list() == expected
-
-
-def test_an_empty_file_of_records_is_only_an_end_mark() -> None:
-    assert encode_records([]) == EMPTY_DELTA
-    assert len(scan_records(EMPTY_DELTA, FileKind.SNAPSHOT)) == 0
 
 
 @pytest.mark.parametrize(

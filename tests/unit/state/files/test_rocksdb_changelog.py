@@ -17,8 +17,6 @@ from epochal.state.files.rocksdb_changelog import (
 
 PUT = ChangeRecord(Change.PUT, b"key", b"value")
 DELETE = ChangeRecord(Change.DELETE, b"gone", None)
-MERGE = ChangeRecord(Change.MERGE, b"list", b"more")
-RANGE = ChangeRecord(Change.DELETE_RANGE, b"from", b"to")
 LINEAGE = (LineageItem(3, "fc68"), LineageItem(4, "91ad"))
 
 
@@ -48,30 +46,6 @@ def tagged(*records: ChangeRecord) -> bytes:
 def lineage() -> bytes:
     items = [{"version": i.version, "checkpointUniqueId": i.unique_id} for i in LINEAGE]
     return utf(json.dumps(items))
-
-
-def test_a_file_without_a_version_is_of_the_first_layout() -> None:
-    found = parse_changelog(plain(PUT, DELETE), "f")
-    assert (found.layout, found.lineage, found.records) == (1, (), (PUT, DELETE))
-
-
-def test_an_empty_file_of_the_first_layout_has_no_records() -> None:
-    assert parse_changelog(plain(), "f").records == ()
-
-
-def test_the_second_layout_has_merges_and_range_deletes() -> None:
-    found = parse_changelog(utf("v2") + tagged(PUT, DELETE, MERGE, RANGE), "f")
-    assert (found.layout, found.records) == (2, (PUT, DELETE, MERGE, RANGE))
-
-
-def test_the_third_layout_is_the_first_with_a_lineage() -> None:
-    found = parse_changelog(utf("v3") + lineage() + plain(PUT), "f")
-    assert (found.layout, found.lineage, found.records) == (3, LINEAGE, (PUT,))
-
-
-def test_the_fourth_layout_is_the_second_with_a_lineage() -> None:
-    found = parse_changelog(utf("v4") + lineage() + tagged(MERGE), "f")
-    assert (found.layout, found.lineage, found.records) == (4, LINEAGE, (MERGE,))
 
 
 def test_the_lineage_can_be_read_alone() -> None:

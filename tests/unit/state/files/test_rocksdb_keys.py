@@ -40,17 +40,6 @@ def ordered(marker: int, body: bytes) -> bytes:
     return bytes([marker]) + body
 
 
-def test_a_plain_key_is_a_row_behind_a_byte() -> None:
-    keys = [row(("a", 1), "string", "long"), row((None, -1), "string", "long")]
-    assert decoded(keys, KeyEncoder("plain"), "string", "long") == [("a", 1), (None, -1)]
-
-
-def test_a_prefix_key_is_two_rows() -> None:
-    keys = [split(row(("abc",), "string"), row((5, "z"), "long", "string"))]
-    found = decoded(keys, KeyEncoder("prefix", 1), "string", "long", "string")
-    assert found == [("abc", 5, "z")]
-
-
 def test_numbers_of_a_range_key_are_put_back_in_their_columns() -> None:
     first = row(
         (

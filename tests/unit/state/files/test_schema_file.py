@@ -28,19 +28,6 @@ def utf(text: str) -> bytes:
     return struct.pack(">H", len(text)) + text.encode()
 
 
-def test_version_2_is_chunks_behind_the_version() -> None:
-    one = struct.pack(">i", 1)
-    expected = utf("v2") + one + utf(schema_json(KEY)) + one + utf(schema_json(VALUE))
-    assert encode_schema_file([FAMILY]) == expected
-    assert parse_schema_file(expected) == [FAMILY]
-
-
-def test_version_1_has_no_chunks() -> None:
-    expected = utf("v1") + utf(schema_json(KEY)) + utf(schema_json(VALUE))
-    assert encode_schema_file([FAMILY], version=1) == expected
-    assert parse_schema_file(expected) == [FAMILY]
-
-
 def test_a_file_of_a_preview_of_spark_4_is_named_as_such() -> None:
     one = struct.pack(">i", 1)
     family = (
@@ -51,25 +38,6 @@ def test_a_file_of_a_preview_of_spark_4_is_named_as_such() -> None:
         parse_schema_file(utf("v3") + one + family)
     with pytest.raises(StateSchemaError, match=r"chunks"):
         parse_schema_file(utf("v3") + one + family[:-1])
-
-
-def test_version_3_holds_families_with_ids_encoder_and_user_key() -> None:
-    families = [
-        FamilySchema("$ttl_cnt", KEY, VALUE, 0, 0, KeyEncoder("range", ordering=(0, 2))),
-        FamilySchema("cnt", KEY, VALUE, 1, 3, KeyEncoder("prefix", prefix_columns=1), KEY),
-        FamilySchema("default", KEY, VALUE, 0, 0, KeyEncoder("plain")),
-        FamilySchema("left", KEY, VALUE, 0, 0, KeyEncoder("timestamp-postfix")),
-        FamilySchema("right", KEY, VALUE, 0, 0, KeyEncoder("timestamp-prefix")),
-    ]
-    data = encode_schema_file(families, version=3)
-    assert parse_schema_file(data) == families
-    one = struct.pack(">i", 1)
-    assert data.startswith(
-        utf("v3") + struct.pack(">i", 5) + utf("$ttl_cnt") + bytes(2) + one
-        + utf(schema_json(KEY)) + bytes(2) + one + utf(schema_json(VALUE)) + one
-        + utf('{"keyStateEncoderType":"RangeKeyScanStateEncoderSpec","orderingOrdinals":[0,2]}')
-        + one + utf("{    }") + utf("cnt") + b"\x00\x01"
-    )  # fmt: skip
 
 
 def test_writes_modified_utf_8() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,17 +21,13 @@ from epochal.state.rows.types import (
     StructType,
 )
 from epochal.state.rows.unsafe_row import decode_row, encode_row, validate_row
-from epochal.state.rows.values import CalendarInterval, TimestampNanos, Variant
+from epochal.state.rows.values import CalendarInterval, TimestampNanos
 
 STRING = StringType()
 
 
 def atoms(*names: str) -> StructType:
     return struct_of([AtomicType(name) for name in names])
-
-
-def hexed(values: tuple[Any, ...], *types: DataType) -> str:
-    return encode_row(values, struct_of(list(types))).hex(" ", 8)
 
 
 @given(tables())
@@ -66,69 +61,6 @@ def test_garbage_raises_nothing_but_a_format_error(table: Table, garbage: bytes)
     schema, _ = table
     with contextlib.suppress(StateFormatError):
         decode_row(garbage, schema)
-
-
-def test_lays_out_the_window_key_of_an_aggregation_as_spark_does() -> None:
-    window = atoms("timestamp", "timestamp")
-    row = hexed(((1704067200000000, 1704067320000000), "k0"), window, STRING)
-    assert row == (
-        "0000000000000000 1800000018000000 0200000030000000 "
-        "0000000000000000 00202110d70d0600 002e4817d70d0600 6b30000000000000"
-    )
-
-
-def test_extends_small_numbers_with_zeros_not_with_their_sign() -> None:
-    types = [AtomicType(name) for name in ("integer", "short", "byte", "boolean", "float")]
-    assert hexed((-199, -2, -3, True, -1.5), *types) == (
-        "0000000000000000 39ffffff00000000 feff000000000000 fd00000000000000 "
-        "0100000000000000 0000c0bf00000000"
-    )
-
-
-def test_keeps_a_long_decimal_in_a_word_and_a_longer_one_in_minimal_bytes() -> None:
-    row = hexed((Decimal("-1.5"), Decimal("-1.5")), DecimalType(18, 2), DecimalType(19, 2))
-    assert row == (
-        "0000000000000000 6affffffffffffff 0200000018000000 ff6a000000000000 0000000000000000"
-    )
-
-
-def test_a_null_keeps_room_for_what_spark_updates_in_place() -> None:
-    types: list[DataType] = [
-        DecimalType(38, 0),
-        AtomicType("interval"),
-        AtomicType("timestamp_ntz(9)"),
-        STRING,
-    ]
-    assert hexed((None, None, None, None), *types) == " ".join(
-        ["0f00000000000000", "0000000028000000", "1000000038000000", "1000000048000000"]
-        + ["0000000000000000"] * 7
-    )
-
-
-def test_a_null_in_an_array_keeps_no_room() -> None:
-    row = hexed(([None, Decimal(7)],), ArrayType(DecimalType(38, 0)))
-    assert row == (
-        "0000000000000000 2800000010000000 0200000000000000 0100000000000000 "
-        "0000000000000000 0100000020000000 0700000000000000"
-    )
-
-
-def test_lays_a_map_out_as_two_arrays_behind_the_size_of_the_first() -> None:
-    row = hexed(([(1, "a")],), MapType(AtomicType("integer"), STRING))
-    assert row == (
-        "0000000000000000 4000000010000000 1800000000000000 "
-        "0100000000000000 0000000000000000 0100000000000000 "
-        "0100000000000000 0000000000000000 0100000018000000 6100000000000000"
-    )
-
-
-def test_a_row_without_fields_has_no_bytes() -> None:
-    assert encode_row((), struct_of([])) == b""
-    assert decode_row(b"", struct_of([])) == ()
-
-
-def test_void_is_always_null() -> None:
-    assert hexed((None,), AtomicType("void")) == "0100000000000000 0000000000000000"
 
 
 def test_marks_nulls_beyond_the_first_word_of_the_bitset() -> None:
@@ -240,9 +172,3 @@ def test_refuses_an_array_that_claims_more_elements_than_bytes() -> None:
 def test_says_which_field_a_value_does_not_fit(value: object, data_type: DataType) -> None:
     with pytest.raises(StateValueError, match=r"row\.c0"):
         encode_row((value,), struct_of([data_type]))
-
-
-def test_keeps_a_variant_in_its_two_parts() -> None:
-    schema = atoms("variant")
-    row = (Variant(b"\x0c\x01", b"\x01\x00\x00"),)
-    assert decode_row(encode_row(row, schema), schema) == row
