@@ -17,7 +17,7 @@ from epochal.clock import Clock, SystemClock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Phase
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
+from epochal.epoch.durable import EpochResources, newest_attempt
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState, ReadingHeld
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
@@ -40,7 +40,6 @@ from epochal.epoch.publish_state import StateFiles
 from epochal.errors import (
     CheckpointLostError,
     ClaimExpiredError,
-    ConcurrentUpdateError,
     EpochBacklogError,
     RecoveryError,
     StaleAttemptError,
@@ -275,88 +274,6 @@ def test_a_source_that_acknowledges_in_its_tasks_is_not_acknowledged_by_the_driv
     assert world.newest_push() == EpochStarted(1, 1, committed=0)
 
 
-def test_a_new_checkpoint_starts_at_the_sources_beginning() -> None:
-    world = World()
-    assert world.driver().recover() == Recovered(0, ({"p": "0"},), None, (), 0, None)
-    assert world.sink.fences == [1]
-    assert world.sink.asked == []
-
-
-@pytest.mark.parametrize("last", [Decide, CommitSink, PublishState, LogCommit])
-def test_an_epoch_that_was_decided_is_finished_by_the_next_attempt(last: type) -> None:
-    world = World()
-    driver = started(world)
-    end_epoch(driver)
-    world.report(driver, 0, 17)
-    perform_until(driver, last)
-    found = world.driver().recover()
-    assert (found.first_epoch, found.positions) == (1, ({"p": "17"},))
-    assert world.sink.visible == {0: (b"rows to 17",)}
-    assert world.paths() == ["commits/0", "offsets/0", "state/0/0/1.delta"]
-    assert found.state is not None
-    assert found.state[0].name == "1.delta.prepared-a1"
-
-
-def test_an_epoch_that_was_not_decided_leaves_no_trace_once_the_next_attempt_has_decided() -> None:
-    world = World()
-    driver = started(world)
-    end_epoch(driver)
-    world.report(driver, 0, 17)
-    again = started(world)
-    assert world.sink.visible == {}
-    end_epoch(again)
-    world.report(again, 0, 12)
-    # Until its own decision stands, a driver that was fenced may still win the race.
-    assert "state/0/0/1.delta.prepared-a1" in world.paths()
-    drain(again)
-    assert world.sink.visible == {0: (b"rows to 12",)}
-    assert world.paths() == ["commits/0", "offsets/0", "state/0/0/1.delta"]
-    assert world.files.read("state/0/0/1.delta") == b"state after 0"
-
-
-def test_a_driver_that_was_fenced_loses_the_race_or_is_finished_by_the_winner() -> None:
-    world = World()
-    old = started(world)
-    end_epoch(old)
-    world.report(old, 0, 17)
-    new = started(world)
-    end_epoch(new)
-    world.report(new, 0, 12)
-    old.perform_next()
-    with pytest.raises(ConcurrentUpdateError):
-        new.perform_next()
-    found = world.driver().recover()
-    assert (found.first_epoch, found.positions) == (1, ({"p": "17"},))
-    assert world.sink.visible == {0: (b"rows to 17",)}
-
-
-def test_what_is_decided_in_the_last_moment_before_the_fence_is_not_missed() -> None:
-    world = World()
-    old = started(world)
-    end_epoch(old)
-    world.report(old, 0, 17)
-    world.sink.meanwhile = old.perform_next
-    assert world.driver().recover().positions == ({"p": "17"},)
-
-
-def test_a_fenced_driver_does_not_publish_state_beside_what_the_sink_decided() -> None:
-    world = World()
-    world.sink.decides = True
-    old = started(world)
-    end_epoch(old)
-    world.report(old, 0, 17)
-    perform_until(old, Decide)
-    new = started(world)
-    end_epoch(new)
-    world.report(new, 0, 12)
-    perform_until(new, CommitSink)
-    with pytest.raises(CheckpointLostError, match="offsets/0"):
-        old.perform_next()
-    drain(new)
-    assert world.sink.visible == {0: (b"rows to 12",)}
-    assert world.paths() == ["commits/0", "offsets/0", "state/0/0/1.delta"]
-
-
 def paused_while_another_takes_over(world: World, *, owned: bool) -> list[int]:
     """A driver that has read the logs, and found an epoch to drop, goes on too late.
 
@@ -511,17 +428,6 @@ def test_a_source_that_had_no_offset_yet_starts_at_its_beginning() -> None:
     world.offset_log.add(0, OffsetEntry(1, (None,)))
     world.commit_log.add(0, CommitEntry())
     assert world.driver().recover().positions == ({"p": "0"},)
-
-
-def test_with_two_entries_kept_the_last_two_commits_stay_and_no_more() -> None:
-    world = World(min_batches_to_retain=2)
-    driver = started(world)
-    for epoch in range(6):
-        end_epoch(driver)
-        world.report(driver, epoch, 10 * epoch)
-        drain(driver)
-        kept = list(range(max(0, epoch - 1), epoch + 1))
-        assert (world.offset_log.batch_ids(), world.commit_log.batch_ids()) == (kept, kept)
 
 
 def test_a_long_log_is_purged_in_parts() -> None:

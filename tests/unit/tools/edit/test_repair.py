@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from tests.unit.checkpoint.samples import (
     CONF,
-    EMPTY_DELTA,
-    QUERY_ID,
     checkpoint,
     commit,
     content,
@@ -18,12 +16,6 @@ from tests.unit.checkpoint.samples import (
 )
 
 from epochal.checkpoint.entries import OFFSET_FORMAT
-from epochal.checkpoint.operator_metadata import (
-    OPERATOR_FORMAT,
-    OperatorMetadata,
-    StoreMetadata,
-    read_operator,
-)
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
 from epochal.errors import EditError, OptionError
 from epochal.files import Files
@@ -75,31 +67,6 @@ def test_every_code_with_a_repair_is_one_that_verify_knows() -> None:
     assert set(HANDLERS) <= set(RULES)
 
 
-@pytest.mark.parametrize(
-    ("code", "path"),
-    [
-        ("CRC_ORPHAN", "offsets/.9.crc"),
-        ("CHECKSUM_UNREADABLE", "state/0/0/6.delta.crc"),
-        ("CHECKSUM_ORPHAN", "state/0/0/9.delta.crc"),
-        ("STATE_STRAY_SNAPSHOT", "state/0/0/abc.snapshot"),
-        ("STATE_STRAY_FILE", "state/0/0/abc.delta"),
-    ],
-)
-def test_what_does_not_belong_is_moved_out(code: str, path: str) -> None:
-    files = checkpoint(6)
-    whole = content(files)
-    files.create(path, b"stray")
-    assert actions(repaired(files, (code, path))) == [("delete", path)]
-    assert content(files) == whole
-
-
-def test_a_stale_crc_goes_and_the_file_stays() -> None:
-    files = checkpoint(6)
-    repair = repaired(files, ("CRC_STALE", "commits/3"))
-    assert actions(repair) == [("delete", "commits/.3.crc")]
-    assert files.read("commits/3") == commit(3)
-
-
 @pytest.mark.parametrize("code", ["CHECKSUM_MISMATCH", "CRC_REFUSED"])
 def test_a_checksum_that_may_be_right_is_dropped_only_when_its_code_is_named(code: str) -> None:
     files = checkpoint(6)
@@ -132,30 +99,6 @@ def test_an_interrupted_edit_comes_first() -> None:
         repaired(checkpoint(2), ("EDIT_UNFINISHED", ".epochal/journal/0001-rewind"))
 
 
-@pytest.mark.parametrize("code", ["METADATA_MISSING", "METADATA_UNREADABLE"])
-def test_lost_metadata_is_written_with_the_id_that_was_given(code: str) -> None:
-    files = checkpoint(3)
-    if code == "METADATA_MISSING":
-        files.delete("metadata")
-    else:
-        files.replace("metadata", b"{}")
-    repair = repaired(files, (code, "metadata"))
-    assert files.read("metadata") == f'{{"id":"{NEW_ID}"}}'.encode()
-    assert NEW_ID in repair.plan.warnings[0]
-    assert QUERY_ID != NEW_ID
-
-
-def test_a_name_that_spark_does_not_write_is_moved_out() -> None:
-    files = checkpoint(6)
-    whole = content(files)
-    odd = ("commits/007", "offsets/+6", "offsets/05")
-    for path in odd:
-        files.create(path, offsets(6))
-    repair = repaired(files, *(("LOG_NAME_NOT_CANONICAL", path) for path in odd))
-    assert actions(repair) == [("delete", path) for path in odd]
-    assert content(files) == whole
-
-
 def test_a_name_that_spark_does_not_write_is_renamed_if_its_place_is_empty() -> None:
     files = checkpoint(6)
     for path, raw in (("commits/3", commit(3)), ("commits/2", b"junk")):
@@ -184,46 +127,6 @@ def test_a_directory_with_the_name_of_a_batch_goes_with_all_that_is_in_it(tmp_pa
     Journal(files).undo()
     assert files.info("offsets/3") is not None
     assert files.read("commits/3/inside") == b"x"
-
-
-def test_an_unreadable_commit_of_the_newest_batch_goes_so_that_the_batch_runs_again() -> None:
-    files = checkpoint(6)
-    files.replace("commits/5", b"v1\n{")
-    repair = repaired(files, ("LOG_ENTRY_UNREADABLE", "commits/5"))
-    assert actions(repair) == [("delete", "commits/5")]
-    plan = restart(files)
-    assert (plan.action, plan.batch_id) == (RestartAction.RERUN, 5)
-
-
-def test_an_unreadable_older_commit_is_written_again_from_the_batch_after_it() -> None:
-    files = checkpoint(6)
-    original = files.read("commits/3")
-    files.replace("commits/3", b"\xff")
-    assert actions(repaired(files, ("LOG_ENTRY_UNREADABLE", "commits/3"))) == [
-        ("replace", "commits/3")
-    ]
-    assert files.read("commits/3") == original
-
-
-def test_missing_commits_are_written_again() -> None:
-    files = checkpoint(6)
-    for batch_id in (2, 3):
-        files.delete(f"commits/{batch_id}")
-    repaired(files, ("COMMITS_GAP", "commits/3"))
-    assert (files.read("commits/2"), files.read("commits/3")) == (commit(2), commit(3))
-
-
-def test_unreadable_offsets_that_are_not_committed_go_and_the_batch_is_cut_anew() -> None:
-    files = checkpoint(6, uncommitted=True)
-    files.replace("offsets/5", b"v1\n{")
-    repair = repaired(files, ("LOG_ENTRY_UNREADABLE", "offsets/5"))
-    assert actions(repair) == [
-        ("delete", "state/0/0/6.delta"),
-        ("delete", "state/0/1/6.delta"),
-        ("delete", "offsets/5"),
-    ]
-    plan = restart(files)
-    assert (plan.action, plan.batch_id) == (RestartAction.CONTINUE, 5)
 
 
 def test_unreadable_offsets_of_a_committed_batch_are_gone_back_from_only_if_allowed() -> None:
@@ -278,63 +181,6 @@ def test_a_hole_before_an_uncommitted_batch_drops_that_batch() -> None:
     assert (restart(files).action, restart(files).batch_id) == (RestartAction.CONTINUE, 3)
 
 
-def test_batches_that_would_be_passed_over_are_cut_anew() -> None:
-    files = checkpoint(6)
-    for batch_id in (4, 5):
-        files.delete(f"commits/{batch_id}")
-    repaired(files, ("COMMITS_BEHIND", "commits"))
-    assert (restart(files).action, restart(files).batch_id) == (RestartAction.CONTINUE, 4)
-    assert survey(files).missing_state(3) is None
-
-
-def test_a_commit_without_offsets_goes_with_the_state_it_left() -> None:
-    files = checkpoint(6)
-    files.delete("offsets/5")
-    [left] = repaired(files, ("COMMIT_WITHOUT_OFFSETS", "commits/5")).left
-    assert "would drop the committed batch 5: run `epochal checkpoint rewind " in left.reason
-    repair = repaired(files, ("COMMIT_WITHOUT_OFFSETS", "commits/5"), may_go_back=True)
-    assert ("delete", "commits/5") in actions(repair)
-    assert ("delete", "state/0/1/6.delta") in actions(repair)
-    assert restart(files).batch_id == 5
-
-
-def test_settings_that_were_lost_or_changed_are_those_of_the_batches_before() -> None:
-    files = checkpoint(6)
-    for batch_id in (4, 5):
-        raw = files.read(f"offsets/{batch_id}")
-        files.replace(
-            f"offsets/{batch_id}",
-            raw.replace(b'"spark.sql.shuffle.partitions":"2",', b"").replace(b"lz4", b"zstd"),
-        )
-    found = (("CONF_KEY_LOST", "offsets/4"), ("CONF_CHANGED", "offsets/4"))
-    assert actions(repaired(files, *found)) == [("replace", "offsets/4"), ("replace", "offsets/5")]
-    for batch_id in range(6):
-        assert OFFSET_FORMAT.deserialize(files.read(f"offsets/{batch_id}"), "").conf == CONF
-
-
-def test_an_unfinished_repartition_is_taken_back() -> None:
-    files = checkpoint(6)
-    files.create("offsets/6", offsets(6).replace(b'"2"', b'"4"'))
-    files.create("state/0/3/7.snapshot", EMPTY_DELTA)
-    repair = repaired(files, ("REPARTITION_UNFINISHED", "offsets/6"))
-    assert actions(repair) == [("delete", "state/0/3/7.snapshot"), ("delete", "offsets/6")]
-
-
-@pytest.mark.parametrize("code", ["STATE_AHEAD", "STATE_SNAPSHOT_AHEAD"])
-def test_state_that_the_logs_have_not_decided_goes(code: str) -> None:
-    files = checkpoint(6)
-    files.create("state/0/0/8.delta", b"")
-    files.create("state/0/0/8.snapshot", b"")
-    repair = repaired(files, (code, "state/0/0/8.delta"))
-    assert actions(repair) == [("delete", "state/0/0/8.delta"), ("delete", "state/0/0/8.snapshot")]
-
-
-def test_a_broken_snapshot_goes_if_its_deltas_tell_the_same() -> None:
-    files = checkpoint(6, snapshots=(3, 5))
-    broken = "state/0/1/5.snapshot"
-    assert actions(repaired(files, ("STATE_FILE_UNREADABLE", broken))) == [("delete", broken)]
-
-
 def test_a_broken_snapshot_without_its_deltas_needs_a_rewind_and_there_may_be_none() -> None:
     files = checkpoint(6, snapshots=(3,))
     for version in (1, 2, 3):
@@ -379,25 +225,6 @@ def test_a_broken_delta_below_the_snapshot_in_use_is_left_alone() -> None:
     assert "a restart does not need it" in repair.left[0].reason
 
 
-def test_operator_metadata_that_points_elsewhere_is_made_to_point_here() -> None:
-    files = checkpoint(2)
-    old = "file:/old/state/0/_stateSchema/default/0_ab"
-    entry = OperatorMetadata(2, 0, "op", (StoreMetadata(schema_file_paths=(old,)),), "{}")
-    files.create("state/0/_metadata/v2/0", OPERATOR_FORMAT.serialize(entry))
-    repaired(files, ("OPERATOR_METADATA_MOVED", "state/0/_metadata/v2/0"))
-    found = read_operator(files, 0)
-    assert found is not None
-    assert found.stores[0].schema_file_paths == ("memory:/ckpt/state/0/_stateSchema/default/0_ab",)
-
-
-def test_unreadable_operator_metadata_goes_because_spark_writes_it_again() -> None:
-    files = checkpoint(2)
-    path = "state/0/_metadata/metadata"
-    files.create(path, b"v1\n{")
-    found = ("OPERATOR_METADATA_UNREADABLE", path)
-    assert actions(repaired(files, found)) == [("delete", path)]
-
-
 def with_source_log(batches: int, *, interval: int) -> MemoryFiles:
     files = checkpoint(0, stateful=False)
     for batch_id in range(batches):
@@ -408,42 +235,12 @@ def with_source_log(batches: int, *, interval: int) -> MemoryFiles:
     return files
 
 
-@pytest.mark.parametrize("name", ["0", "1", "2.compact", "3"])
-def test_a_source_batch_is_written_again_from_a_later_compact_file(name: str) -> None:
-    files = with_source_log(7, interval=3)
-    before = files.read(f"sources/0/{name}")
-    files.replace(f"sources/0/{name}", b"v1\n{")
-    found = ("LOG_ENTRY_UNREADABLE", f"sources/0/{name}")
-    assert actions(repaired(files, found)) == [("replace", f"sources/0/{name}")]
-    assert files.read(f"sources/0/{name}") == before
-
-
 def test_a_source_batch_that_is_recorded_nowhere_else_is_left() -> None:
     files = with_source_log(7, interval=3)
     files.replace("sources/0/6", b"v1\n{")
     repair = repaired(files, ("LOG_ENTRY_UNREADABLE", "sources/0/6"))
     assert actions(repair) == []
     assert "recorded nowhere else" in repair.left[0].reason
-
-
-def test_a_source_batch_that_no_offsets_reach_goes() -> None:
-    files = with_source_log(7, interval=3)
-    files.create("sources/0/7", b"v1\n{")
-    found = ("LOG_ENTRY_UNREADABLE", "sources/0/7")
-    assert actions(repaired(files, found)) == [("delete", "sources/0/7")]
-
-
-def test_a_source_batch_under_the_wrong_name_is_written_under_the_right_one() -> None:
-    files = with_source_log(10, interval=3)
-    before = files.read("sources/0/8.compact")
-    files.delete("sources/0/8.compact")
-    own = before.split(b"\n")
-    files.create("sources/0/8", b"\n".join([own[0], own[-1]]))
-    assert actions(repaired(files, ("FILE_LOG_COMPACT_NAME", "sources/0/8"))) == [
-        ("create", "sources/0/8.compact"),
-        ("delete", "sources/0/8"),
-    ]
-    assert files.read("sources/0/8.compact") == before
 
 
 @pytest.mark.parametrize("code", sorted(RULES.keys() - HANDLERS.keys() - {"EDIT_UNFINISHED"}))

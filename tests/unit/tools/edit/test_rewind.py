@@ -59,17 +59,6 @@ def test_state_goes_first_then_both_logs_from_the_newest() -> None:
     ]
 
 
-def test_afterwards_the_checkpoint_is_as_if_later_batches_had_never_run() -> None:
-    files = checkpoint(6)
-    execute(files, plan_rewind(survey(files), 3))
-    expected = content(checkpoint(4))
-    kept_source_log = {path for path in content(files) if path.startswith("sources/0")}
-    assert {path for path in content(files) if path not in kept_source_log} == {
-        path for path in expected if not path.startswith("sources/0")
-    }
-    assert len(kept_source_log) == 12
-
-
 def test_snapshots_and_every_kind_of_checksum_of_later_versions_go_too() -> None:
     files = checkpoint(6, snapshots=(3, 5))
     for name in ("5.delta.crc", ".5.delta.crc.crc", ".9.delta.crc"):
@@ -127,12 +116,6 @@ def test_odd_names_that_spark_would_count_as_later_batches_go() -> None:
     assert deleted(plan_rewind(survey(files), 3)) == ["offsets/007"]
 
 
-def test_an_uncommitted_batch_is_dropped_with_the_state_it_left() -> None:
-    files = checkpoint(6, uncommitted=True)
-    plan = plan_rewind(survey(files), 4)
-    assert deleted(plan) == ["state/0/0/6.delta", "state/0/1/6.delta", "offsets/5"]
-
-
 def test_rewinding_to_the_newest_batch_changes_nothing() -> None:
     plan = plan_rewind(survey(checkpoint(6)), 5)
     assert (plan.changes, plan.warnings) == ((), ())
@@ -159,20 +142,6 @@ def test_state_that_cleanup_took_away_is_named_with_the_earliest_possible_batch(
     ):
         plan_rewind(survey(files), 1)
     assert list(possible_batches(survey(files))) == [2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("partition", [0, 1])
-def test_damaged_state_is_refused_and_the_newest_whole_batch_is_named(partition: int) -> None:
-    files = checkpoint(8, snapshots=(3,))
-    files.replace(f"state/0/{partition}/6.delta", b"damaged")
-    for batch_id in (5, 6, 7):
-        with pytest.raises(
-            EditError,
-            match=rf"cannot rewind to batch {batch_id}: .* state/0/{partition}/6\.delta: .*"
-            r"earliest possible batch is 0, the latest 4\.",
-        ):
-            plan_rewind(survey(files), batch_id)
-    assert "commits/5" in deleted(plan_rewind(survey(files), 4))
 
 
 def test_a_partition_that_is_gone_cannot_be_brought_back_by_going_back() -> None:

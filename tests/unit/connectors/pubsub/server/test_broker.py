@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.connectors.pubsub.worlds import NAME, TOPIC, World, bodies
+from tests.unit.connectors.pubsub.worlds import NAME, TOPIC, World
 
 from epochal.connectors.pubsub.server.broker import WEEK_US, Broker
-from epochal.connectors.pubsub.server.parts import HOLD_BYTES, SECOND_US, Consumer, Settings
+from epochal.connectors.pubsub.server.parts import HOLD_BYTES, SECOND_US, Settings
 from epochal.errors import PubSubRefusedError
 
 OTHER = "projects/p/subscriptions/other"
@@ -14,14 +14,6 @@ GRAVE = "projects/p/topics/grave"
 GRAVES = "projects/p/subscriptions/graves"
 SNAPSHOT = "projects/p/snapshots/snap"
 RETAINING = Settings(retain_acked=True)
-
-
-def test_every_subscription_gets_every_message_published_since_it_was_made() -> None:
-    world = World()
-    world.publish("a")
-    world.add(OTHER, Settings())
-    world.publish("b")
-    assert (world.pull(), world.pull(name=OTHER)) == (["a", "b"], ["b"])
 
 
 def test_message_ids_are_new_and_ascending() -> None:
@@ -73,26 +65,6 @@ def test_a_full_server_refuses_messages_until_some_are_acknowledged() -> None:
     world.ack(*world.entries())
     world.publish("b")
     assert world.pull() == ["b"]
-
-
-def test_names_that_are_taken_or_unknown_are_refused_in_googles_words() -> None:
-    world = World()
-    with pytest.raises(PubSubRefusedError, match=r"already exists in the project \(resource=topic"):
-        world.broker.create_topic(TOPIC, b"")
-    with pytest.raises(PubSubRefusedError, match=r"Resource already exists .*\(resource=sub\)"):
-        world.add(NAME, Settings())
-    with pytest.raises(PubSubRefusedError, match=r"NOT_FOUND: .* \(resource=nix\)"):
-        world.publish("a", topic="projects/p/topics/nix")
-    with pytest.raises(PubSubRefusedError, match=r"NOT_FOUND: .* \(resource=nix\)"):
-        world.broker.subscription("projects/p/subscriptions/nix")
-
-
-def test_a_subscription_outlives_its_topic_with_what_it_has() -> None:
-    world = World()
-    world.publish("a")
-    world.broker.delete_topic(TOPIC)
-    assert world.subscription.topic is None
-    assert world.pull() == ["a"]
 
 
 def test_ids_of_a_deleted_subscription_mean_nothing_to_its_successor() -> None:
@@ -167,29 +139,6 @@ def test_without_the_dead_letter_topic_a_message_goes_on_being_delivered() -> No
     assert world.pull() == ["a"]
 
 
-def test_seeking_to_a_time_settles_what_is_older_and_brings_back_what_is_not() -> None:
-    world = World(RETAINING)
-    world.publish("old")
-    world.wait(1)
-    middle = world.now_us
-    world.publish("b", "c")
-    world.ack(*world.entries(2))
-    world.broker.seek_to_time(NAME, middle, world.now_us)
-    assert world.pull() == ["b", "c"]
-    world.broker.seek_to_time(NAME, 0, world.now_us)
-    assert world.pull() == ["old", "b", "c"]
-    world.broker.seek_to_time(NAME, world.now_us + 1, world.now_us)
-    assert world.pull() == []
-
-
-def test_acknowledged_messages_that_nobody_retains_cannot_be_sought() -> None:
-    world = World()
-    world.publish("a", "b")
-    world.ack(*world.entries(1))
-    world.broker.seek_to_time(NAME, 0, world.now_us)
-    assert world.pull() == ["b"]
-
-
 def test_a_retaining_topic_lets_any_subscription_seek_even_before_its_own_creation() -> None:
     world = World()
     world.broker.topics[TOPIC].retention_us = 600 * SECOND_US
@@ -203,29 +152,6 @@ def test_a_retaining_topic_lets_any_subscription_seek_even_before_its_own_creati
     world.ack(*world.entries(), *world.entries(name=OTHER))
     world.broker.seek_to_time(NAME, 0, world.now_us)
     assert world.pull() == ["c"]
-
-
-def test_a_seek_voids_all_leases() -> None:
-    world = World(RETAINING)
-    world.publish("a")
-    (entry,) = world.entries()
-    serial = entry.serial
-    world.broker.seek_to_time(NAME, 0, world.now_us)
-    assert world.subscription.deliveries.ack([serial], world.now_us).invalid == [serial]
-    assert world.counts() == (1, 0)
-
-
-def test_a_snapshot_brings_back_what_was_unsettled_then_and_all_since() -> None:
-    world = World()
-    world.publish("settled", "leased", "waiting")
-    entries = world.entries(2)
-    world.ack(entries[0])
-    world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
-    world.publish("since")
-    world.ack(entries[1], *world.entries())
-    assert world.pull() == []
-    world.broker.seek_to_snapshot(NAME, SNAPSHOT)
-    assert world.pull() == ["leased", "waiting", "since"]
 
 
 def test_a_snapshot_can_be_sought_by_another_subscription_of_the_topic_only() -> None:
@@ -298,22 +224,3 @@ def test_deleting_a_topic_deletes_its_snapshots() -> None:
     assert world.broker.snapshots == {}
     world.ack(*world.entries())
     assert world.broker.memory.used == 0
-
-
-def test_the_order_of_keys_survives_a_seek() -> None:
-    world = World(Settings(ordered=True, retain_acked=True))
-    world.publish("a1", "a2", key="a")
-    world.ack(*world.entries())
-    world.publish("a3", key="a")
-    world.broker.seek_to_time(NAME, 0, world.now_us)
-    assert bodies(world.entries()) == ["a1", "a2", "a3"]
-
-
-def test_a_seek_takes_keys_from_the_streams_that_held_them() -> None:
-    world = World(Settings(ordered=True))
-    deliveries, one, other = world.subscription.deliveries, Consumer(), Consumer()
-    world.publish("a1", "a2", key="a")
-    deliveries.pull(1, world.now_us, consumer=one)
-    world.broker.seek_to_time(NAME, 0, world.now_us)
-    assert bodies(deliveries.pull(1, world.now_us, consumer=other)) == ["a1"]
-    assert deliveries.pull(9, world.now_us, consumer=one) == []
