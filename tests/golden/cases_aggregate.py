@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.golden.inputs import events, json_rows, read_events
+from tests.golden.inputs import events, json_rows, over_events, read_events
 from tests.golden.place import Place
 from tests.golden.shape import Case, Read
 
@@ -71,80 +71,54 @@ def distinct_then_counted(spark: SparkSession, place: Place) -> DataFrame:
 CODEC = "spark.sql.streaming.stateStore.compression.codec"
 
 CASES = (
-    Case(
-        name="windowed",
-        about="windowed aggregation with watermark, HDFS-backed state with snapshots",
-        query=windowed_counts,
-        files=events("events"),
-        reads=(Read(changes=True),),
+    over_events(
+        "windowed",
+        "windowed aggregation with watermark, HDFS-backed state with snapshots",
+        windowed_counts,
     ),
-    Case(
-        name="retention",
-        about="as `windowed`, keeping 2 batches: logs purged, state files cleaned up",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "retention",
+        "as `windowed`, keeping 2 batches: logs purged, state files cleaned up",
+        windowed_counts,
         conf={"spark.sql.streaming.minBatchesToRetain": "2"},
-        reads=(Read(changes=True),),
     ),
     *(
-        Case(
-            name=f"codec_{codec}",
-            about=f"as `windowed`, with state files compressed by {codec}",
-            query=windowed_counts,
-            files=events("events"),
+        over_events(
+            f"codec_{codec}",
+            f"as `windowed`, with state files compressed by {codec}",
+            windowed_counts,
             conf={CODEC: codec},
-            reads=(Read(changes=True),),
         )
         for codec in ("zstd", "snappy", "lzf")
     ),
-    Case(
-        name="row_checksum",
-        about="as `windowed`, with a checksum in every state row",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "row_checksum",
+        "as `windowed`, with a checksum in every state row",
+        windowed_counts,
         conf={"spark.sql.streaming.stateStore.rowChecksum.enabled": "true"},
-        reads=(Read(changes=True),),
         since="4.1",
     ),
-    Case(
-        name="aggregation_v1",
-        about="as `windowed`, in state format 1: the value row repeats the key",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "aggregation_v1",
+        "as `windowed`, in state format 1: the value row repeats the key",
+        windowed_counts,
         conf={"spark.sql.streaming.aggregation.stateFormatVersion": "1"},
-        reads=(Read(changes=True),),
     ),
-    Case(
-        name="per_key",
-        about="aggregation without watermark in update mode",
-        query=per_key,
-        files=events("events"),
+    over_events(
+        "per_key",
+        "aggregation without watermark in update mode",
+        per_key,
         mode="update",
         key=("k",),
-        reads=(Read(changes=True),),
     ),
-    Case(
-        name="global",
-        about="aggregation without keys: an empty key row, partition 0 alone",
-        query=totals,
-        files=events("events"),
+    over_events(
+        "global",
+        "aggregation without keys: an empty key row, partition 0 alone",
+        totals,
         mode="complete",
-        reads=(Read(changes=True),),
     ),
-    Case(
-        name="limit",
-        about="global limit",
-        query=first_ninety,
-        files=events("events"),
-        reads=(Read(changes=True),),
-    ),
-    Case(
-        name="dedup",
-        about="dropDuplicates without watermark",
-        query=distinct_pairs,
-        files=events("events"),
-        reads=(Read(changes=True),),
-    ),
+    over_events("limit", "global limit", first_ninety),
+    over_events("dedup", "dropDuplicates without watermark", distinct_pairs),
     Case(
         name="dedup_watermark",
         about="dropDuplicates with the event time among the keys, so that state is evicted",
@@ -152,26 +126,19 @@ CASES = (
         files=events("events", rows=25),
         reads=(Read(changes=True),),
     ),
-    Case(
-        name="dedup_within_watermark",
-        about="dropDuplicatesWithinWatermark",
-        query=distinct_within_watermark,
-        files=events("events"),
-        reads=(Read(changes=True),),
+    over_events(
+        "dedup_within_watermark", "dropDuplicatesWithinWatermark", distinct_within_watermark
     ),
-    Case(
-        name="session",
-        about="session window aggregation: one prefix key column, several rows per key",
-        query=sessions,
+    over_events(
+        "session",
+        "session window aggregation: one prefix key column, several rows per key",
+        sessions,
         session_keys=1,
-        files=events("events"),
-        reads=(Read(changes=True),),
     ),
-    Case(
-        name="chained",
-        about="two stateful operators: dropDuplicates, then a windowed aggregation",
-        query=distinct_then_counted,
-        files=events("events"),
+    over_events(
+        "chained",
+        "two stateful operators: dropDuplicates, then a windowed aggregation",
+        distinct_then_counted,
         reads=tuple(Read({"operatorId": operator}, changes=True) for operator in ("0", "1")),
     ),
 )

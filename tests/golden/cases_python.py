@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
-from tests.golden.inputs import events, json_rows, read_events
+from tests.golden.inputs import events, json_rows, over_events, read_events
 from tests.golden.place import Place
 from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Read
 
@@ -94,15 +94,13 @@ VARIABLES = tuple(Read({"stateVarName": name}) for name in ("total", "recent", "
 TIMERS = Read({"readRegisteredTimers": "true"})
 
 CASES = (
-    Case(
-        name="pandas_state",
-        about="applyInPandasWithState with an event-time timeout",
-        query=running_totals,
-        files=events("events"),
+    over_events(
+        "pandas_state",
+        "applyInPandasWithState with an event-time timeout",
+        running_totals,
         mode="update",
         key=("k",),
-        reads=(Read(changes=True),),
-        since="4.0",  # 3.5 cannot run it with a current pyarrow
+        since="4.0",
     ),
     Case(
         name="transform",

@@ -1,49 +1,42 @@
 """RocksDB state: zip only, changelogs, unique ids, and several operators on them."""
 
 from tests.golden.cases_aggregate import distinct_in_time, sessions, windowed_counts
-from tests.golden.inputs import events
-from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Read
+from tests.golden.inputs import over_events
+from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Read
 
 CASES = (
-    Case(
-        name="rocksdb_zip",
-        about="RocksDB, every version a zip",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "rocksdb_zip",
+        "RocksDB, every version a zip",
+        windowed_counts,
         conf=ROCKSDB,
         reads=(Read(),),
     ),
-    Case(
-        name="rocksdb_changelog",
-        about="RocksDB with changelogs and a zip every few versions",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "rocksdb_changelog",
+        "RocksDB with changelogs and a zip every few versions",
+        windowed_counts,
         conf=CHANGELOG,
-        reads=(Read(changes=True),),
     ),
-    Case(
-        name="rocksdb_v2",
-        about="RocksDB checkpoint format 2: unique ids in names and in the commit log, changelogs",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "rocksdb_v2",
+        "RocksDB checkpoint format 2: unique ids in names and in the commit log, changelogs",
+        windowed_counts,
         conf={**CHANGELOG, **UNIQUE_IDS},
-        reads=(Read(changes=True),),
         since="4.0",
     ),
-    Case(
-        name="rocksdb_v2_zip",
-        about="RocksDB checkpoint format 2 without changelogs",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "rocksdb_v2_zip",
+        "RocksDB checkpoint format 2 without changelogs",
+        windowed_counts,
         conf={**ROCKSDB, **UNIQUE_IDS},
         reads=(Read(),),
         since="4.0",
     ),
-    Case(
-        name="rocksdb_retention",
-        about="as `rocksdb_changelog`, keeping 2 batches: old zips, SSTs and changelogs are gone",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "rocksdb_retention",
+        "as `rocksdb_changelog`, keeping 2 batches: old zips, SSTs and changelogs are gone",
+        windowed_counts,
         conf={
             **CHANGELOG,
             "spark.sql.streaming.minBatchesToRetain": "2",
@@ -51,37 +44,30 @@ CASES = (
         },
         reads=(Read(),),
     ),
-    Case(
-        name="rocksdb_checksum",
-        about="RocksDB with changelogs and a checksum in every row",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "rocksdb_checksum",
+        "RocksDB with changelogs and a checksum in every row",
+        windowed_counts,
         conf={**CHANGELOG, "spark.sql.streaming.stateStore.rowChecksum.enabled": "true"},
-        reads=(Read(changes=True),),
         since="4.1",
     ),
-    Case(
-        name="rocksdb_zstd",
-        about="RocksDB changelogs compressed by zstd",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "rocksdb_zstd",
+        "RocksDB changelogs compressed by zstd",
+        windowed_counts,
         conf={**CHANGELOG, "spark.sql.streaming.stateStore.compression.codec": "zstd"},
-        reads=(Read(changes=True),),
     ),
-    Case(
-        name="rocksdb_session",
-        about="session windows on RocksDB: keys stored for prefix scans",
-        query=sessions,
+    over_events(
+        "rocksdb_session",
+        "session windows on RocksDB: keys stored for prefix scans",
+        sessions,
         session_keys=1,
-        files=events("events"),
         conf=CHANGELOG,
-        reads=(Read(changes=True),),
     ),
-    Case(
-        name="rocksdb_dedup",
-        about="dropDuplicates with eviction on RocksDB, without changelogs",
-        query=distinct_in_time,
-        files=events("events"),
+    over_events(
+        "rocksdb_dedup",
+        "dropDuplicates with eviction on RocksDB, without changelogs",
+        distinct_in_time,
         conf=ROCKSDB,
         reads=(Read(),),
     ),

@@ -2,9 +2,9 @@
 
 from pyspark.sql import DataFrame, SparkSession
 from tests.golden.cases_aggregate import windowed_counts
-from tests.golden.inputs import events, read_events
+from tests.golden.inputs import events, over_events, read_events
 from tests.golden.place import Place
-from tests.golden.shape import Case, InputFile, Read
+from tests.golden.shape import Case, InputFile
 
 COMPACT_BY_THREE = {
     "spark.sql.streaming.fileSink.log.compactInterval": "3",
@@ -79,14 +79,12 @@ CASES = (
             "spark.sql.streaming.minBatchesToRetain": "2",
         },
     ),
-    Case(
-        name="file_sink_counts",
-        about="windowed aggregation into a parquet file sink: state, source log and sink log",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "file_sink_counts",
+        "windowed aggregation into a parquet file sink: state, source log and sink log",
+        windowed_counts,
         sink="parquet",
         conf=COMPACT_BY_THREE,
-        reads=(Read(changes=True),),
     ),
     Case(
         name="several_sources",
@@ -110,15 +108,13 @@ CASES = (
         conf={"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"},
         since="4.2",
     ),
-    Case(
-        name="named_sink",
-        about="sink evolution: commit log version 3",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "named_sink",
+        "sink evolution: commit log version 3",
+        windowed_counts,
         sink="parquet",
         sink_name="archive",
         conf={"spark.sql.streaming.queryEvolution.enableSinkEvolution": "true"},
-        reads=(Read(changes=True),),
         since="4.3",
     ),
     Case(
@@ -144,22 +140,18 @@ CASES = (
         },
         resumable=False,
     ),
-    Case(
-        name="interrupted",
-        about="the last batch wrote its offsets and its state, then failed before its commit",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "interrupted",
+        "the last batch wrote its offsets and its state, then failed before its commit",
+        windowed_counts,
         fails_in=9,
         fails="after the state is written",
-        reads=(Read(changes=True),),
     ),
-    Case(
-        name="interrupted_early",
-        about="the last batch wrote its offsets and failed before any state was written",
-        query=windowed_counts,
-        files=events("events"),
+    over_events(
+        "interrupted_early",
+        "the last batch wrote its offsets and failed before any state was written",
+        windowed_counts,
         fails_in=9,
         fails="before the rows are computed",
-        reads=(Read(changes=True),),
     ),
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from tests.golden.place import Place
-from tests.golden.shape import EPOCH_SECONDS, InputFile, json_files
+from tests.golden.shape import EPOCH_SECONDS, Case, InputFile, Query, Read, json_files
 
 EVENTS = "us LONG, k STRING, v LONG, id LONG"
 
@@ -88,3 +88,9 @@ def read_events(
     rows = json_rows(spark, place, source, schema=schema, name=name)
     timed = rows.selectExpr("timestamp_micros(us) AS ts", *rows.columns[1:])
     return timed.withWatermark("ts", "30 seconds")
+
+
+def over_events(name: str, about: str, query: Query, **more: Any) -> Case:
+    """A case over one source of events, whose change feed can be read if nothing else is said."""
+    usual = {"files": events("events"), "reads": (Read(changes=True),)}
+    return Case(name=name, about=about, query=query, **{**usual, **more})

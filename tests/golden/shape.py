@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from tests.golden.place import Place
@@ -32,6 +32,9 @@ CHANGELOG = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 UNIQUE_IDS = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+
+
+Query: TypeAlias = Callable[[SparkSession, Place], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Read:
 class Case:
     name: str
     about: str
-    query: Callable[[SparkSession, Place], DataFrame]
+    query: Query
     files: tuple[InputFile, ...] = ()
     mode: Literal["append", "update", "complete"] = "append"
     sink: Literal["rows", "parquet", "noop"] = "rows"
