@@ -1,150 +1,21 @@
-"""One checkpoint and one output directory, used by Spark and by our connectors in turn.
-
-Spark runs micro-batches; ours runs an epoch between them by hand: positions from Spark's offset,
-rows through the real readers and writers, then the offset and commit logs, as the engine would.
-What is read back, by Spark and by its own log, must be every row once.
-"""
+"""Spark and our connectors without an engine: what one has written, the other reads."""
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.waiting import eventually
 
-from epochal.checkpoint import Checkpoint
-from epochal.checkpoint.entries import (
-    CommitEntry,
-    CommitLog,
-    OffsetEntry,
-    OffsetLog,
-    QueryMetadata,
-)
-from epochal.checkpoint.source_logs import RateLog
-from epochal.connectors.contract import Positions, SinkWriter, Source, SourceReader, WriterContext
-from epochal.connectors.file.file_source import FileSource
+from epochal.connectors.contract import WriterContext
 from epochal.connectors.rate import RateSource
 from epochal.connectors.registry import open_sink, open_source
 from epochal.files.local import LocalFiles
 
-ROWS_PER_SECOND = 7
 QUERY_ID = "5d2c4f50-6c5f-4a0c-8a1e-2f1c0d6b9e77"
-
-
-class Turns:
-    """A checkpoint and an output that change hands."""
-
-    def __init__(self, tmp: Path, form: str, options: dict[str, str], schema: Any) -> None:
-        self.checkpoint, self.out = tmp / "check point", tmp / "out%put"
-        self._form, self._options, self._schema = form, options, schema
-        self._sink_options = {"path": str(self.out)}
-
-    def spark_runs(self, spark: SparkSession, ddl: str | None = None) -> None:
-        """What Spark finds, in micro-batches."""
-        reader = spark.readStream.format(self._form).options(**self._options)
-        stream = (reader.schema(ddl) if ddl else reader).load()
-        query = (
-            stream.writeStream.format("parquet")
-            .option("checkpointLocation", str(self.checkpoint))
-            .trigger(availableNow=True)
-            .start(str(self.out))
-        )
-        try:
-            assert query.awaitTermination(60)
-        finally:
-            query.stop()
-
-    def open_source(self) -> Source:
-        files = LocalFiles(self.checkpoint)
-        return open_source(self._form, self._options, self._schema, files, 0, parallelism=2)
-
-    def we_run(self, source: Source, start: Positions, end: Positions) -> Positions:
-        """One epoch to these positions, and the boundary after them."""
-        files = LocalFiles(self.checkpoint)
-        offsets, commits = OffsetLog(files.at("offsets")), CommitLog(files.at("commits"))
-        last = commits.latest_batch_id()
-        epoch = 0 if last is None else last + 1
-        sink = open_sink(
-            "parquet", self._sink_options, source.schema, checkpoint=files, query_id=QUERY_ID
-        )
-        sink.fence(epoch + 1)
-        messages = []
-        positions = dict(start)
-        for task, partition in enumerate(start):
-            context = WriterContext(task, epoch + 1, "run", source.schema, epoch)
-            with (
-                closing(source.readers.open({partition: start[partition]})) as reader,
-                closing(sink.writers.open(context)) as writer,
-            ):
-                reader.limit({partition: end[partition]})
-                eventually(partial(copied, reader, writer, {partition: end[partition]}))
-                positions.update(reader.positions())
-                messages.append(writer.cut(epoch)())
-        entry = OffsetEntry(1, (source.offset(positions),), timestamp_ms=1_700_000_000_000)
-        assert offsets.add(epoch, entry)
-        sink.commit(epoch, messages)
-        assert commits.add(epoch, CommitEntry())
-        return positions
-
-    def start(self, source: Source) -> Positions:
-        found = OffsetLog(LocalFiles(self.checkpoint).at("offsets"), read_only=True).get_latest()
-        if found is None:
-            return source.initial()
-        (offset,) = found[1].offsets
-        assert isinstance(offset, str)
-        return source.resume(offset)
-
-
-def copied(reader: SourceReader, writer: SinkWriter, end: Positions) -> bool:
-    """Write what the reader has now; whether it has reached the end."""
-    while dict(reader.positions()) != dict(end) and (batch := reader.read(5)) is not None:
-        writer.write(batch)
-    return dict(reader.positions()) == dict(end)
-
-
-def written(spark: SparkSession, turns: Turns, *columns: str) -> list[tuple[Any, ...]]:
-    rows = spark.read.parquet(str(turns.out)).selectExpr(*columns).collect()
-    return sorted(tuple(row) for row in rows)
-
-
-def wait_past(created_ms: int, seconds: float) -> None:
-    """The rate source is about the clock: let it pass."""
-    eventually(lambda: time.time() * 1000 >= created_ms + seconds * 1000)
-
-
-def test_a_rate_checkpoint_goes_from_spark_to_us_and_back_without_losing_or_repeating(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    options = {"rowsPerSecond": str(ROWS_PER_SECOND), "numPartitions": "3"}
-    turns = Turns(tmp_path, "rate", options, None)
-    turns.spark_runs(spark)
-    created_ms = RateLog(str(turns.checkpoint / "sources" / "0"), read_only=True).get(0)
-    assert created_ms is not None
-    wait_past(created_ms, 2.2)
-    turns.spark_runs(spark)
-    seconds = []
-    for _ in range(2):
-        with closing(turns.open_source()) as source:
-            start = turns.start(source)
-            latest = source.latest()
-            assert latest is not None
-            turns.we_run(source, start, source.boundary(latest))
-            seconds.append(int(source.offset(source.boundary(latest))))
-        wait_past(created_ms, seconds[-1] + 1)
-        turns.spark_runs(spark)
-    rows = written(spark, turns, "value", "unix_micros(timestamp)")
-    assert [value for value, _ in rows] == list(range(len(rows)))
-    assert len(rows) >= seconds[-1] * ROWS_PER_SECOND
-    with closing(turns.open_source()) as source:
-        assert isinstance(source, RateSource)
-        stamps = source.readers.schedule.stamps_ms(range(len(rows))) * 1000
-    assert [stamp for _, stamp in rows] == stamps.tolist()
 
 
 def rows_of_spark(
@@ -181,51 +52,6 @@ def test_values_and_stamps_are_those_of_spark_s_rate_stream(
         values = [value for value, _ in expected]
         stamps = source.readers.schedule.stamps_ms(values).tolist()
         assert list(zip(values, stamps, strict=True)) == expected
-
-
-def test_a_file_checkpoint_goes_from_spark_to_us_and_back_without_losing_or_repeating(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    inbox = tmp_path / "in box"
-    inbox.mkdir()
-    turns = Turns(tmp_path, "text", {"path": str(inbox), "maxFilesPerTrigger": "2"}, None)
-    expected: list[tuple[Any, ...]] = []
-
-    def feed(count: int) -> None:
-        for _ in range(count):
-            number = len(expected)
-            lines = [(f"{number}-{line}",) for line in range(3)]
-            (inbox / f"f é%{number}.txt").write_text("".join(f"{line}\n" for (line,) in lines))
-            expected.extend(lines)
-
-    feed(3)
-    turns.spark_runs(spark)
-    for _ in range(8):  # over a compaction of both logs
-        feed(3)
-        with closing(turns.open_source()) as source:
-            assert isinstance(source, FileSource)
-            start = turns.start(source)
-            for _ in range(2):  # three files, two in an epoch
-                start = turns.we_run(source, start, source.next_end(start, None))
-            assert source.next_end(start, None) == start
-        feed(3)
-        turns.spark_runs(spark)
-    assert written(spark, turns, "value") == sorted(expected)
-    assert Checkpoint(str(turns.checkpoint)).commits.latest_batch_id() is not None
-
-
-def test_spark_goes_on_with_a_checkpoint_that_we_began_before_there_was_a_file(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    inbox = tmp_path / "inbox"
-    inbox.mkdir()
-    turns = Turns(tmp_path, "text", {"path": str(inbox)}, None)
-    QueryMetadata(QUERY_ID).write(LocalFiles(turns.checkpoint))
-    with closing(turns.open_source()) as source:
-        turns.we_run(source, source.initial(), source.initial())
-    (inbox / "a").write_text("a\n")
-    turns.spark_runs(spark)
-    assert written(spark, turns, "value") == [("a",)]
 
 
 @pytest.mark.parametrize("form", ["parquet", "json", "csv", "text"])
@@ -315,15 +141,16 @@ def test_spark_finds_the_partition_columns_of_our_sink(spark: SparkSession, tmp_
 
 
 def test_we_read_what_spark_s_sink_committed(spark: SparkSession, tmp_path: Path) -> None:
-    inbox = tmp_path / "inbox"
-    inbox.mkdir()
-    (inbox / "a").write_text("a\nb\n")
-    turns = Turns(tmp_path, "text", {"path": str(inbox)}, None)
-    turns.spark_runs(spark)
-    (turns.out / "part-00009-stray.parquet").write_bytes(b"not of the log")
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "a").write_text("a\nb\n")
+    out = tmp_path / "out%put"
+    writer = spark.readStream.text(str(tmp_path / "inbox")).writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start(str(out)).awaitTermination(60)
+    (out / "part-00009-stray.parquet").write_bytes(b"not of the log")
     schema = pa.schema([pa.field("value", pa.string())])
     files = LocalFiles(tmp_path / "second")
-    with closing(open_source("parquet", {"path": str(turns.out)}, schema, files, 0)) as source:
+    with closing(open_source("parquet", {"path": str(out)}, schema, files, 0)) as source:
         latest = source.latest()
         assert latest is not None
         with closing(source.readers.open(source.initial())) as reader:

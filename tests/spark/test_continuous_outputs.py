@@ -3,7 +3,6 @@ engine, events for listeners."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -58,14 +57,6 @@ class Thrower(Notes):
         raise RuntimeError("a listener's bug")
 
 
-def write_numbers(folder: Path, name: str, values: range) -> None:
-    folder.mkdir(exist_ok=True)
-    lines = "".join(json.dumps({"n": n}) + "\n" for n in values)
-    hidden = folder / f".{name}"
-    hidden.write_text(lines)
-    hidden.rename(folder / name)
-
-
 def rows_of(spark: SparkSession, out: Path, column: str = "n") -> list[int]:
     return sorted(row[0] for row in spark.read.parquet(str(out)).select(column).collect())
 
@@ -87,60 +78,6 @@ def test_sparks_reader_sees_each_row_once_though_workers_are_killed(
     assert query.status["restarts"] == 3
     query.stop()
     assert rows_of(spark, tmp_path / "out") == [*range(60), *range(100, 160)]
-
-
-def test_files_move_from_spark_to_epochal_and_back_without_a_row_lost_or_repeated(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    folder, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
-
-    def run_spark() -> None:
-        reader = spark.readStream.schema("n long").json(str(folder))
-        writer = reader.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
-        query = writer.trigger(availableNow=True).start(str(out))
-        assert query.awaitTermination(200)
-
-    def run_epochal() -> None:
-        stream = read_stream(spark).format("json").schema("n long").load(str(folder))
-        query = run(stream.write_stream.format("parquet").option("path", str(out)), checkpoint)
-        query.process_all_available(PATIENCE_SECONDS)
-        query.stop()
-
-    for turn, go in enumerate((run_spark, run_epochal, run_spark, run_epochal, run_spark)):
-        write_numbers(folder, f"{turn}a.json", range(turn * 10, turn * 10 + 5))
-        write_numbers(folder, f"{turn}b.json", range(turn * 10 + 5, turn * 10 + 10))
-        go()
-        assert rows_of(spark, out) == list(range(turn * 10 + 10))
-
-
-def test_the_rate_moves_from_spark_to_epochal_and_back_without_a_row_lost_or_repeated(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
-
-    def run_spark() -> None:
-        reader = spark.readStream.format("rate").option("rowsPerSecond", 10)
-        writer = reader.load().writeStream.format("parquet")
-        query = writer.option("checkpointLocation", str(checkpoint)).start(str(out))
-        eventually(lambda: any(each.numInputRows for each in query.recentProgress), "rows of Spark")
-        query.processAllAvailable()
-        query.stop()
-
-    def run_epochal() -> None:
-        stream = read_stream(spark).format("rate").option("rowsPerSecond", 10).load()
-        writer = stream.write_stream.format("parquet").option("path", str(out))
-        query = run(writer, checkpoint)
-        query.process_all_available(PATIENCE_SECONDS)
-        query.stop()
-        assert query.exception() is None
-
-    seen = 0
-    for go in (run_spark, run_epochal, run_spark):
-        go()
-        values = rows_of(spark, out, "value")
-        assert values == list(range(len(values)))
-        assert len(values) > seen
-        seen = len(values)
 
 
 def test_listeners_hear_of_start_progress_and_end(spark: SparkSession, tmp_path: Path) -> None:

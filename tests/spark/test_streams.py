@@ -16,7 +16,7 @@ from tests.spark.conftest import Make
 
 import epochal
 from epochal.connectors.memory import MemoryStream
-from epochal.continuous import session, tumbling
+from epochal.continuous import tumbling
 from epochal.continuous.api.stream import Stream
 from epochal.errors import OptionError
 from epochal.testing import rows_equal, stream
@@ -59,13 +59,6 @@ def test_rows_pass_through_filters_projections_and_functions(driven: Make, order
     assert rows_equal(driver.run(), [("E", 10, True)])
 
 
-def test_a_union_gives_the_rows_of_both(driven: Make, orders: Stream) -> None:
-    driver = driven(orders.union(stream(ORDERS, "other")).select("user", "amount"))
-    driver.feed("orders", [("a", 1, at(0))])
-    driver.feed("other", [("b", 2, at(0))])
-    assert rows_equal(driver.run(), [("a", 1), ("b", 2)])
-
-
 class RunningTotal(StatefulProcessor):  # type: ignore[misc]
     """The sum of amounts per user, with every change."""
 
@@ -95,15 +88,6 @@ def test_a_processor_of_pyspark_keeps_state_over_restarts(driven: Make, orders: 
     }
 
 
-def test_totals_per_group_come_out_whenever_they_change(driven: Make, orders: Stream) -> None:
-    driver = driven(orders.group_by("user").agg(rows="count", total=("sum", "amount")), tasks=2)
-    driver.feed([("a", 1, at(0)), ("b", 2, at(0))])
-    assert rows_equal(driver.run(), [("a", 1, 1), ("b", 1, 2)])
-    driver.restart()
-    driver.feed([("a", 10, at(0))])
-    assert rows_equal(driver.run(), [("a", 2, 11)])
-
-
 def test_a_window_comes_out_once_when_the_watermark_has_passed_it(
     driven: Make, orders: Stream
 ) -> None:
@@ -119,26 +103,6 @@ def test_a_window_comes_out_once_when_the_watermark_has_passed_it(
     assert rows_equal(driver.run(), [(at(0), "a", 3)])
     driver.feed([("a", 99, at(3)), ("b", 1, at(30))])
     assert rows_equal(driver.run(), [(at(10), "a", 12)])
-
-
-def test_sessions_end_after_a_gap(driven: Make, orders: Stream) -> None:
-    driver = driven(
-        orders.with_watermark("at", "0 seconds")
-        .group_by("user", window=session("at", "5 seconds"))
-        .agg(rows="count", output_mode="append")
-        .select("session_window.start AS start", "user", "rows")
-    )
-    driver.feed([("a", 1, at(0)), ("a", 1, at(3)), ("a", 1, at(20))])
-    assert rows_equal(driver.run()[:1], [(at(0), "a", 2)])
-
-
-def test_duplicates_are_dropped_also_after_a_restart(driven: Make, orders: Stream) -> None:
-    driver = driven(orders.drop_duplicates(["user"]).select("user"), tasks=2)
-    driver.feed([("a", 1, at(0)), ("a", 2, at(0)), ("b", 3, at(0))])
-    assert rows_equal(driver.run(), [("a",), ("b",)])
-    driver.restart()
-    driver.feed([("b", 4, at(0)), ("c", 5, at(0))])
-    assert rows_equal(driver.run(), [("c",)])
 
 
 def test_mistakes_are_refused_on_the_line_that_makes_them(
