@@ -302,11 +302,15 @@ class ConnectionErrors:
     def __init__(self, kafka: Any) -> None:
         codes = kafka.KafkaError
         self._rejecting = (codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED, codes._SSL)
+        self._all_down = codes._ALL_BROKERS_DOWN
         self._last, self._is_rejected = "", False
 
     def note(self, error: Any) -> None:
-        # A rejection says more than "all brokers are down", which follows it.
+        # A rejection says more than other errors, and each says more than "all brokers are down",
+        # which may come before or after it.
         if self._is_rejected and error.code() not in self._rejecting:
+            return
+        if self._last and error.code() == self._all_down:
             return
         self._last, self._is_rejected = error.str(), error.code() in self._rejecting
 

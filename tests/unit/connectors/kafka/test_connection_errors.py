@@ -34,6 +34,15 @@ def test_silence_is_reported_with_its_cause() -> None:
     )
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_why_a_connection_failed_counts_more_than_that_all_have(order: int) -> None:
+    errors = ConnectionErrors(confluent_kafka)
+    for error in (KafkaError(KafkaError._TRANSPORT, "Connection refused"), DOWN)[::order]:
+        errors.note(error)
+    found = errors.error("kafka:9092", "timed out")
+    assert found.reason == "timed out (Connection refused)"
+
+
 def test_a_rejection_is_forgotten_with_its_request() -> None:
     errors = ConnectionErrors(confluent_kafka)
     errors.note(KafkaError(KafkaError._AUTHENTICATION, "no such user"))
