@@ -31,7 +31,7 @@ def test_it_serves_its_topics_until_a_signal_ends_it(
         printed = broker.stdout.readline()
         servers = printed.removeprefix("export BROKER=").strip()
         assert printed == f"export BROKER={servers}\n"
-        topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=20).topics
+        topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=60).topics
         assert {name: len(each.partitions) for name, each in topics.items()} == {
             "orders": 2,
             "letters": 1,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import signal
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,28 @@ def run(writer: StreamWriter, checkpoint: Path, **options: Any) -> StreamingQuer
     """Start a query on a checkpoint, with quick restarts."""
     usual = {"epoch": "50 milliseconds", "restartBackoff": "20 milliseconds", "seed": 7}
     return writer.options(checkpointLocation=str(checkpoint), **{**usual, **options}).start()
+
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def noting_workers(folder: Path) -> Callable[[Batches], Batches]:
+    """A function for map_in_arrow that notes which workers run it, and changes nothing."""
+    folder.mkdir()
+    place = str(folder)
+
+    def note(batches: Batches) -> Batches:
+        for batch in batches:
+            open(os.path.join(place, str(os.getpid())), "w").close()
+            yield batch
+
+    return note
+
+
+def kill_a_worker(folder: Path) -> None:
+    """Kill the worker that ran last, so a task of the running attempt. Others may be idle."""
+    newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    os.kill(int(newest.name), signal.SIGKILL)
 
 
 def workers() -> list[int]:

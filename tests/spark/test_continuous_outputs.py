@@ -3,8 +3,6 @@ engine, events for listeners."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,10 @@ from tests.spark.continuous import (
     NUMBERS,
     PATIENCE_SECONDS,
     add,
+    kill_a_worker,
+    noting_workers,
     numbers,
     run,
-    workers,
 )
 from tests.waiting import eventually
 
@@ -65,15 +64,15 @@ def test_sparks_reader_sees_each_row_once_though_workers_are_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source = numbers(tmp_path / "in", partitions=2)
-    stream = read_stream(spark).format(source).load()
+    noted = noting_workers(tmp_path / "workers")
+    stream = read_stream(spark).format(source).load().map_in_arrow(noted, NUMBERS)
     writer = stream.write_stream.format("parquet").option("path", str(tmp_path / "out"))
     query = run(writer, tmp_path / "checkpoint")
     for first in range(0, 60, 20):
         add(source, range(first, first + 20))
         query.process_all_available(PATIENCE_SECONDS)
         add(source, range(100 + first, 120 + first))
-        for worker in eventually(workers, "a worker"):  # one may be idle, left by an earlier test
-            os.kill(worker, signal.SIGKILL)
+        kill_a_worker(tmp_path / "workers")
     query.process_all_available(PATIENCE_SECONDS)
     assert query.status["restarts"] == 3
     query.stop()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +14,10 @@ from tests.spark.continuous import (
     PATIENCE_SECONDS,
     add,
     found,
+    kill_a_worker,
+    noting_workers,
     numbers,
     run,
-    workers,
 )
 from tests.waiting import eventually
 
@@ -117,23 +116,17 @@ def test_the_error_of_the_users_code_ends_the_query_after_some_restarts(
 
 def test_a_killed_worker_costs_a_restart_and_no_row(spark: SparkSession, tmp_path: Path) -> None:
     source, output = numbers(tmp_path / "in", partitions=2), MemoryOutput()
-    writer = read_stream(spark).format(source).load().write_stream.format(output)
+    noted = noting_workers(tmp_path / "workers")
+    stream = read_stream(spark).format(source).load().map_in_arrow(noted, NUMBERS)
     add(source, range(10))
-    query = run(writer, tmp_path / "checkpoint")
+    query = run(stream.write_stream.format(output), tmp_path / "checkpoint")
     query.process_all_available(PATIENCE_SECONDS)
-    os.kill(query_workers(2)[0], signal.SIGKILL)
+    kill_a_worker(tmp_path / "workers")
     add(source, range(10, 20))
     query.process_all_available(PATIENCE_SECONDS)
     assert found(output) == list(range(20))
     assert query.status["restarts"] == 1
     assert query.is_active
-
-
-def query_workers(count: int) -> list[int]:
-    found_workers: list[int] = eventually(
-        lambda: workers() if len(workers()) >= count else None, f"{count} workers"
-    )
-    return found_workers
 
 
 @pytest.mark.parametrize(("parallelism", "warned"), [({}, True), ({"parallelism": 1}, False)])

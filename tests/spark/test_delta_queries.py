@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from tests.spark.continuous import PATIENCE_SECONDS, add, numbers, run, workers
-from tests.waiting import eventually
+from tests.spark.continuous import (
+    NUMBERS,
+    PATIENCE_SECONDS,
+    add,
+    kill_a_worker,
+    noting_workers,
+    numbers,
+    run,
+)
 
 import epochal
 from epochal import read_stream
@@ -23,14 +28,15 @@ def test_each_row_is_in_the_table_once_though_workers_are_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source, table = numbers(tmp_path / "in", partitions=2), str(tmp_path / "table")
-    stream = read_stream(spark).format(source).load().with_column("part", "n % 2")
+    noted = noting_workers(tmp_path / "workers")
+    stream = read_stream(spark).format(source).load().map_in_arrow(noted, NUMBERS)
+    stream = stream.with_column("part", "n % 2")
     writer = stream.write_stream.format("delta").partition_by("part").option("path", table)
     query = run(writer, tmp_path / "checkpoint")
     for first in (0, 20):
         add(source, range(first, first + 20))
         query.process_all_available(PATIENCE_SECONDS)
-        for worker in eventually(workers, "a worker"):
-            os.kill(worker, signal.SIGKILL)
+        kill_a_worker(tmp_path / "workers")
     add(source, range(40, 60))
     query.process_all_available(PATIENCE_SECONDS)
     assert query.status["restarts"] == 2
