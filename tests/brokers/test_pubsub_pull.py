@@ -11,12 +11,10 @@ from tests.integration.pubsub_world import World
 from tests.waiting import SECONDS, eventually
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
-from epochal.connectors.pubsub.pubsub_access import Access
 from epochal.connectors.pubsub.pubsub_options import SourceOptions, source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, PullSettings
 from epochal.errors import PubSubClosedError, PubSubFailedError
-from epochal.testing.pubsub import running_server
 
 
 def puller(world: World, subscription: str, **settings: int) -> Puller:
@@ -89,19 +87,6 @@ def test_closing_sends_the_acknowledgements_that_were_asked_for(world: World) ->
         reader.take(1)
 
 
-def test_a_nack_brings_a_message_again(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=600)
-    world.publish(topic, [b"again"])
-    reader = puller(world, subscription, ack_deadline_s=600)
-    (found,) = taken(reader, 1)
-    reader.nack([found.span])
-    (again,) = taken(reader, 1)
-    assert data([again]) == [b"again"]
-    assert again.span != found.span
-    reader.close()
-
-
 def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> None:
     topic = world.topic()
     subscription = world.subscription(topic, ack_deadline_seconds=10)
@@ -137,17 +122,6 @@ def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
     time.sleep(0.5)  # a queue without a bound would take all 32 MB meanwhile
     assert reader.stats().queued_bytes < 8_000_000
     assert len(data(taken(reader, 32))) == 32
-    reader.close()
-
-
-def test_a_message_of_nine_megabytes_comes_through(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    world.publish(topic, [b"m" * 9_000_000])
-    reader = puller(world, subscription)
-    (found,) = taken(reader, 1)
-    assert data([found]) == [b"m" * 9_000_000]
-    reader.ack([found.span]).result(SECONDS)
     reader.close()
 
 
@@ -189,13 +163,6 @@ def test_a_deleted_subscription_is_raised_by_the_next_take(world: World) -> None
     reader.close()
 
 
-def test_a_missing_subscription_names_itself(world: World) -> None:
-    reader = puller(world, "projects/test/subscriptions/nowhere")
-    with pytest.raises(PubSubFailedError, match="projects/test/subscriptions/nowhere"):
-        reader.take(1, timeout_s=SECONDS)
-    reader.close()
-
-
 def test_a_server_that_cannot_be_reached_is_given_up_with_the_cause() -> None:
     access = source_options(
         {
@@ -209,41 +176,3 @@ def test_a_server_that_cannot_be_reached_is_given_up_with_the_cause() -> None:
     with pytest.raises(PubSubFailedError, match=r"UNAVAILABLE.*Tried again for"):
         reader.take(1, timeout_s=SECONDS)
     reader.close()
-
-
-def test_a_server_that_comes_back_is_read_on() -> None:
-    names = ("--project", "test", "--subscription", "back-sub:back")
-    with running_server(*names) as server:
-        port = server.address.rpartition(":")[2]
-        access = Access(emulator_host=server.address, project_id="test")
-        reader = Puller(
-            Connection(access), PullSettings(subscription="projects/test/subscriptions/back-sub")
-        )
-        assert reader.take(1, timeout_s=0.2) is None
-    with running_server(*names, "--port", port):
-        connection = Connection(access)
-        world = World(f"127.0.0.1:{port}", connection)
-        world.publish("projects/test/topics/back", [b"after"])
-        assert data(taken(reader, 1)) == [b"after"]
-        assert reader.stats().reconnects >= 1
-        reader.close()
-        connection.close()
-
-
-def test_a_subscription_is_created_and_deleted_on_request(world: World) -> None:
-    topic = world.topic()
-    options = source_options(
-        {
-            **world.options,
-            "subscriptionId": "made-here",
-            "topicId": topic,
-            "createSubscription": "true",
-        }
-    )
-    calls = Subscriptions(world.connection)
-    assert calls.ensure(options).topic == topic
-    assert calls.ensure(options).ack_deadline_seconds == 60
-    calls.delete(options.subscription)
-    calls.delete(options.subscription)
-    with pytest.raises(PubSubFailedError, match="NOT_FOUND"):
-        calls.describe(options.subscription)

@@ -28,7 +28,7 @@ from tests.integration.kafka_world import (
     wait_for,
 )
 
-from epochal.kafka import KafkaGroup, OffsetCommitter
+from epochal.kafka import OffsetCommitter
 from epochal.testing.kafka import Kafka
 
 SECONDS = 60.0
@@ -217,27 +217,6 @@ def test_the_old_source_interface_and_a_source_used_twice_are_understood(
         kafka_spark.conf.unset(disabled)
 
 
-def test_two_queries_with_one_group_are_told_apart(
-    kafka_spark: SparkSession,
-    broker: Kafka,
-    committer: OffsetCommitter,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    topics = [make_topic(broker, unique("orders")) for _ in range(2)]
-    group = unique("shared")
-    queries = []
-    for number, topic in enumerate(topics):
-        produce(broker, topic, 10)
-        frame = read(kafka_spark, broker, ("subscribe", topic), group)
-        queries.append(start(frame, tmp_path / str(number)))
-        queries[-1].processAllAvailable()
-        wait_for(lambda: bool(held(broker, group)), committer.problems)
-    wait_for(lambda: "claimed by two queries" in caplog.text)
-    assert held(broker, group) == everything(topics[0], 10)
-    assert all(query.isActive for query in queries)
-
-
 def test_a_committer_that_throws_leaves_the_query_alone(
     kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
 ) -> None:
@@ -259,18 +238,6 @@ def test_a_committer_that_throws_leaves_the_query_alone(
         query.processAllAvailable()
         assert query.isActive
         wait_for(lambda: held(broker, group) == everything(topic, 20), committer.problems)
-
-
-def test_groups_may_be_told_instead_of_found(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    topic, group = make_topic(broker, unique("orders")), unique("told")
-    produce(broker, topic, 10)
-    told = OffsetCommitter([KafkaGroup(group, broker.bootstrap_servers)])
-    for committer in listening(kafka_spark, told):
-        query = start(read(kafka_spark, broker, ("subscribe", topic), None), tmp_path)
-        query.processAllAvailable()
-        wait_for(lambda: held(broker, group) == everything(topic, 10), committer.problems)
 
 
 def test_a_group_with_live_members_is_refused_and_taken_when_they_left(
@@ -353,26 +320,6 @@ def test_commands_say_what_is_wrong(
     assert {text: found for text, found in said.items() if text not in found} == {}
     assert not any("Traceback" in found for found in said.values())
     assert held(broker, group) == {}
-
-
-def test_a_rewound_query_moves_its_group_back_only_when_asked(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    topic, group = make_topic(broker, unique("orders")), unique("rewound")
-    frame = read(kafka_spark, broker, ("subscribe", topic), None)
-    for _ in range(2):
-        produce(broker, topic, 10)
-        query = start(frame, tmp_path)
-        query.processAllAvailable()
-        query.stop()
-    words = ["kafka", "commit", "--bootstrap-servers", broker.bootstrap_servers]
-    words += ["--checkpoint", str(tmp_path), "--group", group]
-    epochal(*words)
-    epochal("checkpoint", "rewind", tmp_path, "--to-batch", "0", "--no-file-sink", "--execute")
-    assert "the group is ahead" in epochal(*words, status=1)
-    assert held(broker, group) == everything(topic, 20)
-    epochal(*words, "--allow-backwards")
-    assert held(broker, group) == everything(topic, 10)
 
 
 def test_a_follower_notices_a_rewound_query_that_is_at_the_same_batch_again(

@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from epochal.checkpoint.source_logs import RateLog
 from epochal.connectors.rate import RateOptions, RatePosition, RateSource, Schedule
 from epochal.errors import MalformedFileError, OptionError
 from epochal.testing.clock import ManualClock
@@ -23,24 +22,6 @@ def test_a_row_is_read_in_the_millisecond_it_is_due_and_no_earlier(rate: int, ra
     stamps = schedule.stamps_ms(range(4 * rate))
     for now_ms in range(CREATED - 2, CREATED + 2500, 7):
         assert schedule.due_before(now_ms) == min(int((stamps <= now_ms).sum()), 4 * rate)
-
-
-def test_the_ramp_grows_by_the_same_step_each_second() -> None:
-    schedule = Schedule(CREATED, 10, 4)
-    assert [schedule.value_at(second) for second in range(7)] == [0, 2, 6, 12, 20, 30, 40]
-    assert [schedule.second_of(value) for value in (0, 1, 2, 5, 6, 19, 20, 29, 30)] == [
-        0, 0, 1, 1, 2, 3, 4, 4, 5,
-    ]  # fmt: skip
-
-
-def test_the_time_of_creation_is_logged_as_spark_logs_it_and_kept() -> None:
-    clock, files = ManualClock(CREATED), MemoryFiles()
-    first = source(clock, files)
-    assert files.read("sources/0/0") == b"v1\n1700000000000"
-    clock.advance(60)
-    second = source(clock, files)
-    assert second.readers.schedule == first.readers.schedule
-    assert RateLog(files.at("sources/0")).get(0) == CREATED
 
 
 def test_the_offset_is_the_last_second_that_every_partition_has_read() -> None:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from epochal.checkpoint.file_log import FileEntry, FileSourceLog
-from epochal.connectors.contract import Positions
 from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
 from epochal.connectors.file.file_reader import own_files
 from epochal.connectors.file.file_source import (
@@ -74,12 +72,6 @@ def test_the_log_has_the_format_of_spark(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint/sources/0/0").read_text() == (
         f'v1\n{{"path":"file://{tmp_path}/in/a%20b%25é.txt","timestamp":{modified_ms},"batchId":0}}'
     )
-
-
-def test_a_restart_logs_no_file_again(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a").write_text("x\n")
-    assert [source(tmp_path).discover_files(), source(tmp_path).discover_files()] == [True, False]
 
 
 def test_hidden_names_and_names_outside_the_pattern_are_skipped(tmp_path: Path) -> None:
@@ -187,65 +179,3 @@ def test_a_batch_has_as_many_files_as_the_limits_allow_and_at_least_one() -> Non
     assert divided(None, 4) == ["a", "b", "cd", "e"]
     assert divided(None, None) == ["abcde"]
     assert list(file_batches([], 1, None)) == []
-
-
-def logged(tmp: Path) -> list[int]:
-    """How many files each batch of the log has."""
-    log = FileSourceLog(str(tmp / "checkpoint/sources/0"), read_only=True)
-    return [len(entries) for _, entries in log.get_range()]
-
-
-def read_on(files: FileSource, at: Positions, last: Positions | None = None) -> Iterator[Positions]:
-    """Where epochs end, one after the other."""
-    while (end := files.next_end(at, last)) != at:
-        at = end
-        yield at
-
-
-def test_with_a_limit_a_batch_is_logged_when_its_epoch_is_planned(tmp_path: Path) -> None:
-    files = source(tmp_path, max_files_per_trigger=2)
-
-    def put(*names: str) -> None:
-        for name in names:
-            (tmp_path / "in" / name).write_text("x\n")
-
-    put("a", "b", "c")
-    epochs = read_on(files, files.initial())
-    assert files.offset(next(epochs)) == '{"logOffset":0}'
-    assert logged(tmp_path) == [2]
-    put("d", "e")
-    assert [files.offset(end) for end in epochs] == ['{"logOffset":1}', '{"logOffset":2}']
-    assert logged(tmp_path) == [2, 2, 1]
-
-
-def test_an_end_that_is_fixed_has_the_files_that_were_there_in_batches_within_the_limit(
-    tmp_path: Path,
-) -> None:
-    files = source(tmp_path, max_files_per_trigger=2, num_partitions=2)
-    for name in "abc":
-        (tmp_path / "in" / name).write_text("x\n")
-    start, end = files.initial(), files.last_end(files.initial())
-    (tmp_path / "in" / "later").write_text("x\n")
-    assert files.latest() != end
-    assert list(read_on(files, start, end)) == [files.resume('{"logOffset":0}'), end]
-    assert logged(tmp_path) == [2, 1]
-    assert files.next_end(end, None) == files.resume('{"logOffset":2}')
-
-
-def test_without_the_limit_an_epoch_takes_all_batches(tmp_path: Path) -> None:
-    files = source(tmp_path, max_files_per_trigger=1)
-    for name in "abc":
-        (tmp_path / "in" / name).write_text("x\n")
-    end = files.last_end(files.initial())
-    assert files.next_end(files.initial(), end, bounded=False) == end
-    assert logged(tmp_path) == [1, 1, 1]
-
-
-def test_an_epoch_ends_the_batch_that_was_begun(tmp_path: Path) -> None:
-    files = source(tmp_path, max_files_per_trigger=1, num_partitions=2)
-    for name in "ab":
-        (tmp_path / "in" / name).write_text("x\n")
-    first = files.next_end(files.initial(), None)
-    begun = {"0": '{"batch":0,"file":0,"row":7,"of":2}', "1": first["1"]}
-    assert files.next_end(begun, None) == first
-    assert logged(tmp_path) == [1]

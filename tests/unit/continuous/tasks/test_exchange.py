@@ -48,34 +48,6 @@ def seqs(frames: list[Frame]) -> list[tuple[int, int]]:
     return [(frame.sender, frame.seq) for frame in frames]
 
 
-def test_frames_are_taken_in_the_order_of_their_channel() -> None:
-    box = received(data(0, 1), data(1, 1), data(0, 2))
-    assert seqs(box.take()) == [(0, 1), (0, 2), (1, 1)]
-    assert box.take() == []
-
-
-def test_frames_behind_a_marker_are_held_back_until_all_channels_are_marked() -> None:
-    box = received(data(0, 1), marker(0, 2), data(0, 3, EPOCH + 1), data(1, 1))
-    assert seqs(box.take()) == [(0, 1), (1, 1)]
-    assert not box.aligned
-    box.receive(data(1, 2))
-    box.receive(marker(1, 3))
-    assert seqs(box.take()) == [(1, 2)]
-    assert box.aligned
-    box.advance()
-    assert box.epoch == EPOCH + 1
-    assert seqs(box.take()) == [(0, 3)]
-
-
-def test_epochs_that_ended_without_rows_are_aligned_one_after_the_other() -> None:
-    box = received(marker(0, 1), marker(0, 2, EPOCH + 1), marker(1, 1), marker(1, 2, EPOCH + 1))
-    for _ in range(2):
-        assert box.take() == []
-        assert box.aligned
-        box.advance()
-    assert not box.waiting
-
-
 def test_a_repeated_frame_is_dropped_and_counted() -> None:
     counters = ExchangeCounters()
     box = Inbox([(0, 0)], EPOCH, counters)
@@ -113,11 +85,6 @@ def test_a_pulse_speaks_of_what_was_sent_not_of_what_waits_for_credit() -> None:
         add(box, 1)
     box.flush()
     assert [(target, frame.seq) for target, frame in box.pulse()] == [(0, 0), (1, 8)]
-
-
-def test_a_frame_of_another_epoch_ends_the_attempt() -> None:
-    with pytest.raises(ExchangeError, match="epoch 12 came in epoch 10"):
-        received(data(0, 1, EPOCH + 2)).take()
 
 
 def test_a_sender_beyond_its_credits_ends_the_attempt() -> None:
@@ -256,23 +223,6 @@ def test_bytes_are_credits_too_but_one_large_frame_may_always_go() -> None:
     assert box.blocked
     box.acknowledge(0, 1)
     assert [frame.seq for _, frame in box.flush()] == [2]
-
-
-def test_a_marker_needs_no_credit_but_never_overtakes_rows() -> None:
-    box = Outbox(0, 0, range(2), ATTEMPT)
-    for _ in range(MAX_UNACKED_FRAMES):
-        add(box, 1)
-    box.flush()
-    box.mark(EPOCH, ())
-    assert [(target, frame.kind) for target, frame in box.flush()] == [
-        (0, FrameKind.MARKER),
-        (1, FrameKind.MARKER),
-    ]
-    add(box, 1)
-    box.mark(EPOCH + 1, ())
-    assert [target for target, _ in box.flush()] == [0]
-    box.acknowledge(1, MAX_UNACKED_FRAMES)
-    assert [frame.kind for _, frame in box.flush()] == [FrameKind.DATA, FrameKind.MARKER]
 
 
 def test_old_acknowledgements_say_nothing_new_and_impossible_ones_are_errors() -> None:

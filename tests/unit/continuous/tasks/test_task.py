@@ -135,16 +135,6 @@ def totals(tasks: int, *, rows: int = 200, per_read: int = 1_000_000) -> Tasks:
     return Tasks(plan, tasks, source_partitions=3)
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 3, 7])
-def test_every_row_is_counted_once_by_the_task_that_holds_its_key(tasks: int) -> None:
-    world = totals(tasks)
-    world.settle(start(FIRST))
-    world.settle(start(FIRST + 1))
-    account = Account(3, 200, 13)
-    account.check_totals(world.output(), world.state())
-    assert account.wrong == []
-
-
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_rows_above_the_split_size_travel_in_several_frames(
     tasks: int, monkeypatch: pytest.MonkeyPatch
@@ -160,33 +150,6 @@ def test_rows_above_the_split_size_travel_in_several_frames(
     assert (max(sizes, default=0) <= 200, len(sizes) > 50) == (True, tasks > 1)
 
 
-def test_epochs_are_cut_in_order_and_with_the_rows_that_were_read_in_them() -> None:
-    world = totals(2, rows=40, per_read=1)
-    for epoch in range(FIRST, FIRST + 6):
-        for task in (0, 1):
-            world.turn(task, start(epoch))
-    world.settle()
-    world.settle(start(FIRST + 6))
-    for cuts, writer in zip(world.cuts, world.writers, strict=True):
-        assert [cut.epoch for cut in cuts] == list(range(FIRST, FIRST + 6))
-        assert [cut.rows_out for cut in cuts] == [len(writer.epochs[cut.epoch]) for cut in cuts]
-    reported: dict[int, dict[int, int]] = {}
-    for epoch, reader, position in world.ended():
-        reported.setdefault(epoch, {})[reader] = int(position)
-    for number, epoch in enumerate(sorted(reported)):
-        read_by_then = sum(sum(cut.rows_in) for cuts in world.cuts for cut in cuts[: number + 1])
-        put_out = [
-            row for w in world.writers for e in w.epochs if e <= epoch for row in w.epochs[e]
-        ]
-        assert sum(reported[epoch].values()) == read_by_then == len(put_out)
-        ids = {row[1] for row in put_out}
-        assert ids == {
-            reader * 1_000_000 + at
-            for reader, position in reported[epoch].items()
-            for at in range(position)
-        }
-
-
 def test_a_cut_names_every_store_of_the_task_also_those_that_did_not_change() -> None:
     world = totals(2, rows=0)
     world.settle(start(FIRST))
@@ -195,53 +158,6 @@ def test_a_cut_names_every_store_of_the_task_also_those_that_did_not_change() ->
         [0, 2, 4],
         [1, 3],
     ]
-
-
-def test_nothing_is_read_before_the_first_epoch_starts_nor_in_one_that_holds() -> None:
-    world = totals(2)
-    world.settle()
-    assert world.messages == []
-    world.settle(start(FIRST, hold=True))
-    assert world.messages == []
-    world.settle(start(FIRST + 1, hold=True))
-    assert world.ended() == {(FIRST, reader, "0") for reader in range(3)}
-
-
-def test_after_a_hold_readers_go_exactly_to_their_limits_and_cut_unasked() -> None:
-    world = totals(2, rows=200, per_read=3)
-    world.settle(start(FIRST, hold=True))
-    push = start(FIRST, limits=((0, "10"), (1, "4")))
-    for task in (0, 1):
-        world.turn(task, push, start(FIRST, hold=True))
-    world.settle()
-    assert world.ended() == {(FIRST, 0, "10"), (FIRST, 1, "4"), (FIRST, 2, "0")}
-    assert len(world.output()) == 14
-    world.settle(start(FIRST + 1, hold=True))
-    assert [cut.epoch for cut in world.cuts[0]] == [FIRST]
-
-
-def test_limits_follow_each_other_and_a_task_holds_between_them() -> None:
-    world = totals(2, rows=200, per_read=3)
-    world.settle(start(FIRST, hold=True))
-    states: list[tuple[bool, bool]] = []
-    for epoch, end in ((FIRST, "10"), (FIRST + 1, "70"), (FIRST + 2, "71")):
-        states.append((world.cores[0].holds, world.cores[0].limited))
-        world.turn(0, start(epoch, limits=((0, end),)))
-        states.append((world.cores[0].holds, world.cores[0].limited))
-        world.settle(start(epoch, limits=((0, end),)))
-        world.settle(start(epoch, hold=True))  # an older push, late
-    assert states == [(True, False), (False, True)] * 3
-    ends = [dict(cut.positions)[0] for cut in world.cuts[0]]
-    assert ends == ["10", "70", "71"]
-    assert len(world.output()) == 71
-
-
-def test_an_older_push_that_comes_late_changes_nothing() -> None:
-    world = totals(1)
-    world.settle(start(FIRST + 2))
-    world.settle(start(FIRST + 1, hold=True))
-    assert world.cores[0].reading == FIRST + 2
-    assert [cut.epoch for cut in world.cuts[0]] == [FIRST, FIRST + 1]
 
 
 def test_the_first_rows_of_an_epoch_are_announced_once() -> None:
@@ -274,60 +190,6 @@ def test_a_task_that_gets_no_credit_stops_reading_and_goes_on_when_it_does() -> 
     assert 0 < len(sent) <= 8
     read = sum(map(int, world.cores[0]._sources.positions().values()))
     assert 0 < read <= 10 * MAX_ROWS_PER_TURN
-
-
-def test_rows_pass_through_where_there_is_no_stage() -> None:
-    plan = query(ListWriter(), rows=50, keys=3, state_partitions=2, stages=0)
-    world = Tasks(plan, 2, source_partitions=3)
-    world.settle(start(FIRST))
-    world.settle(start(FIRST + 1))
-    account = Account(3, 50, 3)
-    account.check_events(world.output())
-    assert account.wrong == []
-
-
-@dataclass(frozen=True, slots=True)
-class PassOn(RunningTotalSpec):
-    """As a running total, but puts out what came in, so that stages can follow each other."""
-
-    output_schema: pa.Schema = EVENTS
-
-    def open(self, partitions: Sequence[int], state_partitions: int) -> Passing:
-        return Passing(partitions)
-
-
-class Passing(RunningTotal):
-    def process(
-        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
-    ) -> list[pa.RecordBatch]:
-        list(super().process(partition, batch, at))
-        return [batch]
-
-
-def test_stages_follow_each_other_each_aligned_by_itself() -> None:
-    plan = query(ListWriter(), rows=300, keys=13, state_partitions=5, per_read=7)
-    stages = (
-        StagePlan(0, replace(PassOn(), keys=(("id",),)), (EVENTS,), (), Target(1)),
-        StagePlan(1, RunningTotalSpec(), (EVENTS,), (), Target(2)),
-    )
-    world = Tasks(replace(plan, stages=stages), 3, source_partitions=3)
-    for epoch in range(FIRST, FIRST + 8):
-        for task in (2, 0, 1):
-            world.turn(task, start(epoch))
-    world.settle()
-    world.settle(start(FIRST + 8))
-    account = Account(3, 300, 13)
-    second: dict[int, tuple[int, int]] = {}
-    for core in world.cores:
-        operator = core.operators[1]
-        assert isinstance(operator, RunningTotal)
-        for each in operator.totals.values():
-            second.update(each)
-    account.check_totals(world.output(), second)
-    assert account.wrong == []
-    assert {
-        (operator, change.partition) for cut in world.cuts[0] for operator, change in cut.changes
-    } == {(operator, partition) for operator in (0, 1) for partition in (0, 3)}
 
 
 class Clockwork(RunningTotal):

@@ -85,39 +85,6 @@ def state_files(files: MemoryFiles) -> list[str]:
     return sorted(name for name in files.tree if name.startswith("state/"))
 
 
-def test_epochs_are_prepared_on_top_of_each_other_before_any_is_decided() -> None:
-    files = MemoryFiles()
-    task = started(files)
-    first = task.prepare(0, [puts([(7, 1, 10)])])
-    second = task.prepare(1, [puts([(8, 1, 20)]), puts([(9, 1, 30)], partition=1)])
-    assert sorted(files.tree) == ["epochs/0-t0-a1", "epochs/1-t0-a1"]
-    assert (first.state, second.state) == ((), ())
-    assert loaded(files, after(1, second)) == {0: {7: (1, 10), 8: (1, 20)}, 1: {9: (1, 30)}}
-
-
-def test_a_published_version_is_found_under_sparks_names() -> None:
-    files = MemoryFiles()
-    task = started(files)
-    task.prepare(0, [puts([(7, 1, 10)])])
-    second = task.prepare(1, [puts([(8, 1, 20)])])
-    publish(task, 0)
-    assert state_files(files) == ["state/0/0/1.snapshot", "state/0/1/1.snapshot"]
-    assert loaded(files, StateStart(1, None))[0] == {7: (1, 10)}
-    files.delete("epochs/0-t0-a1")
-    assert loaded(files, after(1, second, published=1))[0] == {7: (1, 10), 8: (1, 20)}
-
-
-def test_files_that_no_retained_decision_needs_are_deleted() -> None:
-    files = MemoryFiles()
-    task = started(files)
-    for epoch, floor in enumerate((0, 0, 2)):
-        task.prepare(epoch, [puts([(epoch, 1, 1)])])
-        publish(task, epoch, floor)
-    assert state_files(files) == [
-        f"state/0/{partition}/{version}.snapshot" for partition in (0, 1) for version in (2, 3)
-    ]
-
-
 def test_a_file_of_another_attempt_is_not_taken_for_the_one_that_was_named() -> None:
     files = MemoryFiles()
     named = started(files, attempt=2).prepare(0, [puts([(7, 1, 10)])])
@@ -142,17 +109,6 @@ def test_a_file_is_never_replaced() -> None:
     started(files).prepare(0, [])
     with pytest.raises(EpochError, match="another process runs the same task"):
         started(files).prepare(0, [])
-
-
-def test_another_number_of_tasks_finds_its_state_in_all_files() -> None:
-    files = MemoryFiles()
-    both = [started(files, task=task, tasks=2) for task in (0, 1)]
-    for epoch in range(2):
-        last = [
-            each.prepare(epoch, [puts([(task, epoch + 1, 1)], partition=task)])
-            for task, each in enumerate(both)
-        ]
-    assert loaded(files, after(1, *last)) == {0: {0: (2, 1)}, 1: {1: (2, 1)}}
 
 
 def test_a_store_that_the_decision_does_not_name_is_an_error() -> None:
@@ -188,24 +144,6 @@ def test_an_epoch_cannot_be_prepared_twice_or_out_of_turn() -> None:
 def test_changes_of_a_store_that_is_not_held_are_refused() -> None:
     with pytest.raises(EpochError, match="does not own"):
         started(MemoryFiles()).prepare(0, [puts([(7, 1, 1)], partition=5)])
-
-
-def test_many_rows_are_encoded_as_few_are() -> None:
-    few, many = MemoryFiles(), MemoryFiles()
-    rows = [(key, key * 2, -key) for key in range(1_000)]
-    one_by_one = started(few)
-    for epoch in range(20):
-        last = one_by_one.prepare(epoch, [puts(rows[epoch * 50 : epoch * 50 + 50])])
-    at_once = started(many).prepare(0, [puts(rows)])
-    assert loaded(few, after(19, last)) == loaded(many, after(0, at_once))
-
-
-def test_removed_keys_are_gone() -> None:
-    files = MemoryFiles()
-    task = started(files)
-    task.prepare(0, [puts([(1, 1, 1), (2, 1, 1)])])
-    second = task.prepare(1, [(0, StateChanges("default", 0, (), [(1,)], 1))])
-    assert loaded(files, after(1, second))[0] == {2: (1, 1)}
 
 
 def test_the_newest_versions_are_kept_to_be_published() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
-import pytest
 from tests.simulation.pipeline import EventReaders
-from tests.simulation.tree_pipeline import KINDS, Model, Windows, tree_plan
+from tests.simulation.tree_pipeline import Windows, tree_plan
 from tests.unit.continuous.tasks.test_task import ATTEMPT, FIRST, ListWriter, Tasks, start
 
 from epochal.continuous.operators.contract import Moment, Row
 from epochal.continuous.plan.stages import QueryPlan, readers_of, readers_of_task
-from epochal.continuous.tasks.frames import Frame, FrameKind
+from epochal.continuous.tasks.frames import FrameKind
 from epochal.continuous.tasks.task import TaskCore
 from epochal.continuous.tasks.task_sources import MAX_ROWS_PER_TURN
 from epochal.epoch.messages import EpochStarted, TaskActive
@@ -64,51 +62,6 @@ class TreeTasks(Tasks):
 def push(epoch: int, watermarks: dict[int, int], **how: Any) -> EpochStarted:
     known = tuple((each, watermarks[each]) for each in sorted(watermarks) if each <= epoch)
     return start(epoch, epoch_watermarks_ms=known, **how)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tasks", [1, 3])
-def test_every_epoch_puts_out_what_its_rows_and_watermark_make(kind: str, tasks: int) -> None:
-    world = TreeTasks(kind, tasks, rows=8, per_read=1)
-    watermarks = {FIRST - 1: 0, FIRST: 0} | {FIRST + n: 9_000 + 2_000 * n for n in range(1, 9)}
-    for epoch in range(FIRST, FIRST + 8):
-        for task in range(tasks):
-            world.turn(task, push(epoch, watermarks))
-    world.settle()
-    world.settle(push(FIRST + 8, watermarks))
-    model, shown, start_at = Model(kind, KEYS), world.shown(), dict[str, int]()
-    for epoch, ends in sorted(world.ends().items()):
-        ids = [
-            int(name) * 1_000_000 + index
-            for name, end in ends.items()
-            for index in range(start_at.get(name, 0), end)
-        ]
-        due = model.run(epoch, ids, watermarks[epoch - 1], watermarks[epoch])
-        assert sorted(due.elements()) == sorted(shown[epoch])
-        start_at = ends
-    assert sum(map(len, shown.values())) > 3
-
-
-def test_a_stage_that_is_slow_holds_back_what_the_sink_has_from_the_sources() -> None:
-    world = TreeTasks("sink", 2, rows=6, per_read=1)
-    watermarks = dict.fromkeys(range(FIRST - 1, FIRST + 3), 0)
-    for task in (0, 1):
-        world.turn(task, push(FIRST, watermarks))
-    held: list[deque[Frame]] = [deque(), deque()]
-    for task in (0, 1, 0, 1):
-        held = [deque([*old, *new]) for old, new in zip(held, world.wires, strict=True)]
-        world.wires = [deque(), deque()]
-        world.turn(task, push(FIRST + 1, watermarks))
-    held = [deque([*old, *new]) for old, new in zip(held, world.wires, strict=True)]
-    assert world.shown() == {}  # no stage has the other task's marker
-    ids = {row[1] for writer in world.writers for row in writer.rows}
-    world.wires = held
-    world.settle()
-    ends = world.ends()[FIRST]
-    read = {int(name) * 1_000_000 + at for name, end in ends.items() for at in range(end)}
-    assert ids == {each for each in read if each >= 10_000_000}
-    world.settle(push(FIRST + 2, watermarks))
-    assert sorted(world.shown()) == [FIRST, FIRST + 1]
 
 
 def test_rows_of_the_first_epoch_wait_until_its_watermark_is_known() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 from epochal.tools.edit.backup_packs import PackReader, PackWriter
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import FileRef, Plan, Tree, read_tree
-from epochal.tools.inspect.edit_status import JournalState
 
 BEFORE = {
     "metadata": b'{"id":"q"}',
@@ -71,41 +69,6 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return fill(kept)
 
 
-def test_executing_makes_every_change_and_takes_the_crcs_along(files: Files) -> None:
-    entry = Journal(files, clock=ManualClock()).execute(plan(files))
-    assert content(files) == AFTER
-    assert (entry.id, entry.state, entry.changes) == ("0001-rewrite", JournalState.DONE, 5)
-    assert entry.arguments == {"to": "2"}
-
-
-def test_undo_restores_bytes_names_and_crcs_exactly(files: Files) -> None:
-    journal = Journal(files)
-    journal.execute(plan(files))
-    assert journal.undo().state is JournalState.UNDONE
-    assert content(files) == BEFORE
-
-
-def test_undo_removes_the_directories_that_the_edit_made(tmp_path: Path) -> None:
-    files = fill(LocalFiles(tmp_path / "ckpt"))
-    journal = Journal(files)
-    journal.execute(plan(files))
-    assert files.info("state/0/1") is not None
-    journal.undo()
-    assert files.info("state/0/1") is None
-
-
-def crash_points(act: Callable[[Files], object], start: Callable[[], MemoryFiles]) -> list[int]:
-    """The numbers of the write operations that `act` makes; the test crashes before each."""
-    count = 0
-
-    def before(operation: str, path: str) -> None:
-        nonlocal count
-        count += operation in ("create", "replace", "delete", "delete_tree")
-
-    act(FaultyFiles(start(), before))
-    return list(range(count))
-
-
 def started() -> MemoryFiles:
     files = MemoryFiles(clock=ManualClock())
     fill(files)
@@ -126,59 +89,12 @@ def undo(files: Files) -> None:
     Journal(files).undo()
 
 
-@pytest.mark.parametrize("point", crash_points(execute, started))
-def test_a_crash_leaves_everything_as_before_or_a_journal_that_goes_both_ways(point: int) -> None:
-    for recover in ("finish", "undo"):
-        files = started()
-        with pytest.raises(Crash):
-            execute(FaultyFiles(files, crash_after(point)))
-        journal = Journal(files)
-        entry = journal.unfinished()
-        if entry is None:
-            whole = JournalState.DONE in [entry.state for entry in journal.entries()]
-            assert content(files) == (AFTER if whole else BEFORE)
-        elif recover == "finish":
-            journal.finish(entry.id)
-            assert content(files) == AFTER
-        else:
-            journal.undo(entry.id)
-            assert content(files) == BEFORE
-
-
-@pytest.mark.parametrize("point", crash_points(undo, executed))
-def test_a_crash_while_undoing_is_completed_by_undoing_again(point: int) -> None:
-    files = executed()
-    with pytest.raises(Crash):
-        undo(FaultyFiles(files, crash_after(point)))
-    journal = Journal(files)
-    if journal.entries()[-1].state is not JournalState.UNDONE:
-        journal.undo()
-    assert content(files) == BEFORE
-    assert journal.unfinished() is None
-
-
 def test_a_crash_on_the_way_back_cannot_be_turned_forward_again() -> None:
     files = executed()
     with pytest.raises(Crash):
         undo(FaultyFiles(files, crash_after(2)))
     with pytest.raises(EditError, match=r"is half undone, so it cannot be finished"):
         Journal(files).finish("0001-rewrite")
-
-
-def test_every_crash_while_finishing_can_be_finished_again() -> None:
-    for first in crash_points(execute, started):
-        for second in range(6):
-            files = started()
-            with pytest.raises(Crash):
-                execute(FaultyFiles(files, crash_after(first)))
-            entry = Journal(files).unfinished()
-            if entry is None:
-                continue
-            try:
-                Journal(FaultyFiles(files, crash_after(second))).finish(entry.id)
-            except Crash:
-                Journal(files).finish(entry.id)
-            assert content(files) == AFTER
 
 
 def test_a_file_changed_after_planning_stops_the_edit_before_it_begins(files: Files) -> None:

@@ -45,19 +45,9 @@ def test_the_columns_are_sparks(sample: Sample) -> None:
     assert schema.field("partition_id").type == pa.int32()
 
 
-@pytest.mark.parametrize("batch_id", [0, 1, 2])
-def test_every_batch_is_read_as_it_was(sample: Sample, batch_id: int) -> None:
-    assert rows_of(read_state(sample.path, batch_id=batch_id)) == BATCHES[batch_id]
-
-
 def test_the_newest_committed_batch_is_read_unless_one_is_named(sample: Sample) -> None:
     (sample.root / "commits" / "2").unlink()
     assert rows_of(read_state(sample.path)) == BATCHES[1]
-
-
-def test_rows_carry_the_partition_they_lie_in(sample: Sample) -> None:
-    for row in read_state(sample.path).to_pylist():
-        assert row["partition_id"] == home_of(row["key"]["k"], 3)
 
 
 def test_one_partition_can_be_read_alone(sample: Sample) -> None:
@@ -66,15 +56,6 @@ def test_one_partition_can_be_read_alone(sample: Sample) -> None:
     with pytest.raises(StateReadError, match="not 3") as raised:
         read_state(sample.path, partition=3)
     assert raised.value.condition == "CANNOT_LOAD_STATE_STORE.SNAPSHOT_PARTITION_ID_NOT_FOUND"
-
-
-@pytest.mark.parametrize("codec", ["lz4", "zstd", "snappy", "lzf"])
-@pytest.mark.parametrize("row_checksums", [False, True])
-def test_codec_and_checksums_come_from_the_offset_log(
-    tmp_path: Path, codec: str, row_checksums: bool
-) -> None:
-    made = make(tmp_path / "c", BATCHES, codec=codec, row_checksums=row_checksums)
-    assert rows_of(read_state(made.path)) == BATCHES[2]
 
 
 def test_state_from_before_the_codec_was_a_setting_is_lz4(sample: Sample) -> None:
@@ -90,30 +71,6 @@ def test_partitions_beyond_those_of_the_batch_are_not_read(sample: Sample) -> No
     write(sample.store(3) / "3.snapshot", packed(sample, []))
     (sample.store(3) / "3.snapshot").write_bytes(b"left by a later repartition")
     assert rows_of(read_state(sample.path)) == BATCHES[2]
-
-
-def test_reading_creates_nothing(sample: Sample) -> None:
-    before = sorted(sample.root.rglob("*"))
-    read_state(sample.path)
-    read_state_changes(sample.path, 0)
-    assert sorted(sample.root.rglob("*")) == before
-
-
-def test_the_change_feed_shows_every_record(sample: Sample) -> None:
-    table = read_state_changes(sample.path, 1)
-    assert table.schema.names == ["batch_id", "change_type", "key", "value", "partition_id"]
-    found = sorted(
-        (row["batch_id"], row["change_type"], row["key"]["k"], row["value"])
-        for row in table.to_pylist()
-    )
-    assert found == [
-        (1, "delete", "c", None),
-        (1, "update", "a", {"count": 2, "sum": 11}),
-        (1, "update", "d", {"count": 1, "sum": None}),
-        (2, "delete", "b", None),
-        (2, "update", "a", {"count": 3, "sum": 12}),
-        (2, "update", "e", {"count": 5, "sum": 5}),
-    ]
 
 
 def test_the_change_feed_needs_deltas(sample: Sample) -> None:
@@ -175,24 +132,6 @@ def test_a_schema_file_that_is_garbage_is_named(sample: Sample) -> None:
     with pytest.raises(StateReadError, match="_metadata/schema") as raised:
         read_state(sample.path)
     assert raised.value.condition == "STDS_FAILED_TO_READ_STATE_SCHEMA"
-
-
-def test_a_missing_delta_is_named_and_nothing_is_read(sample: Sample) -> None:
-    sample.delta(1, 3).unlink()
-    with pytest.raises(StateLoadError, match=r"state/0/1/3\.delta") as raised:
-        read_state(sample.path)
-    assert raised.value.condition.endswith("CANNOT_READ_DELTA_FILE_NOT_EXISTS")
-
-
-@pytest.mark.parametrize("name", ["2.snapshot", "3.delta"])
-def test_a_damaged_file_is_named_and_nothing_is_read(sample: Sample, name: str) -> None:
-    path = sample.store(2) / name
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:-1], whole[:20] + b"\xff" + whole[21:], b"foreign" * 9):
-        path.write_bytes(damaged)
-        with pytest.raises(StateFormatError, match=rf"state/0/2/{name}") as raised:
-            read_state(sample.path)
-        assert raised.value.condition.startswith("CANNOT_LOAD_STATE_STORE.")
 
 
 def test_a_row_of_another_shape_anywhere_is_refused(sample: Sample) -> None:

@@ -4,6 +4,7 @@ import zlib
 
 import pytest
 
+from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
 from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
 from epochal.testing.files import MemoryFiles
@@ -13,7 +14,7 @@ from epochal.tools.verify.check_files import crc_agrees, file_log_rules, orphan_
 from epochal.tools.verify.check_logs import log_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
 from epochal.tools.verify.findings import RULES, Finding, Severity, by_weight, finding, is_healthy
-from epochal.tools.verify.verify import state_facts
+from epochal.tools.verify.verify import state_facts, verify
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -274,3 +275,30 @@ def test_every_code_says_what_it_means_and_what_to_do(code: str) -> None:
     assert code == code.upper()
     assert rule.meaning.endswith(".")
     assert rule.remedy.endswith((".", ".)"))
+
+
+QUERY = QueryMetadata("53b62e34-0476-452d-8313-c1786e091891")
+LOGS = {
+    "nothing": ((), True),
+    "offsets": (("offsets/0",), False),
+    "commits": (("commits/0",), False),
+    "both": (("offsets/0", "commits/0"), False),
+}
+
+
+@pytest.mark.parametrize("there", LOGS)
+@pytest.mark.parametrize("has_id", [True, False], ids=["with id", "without"])
+def test_only_logs_need_the_query_s_id(there: str, has_id: bool) -> None:
+    paths, may_lack = LOGS[there]
+    files = MemoryFiles({path: (b"v1\n{}\n0" if "off" in path else b"v1\n{}", 0) for path in paths})
+    files.create("sources/0/0", b"v1\n0")
+    if has_id:
+        QUERY.write(files)
+    codes = [each.code for each in verify(files).findings]
+    assert ("METADATA_MISSING" in codes) is (not has_id and not may_lack)
+    condition = Checkpoint(files).plan_restart().condition
+    assert (condition == "STREAMING_CHECKPOINT_MISSING_METADATA_FILE") is (
+        not has_id and not may_lack
+    )
+    if has_id:
+        assert Checkpoint(files).metadata() == QueryMetadata(QUERY.id)

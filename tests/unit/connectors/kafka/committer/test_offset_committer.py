@@ -61,32 +61,6 @@ def committer_of(kafka: MemoryCluster, *groups: KafkaGroup) -> OffsetCommitter:
     return OffsetCommitter(groups, open_client=kafka.open)
 
 
-def test_the_end_of_a_finished_batch_is_committed(
-    kafka: MemoryCluster, committer: OffsetCommitter
-) -> None:
-    query = Query()
-    committer.onQueryStarted(query.started())
-    committer.onQueryProgress(query.progress(5))
-    assert committer.flush(SECONDS)
-    assert kafka.offsets("g") == {("t", 0): 5}
-
-
-def test_progress_of_a_query_that_began_before_the_listener_counts(
-    kafka: MemoryCluster, committer: OffsetCommitter
-) -> None:
-    committer.onQueryProgress(Query().progress(5))
-    assert committer.flush(SECONDS)
-    assert kafka.offsets("g") == {("t", 0): 5}
-
-
-def test_idle_is_not_progress(kafka: MemoryCluster, committer: OffsetCommitter) -> None:
-    query = Query()
-    committer.onQueryStarted(query.started())
-    committer.onQueryIdle(query.started())
-    assert committer.flush(SECONDS)
-    assert kafka.tries == 0
-
-
 def test_a_callback_returns_at_once_while_the_broker_hangs(
     kafka: MemoryCluster, committer: OffsetCommitter
 ) -> None:

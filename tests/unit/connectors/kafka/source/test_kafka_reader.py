@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -118,33 +118,6 @@ def values(reader: KafkaReader) -> list[str]:
     return [] if batch is None else [value.decode() for value in batch.to_pydict()["value"]]
 
 
-def test_partitions_are_assigned_where_they_are_to_be_read() -> None:
-    script = Script([])
-    opened(script, a=4, b=7)
-    assert script.assigned == [("t", 0, 4), ("t", 1, 7)]
-
-
-def test_positions_follow_the_last_record_of_each_partition() -> None:
-    reader = opened(Script([[Message(A, 0), Message(B, 3), Message(A, 1)]]), b=3)
-    assert values(reader) == ["0@0", "1@3", "0@1"]
-    assert reader.positions() == {"t-0": "2", "t-1": "4"}
-    assert values(reader) == []
-    assert reader.positions() == {"t-0": "2", "t-1": "4"}
-
-
-def test_positions_skip_offsets_without_records() -> None:
-    script = Script([[Message(A, 0)]], {A: 3})
-    reader = opened(script)
-    values(reader)
-    assert reader.positions() == {"t-0": "3", "t-1": "0"}
-
-
-def test_the_end_of_a_partition_moves_the_position_without_a_row() -> None:
-    reader = opened(Script([[Message(A, 0), end(A, 5), end(B, 2)]]))
-    assert values(reader) == ["0@0"]
-    assert reader.positions() == {"t-0": "5", "t-1": "2"}
-
-
 def test_a_reader_tells_which_partitions_have_records_waiting() -> None:
     script = Script([[Message(A, 0)], [Message(A, 1), end(B, 3)]], known_ends={A: 2})
     reader = opened(script, b=3)
@@ -174,33 +147,6 @@ def test_records_behind_a_limit_wait() -> None:
     assert list(reader.waiting()) == ["t-0"]
 
 
-def test_nothing_is_read_beyond_a_limit_and_the_limit_is_reached_exactly() -> None:
-    script = Script([[Message(A, 0)], [Message(A, 1), Message(A, 2), Message(A, 5), Message(B, 0)]])
-    reader = opened(script)
-    values(reader)
-    reader.limit({"t-0": "2", "t-1": "0"})
-    assert values(reader) == ["0@1"]
-    script.positions = {A: 6, B: 1}
-    assert reader.positions() == {"t-0": "2", "t-1": "0"}
-
-
-def test_what_the_client_delivers_behind_a_limit_is_read_after_the_next_limit() -> None:
-    script = Script([[Message(A, 0), Message(A, 1), Message(B, 0), Message(A, 2)], [Message(A, 3)]])
-    reader = opened(script)
-    reader.limit({"t-0": "1", "t-1": "0"})
-    assert values(reader) == ["0@0"]
-    script.positions = {A: 3, B: 1}
-    assert reader.positions() == {"t-0": "1", "t-1": "0"}
-    reader.limit({"t-0": "2", "t-1": "1"})
-    assert reader.positions() == {"t-0": "1", "t-1": "0"}
-    assert values(reader) == ["0@1", "1@0"]
-    assert reader.positions() == {"t-0": "2", "t-1": "1"}
-    assert values(reader) == []  # 0@3 came, and is kept behind 0@2
-    reader.limit({"t-0": "9", "t-1": "1"})
-    assert values(reader) == ["0@2", "0@3"]
-    assert reader.positions() == {"t-0": "4", "t-1": "1"}
-
-
 def test_a_partition_that_is_far_behind_its_end_is_not_fetched_until_the_next_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -212,37 +158,6 @@ def test_a_partition_that_is_far_behind_its_end_is_not_fetched_until_the_next_li
     assert (values(reader), script.paused) == (["1@0"], {A})
     reader.limit({"t-0": "3", "t-1": "1"})
     assert (values(reader), script.paused) == (["0@0", "0@1", "0@2"], set())
-
-
-def test_a_limit_in_a_gap_is_reached_by_the_record_behind_it() -> None:
-    reader = opened(Script([[Message(A, 0), Message(A, 9)]]))
-    reader.limit({"t-0": "4", "t-1": "0"})
-    assert values(reader) == ["0@0"]
-    assert reader.positions() == {"t-0": "4", "t-1": "0"}
-
-
-def test_a_lost_offset_ends_the_task() -> None:
-    lost = Message(A, 4, KafkaError._AUTO_OFFSET_RESET)
-    with pytest.raises(KafkaDataLossError, match=r"offset 4 of t-0 is not there \(so it is\)"):
-        values(opened(Script([[lost]]), a=4))
-
-
-def test_a_lost_offset_sends_a_lenient_reader_to_the_beginning() -> None:
-    lost = Message(A, 50, KafkaError._AUTO_OFFSET_RESET)
-    script = Script([[lost], [Message(A, 2)], []])
-    reader = opened(script, lenient=True, a=50)
-    assert values(reader) == []
-    assert script.assigned[-1] == ("t", 0, OFFSET_BEGINNING)
-    assert reader.positions()["t-0"] == "50"  # until the client says where the beginning is
-    assert values(reader) == ["0@2"]
-    assert reader.positions()["t-0"] == "3"
-
-
-def test_an_empty_beginning_is_a_position_too() -> None:
-    lost = Message(A, 50, KafkaError._AUTO_OFFSET_RESET)
-    reader = opened(Script([[lost], [end(A, 7)]]), lenient=True, a=50)
-    assert (values(reader), values(reader)) == ([], [])
-    assert reader.positions()["t-0"] == "7"
 
 
 def test_a_deleted_partition_ends_the_task_or_is_logged_once(
@@ -310,27 +225,6 @@ class Queued(Script):
         if message.code is None:
             self.positions[message.tp] = message.at + 1
         return message
-
-
-def test_a_record_that_was_waited_for_is_not_in_the_positions_until_it_is_read() -> None:
-    reader = opened(Queued([Message(A, 0), Message(A, 1)]))
-    assert reader.wait(0.0)
-    assert reader.positions() == {"t-0": "0", "t-1": "0"}
-    assert values(reader) == ["0@0", "0@1"]
-    assert reader.positions() == {"t-0": "2", "t-1": "0"}
-
-
-def test_a_wait_keeps_one_record_until_it_is_read() -> None:
-    reader = opened(Queued([Message(A, 0), Message(A, 1)]))
-    assert (reader.wait(0.0), reader.wait(0.0)) == (True, False)
-    assert values(reader) == ["0@0", "0@1"]
-
-
-def test_a_wait_passes_the_end_of_a_partition_by() -> None:
-    reader = opened(Queued([end(B, 4), Message(A, 0)]))
-    reader.wait(0.0)
-    assert reader.positions() == {"t-0": "0", "t-1": "4"}
-    assert values(reader) == ["0@0"]
 
 
 def test_an_error_that_a_wait_meets_is_raised_by_the_next_read() -> None:

@@ -15,7 +15,6 @@ from epochal.connectors.kafka.source.kafka_source import LIST_ATTEMPTS, KafkaSou
 from epochal.connectors.kafka.source.source_options import read_source_options
 from epochal.errors import (
     KafkaDataLossError,
-    KafkaTopicError,
     KafkaUnavailableError,
     OptionError,
 )
@@ -71,21 +70,6 @@ def at(*offsets: int, topic: str = "t") -> Positions:
     return {f"{topic}-{n}": str(offset) for n, offset in enumerate(offsets)}
 
 
-def test_initial_offsets_are_logged_and_reused() -> None:
-    files, logs = MemoryFiles(), Logs({("t", 0): (3, 9), ("t", 1): (0, 0)})
-    with closing(opened(logs, files)) as source:
-        assert source.initial() == at(3, 0)
-    assert files.read("sources/0/0") == b'\x00v1\n{"t":{"0":3,"1":0}}'
-    with closing(opened(Logs({("t", 0): (5, 9)}), files, startingOffsets="latest")) as source:
-        assert source.initial() == at(3, 0)
-
-
-def test_offsets_are_resumed_as_they_were_logged() -> None:
-    with closing(opened(Logs({("t", 0): (0, 9)}))) as source:
-        assert source.resume(source.offset(at(7, 8))) == at(7, 8)
-        assert source.boundary(at(7, 8)) == at(7, 8)
-
-
 def test_new_partitions_start_at_their_first_offset() -> None:
     logs = Logs({("t", 0): (0, 4), ("t", 1): (0, 7), ("t", 2): (0, 0)})
     with closing(opened(logs)) as source:
@@ -132,20 +116,6 @@ def test_a_deleted_partition_is_logged_once_and_again_after_it_was_recreated(
             assert source.discover(at(4)) == {}
             counts.append(caplog.text.count("have been deleted"))
     assert counts == [1, 1, 1, 2]
-
-
-def test_a_topic_that_never_existed_is_a_topic_error_not_data_loss() -> None:
-    with closing(opened(Logs({}))) as source, pytest.raises(KafkaTopicError, match="topic t to"):
-        source.initial()
-
-
-def test_a_pattern_that_matches_nothing_reads_nothing_until_something_does() -> None:
-    logs = Logs({("other", 0): (0, 0)})
-    with closing(opened(logs, subscribePattern="^t")) as source:
-        assert source.initial() == {}
-        assert source.offset({}) == "{}"
-        logs.ranges["t", 0] = (0, 5)
-        assert source.discover({}) == at(0)
 
 
 def test_lag_includes_partitions_that_are_not_read_yet() -> None:

@@ -77,31 +77,11 @@ def test_rows_name_their_partition_for_any_number_of_partitions(
     assert last == dict.fromkeys(partitions, 2)
 
 
-def test_the_last_offset_of_each_partition_is_returned() -> None:
-    messages = [Sent(("a", 1), 7), Sent(("a", 0), 3), Sent(("a", 1), 9)]
-    assert made(messages, [("a", 0), ("a", 1), ("a", 2)])[1] == {("a", 1): 9, ("a", 0): 3}
-
-
 def test_kinds_of_timestamps_have_javas_numbers() -> None:
     messages = [Sent(("a", 0), n, stamp=(n, 1)) for n in range(3)]
     assert [row["timestampType"] for row in made(messages, [("a", 0)])[0]] == [-1, 0, 1]
     appended = [Sent(("a", 0), 0, stamp=(APPENDED, 1))]
     assert made(appended, [("a", 0)])[0][0]["timestampType"] == 1
-
-
-def test_milliseconds_become_microseconds() -> None:
-    rows, _ = made([Sent(("a", 0), 0, stamp=(CREATED, 1_700_000_000_123))], [("a", 0)])
-    assert rows[0]["timestamp"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
-
-
-def test_missing_headers_and_values_are_null() -> None:
-    rows, _ = made(
-        [Sent(("a", 0), 0, None), Sent(("a", 0), 1, b"", notes=[("h", b"1")])], [("a", 0)]
-    )
-    assert [(row["value"], row["headers"]) for row in rows] == [
-        (None, None),
-        (b"", [{"key": "h", "value": b"1"}]),
-    ]
 
 
 @pytest.mark.parametrize("stamp", [2**62, -(2**62)])

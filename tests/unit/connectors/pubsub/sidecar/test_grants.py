@@ -7,7 +7,6 @@ import pytest
 from epochal.connectors.pubsub.sidecar.grants import (
     BOOTSTRAP_EVERY_S,
     FLUSH_AFTER_S,
-    SILENT_S,
     Grants,
     Mine,
     Orders,
@@ -15,7 +14,6 @@ from epochal.connectors.pubsub.sidecar.grants import (
     Plan,
     Reason,
     Report,
-    Void,
 )
 
 ROWS = Report(buffered_rows=100)
@@ -33,14 +31,6 @@ def planned(grants: Grants, *sidecars: str, now_s: float = 0.0) -> int:
     plan = grants.next_batch(grants.latest, now_s)
     assert plan is not None
     return plan.batch
-
-
-def test_only_the_first_sidecar_that_asks_fills_a_partition(grants: Grants) -> None:
-    batch = planned(grants, "a", "b")
-    assert grants.claim((batch, 0), "a", 100, 0) == Mine()
-    assert grants.claim((batch, 0), "a", 0, 0) == Mine()
-    assert grants.claim((batch, 0), "b", 100, 0) == PartitionHeld("a")
-    assert grants.claim((batch, 1), "b", 100, 0) == Mine()
 
 
 def test_a_sidecar_without_rows_sends_readers_to_one_with_rows(grants: Grants) -> None:
@@ -65,63 +55,6 @@ def test_rows_that_are_promised_are_not_promised_again() -> None:
     batch = planned(richer)
     answers = [richer.claim((batch, number), "b", 0, 0) for number in range(3)]
     assert answers == [PartitionHeld("a"), PartitionHeld("a"), Mine()]
-
-
-def test_a_partition_whose_holder_is_gone_is_empty_for_good(grants: Grants) -> None:
-    batch = planned(grants, "a", "b")
-    grants.claim((batch, 0), "a", 100, 0)
-    grants.gone("a")
-    assert isinstance(grants.claim((batch, 0), "b", 100, 0), Void)
-    grants.heard("a", ROWS, 1)
-    assert isinstance(grants.claim((batch, 0), "a", 100, 1), Void)
-
-
-def test_a_silent_holder_counts_as_dead_at_the_next_claim(grants: Grants) -> None:
-    batch = planned(grants, "a")
-    grants.claim((batch, 0), "a", 100, 0)
-    grants.heard("b", ROWS, SILENT_S + 1)
-    assert isinstance(grants.claim((batch, 0), "b", 100, SILENT_S + 1), Void)
-
-
-def test_a_commit_acknowledges_what_was_held_and_gives_back_what_was_void(grants: Grants) -> None:
-    batch = planned(grants, "a", "b")
-    grants.claim((batch, 0), "a", 100, 0)
-    grants.claim((batch, 1), "b", 100, 0)
-    grants.unreachable((batch, 1), "b")
-    assert grants.commit(batch) == ["a", "b"]
-    assert grants.orders("a") == Orders(batch, ((batch, 0),))
-    assert grants.orders("b") == Orders(batch, ())
-
-
-def test_orders_repeat_until_they_are_confirmed(grants: Grants) -> None:
-    first = planned(grants, "a")
-    grants.claim((first, 0), "a", 100, 0)
-    second = planned(grants, "a")
-    grants.commit(first)
-    grants.claim((second, 0), "a", 100, 0)
-    planned(grants, "a")
-    grants.commit(second)
-    assert grants.orders("a").acks == ((first, 0), (second, 0))
-    assert grants.pending() == {"a": ((first, 0), (second, 0))}
-    grants.confirmed("a", ((first, 0),))
-    assert grants.orders("a").acks == ((second, 0),)
-    assert not grants.all_confirmed
-
-
-def test_a_dead_holder_needs_no_acknowledgement(grants: Grants) -> None:
-    batch = planned(grants, "a")
-    grants.claim((batch, 0), "a", 100, 0)
-    grants.gone("a")
-    assert grants.commit(batch) == []
-    assert grants.all_confirmed
-
-
-def test_a_batch_that_is_over_or_of_another_run_is_empty(grants: Grants) -> None:
-    batch = planned(grants, "a")
-    grants.commit(batch)
-    assert isinstance(grants.claim((batch, 0), "a", 100, 0), Void)
-    assert isinstance(grants.claim((batch + 5, 0), "a", 100, 0), Void)
-    assert grants.planned(batch + 5) is None
 
 
 def test_counting_goes_on_from_the_offset_that_spark_names(grants: Grants) -> None:

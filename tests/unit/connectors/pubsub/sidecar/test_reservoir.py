@@ -46,32 +46,6 @@ def add(reservoir: Reservoir, keys: Sequence[str | None], first: int = 0) -> Non
     reservoir.add(messages(*keys, first=first), first)
 
 
-def test_a_partition_reads_the_same_rows_every_time(reservoir: Reservoir) -> None:
-    add(reservoir, [None] * 5)
-    assert filled(reservoir, (1, 0), rows=3) == [0, 1, 2]
-    add(reservoir, [None] * 5, first=5)
-    assert ids(reservoir, (1, 0)) == [0, 1, 2]
-    assert filled(reservoir, (2, 0)) == [3, 4, 5, 6, 7, 8, 9]
-    assert (reservoir.buffered_rows, reservoir.held_rows) == (0, 10)
-
-
-def test_settling_returns_the_numbers_and_forgets_the_rows(reservoir: Reservoir) -> None:
-    add(reservoir, [None] * 4)
-    reservoir.fill((1, 0), rows=3, size=PLENTY)
-    assert spans_of(reservoir.settle((1, 0))) == [(0, 3)]
-    assert not reservoir.has((1, 0))
-    assert (reservoir.buffered_rows, reservoir.held_rows) == (1, 0)
-    assert spans_of(reservoir.drain()) == [(3, 4)]
-    assert (reservoir.memory_bytes, reservoir.buffered_bytes) == (0, 0)
-
-
-def test_a_key_is_in_one_partition_of_a_batch(reservoir: Reservoir) -> None:
-    add(reservoir, ["k", None, "k", "m", "k", None])
-    assert filled(reservoir, (1, 0), rows=2) == [0, 1]
-    assert filled(reservoir, (1, 1)) == [3, 5]
-    assert filled(reservoir, (2, 1)) == [2, 4]
-
-
 def test_a_row_that_does_not_fit_keeps_later_ones_of_its_key_out(reservoir: Reservoir) -> None:
     reservoir.add(messages(None, data=b"small"), 0)
     reservoir.add(messages("k", first=1, data=b"x" * 1000), 1)
