@@ -51,12 +51,11 @@ FULL: dict[str, str] = {
         "more reports"
     ),
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
-    r"spark/test_transform_with_state_parity\.py.*windows\[(?!tumbling-a)": "more windows",
     r"frames/test_aggregates\.py.*(spark\[|same\[)": "every aggregate of every type",
     r"frames/test_spark_aggregates\.py.*(all_types|does\[(?!sessions-append))": "the same",
     r"spark/test_state_placement\.py.*(later_ones|continues_from)": "contexts that are made anew",
     r"frames/test_no_columns\.py.*by_spark\[(?!(json-p int|parquet-\]|text-v))": "more formats",
-    r"frames/test_no_columns\.py.*(mode\[complete|corrected\[hdfs)": "another mode and provider",
+    r"frames/test_no_columns\.py.*corrected\[hdfs": "another provider",
     r"fault/test_evaluator_kills\.py.*(directory_that|work_for)": "what dead processes left behind",
     r"frames/test_catalyst_releases\.py": "plans of all releases",
     r"frames/test_take_over\.py.*(stateless|such_a|sparks_st|rate_s|pins)": "more",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import random
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -20,38 +18,6 @@ from epochal.connectors.pubsub.publish.payloads import rows_as_json
 from epochal.continuous.catalyst.given_schema import arrow_schema
 
 pytestmark = pytest.mark.usefixtures("spark")
-
-
-def test_json_becomes_a_struct_of_the_given_types() -> None:
-    kinds = (
-        "id int, big bigint, ok boolean, price decimal(10,2), at timestamp, day date, raw binary, "
-        "tags array<string>, more map<string,struct<x:double>>"
-    )
-    payload = {
-        "id": 1,
-        "big": 2**62,
-        "ok": True,
-        "price": "12.30",
-        "at": "2026-05-01T12:00:00Z",
-        "day": "2026-05-01",
-        "raw": base64.b64encode(b"\x00\xff").decode(),
-        "tags": ["a", None],
-        "more": {"k": {"x": 1.5}},
-        "unknown": [1],
-    }
-    ((value, error),) = parsed(spec("json", kinds), json.dumps(payload).encode())
-    assert error is None
-    assert value == {
-        "id": 1,
-        "big": 2**62,
-        "ok": True,
-        "price": Decimal("12.30"),
-        "at": datetime(2026, 5, 1, 12, tzinfo=UTC),
-        "day": date(2026, 5, 1),
-        "raw": b"\x00\xff",
-        "tags": ["a", None],
-        "more": [("k", {"x": 1.5})],
-    }
 
 
 def test_malformed_json_says_what_is_wrong_and_where() -> None:
@@ -95,10 +61,6 @@ def test_what_the_sink_writes_can_be_parsed_again() -> None:
     kinds = "a bigint, b decimal(5,2), c timestamp, d binary"
     ((value, error),) = parsed(spec("json", kinds), payload)
     assert (list(value.values()), error) == ([column[0].as_py() for column in columns], None)
-
-
-def test_what_follows_the_object_is_ignored_as_in_from_json() -> None:
-    assert parsed(spec("json", "id int"), b'{"id": 1} {"id": 2}') == [({"id": 1}, None)]
 
 
 FIELDS = (

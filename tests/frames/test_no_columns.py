@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, stream, words
 from tests.frames.turns import session_of
@@ -25,7 +24,6 @@ from tests.frames.turns import session_of
 import epochal
 from epochal import testing
 from epochal.errors import OptionError
-from epochal.state import read_state
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -114,26 +112,6 @@ def test_files_are_counted_as_by_spark(
     assert results[1] == results[0] == [[(5,)], [(8,)], [(12,)]]
 
 
-@pytest.mark.parametrize("mode", ["complete", "update"])
-def test_counts_survive_restarts_in_every_mode(
-    spark: SparkSession, tmp_path: Path, mode: str
-) -> None:
-    results = []
-    for engine in (sparks, epochal.write_stream):
-        home = tmp_path / engine.__name__
-        (home / "in").mkdir(parents=True)
-
-        def add(step: int, home: Path = home) -> None:
-            for half in range(2):  # so that both tasks have rows
-                add_file(home / "in", f"{step}-{half}", words(STEPS[step]))
-
-        results.append(counts(stream(spark, home / "in"), engine, mode, home, add))
-        state = read_state(str(home / "checkpoint")).to_pylist()
-        results[-1].append([(row["key"], row["value"]) for row in state])
-    assert results[1] == results[0]
-    assert results[1][-1] == [({}, {"count": 24})]
-
-
 @pytest.mark.parametrize("provider", ["hdfs", "rocksdb"])
 def test_a_wrong_count_in_the_state_can_be_corrected(
     spark: SparkSession, tmp_path: Path, provider: str
@@ -151,34 +129,6 @@ def test_a_wrong_count_in_the_state_can_be_corrected(
     frame = stream(session, tmp_path / "in")
     found = counts(frame, epochal.write_stream, "complete", tmp_path, add)
     assert found == [[(5,)], [(8,)], [(104,)]]
-
-
-def test_the_rate_source_counts_its_rows(spark: SparkSession, tmp_path: Path) -> None:
-    calls: list[list[tuple[Any, ...]]] = []
-    rate = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
-    writer = epochal.write_stream(rate.agg(F.count("*"), F.max("value") + 1))
-    both = epochal.write_stream(rate.groupBy().count())
-    for number, each in enumerate((writer, both)):
-        each.outputMode("complete").option("checkpointLocation", str(tmp_path / str(number)))
-        query = each.foreachBatch(lambda rows, _: calls.append(rows_of(rows))).start()
-        query.processAllAvailable()
-        query.stop()
-        assert calls[-1][0][0] > 0
-        assert len(set(calls[-1][0])) == 1, "every row is counted"
-
-
-@pytest.mark.parametrize("mode", ["complete", "update"])
-def test_the_test_driver_counts_through_crashes(spark: SparkSession, mode: str) -> None:
-    frame = testing.frame("a bigint", spark=spark).groupBy().count()
-    driver = testing.Driver(frame, tasks=2, partitions=3, output_mode=mode)
-    for rows in (4, 1, 2):
-        driver.feed([(n,) for n in range(rows)])
-    assert driver.run() == [{"count": 7}]
-    driver.feed([(1,), (2,)])
-    driver.crash(at="log")
-    driver.restart()
-    driver.run()
-    assert driver.output[-1] == {"count": 9}
 
 
 def test_the_test_driver_shows_rows_without_columns(spark: SparkSession) -> None:
@@ -262,12 +212,3 @@ def test_the_console_prints_a_line_per_row(
     lines = capsys.readouterr().out.splitlines()
     epochs = sum(line.startswith("Batch: ") for line in lines)
     assert lines.count("||") == 7 + epochs, "one of each epoch has the names"
-
-
-def test_a_static_table_without_columns_keeps_its_rows(spark: SparkSession, tmp_path: Path) -> None:
-    name = f"t_{uuid4().hex[:12]}"
-    table = spark.range(3).select()
-    frame = bare(spark, tmp_path).crossJoin(table).groupBy().count()
-    writer = epochal.write_stream(frame).format("memory").queryName(name).outputMode("complete")
-    ended(writer, tmp_path)
-    assert rows_of(spark.table(name)) == [(21,)]

@@ -145,73 +145,6 @@ def write(path: Path, data: bytes) -> None:
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
 
-def repair_names_and_checksums(place: Unpacked) -> None:
-    after = newest(place) + 1
-    (place.checkpoint / f"offsets/.{after}.crc").write_bytes(b"crc\0\0\0\2\0")
-    (place.checkpoint / f"commits/.{after}.crc").write_bytes(b"crc\0\0\0\2\0")
-    (place.checkpoint / "offsets/007").write_bytes(b"v1")
-    (place.checkpoint / f"commits/{after}").mkdir()
-    for partition in place.checkpoint.glob("state/0/[0-9]*"):
-        (partition / "abc.snapshot").write_bytes(b"stray")
-    write(place.checkpoint / "metadata", b"{}")
-    checkpoint("repair", place, "--query-id", place.facts["query_id"])
-
-
-def repair_lost_metadata(place: Unpacked) -> None:
-    (place.checkpoint / "metadata").unlink()
-    (place.checkpoint / ".metadata.crc").unlink(missing_ok=True)
-    checkpoint("repair", place, "--query-id", place.facts["query_id"])
-
-
-def repair_newest_commit(place: Unpacked) -> None:
-    write(place.checkpoint / f"commits/{newest(place)}", b"v1\n{")
-    checkpoint("repair", place)
-
-
-def repair_newest_offsets(place: Unpacked) -> None:
-    under_way = max(Checkpoint(str(place.checkpoint)).offsets.batch_ids())
-    assert under_way == newest(place) + 1
-    write(place.checkpoint / f"offsets/{under_way}", b"v1\n{")
-    checkpoint("repair", place)
-
-
-def repair_offsets_before_the_newest(place: Unpacked) -> None:
-    write(place.checkpoint / f"offsets/{newest(place) - 1}", b"")
-    checkpoint("repair", place)
-
-
-def repair_by_going_back(place: Unpacked) -> None:
-    lost = newest(place)
-    write(place.checkpoint / f"offsets/{lost}", b"")
-    checkpoint("repair", place, "--rewind")
-    drop_rows_after(place, lost - 1)
-
-
-def repair_snapshots(place: Unpacked) -> None:
-    broken = list(place.checkpoint.glob("state/0/*/*.snapshot"))
-    assert broken
-    for path in broken:
-        write(path, path.read_bytes()[:-30])
-        path.with_name(f"{path.name}.crc").unlink(missing_ok=True)
-        path.with_name(f".{path.name}.crc.crc").unlink(missing_ok=True)
-    checkpoint("repair", place)
-
-
-def repair_settings(place: Unpacked) -> None:
-    last = place.checkpoint / f"offsets/{newest(place)}"
-    write(last, last.read_bytes().replace(b'"spark.sql.shuffle.partitions":"2",', b""))
-    checkpoint("repair", place)
-
-
-def repair_half_rewind(place: Unpacked) -> None:
-    """Somebody deleted the newest batches by hand, and the state they left is still there."""
-    for batch_id in (newest(place), newest(place) - 1):
-        for log in ("offsets", "commits"):
-            (place.checkpoint / log / str(batch_id)).unlink()
-    checkpoint("repair", place)
-    drop_rows_after(place, newest(place))
-
-
 def as_undisturbed(place: Unpacked) -> Rows:
     found: Rows = place.facts["undisturbed"]["output"]
     return found
@@ -252,12 +185,6 @@ EVERYDAY = [
     Scenario("copy", "file_sink", move),
     Scenario("migrate", "several_sources", migrate, since="4.2"),
     Scenario("migrate-and-name", "offsets_v2", migrate_and_name, since="4.2"),
-    Scenario("repair-names-and-checksums", "windowed", repair_names_and_checksums),
-    Scenario("repair-newest-commit", "windowed", repair_newest_commit),
-    Scenario("repair-newest-offsets", "interrupted", repair_newest_offsets),
-    Scenario("repair-offsets-before-newest", "windowed", repair_offsets_before_the_newest),
-    Scenario("repair-snapshots", "windowed", repair_snapshots),
-    Scenario("repair-half-rewind", "windowed", repair_half_rewind),
 ]
 
 SHAPES = {
@@ -304,10 +231,6 @@ MORE = [
     Scenario("copy", "rocksdb_v2", move, since="4.0"),
     Scenario("copy", "transform", move, since="4.0"),
     Scenario("migrate", "windowed", migrate, since="4.2"),
-    Scenario("repair-lost-metadata", "join_inner", repair_lost_metadata),
-    Scenario("repair-newest-offsets", "interrupted_early", repair_newest_offsets),
-    Scenario("repair-by-going-back", "windowed", repair_by_going_back),
-    Scenario("repair-settings", "windowed", repair_settings),
 ]
 
 

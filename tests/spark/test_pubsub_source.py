@@ -14,7 +14,6 @@ from tests.integration.pubsub_world import World, pubsub_world
 from tests.waiting import eventually
 
 import epochal
-from epochal.checkpoint import CommitLog
 
 Read = Callable[..., DataFrame]
 
@@ -165,43 +164,6 @@ def test_payloads_are_parsed_and_bad_ones_do_not_end_the_query(
     assert bad.parse_error
 
 
-def test_a_subscription_deleted_under_a_query_fails_it_with_its_name(
-    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
-) -> None:
-    sink = Sink()
-    query = start(read(), sink, tmp_path)
-    world.publish(topic, [b"x"])
-    wait(query, lambda: len(sink.ids) == 1)
-    world.delete_subscription(subscription)
-    eventually(lambda: not query.isActive, "the query fails")
-    assert subscription in str(query.exception())
-    assert "NOT_FOUND" in str(query.exception())
-
-
-def test_an_unknown_option_is_refused_with_a_suggestion(read: Read, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="Did you mean numPartitions"):
-        read(numPartition=2)
-
-
-def test_an_idle_query_stops_committing(
-    world: World, topic: str, read: Read, tmp_path: Path
-) -> None:
-    sink = Sink()
-    query = start(read(), sink, tmp_path)
-    sent = world.publish(topic, [b"x"])
-    wait(query, lambda: sink.ids == sent)
-    settled(query, sink)
-    commits = CommitLog(str(tmp_path / "checkpoint" / "commits"), read_only=True)
-
-    def stands_still() -> bool:
-        before = commits.latest_batch_id()
-        time.sleep(3)  # an idle query commits its last rows, shows an empty backlog, and no more
-        return commits.latest_batch_id() == before
-
-    eventually(stands_still, "the end of the commits")
-    query.stop()
-
-
 @pytest.mark.long
 def test_a_batch_longer_than_the_deadline_is_not_delivered_again(
     world: World, topic: str, subscription: str, read: Read, tmp_path: Path
@@ -249,27 +211,6 @@ def test_an_empty_stream_for_minutes_still_reads_what_comes(
     wait(query, lambda: sorted(sink.ids) == sorted(sent))
     settled(query, sink)
     query.stop()
-    assert world.left(subscription, seconds=1) == []
-
-
-@pytest.mark.long
-def test_two_queries_share_a_subscription(
-    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
-) -> None:
-    sinks = Sink(), Sink()
-    options = {"maxOutstandingMessages": 200}
-    queries = [
-        start(read(**options), sink, tmp_path / str(number)) for number, sink in enumerate(sinks)
-    ]
-    sent: list[str] = []
-    for _ in range(10):
-        sent += world.publish(topic, [b"x"] * 100)
-        time.sleep(0.2)  # so that both queries get some of the messages
-    wait(queries[0], lambda: len(sinks[0].ids) + len(sinks[1].ids) >= len(sent))
-    for query, sink in zip(queries, sinks, strict=True):
-        settled(query, sink)
-        query.stop()
-    assert sorted(sinks[0].ids + sinks[1].ids) == sorted(sent)
     assert world.left(subscription, seconds=1) == []
 
 

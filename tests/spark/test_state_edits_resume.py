@@ -124,33 +124,6 @@ def rename_columns(place: Unpacked) -> None:
     state("evolve", place, "--rename", "count=how_many")
 
 
-def snapshots(place: Unpacked) -> list[Path]:
-    found = sorted(place.checkpoint.glob("state/0/*/*.snapshot"))
-    assert found
-    return found
-
-
-def repair_snapshots(place: Unpacked) -> None:
-    for path in snapshots(place):
-        path.write_bytes(path.read_bytes()[:-30])
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    state("repair", place)
-
-
-def repair_lost_delta(place: Unpacked) -> None:
-    newest = max(Checkpoint(str(place.checkpoint)).commits.batch_ids())
-    for path in place.checkpoint.glob(f"state/0/0/*{newest + 1}.delta*"):
-        path.unlink()
-    for path in place.checkpoint.glob(f"state/0/*/{newest + 1}.snapshot*"):
-        path.unlink()
-    state("repair", place)
-    kept = max(Checkpoint(str(place.checkpoint)).commits.batch_ids())
-    assert kept < newest
-    for path in place.output.glob("*.jsonl"):
-        if int(path.stem) > kept:
-            path.unlink()
-
-
 def as_undisturbed(output: Rows) -> Rows:
     return output
 
@@ -181,8 +154,6 @@ EVERYDAY = [
     Scenario(to_hdfs, "rocksdb_zip"),
     Scenario(to_rocksdb, "windowed"),
     Scenario(rename_columns, "windowed"),
-    Scenario(repair_snapshots, "windowed"),
-    Scenario(repair_lost_delta, "windowed"),
 ]
 """Every edit, on the kinds of state that differ most."""
 OTHERS = ("per_key", "dedup", "session", "join_inner", "dedup_watermark", "limit", "global")

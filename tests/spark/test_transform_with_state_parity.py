@@ -13,19 +13,13 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from tests.spark import processors
 from tests.spark.parity import ROCKSDB, Batch, File, Rows, replayed, spark_batches
 from tests.spark.processors import OUTPUT, Both, Coercions, Ledger, Stopwatch
 from tests.spark.sessions import local_session
-from tests.unit.continuous.operators.aggregation.test_aggregate import Grouped
 from tests.unit.continuous.operators.driving import Driver, columns
 
-from epochal.continuous.operators.aggregation.named import Aggregate
-from epochal.continuous.operators.aggregation.named import planned as planned_groups
-from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
-from epochal.continuous.operators.windows import Window, session, sliding, tumbling
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -199,114 +193,3 @@ def test_values_that_do_not_fit_and_nested_ones(
     )
     driver = planned(processor, NUMBERS, "None", partitions=1)
     assert_same(batches, replayed(driver, batches, NUMBERS), exact=True)
-
-
-AGGREGATES = (
-    Aggregate("count", None, "n"),
-    Aggregate("count", "v", "known"),
-    Aggregate("sum", "v", "total"),
-    Aggregate("min", "v", "least"),
-    Aggregate("max", "ts", "latest"),
-    Aggregate("avg", "v", "mean"),
-)
-
-
-def spark_aggregates() -> list[Any]:
-    return [
-        F.count("*").alias("n"),
-        F.count("v").alias("known"),
-        F.sum("v").alias("total"),
-        F.min("v").alias("least"),
-        F.max("ts").alias("latest"),
-        F.avg("v").alias("mean"),
-    ]
-
-
-WINDOWS: dict[str, tuple[Window, Callable[[], Any]]] = {
-    "tumbling": (tumbling("ts", "10 seconds"), lambda: F.window("ts", "10 seconds")),
-    "sliding": (
-        sliding("ts", "15 seconds", "6 seconds", "1 second"),
-        lambda: F.window("ts", "15 seconds", "6 seconds", "1 second"),
-    ),
-    "session": (session("ts", "4 seconds"), lambda: F.session_window("ts", "4 seconds")),
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "mode", "no_data"),
-    [
-        ("tumbling", "update", False),
-        ("tumbling", "append", True),
-        ("sliding", "update", True),
-        ("sliding", "append", False),
-        ("session", "append", True),
-        ("session", "append", False),
-    ],
-)
-def test_windows(spark: SparkSession, tmp_path: Path, kind: str, mode: str, no_data: bool) -> None:
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(no_data).lower())
-    window, column = WINDOWS[kind]
-    files = events(seed=11)
-    files[2].append(("a", second(14), None))
-    batches = spark_batches(
-        spark,
-        tmp_path,
-        "id string, ts timestamp, v bigint",
-        files,
-        lambda frame: (
-            frame.withWatermark("ts", "10 seconds").groupBy(column(), "id").agg(*spark_aggregates())
-        ),
-        mode=mode,
-    )
-    spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
-    plan = planned_groups(
-        keys=["id"],
-        window=window,
-        aggregates=AGGREGATES,
-        input_schema=EVENTS,
-        event_time="ts",
-        output_mode=mode,
-    )
-    assert_same(batches, local(replayed(Grouped(plan, 2), batches, EVENTS)))
-
-
-@pytest.mark.parametrize(
-    ("on", "within"), [(("id",), False), (("id", "ts"), False), (("id",), True)]
-)
-def test_duplicates(spark: SparkSession, tmp_path: Path, on: tuple[str, ...], within: bool) -> None:
-    files = events(seed=17)
-    files[3] = files[2] + files[3]
-
-    def query(frame: DataFrame) -> DataFrame:
-        timed = frame.withWatermark("ts", "10 seconds")
-        if within:
-            return timed.dropDuplicatesWithinWatermark(list(on))
-        return timed.dropDuplicates(list(on))
-
-    batches = spark_batches(
-        spark, tmp_path, "id string, ts timestamp, v bigint", files, query, mode="append"
-    )
-    spec = DropDuplicatesSpec.plan(
-        columns=on,
-        input_schema=EVENTS,
-        event_time="ts",
-        delay_ms=10_000,
-        within_watermark=within,
-    )
-    got = local(replayed(Driver(spec, 2), batches, EVENTS))
-    keys = [[[row[each] for each in on] for row in rows] for rows in got]
-    wanted = [[[row[each] for each in on] for row in batch.output] for batch in batches]
-    assert [sorted(each) for each in keys] == [sorted(each) for each in wanted]
-    assert any(wanted)
-
-
-def local(outputs: list[Rows]) -> list[Rows]:
-    """Timestamps without a zone, as `collect` gives them in a session of UTC."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: plain(each) for name, each in value.items()}
-        return value.replace(tzinfo=None) if isinstance(value, datetime) else value
-
-    return [[plain(row) for row in rows] for rows in outputs]

@@ -64,10 +64,6 @@ def matched(s: Inputs, *, left: str = "v", right: str = "k") -> DataFrame:
     )
 
 
-def totals(s: Inputs, **more: str) -> Stream:
-    return s.stream().group_by("k").agg(total=("sum", "v"), **more)
-
-
 def pairs_on_k(*left: str) -> Rows:
     """The new pairs of a join on `k` that keeps columns of the left side, and `w` of the right.
 
@@ -104,20 +100,6 @@ CHANGES = [
         lambda s: s.a.groupBy("k").agg(F.sum("v"), F.count("v")),
         ["state evolve"],
         [("q", 8, 1), ("x", 11, 2), ("y", 5, 1), ("z", 10, 1)],
-    ),
-    Change(
-        "two more aggregates",
-        lambda s: sums(s.a, "k"),
-        lambda s: s.a.groupBy("k").agg(F.sum("v"), F.count("v"), F.max("w")),
-        ["state evolve"],
-        [("q", 8, 1, 20), ("x", 11, 2, 50), ("y", 5, 1, 40), ("z", 10, 1, 70)],
-    ),
-    Change(
-        "a count between others",
-        lambda s: s.a.groupBy("k").agg(F.max("v"), F.min("v")),
-        lambda s: s.a.groupBy("k").agg(F.max("v"), F.count("v"), F.min("v")),
-        ["state evolve"],
-        [("q", 8, 1, 8), ("x", 5, 2, 1), ("y", 3, 1, 2), ("z", 9, 1, 1)],
     ),
     Change(
         "wider values",
@@ -204,23 +186,6 @@ CHANGES = [
         [("q", 8, 1), ("x", 11, 2), ("y", 5, 1), ("z", 10, 1)],
         conf=ROCKS,
         before_conf=ROCKS,
-    ),
-    Change(
-        "another name of a key in RocksDB",
-        lambda s: sums(s.a, "k"),
-        lambda s: sums(s.a.withColumnRenamed("k", "name"), "name"),
-        ["state evolve"],
-        SUMS,
-        conf=ROCKS,
-        before_conf=ROCKS,
-    ),
-    Change(
-        "one more count in our engine",
-        totals,
-        lambda s: totals(s, n="count"),
-        ["state evolve"],
-        [("q", 8, 1), ("x", 11, 2), ("y", 5, 1), ("z", 10, 1)],
-        ours=True,
     ),
     Change(
         "one more count in a DataFrame of our engine",
