@@ -176,43 +176,6 @@ def test_partitions_that_are_added_start_at_their_beginning(
         assert opened.lag(known, opened.latest()) == 17  # the new partitions are not read yet
 
 
-@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
-def test_transactions_are_seen_as_was_asked_and_leave_no_lag(
-    broker: Kafka, tmp_path: Path, level: str
-) -> None:
-    topic = make_topic(broker, unique("txn"), 1)
-    producer = Producer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "transactional.id": uuid.uuid4().hex,
-            "log_level": "0",
-        }
-    )
-    producer.init_transactions(60)
-    for value, commit in (("a", True), ("b", False), ("c", True), ("d", False)):
-        producer.begin_transaction()
-        producer.produce(topic, value.encode())
-        assert producer.flush(30) == 0
-        if commit:
-            producer.commit_transaction(30)
-        else:
-            producer.abort_transaction(30)
-    given = options(broker, subscribe=topic) | {"kafka.isolation.level": level}
-    with closing(source(tmp_path, given)) as opened:
-        assert opened.latest() == {f"{topic}-0": "8"}  # each transaction adds a marker
-        found = [row["value"].decode() for row in read_all(opened, opened.initial())]
-        assert found == (["a", "c"] if level == "read_committed" else ["a", "b", "c", "d"])
-        with closing(opened.readers.open(opened.initial())) as reader:
-            values_of(reader, len(found))
-            wait_for(lambda: take(reader) == [] and reader.positions() == opened.latest())
-        producer.begin_transaction()
-        producer.produce(topic, b"open")
-        assert producer.flush(30) == 0
-        end = opened.latest()[f"{topic}-0"]
-        assert end == ("8" if level == "read_committed" else "9")
-        producer.abort_transaction(30)
-
-
 def test_a_reader_that_waits_moves_past_records_that_are_aborted(
     broker: Kafka, tmp_path: Path
 ) -> None:

@@ -94,26 +94,6 @@ def test_a_checkpoint_with_a_watermark_per_branch_is_continued(spark: SparkSessi
     assert testing.rows_equal(driver.output, [("ada", 2), ("bob", 1)])
 
 
-def test_two_data_frames_are_joined(spark: SparkSession) -> None:
-    users = testing.frame("id bigint, name string", "users", spark=spark)
-    orders = testing.frame("user bigint, amount bigint", "orders", spark=spark)
-    driver = testing.Driver(orders.join(users, orders.user == users.id).select("name", "amount"))
-    driver.feed("orders", [(1, 10), (2, 20)])
-    assert driver.run() == []
-    driver.feed("users", [(2, "bob")])
-    assert driver.run() == [{"name": "bob", "amount": 20}]
-
-
-def test_complete_mode_shows_the_newest_result(spark: SparkSession) -> None:
-    counts = testing.frame("user string", spark=spark).groupBy("user").count()
-    driver = testing.Driver(counts, output_mode="complete")
-    driver.feed([("ada",), ("bob",)])
-    driver.run()
-    driver.feed([("ada",)])
-    assert testing.rows_equal(driver.run(), [("ada", 2), ("bob", 1)])
-    assert testing.rows_equal(driver.output, [("ada", 2), ("bob", 1)])
-
-
 def test_a_function_of_batches_gets_an_empty_result_in_complete_mode(spark: SparkSession) -> None:
     calls: list[list[str]] = []
     rare = testing.frame("user string", spark=spark).groupBy("user").count().where("count < 2")

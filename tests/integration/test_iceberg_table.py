@@ -19,7 +19,6 @@ from tests.iceberg_tables import NUMBERS, QUERY_ID, SmallEngine, Warehouse, numb
 from epochal.errors import (
     MarkerError,
     OptionError,
-    SinkConflictError,
     StorageError,
     TableError,
     TableMismatchError,
@@ -161,19 +160,6 @@ def test_rows_are_replaced_by_key_and_no_reader_sees_half_of_it(
         9: "new",
     }
     assert epochs(warehouse) == ["0", "1", "2"]
-
-
-def test_rows_are_replaced_by_several_keys_with_nulls(
-    warehouse: Warehouse, checkpoint: Path
-) -> None:
-    options = warehouse.options("db.events", mergeKeys="kind,at")
-    with SmallEngine(options, checkpoint, EVENTS, output_mode="update") as engine:
-        engine.start()
-        engine.run(0, events())
-        again = events().set_column(0, "id", pa.array(range(100, 112), pa.int64()))
-        engine.run(1, again.slice(3, 4))
-    found = sorted(row["id"] for row in warehouse.rows("db.events"))
-    assert found == [0, 1, 2, 7, 8, 9, 10, 11, 103, 104, 105, 106]
 
 
 def test_complete_mode_replaces_all_rows(warehouse: Warehouse, checkpoint: Path) -> None:
@@ -337,22 +323,6 @@ def test_options_that_cannot_work_are_refused(
 ) -> None:
     with pytest.raises(OptionError, match=reason.replace("*", r"\*")):
         SmallEngine({**warehouse.options(), **options}, checkpoint, **more)
-
-
-def test_a_decided_epoch_is_committed_by_the_next_attempt_once(
-    warehouse: Warehouse, checkpoint: Path
-) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
-        engine.run(0, numbers(1))
-        messages = engine.prepare(1, numbers(2))
-        engine.decide(1, messages)
-    with SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine:
-        assert engine.start() == 2
-        engine.sink.commit(1, messages)
-        with pytest.raises(SinkConflictError):
-            engine.sink.commit(1, engine.prepare(1, numbers(3)))
-    assert ids(warehouse) == [1, 2]
 
 
 def test_a_query_whose_table_is_gone_does_not_begin_anew(

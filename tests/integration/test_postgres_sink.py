@@ -228,25 +228,6 @@ def test_output_too_large_for_a_message_goes_through_files(place: Place) -> None
         assert place.checkpoint.list(".epochal/postgres") == []
 
 
-def test_the_last_row_of_a_key_wins(place: Place) -> None:
-    with closing(place.open(ROWS, "update", mergeKeys="id")) as sink:
-        sink.fence(1)
-        sink.commit(0, prepared(sink, 0, [row(1, "a"), row(1, "b"), row(2, "x")], [row(3, "y")]))
-        assert place.rows() == ["1|b", "2|x", "3|y"]
-        sink.commit(1, prepared(sink, 1, [row(2, "z"), row(1, "c"), row(1, "d")]))
-        assert place.rows() == ["1|d", "2|z", "3|y"]
-    keys = f"SELECT count(*) FROM pg_index WHERE indrelid = '{place.table}'::regclass"
-    assert place.server.psql(f"{keys} AND indisprimary") == "1"
-
-
-def test_a_table_of_keys_alone_takes_each_key_once(place: Place) -> None:
-    with closing(place.open(ROWS, "append", mergeKeys="id,name")) as sink:
-        sink.fence(1)
-        sink.commit(0, prepared(sink, 0, [row(1), row(1)]))
-        sink.commit(1, prepared(sink, 1, [row(1), row(2)]))
-    assert place.rows() == ["1|a", "2|a"]
-
-
 def test_complete_mode_replaces_all_rows_and_readers_never_see_none(place: Place) -> None:
     with closing(place.open(ROWS, "complete")) as sink, psycopg.connect(place.server.url) as reader:
         sink.fence(1)

@@ -86,22 +86,6 @@ def perform_all(driver: EpochDriver) -> None:
         pass
 
 
-def test_offsets_and_commits_have_the_watermarks_that_the_tasks_were_told() -> None:
-    there = world()
-    driver = started(there, idle_epoch_seconds=1.0)
-    assert next_epoch(there, driver).epoch_watermarks_ms == ((-1, 0), (0, 0), (1, 0))
-    there.report(driver, 0, 5, watermarks=(5000,))
-    assert next_epoch(there, driver).epoch_watermarks_ms == ((0, 0), (1, 0), (2, 4000))
-    there.report(driver, 1, 6, watermarks=(6500,))
-    assert next_epoch(there, driver).epoch_watermarks_ms == ((1, 0), (2, 4000), (3, 5500))
-    there.report(driver, 2, 6, watermarks=(6500,))
-    perform_all(driver)
-    own = [there.offset_log.get(epoch) for epoch in range(3)]
-    after = [there.commit_log.get(epoch) for epoch in range(3)]
-    assert [entry.watermark_ms for entry in own if entry] == [0, 0, 4000]
-    assert [entry.next_watermark_ms for entry in after if entry] == [0, 4000, 5500]
-
-
 def test_epochs_without_rows_follow_until_all_windows_are_closed_and_then_none() -> None:
     there = world()
     driver = started(there, idle_epoch_seconds=100.0)
@@ -115,23 +99,6 @@ def test_epochs_without_rows_follow_until_all_windows_are_closed_and_then_none()
     assert [each.settled for each in there.commits] == [False, False, True]
     assert next_epoch(there, driver, 50.0).epoch == 3
     assert there.driver().recover().settled
-
-
-def test_a_new_attempt_goes_on_with_the_watermarks_of_the_logs() -> None:
-    there = world()
-    driver = started(there, idle_epoch_seconds=1.0)
-    next_epoch(there, driver)
-    there.report(driver, 0, 5, watermarks=(5000,))
-    next_epoch(there, driver)
-    there.report(driver, 1, 6, watermarks=(6500,))
-    perform_all(driver)
-    again = started(there, idle_epoch_seconds=100.0)
-    push = there.newest_push()
-    assert isinstance(push, EpochStarted)
-    assert (push.epoch, push.epoch_watermarks_ms) == (2, ((1, 0), (2, 4000)))
-    assert [each.settled for each in there.commits] == [False, False]
-    # The manifest has the highest event time, so the watermark can advance without new rows.
-    assert next_epoch(there, again).epoch_watermarks_ms == ((1, 0), (2, 4000), (3, 5500))
 
 
 def test_after_spark_the_watermarks_are_those_of_its_logs() -> None:

@@ -86,36 +86,10 @@ def test_a_committed_epoch_is_followed_by_the_next() -> None:
     assert found == RecoveryPlan((), 5, ours(4), manifest(4), (), 0)
 
 
-def test_a_decided_epoch_is_finished_and_followed_by_the_next() -> None:
-    found = plan(logs({3: ours(3), 4: ours(4)}, (2, 3)))
-    assert found.steps == (
-        PublishState(4, manifest(4).state),
-        CommitSink(4, (b"files of 4",)),
-        LogCommit(4, 0),
-    )
-    assert (found.first_epoch, found.manifest) == (5, manifest(4))
-
-
-def test_the_very_first_epoch_is_finished_too() -> None:
-    found = plan(logs({0: ours(0)}, ()))
-    assert [type(step) for step in found.steps] == [PublishState, CommitSink, LogCommit]
-    assert found.first_epoch == 1
-
-
 def test_with_a_sink_that_decides_what_it_has_decided_is_finished() -> None:
     found = plan(logs({3: ours(3), 4: ours(4)}, (3,)), sink_decides=True, sink_decided=True)
     assert [type(step) for step in found.steps] == [CommitSink, PublishState, LogCommit]
     assert found.first_epoch == 5
-
-
-def test_with_a_sink_that_decides_what_it_has_not_decided_is_cut_anew() -> None:
-    found = plan(logs({3: ours(3), 4: ours(4)}, (3,)), sink_decides=True, sink_decided=False)
-    assert found == RecoveryPlan((DropEpoch(4),), 4, ours(3), manifest(3), (), 0)
-
-
-def test_the_first_epoch_of_a_sink_that_decides_is_cut_anew_from_the_beginning() -> None:
-    found = plan(logs({0: ours(0)}, ()), sink_decides=True)
-    assert found == RecoveryPlan((DropEpoch(0),), 0, None, None, (), 0)
 
 
 def test_the_word_of_a_sink_that_does_not_decide_has_no_weight_against_a_manifest() -> None:

@@ -66,60 +66,10 @@ def wait(reader: int, end: str = "", high: int = -1) -> ReaderWaits:
     return ReaderWaits(reader, end, (high,))
 
 
-def test_nothing_counts_until_all_that_waited_is_read() -> None:
-    units = begun(Log({"a": 10, "b": 10}), {"a": "10", "b": "10"})
-    units.take(("10", "0"), [wait(1, "10")], (900,))
-    assert (units.counted, units.mark) == ((-1,), UnitMark((-1,), {1: "10"}))
-    assert units.is_held
-    units.take(("10", "10"), [], (950,))
-    assert (units.counted, units.mark, units.is_held) == ((950,), None, False)
-
-
-def test_a_reader_with_rows_behind_the_unit_holds_what_counts() -> None:
-    units = begun(Log({"a": 10, "b": 10}), {"a": "5", "b": "5"})
-    units.take(("10", "5"), [wait(1, "10", 300)], (900,))
-    assert units.counted == (300,)
-    assert units.mark == UnitMark((300,), {1: "10"})  # the next unit
-    units.take(("10", "10"), [], (900,))
-    assert units.counted == (900,)
-
-
-def test_a_reader_that_has_not_begun_holds_everything() -> None:
-    units = begun(Log({"a": 10, "b": 10}), {"a": "5"}, counted=100)
-    units.take(("10", "0"), [wait(1, "10")], (900,))
-    assert units.counted == (100,)
-
-
 def test_a_reader_whose_rows_do_not_move_a_watermark_does_not_hold_it() -> None:
     units = begun(Log({"a": 10, "b": 10}), {"a": "5"})
     units.take(("10", "0"), [wait(1, "10", HOLDS_NOTHING)], (900,))
     assert units.counted == (900,)
-
-
-def test_without_backlog_every_epoch_is_a_unit() -> None:
-    units = begun(Log({"a": 10}), {})
-    for high in (100, 200, 300):
-        units.take(("1",), [], (high,))
-        assert (units.counted, units.mark) == ((high,), None)
-
-
-def test_a_backlog_that_comes_up_begins_a_unit_before_anything_counts() -> None:
-    units = begun(Log({"a": 10, "b": 10}), {})
-    units.take(("1", "1"), [], (100,))
-    units.take(("5", "1"), [wait(0, "8", 500)], (500,))
-    assert units.counted == (100,)
-    units.take(("8", "1"), [wait(1, "10", 100)], (800,))
-    assert units.counted == (100,)
-    units.take(("8", "10"), [], (800,))
-    assert units.counted == (800,)
-
-
-def test_a_unit_has_a_bound() -> None:
-    units = begun(Log({"a": 50}, most=5), {})
-    units.take(("0",), [wait(0, "50")], (-1,))
-    assert units.mark == UnitMark((-1,), {0: "5"})
-    units.take(("5",), [wait(0, "50", 70)], (80,))
-    assert units.mark == UnitMark((70,), {0: "10"})
 
 
 def test_files_count_when_all_that_were_listed_together_are_read() -> None:
