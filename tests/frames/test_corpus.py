@@ -65,13 +65,14 @@ def rounded(rows: list[Row]) -> list[Any]:
 def about(value: Any) -> Any:
     """A value whose doubles are rounded to twelve digits, without the sign of zero.
 
-    The least of 0.0 and -0.0 is the one that came first.
+    The least of 0.0 and -0.0 is the one that came first. Sums of quarters may lie exactly between
+    two roundings, where a last bit decides. So all are moved a little before they are rounded.
     """
     match value:
         case "-0.0":
             return 0.0
         case float():
-            return float(f"{value:.12g}")
+            return float(f"{value * (1 + 1e-13):.12g}")
         case dict():
             return {key: about(each) for key, each in value.items()}
         case list() | tuple():

@@ -109,29 +109,6 @@ def test_a_running_query_is_stopped_by_a_request_and_switched_over(
     assert not list((new / ".epochal" / "stop").glob("*"))
 
 
-def test_a_clone_with_a_mistake_is_found_out(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    write_words(tmp_path / "in", "0", "a b a")
-    query = start(counts(spark, tmp_path), old, tmp_path / "table")
-    query.processAllAvailable()
-    run("checkpoint", "clone", str(old), str(new), "--no-file-sink", "--execute")
-    write_words(tmp_path / "in", "1", "b c")
-    query.processAllAvailable()
-    query.stop()
-    words = spark.readStream.schema("word string").json(str(tmp_path / "in"))
-    wrong = words.where("word != 'c'").groupBy("word").count()
-    clone = start(wrong, new, tmp_path / "shadow")
-    clone.processAllAvailable()
-    clone.stop()
-    outputs = ("--output-a", str(tmp_path / "table"), "--output-b", str(tmp_path / "shadow"))
-    capsys.readouterr()
-    run("shadow", str(old), str(new), *outputs, "--key", "word", "--json", status=1)
-    found = json.loads(capsys.readouterr().out)["difference"]
-    assert found["rows"] == [{"a": '{"count": 1, "word": "c"}', "b": None}]
-
-
 def test_the_way_back_continues_where_the_switch_was(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
