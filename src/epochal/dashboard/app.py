@@ -28,9 +28,7 @@ from epochal.dashboard.browse import (
     stats,
     stores,
 )
-from epochal.dashboard.kept_answers import KeptAnswers
-from epochal.dashboard.read_history import HistoryReader
-from epochal.dashboard.source_lag import LagMeter
+from epochal.dashboard.slow_answers import HistoryReader, KeptAnswers, LagMeter
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.metrics.text import CONTENT_TYPE

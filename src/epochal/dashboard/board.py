@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS
 from epochal.clock import Clock
-from epochal.dashboard.find_checkpoints import find_checkpoints
 from epochal.dashboard.health import Health, HealthMonitor
 from epochal.dashboard.query_names import (
     ACTIVE,
@@ -32,7 +32,7 @@ from epochal.dashboard.query_names import (
 )
 from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
-from epochal.files import Bounds, Files, open_files
+from epochal.files import Bounds, FileInfo, Files, open_files
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, run_files
 from epochal.metrics.run_records import Record, RunEnded, RunStarted
@@ -316,3 +316,43 @@ def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:
         "sources": [each.kind for each in view.sources] if view else [],
         "sink": None,
     }
+
+
+MAX_DEPTH = 3
+MAX_DIRECTORIES = 2_000
+"""Directories to list at most. Tables and output next to checkpoints may have very many."""
+_NEVER = frozenset({"_spark_metadata", "_delta_log", "_temporary"})
+
+
+def find_checkpoints(files: Files) -> list[str]:
+    """The URLs of the checkpoints at or below a directory: one argument can name dozens of them.
+
+    The directory itself if nothing is found, so that the page can say what is wrong with it.
+    """
+    found = list(_below(files, [MAX_DIRECTORIES], 0))
+    return found or [files.url]
+
+
+def _below(files: Files, left: list[int], depth: int) -> Iterator[str]:
+    if left[0] <= 0:
+        return
+    left[0] -= 1
+    try:
+        names = files.list()
+    except (EpochalError, OSError):
+        return
+    if _is_checkpoint(names):
+        yield files.url
+        return
+    if depth == MAX_DEPTH:
+        return
+    for info in names:
+        if info.is_dir and not info.hidden and info.name not in _NEVER and "=" not in info.name:
+            yield from _below(files.at(info.name), left, depth + 1)
+
+
+def _is_checkpoint(names: list[FileInfo]) -> bool:
+    # Tables of Iceberg have a directory `metadata`; a checkpoint has a file of that name.
+    return any(
+        info.name in (OFFSETS, COMMITS) if info.is_dir else info.name == METADATA for info in names
+    )

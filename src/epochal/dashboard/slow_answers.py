@@ -1,21 +1,31 @@
-"""Reads what `batch_history` needs from a checkpoint: logs, times and sizes of files."""
+"""The answers of the dashboard that take long: the history of a query, and its lag in Kafka.
+
+They are kept for a while, so that open pages do not burden a checkpoint or a broker.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import COMMITS
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.clock import Clock
 from epochal.dashboard.batch_history import (
+    KAFKA,
     KEPT_BATCHES,
+    NO_BROKER,
     BatchFacts,
+    EndOffset,
     StateSize,
     batches_to_measure,
     history_json,
     offset_of,
+    with_lag,
 )
 from epochal.dashboard.browse import measure_state
 from epochal.errors import EpochalError
@@ -24,6 +34,10 @@ from epochal.tools.inspect.epoch_overlay import view_with_epochs
 from epochal.tools.inspect.listing import CheckpointListing, gather
 from epochal.tools.inspect.source_listing import FILE, read_sources
 from epochal.tools.inspect.view_models import offsets_of
+
+if TYPE_CHECKING:
+    from epochal.connectors.kafka.kafka_client import KafkaClient
+
 
 BUDGET_SECONDS = 0.5
 """How long one call may measure state. The next call continues where it stopped."""
@@ -112,3 +126,89 @@ def _files_read(listing: CheckpointListing) -> dict[str, dict[int, int]]:
             counted = Counter(batch_id for batch_id, _ in files)
             found[name] = {batch_id: counted[batch_id] for batch_id in source.log.ids} | counted
     return found
+
+
+REQUEST_SECONDS = 4.0
+
+
+class LagMeter:
+    """Measures the lag of Spark queries on one Kafka cluster. Any number of threads may use it.
+
+    A checkpoint has the offsets that a query has read, but neither the brokers nor the end of the
+    topics. The user names the brokers; without them the page says what to do.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
+        self._client: KafkaClient | None = None
+        self._lock = threading.Lock()
+
+    def add_lag(self, files: Files, sources: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the sources of a query with their lag, or with the reason why it is unknown."""
+        ends: dict[tuple[str, int], EndOffset] = {}
+        why = None
+        if any(each["kind"] == KAFKA for each in sources):
+            try:
+                ends, why = self._ends(files)
+            except (EpochalError, OSError) as error:
+                why = str(error)
+        return [with_lag(each, ends, why) for each in sources]
+
+    def _ends(self, files: Files) -> tuple[dict[tuple[str, int], EndOffset], str | None]:
+        if self._settings is None:
+            return {}, NO_BROKER
+        from epochal.connectors.kafka.committer.measure_lag import LagTarget, measure
+
+        with self._lock:
+            found = measure(
+                self._connected(self._settings),
+                [LagTarget(Checkpoint(files), None)],
+                self._clock.now_ms(),
+            )
+        ends = {
+            (each.topic, each.partition): EndOffset(each.latest, each.seconds)
+            for each in found
+            if each.latest is not None
+        }
+        return ends, None
+
+    def _connected(self, settings: Mapping[str, str]) -> KafkaClient:
+        from epochal.connectors.kafka.kafka_client import KafkaClient
+        from epochal.connectors.kafka.offsets import Cluster
+
+        if self._client is None:
+            self._client = KafkaClient(Cluster.of(settings), request_seconds=REQUEST_SECONDS)
+        return self._client
+
+
+MIN_SECONDS = 1.0
+MAX_KEPT = 64
+
+
+@dataclass(slots=True)
+class KeptAnswers:
+    """Answers of one kind, by name. Any number of threads may ask.
+
+    The longer an answer took, the longer it is kept: only a share of the time is spent on
+    computing.
+    """
+
+    clock: Clock
+    share: float = 0.1
+    """The share of the time to spend on computing."""
+    _kept: dict[Hashable, tuple[float, dict[str, Any]]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, name: Hashable, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the kept answer of this name, or compute it if it is too old."""
+        with self._lock:  # a second page waits for the answer instead of computing it too
+            until, found = self._kept.get(name, (0.0, {}))
+            now = self.clock.monotonic()
+            if now < until:
+                return found
+            found = compute()
+            took = self.clock.monotonic() - now
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            self._kept[name] = (now + took + max(MIN_SECONDS, took / self.share), found)
+            return found
