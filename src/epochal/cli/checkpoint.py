@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.cli.arguments import Directory, Json, NoFileSink
+from epochal.cli.arguments import Directory, Json, NoFileSink, open_place, open_sink
 from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.places import open_place, open_sink
 from epochal.cli.printing.checkpoint_text import (
     newest,
     print_entries,

@@ -17,6 +17,8 @@ from epochal.cli.arguments import (
     NoFileSink,
     OptionalBootstrapServers,
     Sink,
+    open_place,
+    open_sink,
     parse_pairs,
 )
 from epochal.cli.editing import (
@@ -28,7 +30,6 @@ from epochal.cli.editing import (
     takes_flags,
 )
 from epochal.cli.interruption import says_when_interrupted
-from epochal.cli.places import open_place, open_sink
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_json,
@@ -262,7 +263,7 @@ def repair(
     The exit status is 1 if findings are left: without --execute those that this command cannot
     repair, with it those that `verify` still finds.
     """
-    from epochal.cli.repairing import run_repair
+    from epochal.cli.editing import run_repair
     from epochal.tools.edit.repair_draft import RepairOptions
 
     options = RepairOptions(

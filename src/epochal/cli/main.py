@@ -16,9 +16,9 @@ from typing import Annotated, ClassVar
 
 import typer
 
+from epochal.cli.arguments import command_bounds
 from epochal.cli.groups import LazyGroup
 from epochal.cli.interruption import EXIT_INTERRUPTED, NOTHING_CHANGED, Interrupted
-from epochal.cli.places import command_bounds
 from epochal.cli.printing.output import EXIT_BROKEN_PIPE, print_error
 from epochal.errors import EpochalError, StorageError
 from epochal.files import Bounds
@@ -48,7 +48,7 @@ class Commands(LazyGroup):
         "state": "epochal.cli.state.group:app",
         "shadow": "epochal.cli.switching.shadow:commands",
         "switch": "epochal.cli.switching.switch:commands",
-        "stop": "epochal.cli.switching.stop:commands",
+        "stop": "epochal.cli.switching.switch:commands",
         "kafka": "epochal.cli.kafka:app",
         "pubsub": "epochal.cli.pubsub:app",
         "dashboard": "epochal.cli.dashboard:app",

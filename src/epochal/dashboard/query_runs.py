@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any
 
 from epochal.dashboard.batch_history import FILE, SHOWN_PARTITIONS, UNITS, offset_of
-from epochal.metrics.phases import phases_of
 from epochal.metrics.query_metrics import behind_latest
 from epochal.metrics.run_records import (
     EpochDone,
@@ -22,6 +21,7 @@ from epochal.metrics.run_records import (
     RunEnded,
     RunStarted,
     StatusChanged,
+    phases_of,
 )
 
 KEPT_EPOCHS = 600

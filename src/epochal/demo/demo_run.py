@@ -28,7 +28,6 @@ from epochal.demo.demo_outputs import OUTPUTS, Output
 from epochal.demo.demo_view import Figures, View
 from epochal.demo.orders import Balance, Total, balance
 from epochal.demo.pipeline import Broker, start_query
-from epochal.demo.processes import workers_below
 from epochal.errors import ComponentError
 from epochal.state import read_state
 
@@ -274,3 +273,37 @@ def publishing(demo: Demo) -> Iterator[Publisher]:
         yield publisher
     finally:
         publisher.end()
+
+
+DAEMONS = (b"pyspark.daemon", b"epochal.warm_daemon")
+
+
+def workers_below(root: int) -> list[int]:
+    """The pids of the Python workers that run this process's tasks: forks of a daemon.
+
+    It works only on Linux with local Spark, like the demo.
+    """
+    parents = _parents()
+    family, fresh = {root}, {root}
+    while fresh:
+        fresh = {pid for pid, parent in parents.items() if parent in fresh} - family
+        family |= fresh
+    daemons = {pid for pid in family if _is_daemon(pid)}
+    return sorted(pid for pid in daemons if parents.get(pid) in daemons)
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):  # the process may have ended meanwhile
+                stat = Path("/proc", name, "stat").read_text()
+                found[int(name)] = int(stat.rpartition(")")[2].split()[1])
+    return found
+
+
+def _is_daemon(pid: int) -> bool:
+    with suppress(OSError):
+        command = Path("/proc", str(pid), "cmdline").read_bytes()
+        return any(b"-m\0" + each in command for each in DAEMONS)
+    return False

@@ -12,7 +12,7 @@ or replaces a file therefore deletes its crc too. No operation writes a crc.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -224,3 +224,34 @@ def checked_path(root: str, path: str) -> str:
 def join_url(url: str, path: str) -> str:
     """`url` with `path` below it."""
     return f"{url.rstrip('/')}/{path}" if path else url
+
+
+class BufferedAtomicFile:
+    """Passes everything that was written to `publish`, once, on close."""
+
+    def __init__(self, publish: Callable[[bytes], None]) -> None:
+        self._publish: Callable[[bytes], None] | None = publish
+        self._content = bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._publish is None:
+            raise ValueError("write to a closed file")
+        self._content += data
+
+    def close(self) -> None:
+        publish, self._publish = self._publish, None
+        if publish is not None:
+            publish(bytes(self._content))
+
+    def cancel(self) -> None:
+        self._publish = None
+        self._content.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.cancel()

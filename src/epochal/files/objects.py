@@ -24,11 +24,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from epochal.errors import OptionError, StorageError
-from epochal.files.buffered import BufferedAtomicFile
 from epochal.files.contract import (
     SILENCE_SECONDS,
     UNBOUNDED,
     Bounds,
+    BufferedAtomicFile,
     FileInfo,
     checked_path,
     join_url,

@@ -25,8 +25,14 @@ from contextlib import suppress
 from typing import Any
 
 from epochal.errors import LostAnswerError, OptionError, StorageError
-from epochal.files.buffered import BufferedAtomicFile
-from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, checked_path, join_url
+from epochal.files.contract import (
+    UNBOUNDED,
+    Bounds,
+    BufferedAtomicFile,
+    FileInfo,
+    checked_path,
+    join_url,
+)
 from epochal.files.namenode import NameNodes
 
 DEFAULT_PORTS = {"http": 9870, "https": 9871}

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any
 
 from epochal.metrics import table
-from epochal.metrics.phases import phases_of
 from epochal.metrics.run_records import (
     EpochDone,
     Progressed,
@@ -21,6 +20,7 @@ from epochal.metrics.run_records import (
     RunEnded,
     RunStarted,
     StatusChanged,
+    phases_of,
 )
 from epochal.metrics.table import MetricSpec
 from epochal.metrics.text import Metric, Sample

@@ -26,6 +26,7 @@ import zmq
 
 from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError, StaleAttemptError
 from epochal.rpc.curve import CurveKeys, Gatekeeper, protect
+from epochal.rpc.driver_address import listening_address
 from epochal.rpc.envelope import ONE_WAY, EndpointType, PeerId, Request, RpcAddress
 from epochal.rpc.framing import (
     MAX_FRAME_BYTES,
@@ -35,7 +36,6 @@ from epochal.rpc.framing import (
     encode_push,
     encode_reply,
 )
-from epochal.rpc.local_host import listening_address
 
 logger = logging.getLogger(__name__)
 

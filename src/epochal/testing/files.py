@@ -14,7 +14,7 @@ from epochal.files import (
     checked_path,
     join_url,
 )
-from epochal.files.buffered import BufferedAtomicFile
+from epochal.files.contract import BufferedAtomicFile
 
 
 class MemoryFiles:

@@ -56,7 +56,7 @@ def epochal_driver(request: pytest.FixtureRequest) -> Iterator[Make]:
 @pytest.fixture(scope="session")
 def epochal_session() -> Iterator[Any]:
     """The Spark session of tests with `--epochal-spark`. Override it to use one of your own."""
-    from epochal.testing.driver.fed_stream import active_session, local_session
+    from epochal.testing.driver.fed_sources import active_session, local_session
 
     existing = active_session()
     session = existing or local_session()

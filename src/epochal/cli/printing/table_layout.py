@@ -8,9 +8,11 @@ Without a width nothing is folded, so that the output of a pipe can be searched.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 GAP = "  "
 NARROWEST = 12
@@ -208,3 +210,22 @@ def _fits(text: str, width: int) -> int:
         if taken > width:
             return max(number, 1)
     return len(text)
+
+
+_ZERO_MICROS = re.compile(r"(?<=:\d\d)\.0+(?=Z$)")
+
+
+def cell_text(value: Any) -> str:
+    """A key or a value of a state store in one cell: `window=08:00 to 09:00, k=a`."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_inner(item)}" for name, item in value.items())
+    return "-" if value is None else _inner(value)
+
+
+def _inner(value: Any) -> str:
+    match value:
+        case str():
+            return _ZERO_MICROS.sub("", value)
+        case {"start": str() as start, "end": str() as end} if len(value) == 2:
+            return f"[{_inner(start)}, {_inner(end)})"
+    return json.dumps(value, ensure_ascii=False)

@@ -22,9 +22,10 @@ from epochal.cli.arguments import (
     Store,
     Timers,
     Variable,
+    open_place,
+    open_sink,
 )
 from epochal.cli.editing import Flags, run_edit, takes_flags
-from epochal.cli.places import open_place, open_sink
 from epochal.cli.state.state_read import json_lines, parse_json
 from epochal.errors import OptionError
 
@@ -282,7 +283,7 @@ def repair(
 
     This is `epochal checkpoint repair --rewind`, limited to what `verify` finds in the state.
     """
-    from epochal.cli.repairing import run_repair
+    from epochal.cli.editing import run_repair
     from epochal.tools.edit.repair_draft import RepairOptions
 
     run_repair(

@@ -29,12 +29,12 @@ from epochal.cli.arguments import (
     Timers,
     ValueSchema,
     Variable,
+    open_state,
 )
 from epochal.cli.interruption import says_when_interrupted
 from epochal.cli.printing.output import print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
-from epochal.cli.printing.row_text import cell_text
-from epochal.cli.state.open_state import open_state
+from epochal.cli.printing.table_layout import cell_text
 from epochal.errors import OptionError
 from epochal.tools.reporting import reporting
 from epochal.wording import counted

@@ -21,10 +21,10 @@ from epochal.cli.arguments import (
     Operator,
     Sink,
     Store,
+    open_sink,
     parse_pairs,
 )
 from epochal.cli.editing import Flags, takes_flags
-from epochal.cli.places import open_sink
 from epochal.cli.state.state_edit import run_state_edit
 from epochal.cli.state.state_read import parse_json
 from epochal.errors import OptionError

@@ -16,13 +16,13 @@ from epochal.cli.arguments import (
     Store,
     ValueSchema,
     Variable,
+    open_place,
+    open_state,
 )
-from epochal.cli.places import open_place
 from epochal.cli.printing.checkpoint_text import print_report
 from epochal.cli.printing.output import print_json, print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
-from epochal.cli.printing.row_text import cell_text
-from epochal.cli.state.open_state import open_state
+from epochal.cli.printing.table_layout import cell_text
 from epochal.tools.reporting import reporting
 from epochal.wording import counted, size_text
 

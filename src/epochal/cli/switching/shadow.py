@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochal.cli.arguments import Json, parse_pairs
-from epochal.cli.places import open_place
+from epochal.cli.arguments import Json, open_place, parse_pairs
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_facts,

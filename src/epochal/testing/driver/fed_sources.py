@@ -1,4 +1,4 @@
-"""Sources that a test feeds.
+"""Sources that a test feeds, and how a pipeline begins with one: `stream` and `frame`.
 
 Rows are kept in memory in the order in which they were fed. A position is the number of rows before
 it in its partition, so every row can be read again after a crash. On the copy of a checkpoint, rows
@@ -7,16 +7,28 @@ that are fed come after all that the checkpoint has read.
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
 from epochal.connectors.contract import Offset, Positions
+from epochal.continuous.api.stream import Stream
+from epochal.continuous.catalyst.given_schema import arrow_schema
+from epochal.continuous.plan.logical import StreamSource
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of_dicts, cast_table, joined_tables, table_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any] | Sequence[Any]]
 """Rows of a test: dicts by column, tuples in the order of the columns, or Arrow data."""
@@ -220,3 +232,66 @@ def _as_dict(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> dict[
 
 def _described(schema: pa.Schema) -> str:
     return ", ".join(f"{each.name} {each.type}" for each in schema)
+
+
+DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
+
+LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    **DEFAULTS,
+}
+"""Settings of a session that is started for tests."""
+
+
+class LaterSession:
+    """Stands for a session. A local one is started when it is needed first: for SQL expressions."""
+
+    @property
+    def conf(self) -> Any:
+        active = active_session()
+        return DEFAULTS if active is None else active.conf
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(local_session(), name)
+
+
+def active_session() -> SparkSession | None:
+    """Return the session of this process, if it has one."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def local_session() -> SparkSession:
+    """Return the session of this process. If there is none, a local one is started."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").appName("epochal-testing")
+    return cast("SparkSession", builder.config(map=LOCAL).getOrCreate())
+
+
+def stream(schema: Any, name: str = "source") -> Stream:
+    """Return a stream of this schema (Arrow's, Spark's or DDL text) that `Driver.feed` fills."""
+    columns = arrow_schema(schema)
+    source = StreamSource(0, name, {}, columns, columns, name)
+    return Stream(cast("SparkSession", LaterSession()), source)
+
+
+def frame(schema: Any, name: str = "source", *, spark: SparkSession | None = None) -> DataFrame:
+    """Return a streaming DataFrame of this schema (Spark's or DDL text) that `Driver.feed` fills.
+
+    Without `spark` it is of the active session, or of a local one that is started.
+    """
+    session = local_session() if spark is None else spark
+    place = os.path.join(tempfile.mkdtemp(prefix="epochal-frame-"), name)
+    os.mkdir(place)
+    atexit.register(shutil.rmtree, os.path.dirname(place), ignore_errors=True)
+    return session.readStream.schema(schema).parquet(place)

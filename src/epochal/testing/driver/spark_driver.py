@@ -39,8 +39,7 @@ from epochal.errors import OptionError
 from epochal.files.local import LocalFiles
 from epochal.record_batches import joined_tables
 from epochal.testing.driver.compare_rows import OutputRows
-from epochal.testing.driver.fed_sources import FedSource, Rows, chosen
-from epochal.testing.driver.fed_stream import local_session
+from epochal.testing.driver.fed_sources import FedSource, Rows, chosen, local_session
 from epochal.testing.driver.stored_state import newest_watermark_ms, stored_values
 from epochal.testing.driver.under_test import (
     Pipeline,

@@ -57,8 +57,8 @@ from epochal.connectors.pubsub.sidecar.spill import SpillFiles
 from epochal.connectors.pubsub.sidecar.streams import Streams
 from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
 from epochal.rpc.client import RpcClient
+from epochal.rpc.driver_address import local_host
 from epochal.rpc.envelope import PeerId
-from epochal.rpc.local_host import local_host
 from epochal.rpc.server import RpcServer
 
 logger = logging.getLogger(__name__)
