@@ -23,8 +23,7 @@ from epochal.errors import OptionError
 from epochal.wording import counted, time_text
 
 if TYPE_CHECKING:
-    from epochal.connectors.kafka.committer.lag import PartitionLag
-    from epochal.connectors.kafka.committer.measure_lag import LagTarget
+    from epochal.connectors.kafka.committer.lag import LagTarget, PartitionLag
     from epochal.connectors.kafka.offsets import Cluster
 
 COMMANDS = "epochal.cli.kafka:commands"
@@ -174,7 +173,7 @@ def lag(
     from epochal.cli.kafka_run import serve_metrics
     from epochal.clock import SystemClock
     from epochal.connectors.kafka.committer.committer_metrics import lag_text
-    from epochal.connectors.kafka.committer.measure_lag import measure
+    from epochal.connectors.kafka.committer.lag import measure
     from epochal.connectors.kafka.kafka_client import KafkaClient
 
     if sum((as_json, prometheus, metrics_port is not None)) > 1:
@@ -200,7 +199,7 @@ def lag(
 
 def _subjects(checkpoints: list[str], groups: list[str]) -> list[LagTarget]:
     from epochal.checkpoint import Checkpoint
-    from epochal.connectors.kafka.committer.measure_lag import LagTarget
+    from epochal.connectors.kafka.committer.lag import LagTarget
 
     if not checkpoints and not groups:
         raise OptionError("Give --checkpoint, --group, or both.")

@@ -157,7 +157,7 @@ class LagMeter:
     def _ends(self, files: Files) -> tuple[dict[tuple[str, int], EndOffset], str | None]:
         if self._settings is None:
             return {}, NO_BROKER
-        from epochal.connectors.kafka.committer.measure_lag import LagTarget, measure
+        from epochal.connectors.kafka.committer.lag import LagTarget, measure
 
         with self._lock:
             found = measure(

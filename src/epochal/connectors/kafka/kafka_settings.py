@@ -1,9 +1,10 @@
-"""Translates settings of Kafka's Java client into librdkafka's names. Pure.
+"""Translates settings of Kafka's Java client into librdkafka's, and adds defaults. Pure.
 
-Spark's sources carry settings of the Java client. A client that only reads and writes group offsets
-needs the connection settings; settings about fetching, polling or decoding are left out. A security
-setting without a counterpart in librdkafka is an error: without it the connection would not be the
-one that the user asked for.
+Spark's sources carry settings of the Java client. `connection_settings`, `consumer_settings` and
+`producer_settings` make those of a client, of a reader and of a sink. A client that only reads and
+writes group offsets needs the connection settings; settings about fetching, polling or decoding are
+left out. A security setting without a counterpart in librdkafka is an error: without it the
+connection would not be the one that the user asked for.
 """
 
 from __future__ import annotations
@@ -243,3 +244,152 @@ _MODULES: dict[str, Callable[[Mapping[str, str]], dict[str, str]]] = {
     "ScramLoginModule": _password,
     "OAuthBearerLoginModule": _oauth,
 }
+
+
+CONSUMER_RENAMED = {
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "request.timeout.ms": "socket.timeout.ms",
+}
+_START = "startingOffsets sets where a query starts, and its checkpoint where it continues"
+_DECODE = f"{BYTES_ONLY}: decode them in the query"
+_MEMBER = "it is about membership in a consumer group, and this source never joins one"
+_POLL = "it tunes the Java client's poll, which this source does not use"
+CONSUMER_REFUSED = {
+    "auto.offset.reset": _START,
+    "enable.auto.commit": "offsets are committed with epochs: name the group with "
+    "kafka.consumer.commit.groupid",
+    "auto.commit.interval.ms": "offsets are committed with epochs",
+    "enable.auto.offset.store": "offsets are committed with epochs",
+    "enable.partition.eof": "the reader relies on its own value",
+    "key.deserializer": _DECODE,
+    "value.deserializer": _DECODE,
+    "interceptor.classes": JAVA_CODE,
+    "metric.reporters": JAVA_CODE,
+    "partition.assignment.strategy": _MEMBER,
+    "group.instance.id": _MEMBER,
+    "group.protocol": _MEMBER,
+    "group.remote.assignor": _MEMBER,
+    "session.timeout.ms": _MEMBER,
+    "heartbeat.interval.ms": _MEMBER,
+    "max.poll.interval.ms": _MEMBER,
+    "max.poll.records": _POLL,
+    "default.api.timeout.ms": _POLL,
+    "exclude.internal.topics": "a pattern never matches an internal topic: subscribe to it by name",
+    "security.providers": JAVA_CODE,
+}
+SOURCE_ADVICE = "as an option of the source, with the prefix kafka."
+
+CONSUMER_DEFAULTS = {
+    # The default of Java and Spark. librdkafka's default hides uncommitted records.
+    "isolation.level": "read_uncommitted",
+    # A partition that is missing from a fetch request waits until that request returns. Data is
+    # never delayed: a broker that has records answers at once.
+    "fetch.wait.max.ms": "100",
+    # How long a partition is not fetched after its queue was full. One second here would mean one
+    # second of lag.
+    "fetch.queue.backoff.ms": "5",
+    "fetch.error.backoff.ms": "100",
+    "socket.nagle.disable": "true",
+    "socket.keepalive.enable": "true",
+    # Reconnect soon after a broker is back; the client's default waits up to ten seconds.
+    "reconnect.backoff.max.ms": "1000",
+}
+
+
+def consumer_settings(java: Mapping[str, str]) -> dict[str, str]:
+    """The consumer's settings in librdkafka's names; accepts Java's and librdkafka's names.
+
+    A Java setting without a counterpart is rejected with a reason; ignoring it would silently
+    change what the user asked for. A name that Java does not know is passed on, because it may be
+    one of librdkafka's own; the client rejects names that it does not know.
+    """
+    return CONSUMER_DEFAULTS | client_settings(
+        java, renamed=CONSUMER_RENAMED, refused=CONSUMER_REFUSED, where=SOURCE_ADVICE
+    )
+
+
+PRODUCER_RENAMED = {
+    "max.request.size": "message.max.bytes",
+    "buffer.memory": "queue.buffering.max.kbytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "compression.gzip.level": "compression.level",
+    "compression.lz4.level": "compression.level",
+    "compression.zstd.level": "compression.level",
+    "delivery.timeout.ms": "message.timeout.ms",
+    "linger.ms": "queue.buffering.max.ms",
+}
+_ENCODE = f"{BYTES_ONLY}: encode them in the query"
+_SET_BY_SINK = "the sink sets it, from the query's id"
+_PARTITIONER = "keys go to the partition that Java's own partitioner chooses"
+_JAVA_TUNING = "it tunes the Java client's partitioner"
+PRODUCER_REFUSED = {
+    "key.serializer": _ENCODE,
+    "value.serializer": _ENCODE,
+    "partitioner.class": f"{_PARTITIONER}; to choose the partition yourself, add a column named "
+    "partition",
+    "partitioner.ignore.keys": _PARTITIONER,
+    "partitioner.adaptive.partitioning.enable": _JAVA_TUNING,
+    "partitioner.availability.timeout.ms": _JAVA_TUNING,
+    "interceptor.classes": JAVA_CODE,
+    "metric.reporters": JAVA_CODE,
+    "security.providers": JAVA_CODE,
+    "max.block.ms": "when the buffer is full, the query reads more slowly; no call blocks for it",
+    "transactional.id": _SET_BY_SINK,
+    "transaction.two.phase.commit.enable": "a transaction is committed as soon as it is complete",
+    "delivery.report.only.error": "the sink relies on its own value",
+}
+_SINK_ADVICE = "as an option of the sink, with the prefix kafka."
+
+PRODUCER_DEFAULTS = {
+    "enable.idempotence": "true",
+    # Java's own, not librdkafka's default. A consumer that joins two topics by key relies on equal
+    # keys being in equal partitions, whichever producer wrote them.
+    "partitioner": "murmur2_random",
+    # Rows already come in batches. Even the smallest wait costs a row more than a millisecond, and
+    # while requests are on their way, rows collect anyway.
+    "queue.buffering.max.ms": "0",
+    # An epoch of many small rows must fit. Memory is bounded by bytes, not by messages.
+    "queue.buffering.max.messages": "1000000",
+    "message.timeout.ms": "120000",
+    "socket.nagle.disable": "true",
+    "socket.keepalive.enable": "true",
+    "reconnect.backoff.max.ms": "1000",
+}
+TRANSACTION_TIMEOUT_MS = 30_000
+TRANSACTIONAL = {
+    # A transaction is open only while an epoch is committed. If the driver dies meanwhile, readers
+    # of committed records wait until this timeout, or until the next attempt claims the id.
+    "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
+    # The broker may still be ending the last transaction when the next begins: retry soon.
+    "retry.backoff.ms": "10",
+}
+MAX_MESSAGE_BYTES = 1_000_000
+"""librdkafka's default of message.max.bytes."""
+
+
+def producer_settings(java: Mapping[str, str]) -> dict[str, str]:
+    """The producer's settings in librdkafka's names; accepts Java's and librdkafka's names."""
+    require_servers(java)
+    found = client_settings(
+        java, renamed=PRODUCER_RENAMED, refused=PRODUCER_REFUSED, where=_SINK_ADVICE
+    )
+    if "buffer.memory" in java:  # Java counts bytes, librdkafka KiB
+        found["queue.buffering.max.kbytes"] = str(max(1, int(java["buffer.memory"]) // 1024))
+    return PRODUCER_DEFAULTS | found
+
+
+def transactional_settings(java: Mapping[str, str], transactional_id: str) -> dict[str, str]:
+    """The settings of a transactional producer."""
+    if java.get("enable.idempotence", "true").lower() != "true":
+        raise OptionError(
+            "kafka: kafka.enable.idempotence=false cannot be exactly once: a retry could write a "
+            "record twice. Remove it, or choose delivery=at-least-once."
+        )
+    found = TRANSACTIONAL | producer_settings(java)
+    # Retrying a message for longer than its transaction lives would be useless.
+    if "message.timeout.ms" not in java and "delivery.timeout.ms" not in java:
+        found["message.timeout.ms"] = found["transaction.timeout.ms"]
+    return found | {"transactional.id": transactional_id}

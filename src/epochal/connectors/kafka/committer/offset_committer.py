@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.kafka.cluster_worker import ClusterWorker, GroupClient, GroupStats
 from epochal.connectors.kafka.commit_rules import Claims
-from epochal.connectors.kafka.committer import spark_events, spark_sources
+from epochal.connectors.kafka.committer import spark_queries
 from epochal.connectors.kafka.committer.committer_metrics import committer_text
 from epochal.connectors.kafka.committer.listener_inbox import (
     Ended,
@@ -237,7 +237,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             reason = self._await_run(run_id, run, deadline)
             if reason:
                 return reason
-        while self._runs and not spark_events.drain_bus(min(DRAIN_SECONDS, _left(deadline))):
+        while self._runs and not spark_queries.drain_bus(min(DRAIN_SECONDS, _left(deadline))):
             if not _left(deadline):
                 return "Spark has not delivered all events of queries yet"
         return "" if self._await_idle(deadline) else "events of queries are still being handled"
@@ -248,7 +248,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             return ""
         who = f"query {run.name or run.query_id}"
         if run.execution is not None:
-            ended = spark_events.await_end(run.execution, _left(deadline))
+            ended = spark_queries.await_end(run.execution, _left(deadline))
             return "" if ended else f"{who} is still running"
         with self._changed:
             told = self._changed.wait_for(lambda: run_id not in self._runs, _left(deadline))
@@ -257,11 +257,11 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
     def _status(self, run_id: str, run: _Run) -> RunStatus | None:
         """What Spark says of a run; None if it cannot be asked."""
         if run.execution is not None:
-            return spark_events.run_status(run.execution) if spark_sources.has_jvm() else None
-        session = None if spark_sources.has_jvm() else getattr(self, "spark", None)
+            return spark_queries.run_status(run.execution) if spark_queries.has_jvm() else None
+        session = None if spark_queries.has_jvm() else getattr(self, "spark", None)
         if session is None:
             return None
-        return spark_events.remote_status(session, run.query_id, run_id)
+        return spark_queries.remote_status(session, run.query_id, run_id)
 
     def _await_idle(self, deadline: float) -> bool:
         with self._changed:
@@ -316,7 +316,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
     def _poll(self) -> None:
         for run_id, run in list(self._runs.items()):
             if run.is_continuous and run.execution is not None:
-                ends = spark_sources.committed_ends(run.execution)
+                ends = spark_queries.committed_ends(run.execution)
                 if any(ends):
                     self._commit(run_id, run, Position(run.query_id, UNKNOWN_BATCH, ends))
 
@@ -381,7 +381,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
                 run.name or run.query_id,
             )
             return ()
-        options = spark_sources.source_options(run.execution)
+        options = spark_queries.source_options(run.execution)
         if options is None:
             return None
         return tuple(_targets_of(options, self._settings, run.name or run.query_id))
@@ -392,11 +392,11 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
 
 
 def _find_execution(query_id: str) -> Any | None:
-    return spark_sources.find_query(query_id) if spark_sources.has_jvm() else None
+    return spark_queries.find_query(query_id) if spark_queries.has_jvm() else None
 
 
 def _run_of(execution: Any | None, query_id: str, name: str | None) -> _Run:
-    is_continuous = execution is not None and spark_sources.is_continuous(execution)
+    is_continuous = execution is not None and spark_queries.is_continuous(execution)
     return _Run(execution, None, is_continuous, query_id, name)
 
 

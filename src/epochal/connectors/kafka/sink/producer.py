@@ -17,7 +17,7 @@ from epochal.connectors.kafka.kafka_client import (
     import_kafka,
     rejected_settings,
 )
-from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES
+from epochal.connectors.kafka.kafka_settings import MAX_MESSAGE_BYTES
 from epochal.connectors.kafka.sink.sink_rows import Record
 from epochal.errors import (
     KafkaError,

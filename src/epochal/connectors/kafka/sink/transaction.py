@@ -22,9 +22,8 @@ from typing import Any
 import msgspec
 
 from epochal.connectors.kafka.kafka_client import KafkaClient, import_kafka
-from epochal.connectors.kafka.kafka_settings import connection_settings
+from epochal.connectors.kafka.kafka_settings import connection_settings, transactional_settings
 from epochal.connectors.kafka.offsets import Cluster
-from epochal.connectors.kafka.producer_settings import transactional_settings
 from epochal.connectors.kafka.sink.producer import RecordProducer
 from epochal.connectors.kafka.sink.sink_rows import Record
 from epochal.connectors.staging.epoch_marker import Marker

@@ -24,31 +24,27 @@ from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions
-from epochal.connectors.kafka.await_brokers import await_brokers
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
-from epochal.connectors.kafka.kafka_client import KafkaClient
+from epochal.connectors.kafka.kafka_client import KafkaClient, await_brokers
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
-from epochal.connectors.kafka.source.epoch_bounds import EpochBounds
 from epochal.connectors.kafka.source.kafka_reader import KafkaReaders
 from epochal.connectors.kafka.source.source_offsets import (
-    parse_logged,
-    partition_id,
-    partition_names,
-    spark_json,
-    spark_order,
-    to_offsets,
-    to_positions,
-)
-from epochal.connectors.kafka.source.source_options import KafkaSourceOptions
-from epochal.connectors.kafka.source.starting_offsets import (
     AtOffsets,
     AtTimes,
     Everywhere,
     asked_times,
     check_named,
     offsets_for_times,
+    parse_logged,
+    partition_id,
+    partition_names,
     settled,
+    spark_json,
+    spark_order,
+    to_offsets,
+    to_positions,
 )
+from epochal.connectors.kafka.source.source_options import EpochBounds, KafkaSourceOptions
 from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import (
     ConcurrentUpdateError,

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from epochal.connectors.kafka.consumer_settings import consumer_settings
+from epochal.connectors.kafka.kafka_settings import consumer_settings
+from epochal.connectors.kafka.source.source_offsets import AtTimes, Everywhere, NoMatch
 from epochal.connectors.kafka.source.source_options import (
     REFUSED,
     KafkaSourceOptions,
     Subscription,
     read_source_options,
 )
-from epochal.connectors.kafka.source.starting_offsets import AtTimes, Everywhere, NoMatch
 from epochal.connectors.registry import source_schema
 from epochal.errors import OptionError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.connectors.kafka.source.starting_offsets import (
+from epochal.connectors.kafka.source.source_offsets import (
     AtOffsets,
     AtTimes,
     Everywhere,

@@ -1,4 +1,4 @@
-"""Finds a running query inside the driver's JVM, and the options of its sources.
+"""Finds a running query inside the driver's JVM, the options of its sources, and its end.
 
 It only reads what `StreamExecution` keeps in memory; nothing is computed.
 
@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+from epochal.connectors.kafka.committer.listener_inbox import RunStatus
 
 CONTINUOUS = "ContinuousExecution"
 
@@ -103,3 +106,49 @@ def _options(leaf: Any) -> dict[str, str]:
             each = [pairs.apply(index) for index in range(pairs.size())]
             return {str(pair._1()): str(pair._2()) for pair in each}
     return {}
+
+
+SELF_ENDING = {"AvailableNowTrigger", "OneTimeTrigger"}
+
+
+def run_status(execution: Any) -> RunStatus:
+    """The state of a run in the driver's JVM."""
+    trigger = str(execution.trigger().getClass().getSimpleName()).rstrip("$")
+    return RunStatus(bool(execution.isActive()), trigger in SELF_ENDING)
+
+
+def remote_status(session: Any, query_id: str, run_id: str) -> RunStatus:
+    """The state of a run on a Spark Connect server, which does not tell a query's trigger.
+
+    A client of Spark Connect has no access to the listener bus. It can only ask the server whether
+    a query is still active, and then wait for the event of its end.
+    """
+    found = session.streams.get(query_id)
+    return RunStatus(found is not None and str(found.runId) == run_id, False)
+
+
+def await_end(execution: Any, seconds: float) -> bool:
+    """Wait until a run has posted its last event; False if it is active after `seconds`."""
+    try:
+        return bool(execution.awaitTermination(max(1, int(seconds * 1000))))
+    except Py4JJavaError:  # how a query failed is the user's concern; here it has ended
+        return not execution.isActive()
+
+
+def drain_bus(seconds: float) -> bool:
+    """Wait until Spark's listeners have handled all events; False if `seconds` were not enough.
+
+    Spark calls Python listeners from its bus, some time after the event. A query posts its last
+    events before `awaitTermination` returns. So once the query has ended and the bus is empty, the
+    listener knows everything about it.
+
+    Without a JVM there is nothing to wait for: a SparkContext empties its bus when it stops.
+    """
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return True
+    try:
+        context._jsc.sc().listenerBus().waitUntilEmpty(max(1, int(seconds * 1000)))
+    except Py4JJavaError:  # java.util.concurrent.TimeoutException
+        return False
+    return True
