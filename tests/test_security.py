@@ -36,9 +36,9 @@ from epochal.connectors.kafka.sink.kafka_sink import KafkaSinkOptions
 from epochal.connectors.pubsub.data_source.spark_source import driver_hosts
 from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.server.pubsub_server import Wanted
+from epochal.connectors.pubsub.sidecar.reservoir import SpillFiles
 from epochal.connectors.pubsub.sidecar.sidecar_client import run_directory
 from epochal.connectors.pubsub.sidecar.sidecar_messages import Place, Reading
-from epochal.connectors.pubsub.sidecar.spill import SpillFiles
 from epochal.connectors.registry import SourceRequest
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.spark_job.state_rdd import StateCoordinator

@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_decoder import unsupported_type
+from epochal.connectors.payloads.payload_columns import unsupported_type
 from epochal.errors import OptionError
 
 _PRIMITIVE: dict[str, pa.DataType] = {

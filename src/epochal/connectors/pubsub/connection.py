@@ -21,8 +21,12 @@ from urllib.parse import quote
 
 import grpc
 
-from epochal.connectors.pubsub.credentials import find_credentials
-from epochal.connectors.pubsub.pubsub_access import ROUTING_HEADER, Access, emulator_host
+from epochal.connectors.pubsub.pubsub_access import (
+    ROUTING_HEADER,
+    Access,
+    emulator_host,
+    find_credentials,
+)
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.statuses import Backoff, failure, judge
 from epochal.errors import PubSubClosedError, PubSubFailedError

@@ -17,8 +17,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from epochal.connectors.pubsub.credentials import find_credentials
-from epochal.connectors.pubsub.pubsub_access import Access, emulator_host
+from epochal.connectors.pubsub.pubsub_access import Access, emulator_host, find_credentials
 from epochal.errors import OptionError
 from epochal.options import ByteSize, option_name, options_of, read_options, suggestion
 

@@ -16,8 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from epochal.connectors.payloads.avro_payloads import parsed_schema, plain, record_type
-from epochal.connectors.payloads.payload_decoder import as_column, reason
-from epochal.connectors.payloads.payload_encoder import encode_rows, fitted
+from epochal.connectors.payloads.payload_columns import as_column, encode_rows, fitted, reason
 from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
 from epochal.connectors.schema_registry.wire_format import HEADER_BYTES, header, schema_id
 from epochal.errors import OptionError, PayloadError, SchemaRegistryError

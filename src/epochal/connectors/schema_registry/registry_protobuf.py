@@ -17,8 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_decoder import reason
-from epochal.connectors.payloads.payload_encoder import encode_rows, fitted
+from epochal.connectors.payloads.payload_columns import encode_rows, fitted, reason
 from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_in
 from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
 from epochal.connectors.schema_registry.wire_format import header, message_indices, schema_id

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from epochal.connectors.pubsub.connection import Connection, Retry
-from epochal.connectors.pubsub.credentials import find_credentials
 from epochal.connectors.pubsub.engine.engine_source import row_schema
-from epochal.connectors.pubsub.pubsub_access import Access
+from epochal.connectors.pubsub.pubsub_access import Access, find_credentials
 from epochal.connectors.pubsub.pubsub_options import (
     Delivery,
     SourceOptions,

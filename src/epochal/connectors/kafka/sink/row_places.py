@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from epochal.connectors.contract import BadRows
-from epochal.connectors.kafka.sink.few_rows import few_records, place_of
 from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
+from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan, few_records, place_of
 from epochal.errors import KafkaRecordError
 
 ASK_AGAIN_SECONDS = 10.0

@@ -10,7 +10,7 @@ from epochal.connectors.kafka.source.source_options import (
     KafkaSourceOptions,
     read_source_options,
 )
-from epochal.connectors.payloads.payload_decoder import MAX_ERROR_CHARS, PARSE_ERROR, PARSED
+from epochal.connectors.payloads.payload_columns import MAX_ERROR_CHARS, PARSE_ERROR, PARSED
 from epochal.connectors.schema_registry.registry_options import split_registry_options
 from epochal.connectors.schema_registry.value_schemas import (
     ValueSpec,

@@ -29,7 +29,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyspark.sql import datasource
 
-from epochal.connectors.pubsub.data_source.databricks_columns import DATABRICKS_COLUMNS, renamed
 from epochal.connectors.pubsub.data_source.driver_endpoint import DriverEndpoint
 from epochal.connectors.pubsub.parse.parse import ParseSpec, parse_spec
 from epochal.connectors.pubsub.pubsub_access import emulator_host
@@ -41,7 +40,12 @@ from epochal.connectors.pubsub.pubsub_options import (
     settled,
     source_options,
 )
-from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
+from epochal.connectors.pubsub.pull.received_rows import (
+    ACK_SCHEMA,
+    DATABRICKS_COLUMNS,
+    MESSAGE_SCHEMA,
+    renamed,
+)
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Grants, Reason
 from epochal.connectors.pubsub.sidecar.seen_messages import Seen

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_decoder import PARSE_ERROR
+from epochal.connectors.payloads.payload_columns import PARSE_ERROR
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.parse.parse import Parsed
 from epochal.connectors.pubsub.publish.encode import (

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_decoder import (
+from epochal.connectors.payloads.payload_columns import (
     MAX_ERROR_CHARS,
     PARSE_ERROR,
     PARSED,

@@ -13,7 +13,7 @@ from typing import Any
 import fastavro
 
 from epochal.connectors.payloads.avro_payloads import parsed_schema, plain, record_type
-from epochal.connectors.payloads.payload_decoder import as_column, decode_each
+from epochal.connectors.payloads.payload_columns import as_column, decode_each
 from epochal.errors import PayloadError
 
 ENCODING = "googclient_schemaencoding"

@@ -17,9 +17,9 @@ from google.pubsub_v1.types import pubsub
 
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.pubsub.server.broker import DEFAULT_MAX_BYTES, SEEDS, Broker
-from epochal.connectors.pubsub.server.call_checks import CallChecks
 from epochal.connectors.pubsub.server.descriptions import SubscriptionPb, TopicPb
 from epochal.connectors.pubsub.server.pull_stream import STREAMING_PULL, streaming_pull
+from epochal.connectors.pubsub.server.refusals import CallChecks
 from epochal.connectors.pubsub.server.service import Service
 from epochal.errors import ComponentError
 

@@ -19,7 +19,6 @@ from google.rpc import error_details_pb2, status_pb2
 from epochal.clock import Clock
 from epochal.connectors.pubsub.server import refusals
 from epochal.connectors.pubsub.server.broker import Broker, Draft, Snapshot, Subscription, Topic
-from epochal.connectors.pubsub.server.call_checks import CallChecks
 from epochal.connectors.pubsub.server.descriptions import (
     MUTABLE,
     MUTABLE_IN_TOPICS,
@@ -31,6 +30,7 @@ from epochal.connectors.pubsub.server.descriptions import (
     merged,
 )
 from epochal.connectors.pubsub.server.parts import Outcome
+from epochal.connectors.pubsub.server.refusals import CallChecks
 from epochal.errors import PubSubRefusedError
 
 MAX_PUBLISH_MESSAGES = 1000

@@ -14,8 +14,10 @@ after it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -347,3 +349,31 @@ def _how_many(batch: pa.RecordBatch, free: Numbers, rows: int, size: int, *, fir
     sizes = np.cumsum(lengths[free] + overhead)
     fit = int(np.searchsorted(sizes, size, side="right"))
     return min(rows, max(fit, 1 if first and len(free) else 0))
+
+
+class SpillFiles:
+    """Stores rows that do not fit into memory as Arrow files, in a private directory.
+
+    Only the process that wrote the files reads them. If it is killed, the next sidecar deletes the
+    directory (see `sidecar`). So files are neither synced nor written atomically.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = itertools.count()
+
+    def write(self, rows: pa.RecordBatch) -> str:
+        """Write rows to a file; return its path."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = str(self._directory / f"{next(self._numbers)}.arrow")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_batch(rows)
+        return path
+
+    def read(self, stored: str) -> pa.RecordBatch:
+        """Memory-map the rows of a file, so that they take no memory of the process."""
+        return pa.ipc.open_file(pa.memory_map(stored)).get_batch(0)
+
+    def drop(self, stored: str) -> None:
+        """Delete a file. Rows that were read from it stay valid, because they are mapped."""
+        Path(stored).unlink(missing_ok=True)

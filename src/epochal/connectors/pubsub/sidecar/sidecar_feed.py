@@ -32,7 +32,7 @@ from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA, message_keys
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Slot
-from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, spans_of
+from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, SpillFiles, spans_of
 from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     DRIVER,
     PEER,
@@ -53,7 +53,6 @@ from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     Unreachable,
     place_of,
 )
-from epochal.connectors.pubsub.sidecar.spill import SpillFiles
 from epochal.connectors.pubsub.sidecar.streams import Streams
 from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
 from epochal.rpc.client import RpcClient

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.data_source.databricks_columns import renamed
-from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
+from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA, renamed
 
 
 def test_a_message_has_databricks_names_json_attributes_and_milliseconds() -> None:
