@@ -50,7 +50,7 @@ class CheckpointCommands(LazyGroup):
         "repair": WRITING,
         "publish": WRITING,
         "copy": WRITING,
-        "clone": "epochal.cli.switching.clone:app",
+        "clone": "epochal.cli.clone:app",
         "migrate-offsets": WRITING,
         "undo": WRITING,
     }
@@ -158,7 +158,7 @@ def diff(
     Offsets are compared part by part, so a Kafka offset shows each partition that moved. As with
     diff, the exit status is 1 if anything differs.
     """
-    from epochal.tools.inspect.difference_text import change_lines, checkpoint_rows
+    from epochal.tools.inspect.checkpoint_diff import change_lines, checkpoint_rows
 
     differences, noun = _differences(first, second, batches or [])
     if as_json:

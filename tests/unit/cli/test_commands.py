@@ -18,11 +18,11 @@ from epochal.checkpoint.entries import (
     QueryMetadata,
     SinkMetadata,
 )
+from epochal.cli.check import print_check
 from epochal.cli.checkpoint import CheckpointCommands
 from epochal.cli.groups import LazyGroup
 from epochal.cli.main import Commands, describe, main
 from epochal.cli.printing.output import print_table
-from epochal.cli.upgrade.check import print_check
 from epochal.errors import CheckpointError, StorageError
 from epochal.files.local import LocalFiles
 from epochal.tools.upgrade.upgrade_findings import Difference, Impossible, Report

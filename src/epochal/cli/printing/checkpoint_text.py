@@ -68,7 +68,7 @@ def _print_without_empty(
 
 
 def _facts(view: CheckpointView) -> list[tuple[str, str]]:
-    from epochal.tools.inspect.difference_text import offsets_text
+    from epochal.tools.inspect.checkpoint_diff import offsets_text
     from epochal.tools.inspect.view_models import offsets_json
 
     restart, restarted, place = view.restart, _restart_text(view), shlex.quote(view.url)
@@ -139,7 +139,7 @@ def _restart_text(view: CheckpointView) -> str:
 
 
 def _batch_row(batch: BatchView, commit_is_unreadable: bool) -> tuple[str, ...]:
-    from epochal.tools.inspect.difference_text import offsets_text
+    from epochal.tools.inspect.checkpoint_diff import offsets_text
 
     origin = f" (made up: those of {batch.stand_in_for})" if batch.stand_in_for is not None else ""
     return (
@@ -216,8 +216,12 @@ def _count_entries(kind: LogKind, lines: list[Line]) -> str:
 
 def print_entries(kind: LogKind, lines: list[Line]) -> None:
     """Print the entries of a log: of each, what has changed since the one before it."""
-    from epochal.tools.inspect.checkpoint_diff import diff_entries
-    from epochal.tools.inspect.difference_text import change_lines, first_lines, offsets_text
+    from epochal.tools.inspect.checkpoint_diff import (
+        change_lines,
+        diff_entries,
+        first_lines,
+        offsets_text,
+    )
 
     print_line(f"{kind} log, {_count_entries(kind, lines)}")
     if not lines:

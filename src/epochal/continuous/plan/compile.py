@@ -12,15 +12,19 @@ Spark: it follows the highest event time of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, cast
 
 import pyarrow as pa
 
-from epochal.connectors.contract import SinkWriter, Source, WriterContext
+from epochal.connectors.contract import ReaderFactory, SinkWriter, Source, WriterContext
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.operators.expressions.expr import Column
-from epochal.continuous.operators.stateless.row_operators import ProjectSpec
+from epochal.continuous.operators.expressions.expr import Column, Expr, columns_in
+from epochal.continuous.operators.stateless.expand import ExpandSpec
+from epochal.continuous.operators.stateless.generate import GenerateSpec
+from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.logical import (
     Node,
@@ -31,7 +35,6 @@ from epochal.continuous.plan.logical import (
     Watermarked,
     preorder,
 )
-from epochal.continuous.plan.pruning import narrowed
 from epochal.continuous.plan.stages import (
     Branch,
     QueryPlan,
@@ -156,3 +159,48 @@ def _renamed(schema: pa.Schema, wanted: pa.Schema) -> tuple[OperatorSpec, ...]:
     if schema.names == wanted.names:
         return ()
     return (ProjectSpec(tuple(Column(at) for at in range(len(wanted))), wanted),)
+
+
+def narrowed(
+    readers: ReaderFactory, branches: Sequence[Sequence[OperatorSpec]], schema: pa.Schema
+) -> ReaderFactory:
+    """Return readers that fill only the columns that a branch uses, if the factory can do that.
+
+    `branches` are the operators of each place in the query that the source feeds. Skipped columns
+    stay in the batch as nulls, which cost nothing. Expressions refer to columns by index, so no
+    column may be removed.
+    """
+    wanted: frozenset[str] = frozenset()
+    for operators in branches:
+        used = wanted_columns(operators, schema)
+        if used is None:
+            return readers
+        wanted |= used
+    if not hasattr(readers, "only"):
+        return readers
+    return cast(ReaderFactory, cast(Any, readers).only(wanted))
+
+
+def wanted_columns(operators: Sequence[OperatorSpec], schema: pa.Schema) -> frozenset[str] | None:
+    """Return the columns that these operators use; None if they may use all of them."""
+    found: set[str] = set()
+    for operator in operators:
+        match operator:
+            case FilterSpec(condition):
+                found |= _names_in([condition], schema)
+            case ObserveEventTimeSpec(column=name):
+                found.add(name)
+            case ProjectSpec(columns):
+                return frozenset(found | _names_in(columns, schema))
+            case ExpandSpec(projections):
+                return frozenset(found | _names_in(chain(*projections), schema))
+            case GenerateSpec(arguments=arguments, kept=kept):
+                found |= {schema.names[index] for index in kept}
+                return frozenset(found | _names_in(arguments, schema))
+            case _:
+                return None  # a user's function: it may look at any column
+    return None  # no projection: all columns leave the last operator
+
+
+def _names_in(exprs: Iterable[Expr], schema: pa.Schema) -> set[str]:
+    return {schema.names[index] for each in exprs for index in columns_in(each)}

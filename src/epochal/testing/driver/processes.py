@@ -51,7 +51,7 @@ from epochal.files import Files
 from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock
 from epochal.testing.driver.staged_sink import StagingWriter
-from epochal.testing.driver.user_sinks import CallingWriter
+from epochal.testing.driver.under_test import CallingWriter
 
 CHECKPOINT = "checkpoint"
 EPOCH_SECONDS = 1.0

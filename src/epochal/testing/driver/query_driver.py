@@ -39,12 +39,14 @@ from epochal.testing.driver.stored_state import (
     newest_watermark_ms,
     stored_values,
 )
-from epochal.testing.driver.under_test import Pipeline, QueryUnderTest, query_under_test
-from epochal.testing.driver.user_sinks import (
+from epochal.testing.driver.under_test import (
     CallingSink,
+    Pipeline,
+    QueryUnderTest,
     calls_in_tasks,
     delivery,
     is_called_on_driver,
+    query_under_test,
 )
 from epochal.testing.driver.wall_clock import functions_of
 from epochal.testing.files import Crash, MemoryFiles

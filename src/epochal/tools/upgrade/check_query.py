@@ -89,7 +89,7 @@ def _frame_needs(df: Any, files: Files, mode: str, pinned: Mapping[str, str] | N
     from epochal.continuous.catalyst.releases import release_of
     from epochal.continuous.catalyst.translation import read_plan
     from epochal.continuous.run.state_settings import FRAME_KEYS, session_settings
-    from epochal.tools.upgrade.stream_facts import needs_of_tree
+    from epochal.tools.upgrade.spark_facts import needs_of_tree
 
     release, session = release_of(df.sparkSession), session_settings(df.sparkSession, FRAME_KEYS)
     try:
@@ -111,7 +111,7 @@ def _stream_needs(stream: Stream, files: Files, mode: str, given: Mapping[str, s
     """What a query of our own builder needs."""
     from epochal.continuous.catalyst.releases import release_of
     from epochal.continuous.run.state_settings import session_settings
-    from epochal.tools.upgrade.stream_facts import needs_of_tree
+    from epochal.tools.upgrade.spark_facts import needs_of_tree
 
     session = session_settings(stream.spark)
     partitions = {key.lower(): value for key, value in given.items()}.get("statepartitions")

@@ -15,7 +15,6 @@ import re
 from fnmatch import fnmatchcase as fnmatch
 
 from epochal.checkpoint.pinned import SOURCE_EVOLUTION
-from epochal.tools.upgrade.upgrade_commands import migrate_command
 from epochal.tools.upgrade.upgrade_facts import (
     FILE,
     KAFKA,
@@ -35,6 +34,7 @@ from epochal.tools.upgrade.upgrade_findings import (
     Safe,
     Unclear,
     Verdict,
+    migrate_command,
 )
 
 COUNT_CHANGED = "sources requested by the query"

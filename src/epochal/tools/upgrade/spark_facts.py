@@ -1,14 +1,15 @@
-"""Reads what a streaming DataFrame needs, as Spark itself would run it.
+"""Reads what a query needs: a streaming DataFrame as Spark would run it, and one of our engine.
 
 Spark plans the first batch of the query with a scratch directory as its checkpoint. It then
 writes there what it would pin: the operators in its own numbering, and the schemas of their state.
-These are read like those of any other checkpoint. No batch runs, and no source is opened.
+These are read like those of any other checkpoint. No batch runs, and no source is opened. The tree
+of a query of our engine is only read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,9 +17,14 @@ from typing import Any
 
 from epochal.checkpoint.pinned import conf_in_force
 from epochal.connectors.registry import FILE_SOURCES
-from epochal.continuous.run.take_over import JOIN_FORMAT
-from epochal.files import join_url, local_path, open_files, scheme_of
-from epochal.state.files.schema_file import FamilySchema
+from epochal.continuous.operators.contract import StoreSchema
+from epochal.continuous.plan.compile import offset_lines_of, sources_of
+from epochal.continuous.plan.logical import Node, Stateful, StreamSource, preorder
+from epochal.continuous.run.state_settings import check_state, state_conf
+from epochal.continuous.run.take_over import JOIN_FORMAT, found_in, operators_of
+from epochal.errors import EpochalError
+from epochal.files import Files, join_url, local_path, open_files, scheme_of
+from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType
 from epochal.tools.upgrade.checkpoint_facts import read_operators
 from epochal.tools.upgrade.upgrade_facts import (
@@ -31,6 +37,7 @@ from epochal.tools.upgrade.upgrade_facts import (
     Needs,
     OperatorFact,
     SourceFact,
+    StoreFact,
 )
 
 KINDS = {"kafka": KAFKA, "rate": RATE, "rate-micro-batch": RATE_MICRO_BATCH, "socket": NUMBER}
@@ -169,3 +176,66 @@ def file_place(path: str) -> str:
     if scheme_of(path) in ("", "file"):
         return join_url("file://" + str(Path(local_path(path)).resolve()), "").rstrip("/")
     return path.rstrip("/")
+
+
+def needs_of_tree(
+    tree: Node,
+    files: Files,
+    *,
+    release: tuple[int, int],
+    session: Mapping[str, str],
+    output_mode: str,
+    is_frame: bool,
+    lines: Sequence[int] | None = None,
+) -> Needs:
+    """Read the operators and sources of a tree, as our engine would pin them.
+
+    `lines` has the source of each line in the offset log, if the tree does not say it.
+    """
+    operators = {
+        node.operator_id: _operator(node) for node in preorder(tree) if isinstance(node, Stateful)
+    }
+    sources = sources_of(tree)
+    read = offset_lines_of(tree) if lines is None else lines
+    return Needs(
+        release,
+        tuple(_stream_source(str(at), sources[number]) for at, number in enumerate(read)),
+        operators,
+        session,
+        output_mode,
+        ours=True,
+        refused_here=_refusal(tree, files, session, is_frame=is_frame),
+    )
+
+
+def _refusal(tree: Node, files: Files, session: Mapping[str, str], *, is_frame: bool) -> str:
+    """Why the engine refuses a query on a checkpoint before it looks at its operators."""
+    found = found_in(files)
+    try:
+        if is_frame:
+            found.check(operators_of(tree), session)
+        check_state(files, state_conf(files, found.settings(session), session), tree)
+    except EpochalError as error:
+        return str(error)
+    return ""
+
+
+def _stream_source(key: str, source: StreamSource) -> SourceFact:
+    if not isinstance(source.format, str):
+        return SourceFact(key, OTHER)
+    return source_fact(key, source.format, source.options)
+
+
+def _operator(node: Stateful) -> OperatorFact:
+    stores = {store.name: _store(store) for store in node.spec.stores}
+    texts = [store.properties_json for store in node.spec.stores if store.properties_json]
+    properties = json.loads(texts[0]) if texts else {}
+    return OperatorFact(node.operator_id, node.spec.name, stores, properties, node.spec.keys)
+
+
+def _store(store: StoreSchema) -> StoreFact:
+    if not store.has_families:
+        schema = FamilySchema(DEFAULT_FAMILY, store.key, store.value)
+        return StoreFact(store.name, {DEFAULT_FAMILY: schema})
+    schemas = [schema for family in store.families for schema in family.schemas]
+    return StoreFact(store.name, {schema.name: schema for schema in schemas})

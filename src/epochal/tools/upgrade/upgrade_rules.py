@@ -18,11 +18,6 @@ from epochal.checkpoint.pinned import (
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.tools.upgrade.source_rules import compare_names, compare_sources
 from epochal.tools.upgrade.state_rules import NO_DELTA, compare_state
-from epochal.tools.upgrade.upgrade_commands import (
-    convert_command,
-    publish_command,
-    repartition_command,
-)
 from epochal.tools.upgrade.upgrade_facts import Needs, Pins
 from epochal.tools.upgrade.upgrade_findings import (
     EPOCHAL,
@@ -32,6 +27,9 @@ from epochal.tools.upgrade.upgrade_findings import (
     Impossible,
     Report,
     Safe,
+    convert_command,
+    publish_command,
+    repartition_command,
     report_of,
 )
 

@@ -17,7 +17,7 @@ from epochal.continuous.operators.stateless.row_operators import (
     ProjectSpec,
 )
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
-from epochal.continuous.plan.pruning import narrowed, wanted_columns
+from epochal.continuous.plan.compile import narrowed, wanted_columns
 
 SCHEMA = pa.schema([(name, pa.int64()) for name in "abcd"])
 ONE = pa.schema([("x", pa.int64())])

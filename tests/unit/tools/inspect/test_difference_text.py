@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from epochal.tools.inspect.checkpoint_diff import Difference, diff_entries
-from epochal.tools.inspect.difference_text import (
+from epochal.tools.inspect.checkpoint_diff import (
+    Difference,
     change_lines,
     checkpoint_rows,
+    diff_entries,
     first_lines,
     offsets_text,
 )

@@ -13,6 +13,7 @@ from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, PROVIDER, ROCKSDB_PRO
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.tools.upgrade.checkpoint_facts import kind_of_offset
+from epochal.tools.upgrade.state_rules import AGGREGATES, evolve_words
 from epochal.tools.upgrade.upgrade_facts import (
     FILE,
     KAFKA,
@@ -34,7 +35,6 @@ from epochal.tools.upgrade.upgrade_findings import (
     Unclear,
 )
 from epochal.tools.upgrade.upgrade_rules import compare
-from epochal.tools.upgrade.value_steps import AGGREGATES, evolve_words
 
 TOPIC = SourceFact("0", KAFKA, frozenset({"orders"}))
 

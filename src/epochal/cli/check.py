@@ -14,7 +14,7 @@ import typer
 from epochal.cli.arguments import Conf, Json, parse_pairs
 from epochal.cli.printing.output import print_error, print_json, print_line, print_text
 from epochal.errors import EpochalError, OptionError
-from epochal.tools.upgrade.upgrade_commands import ASKS_FOR_SINK
+from epochal.tools.upgrade.upgrade_findings import ASKS_FOR_SINK
 
 if TYPE_CHECKING:
     from epochal.tools.upgrade.upgrade_findings import Difference, Report
@@ -111,7 +111,7 @@ class _Asked:
 
 
 def _report(asked: _Asked, spark: Any) -> Report:
-    from epochal.cli.upgrade.check_program import choose, collect_queries
+    from epochal.cli.check_program import choose, collect_queries
     from epochal.tools.upgrade.check_query import check as check_query
     from epochal.tools.upgrade.check_query import check_after, needs_of
 
