@@ -23,10 +23,10 @@ from epochal.clock import SystemClock
 from epochal.continuous.run.telemetry import Telemetry
 from epochal.epoch.committed import CommittedEpoch
 from epochal.metrics.otel_spans import SpanWriter
+from epochal.metrics.prometheus import text_of
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
 from epochal.metrics.run_records import Output, Progressed, RunStarted
-from epochal.metrics.text import text_of
 
 EPOCHS = 20_000
 REPORTS = 2_000

@@ -173,7 +173,6 @@ COLUMNS_CERTAIN = {
     "continuous/catalyst/spark_objects.py": "asks for the columns first",
     "continuous/operators/aggregation/spark_buffers.py": "the result of an aggregate is a column",
     "continuous/tasks/batches.py": "schemas without columns are equal",
-    "demo/demo_outputs.py": "the demo's own columns",
     "demo/pipeline.py": "the demo's own columns",
 }
 

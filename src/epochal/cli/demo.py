@@ -159,7 +159,7 @@ def _broker(kafka: bool) -> Iterator[Broker]:
 
 
 def _print_outcome(outcome: Outcome, home: Path, table: Table, operator: int) -> None:
-    from epochal.demo.demo_outputs import OUTPUTS
+    from epochal.demo.pipeline import OUTPUTS
 
     found, (half, most) = outcome.balance, outcome.latency_ms
     print_line()

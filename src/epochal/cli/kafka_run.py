@@ -27,7 +27,7 @@ from epochal.connectors.kafka.offsets import (
     commit_requests,
 )
 from epochal.errors import EpochalError, OptionError
-from epochal.metrics.metrics_server import scrape_handler
+from epochal.metrics.prometheus import scrape_handler
 
 logger = logging.getLogger(__name__)
 

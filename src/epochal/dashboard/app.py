@@ -31,7 +31,7 @@ from epochal.dashboard.browse import (
 from epochal.dashboard.slow_answers import HistoryReader, KeptAnswers, LagMeter
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
-from epochal.metrics.text import CONTENT_TYPE
+from epochal.metrics.prometheus import CONTENT_TYPE
 
 NEWS_SECONDS = 0.2
 KEEP_ALIVE_SECONDS = 10.0

@@ -33,10 +33,10 @@ from epochal.dashboard.query_names import (
 from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
 from epochal.files import Bounds, FileInfo, Files, open_files
+from epochal.metrics.prometheus import merged, text_of
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, run_files
 from epochal.metrics.run_records import Record, RunEnded, RunStarted
-from epochal.metrics.text import merged, text_of
 
 logger = logging.getLogger(__name__)
 

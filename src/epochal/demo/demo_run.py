@@ -24,10 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from epochal.checkpoint import CommitLog, OffsetLog
-from epochal.demo.demo_outputs import OUTPUTS, Output
 from epochal.demo.demo_view import Figures, View
 from epochal.demo.orders import Balance, Total, balance
-from epochal.demo.pipeline import Broker, start_query
+from epochal.demo.pipeline import OUTPUTS, Broker, Output, start_query
 from epochal.errors import ComponentError
 from epochal.state import read_state
 

@@ -25,8 +25,16 @@ import zmq
 
 from epochal.errors import RpcRemoteError, RpcTimeoutError
 from epochal.rpc.curve import CurveKeys, introduce
-from epochal.rpc.envelope import ONE_WAY, EndpointType, Pushed, RpcAddress
-from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request
+from epochal.rpc.envelope import (
+    ONE_WAY,
+    EndpointType,
+    Pushed,
+    RpcAddress,
+    decode_body,
+    decode_push,
+    decode_reply,
+    encode_request,
+)
 
 QUEUED_FRAMES = 1_000
 """One-way frames that wait for the network. Above this number `send` waits, then fails."""

@@ -27,9 +27,13 @@ import zmq
 from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError, StaleAttemptError
 from epochal.rpc.curve import CurveKeys, Gatekeeper, protect
 from epochal.rpc.driver_address import listening_address
-from epochal.rpc.envelope import ONE_WAY, EndpointType, PeerId, Request, RpcAddress
-from epochal.rpc.framing import (
+from epochal.rpc.envelope import (
     MAX_FRAME_BYTES,
+    ONE_WAY,
+    EndpointType,
+    PeerId,
+    Request,
+    RpcAddress,
     decode_body,
     decode_request,
     encode_failure,

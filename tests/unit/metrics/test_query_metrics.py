@@ -7,10 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.metrics.runs import RUN, epoch, progress
 
-from epochal.metrics.query_metrics import QueryMetrics, behind_latest, kafka_lag
+from epochal.metrics.prometheus import Metric, Sample, merged, text_of
+from epochal.metrics.query_metrics import METRICS, QueryMetrics, behind_latest, kafka_lag
 from epochal.metrics.run_records import RunEnded, StatusChanged
-from epochal.metrics.table import METRICS
-from epochal.metrics.text import Metric, Sample, merged, text_of
 
 
 def filled() -> QueryMetrics:

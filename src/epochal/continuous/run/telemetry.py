@@ -21,8 +21,8 @@ import msgspec
 from epochal.clock import Clock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.errors import OptionError
-from epochal.metrics.metrics_server import serve
 from epochal.metrics.otel_spans import SpanWriter, find_tracer
+from epochal.metrics.prometheus import serve
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalWriter, runs_directory
 from epochal.metrics.run_records import (

@@ -29,8 +29,7 @@ from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock
 from epochal.testing.driver.compare_rows import OutputRows
 from epochal.testing.driver.fed_sources import FedSource, Rows, chosen
-from epochal.testing.driver.fuzz import Fuzzing, Result
-from epochal.testing.driver.histories import CrashStep, Disturbance, Trouble
+from epochal.testing.driver.histories import CrashStep, Disturbance, Fuzzing, Result, Trouble
 from epochal.testing.driver.processes import CHECKPOINT
 from epochal.testing.driver.staged_sink import StagedSink, StagingWriter, visible_tables
 from epochal.testing.driver.stepped_run import RETAINED, RunSpec, SteppedRun

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epochal.connectors.kafka.committer.lag import PartitionLag
-from epochal.metrics.text import CONTENT_TYPE, Metric, Sample, text_of
+from epochal.metrics.prometheus import CONTENT_TYPE, Metric, Sample, text_of
 
 if TYPE_CHECKING:
     from epochal.connectors.kafka.cluster_worker import GroupStats

@@ -20,7 +20,7 @@ import pyarrow as pa
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.contract import BadRows, WriterContext
-from epochal.connectors.kafka.sink.row_places import RowPlaces
+from epochal.connectors.kafka.sink.producer import RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
 from epochal.connectors.staging.epoch_marker import MarkedOutput, Marker, Staged
 from epochal.connectors.staging.staged_rows import StagedWriters, staged_table

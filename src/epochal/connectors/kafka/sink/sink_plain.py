@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from epochal.connectors.contract import BadRows, Prepare, WriterContext
-from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.row_places import RowPlaces
+from epochal.connectors.kafka.sink.producer import RecordProducer, RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan, few_records, places_of
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.protobuf_wire import attribute, field, varint
+from epochal.connectors.pubsub.protobuf_wire import encode_attribute, encode_field, encode_varint
 from epochal.connectors.pubsub.publish.payloads import (
     check_payload,
     payloads,
@@ -68,7 +68,7 @@ class Marks:
 
     def attributes(self, prefix: str) -> bytes:
         pairs = {"query": self.query, "epoch": str(self.epoch)}
-        return b"".join(attribute(prefix + name, text) for name, text in pairs.items())
+        return b"".join(encode_attribute(prefix + name, text) for name, text in pairs.items())
 
 
 def plan_layout(schema: pa.Schema, options: SinkOptions) -> Layout:
@@ -148,11 +148,13 @@ class Encoder:
             column = batch.column(name)
             parts.append([_attributes(each) for each in plain_values(column, name)])
         if keys is not None:
-            parts.append([field(_ORDERING_KEY, key.encode()) if key else b"" for key in keys])
+            parts.append(
+                [encode_field(_ORDERING_KEY, key.encode()) if key else b"" for key in keys]
+            )
         if marks is not None:
             shared, label = marks.attributes(self._prefix), f"{self._prefix}row"
             numbers = range(row, row + batch.num_rows)
-            parts.append([shared + attribute(label, f"{marks.writer}-{n}") for n in numbers])
+            parts.append([shared + encode_attribute(label, f"{marks.writer}-{n}") for n in numbers])
         if not parts:
             return None
         return (
@@ -171,7 +173,7 @@ def _attributes(pairs: Any) -> bytes:
     texts = {key: "" if value is None else str(value) for key, value in pairs.items()}
     for key, text in texts.items():
         _check_attribute(key, text)
-    return b"".join([attribute(key, text) for key, text in texts.items()])
+    return b"".join([encode_attribute(key, text) for key, text in texts.items()])
 
 
 def _check_attribute(key: str, text: str) -> None:
@@ -231,8 +233,8 @@ def _head(size: int) -> bytes:
         )
     if len(_heads) > 100_000:
         _heads.clear()
-    inner = b"\x0a" + varint(size)
-    head = _heads[size] = b"\x12" + varint(len(inner) + size) + inner
+    inner = b"\x0a" + encode_varint(size)
+    head = _heads[size] = b"\x12" + encode_varint(len(inner) + size) + inner
     check_size(len(head) + size)
     return head
 
@@ -240,11 +242,11 @@ def _head(size: int) -> bytes:
 def _with_tails(bodies: Iterable[bytes], tails: Iterable[bytes]) -> list[bytes]:
     found = []
     for body, tail in zip(bodies, tails, strict=True):
-        inner = (b"\x0a" + varint(len(body)) + body if body else b"") + tail
+        inner = (b"\x0a" + encode_varint(len(body)) + body if body else b"") + tail
         if not inner:
             _head(0)
         check_size(len(inner))
-        found.append(b"\x12" + varint(len(inner)) + inner)
+        found.append(b"\x12" + encode_varint(len(inner)) + inner)
     return found
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from epochal.connectors.pubsub.connection import PUBLISHER, Connection, status_of
-from epochal.connectors.pubsub.protobuf_wire import field as encoded
+from epochal.connectors.pubsub.protobuf_wire import encode_field
 from epochal.connectors.pubsub.pubsub_options import SinkOptions
 from epochal.errors import PubSubClosedError
 
@@ -97,7 +97,7 @@ class Publisher:
 
     def __init__(self, connection: Connection, settings: PublishSettings) -> None:
         self._connection, self._settings = connection, settings
-        self._head = encoded(1, settings.topic.encode())
+        self._head = encode_field(1, settings.topic.encode())
         self._lock = threading.Lock()
         # Each side waits on its own condition, because a needless wake-up costs more than a row:
         # threads for something to send, callers for answers.

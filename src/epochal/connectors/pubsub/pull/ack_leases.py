@@ -18,8 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from epochal.connectors.pubsub.protobuf_wire import field as encoded
-from epochal.connectors.pubsub.protobuf_wire import varint
+from epochal.connectors.pubsub.protobuf_wire import encode_field, encode_varint
 
 Span: TypeAlias = tuple[int, int]
 Rows: TypeAlias = Any
@@ -45,9 +44,9 @@ class Ids:
     def encoded(self, number: int, before: bytes = b"", after: bytes = b"") -> bytes:
         """Encode a request: `before`, then the ids as repeated field `number`, then `after`."""
         if isinstance(self.rows, list):
-            return b"".join([before, *(encoded(number, each) for each in self.rows), after])
+            return b"".join([before, *(encode_field(number, each) for each in self.rows), after])
         count, width = self.rows.shape
-        head = varint(number << 3 | 2) + varint(width)
+        head = encode_varint(number << 3 | 2) + encode_varint(width)
         start, end = len(before), len(before) + count * (len(head) + width)
         out = np.empty(end + len(after), np.uint8)
         out[:start] = np.frombuffer(before, np.uint8)

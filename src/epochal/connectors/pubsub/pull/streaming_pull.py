@@ -38,7 +38,7 @@ import grpc
 import pyarrow as pa
 
 from epochal.connectors.pubsub.connection import Connection, status_of
-from epochal.connectors.pubsub.protobuf_wire import field, varint
+from epochal.connectors.pubsub.protobuf_wire import encode_field, encode_varint
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Rows, Span, id_rows
 from epochal.connectors.pubsub.pull.received_rows import decode
@@ -358,12 +358,12 @@ class Puller:
     def _opening(self) -> bytes:
         wanted = self._settings
         return (
-            field(1, wanted.subscription.encode())
+            encode_field(1, wanted.subscription.encode())
             + b"\x28"
-            + varint(wanted.ack_deadline_s)
-            + field(6, self._client_id.encode())
-            + (b"\x38" + varint(wanted.max_outstanding_messages))
-            + (b"\x40" + varint(wanted.max_outstanding_bytes))
+            + encode_varint(wanted.ack_deadline_s)
+            + encode_field(6, self._client_id.encode())
+            + (b"\x38" + encode_varint(wanted.max_outstanding_messages))
+            + (b"\x40" + encode_varint(wanted.max_outstanding_bytes))
         )
 
     def _receive(self, raw: bytes) -> None:

@@ -15,17 +15,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from epochal.connectors.pubsub.protobuf_wire import attribute
+from epochal.connectors.pubsub.protobuf_wire import encode_attribute
 from epochal.connectors.pubsub.server.deliveries import Deliveries
-from epochal.connectors.pubsub.server.delivery_envelopes import (
+from epochal.connectors.pubsub.server.filters import Predicate
+from epochal.connectors.pubsub.server.parts import (
     NUMBER_LENGTH,
+    SECOND_US,
+    Entry,
     Envelopes,
+    Memory,
+    Message,
+    Settings,
     ack_prefix,
     message_id,
     publish_time,
 )
-from epochal.connectors.pubsub.server.filters import Predicate
-from epochal.connectors.pubsub.server.parts import SECOND_US, Entry, Memory, Message, Settings
 from epochal.connectors.pubsub.server.refusals import (
     already_exists,
     full,
@@ -313,7 +317,7 @@ class Broker:
             "CloudPubSubDeadLetterSourceSubscriptionProject": project_of(subscription.name),
             "CloudPubSubDeadLetterSourceTopicPublishTime": _iso(message.published_us),
         }
-        body = message.body + b"".join(attribute(*item) for item in attributes.items())
+        body = message.body + b"".join(encode_attribute(*item) for item in attributes.items())
         draft = (body, message.key, {**message.attributes, **attributes})
         # The message only moves, so the memory limit is not checked.
         self._deliver(dead_letter_topic, [draft], now_us)

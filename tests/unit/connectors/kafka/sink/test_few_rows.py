@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epochal.connectors.kafka.sink import sink_rows
-from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.row_places import RowPlaces
+from epochal.connectors.kafka.sink.producer import RecordProducer, RowPlaces
 from epochal.connectors.kafka.sink.sink_plain import PlainWriter
 from epochal.connectors.kafka.sink.sink_rows import (
     FEW_ROWS,
