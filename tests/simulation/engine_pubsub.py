@@ -25,7 +25,7 @@ from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import Span
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled
-from epochal.connectors.pubsub.server.broker import Broker, Draft
+from epochal.connectors.pubsub.server.broker import Draft, MessageBroker
 from epochal.connectors.pubsub.server.parts import SECOND_US, Settings
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
@@ -46,7 +46,7 @@ class PubSub:
 
     def __init__(self, count: int, clock: ManualClock, chance: random.Random) -> None:
         self.clock, self.chance = clock, chance
-        self.broker = Broker()
+        self.broker = MessageBroker()
         self.broker.create_topic(TOPIC, b"")
         settings = Settings(ack_deadline_us=DEADLINE_S * SECOND_US, retention_us=FOR_EVER_US)
         self.subscription = self.broker.create_subscription(SUBSCRIPTION, TOPIC, b"", settings)

@@ -17,7 +17,7 @@ from epochal.errors import EpochalError, OptionError
 from epochal.tools.upgrade.upgrade_findings import ASKS_FOR_SINK
 
 if TYPE_CHECKING:
-    from epochal.tools.upgrade.upgrade_findings import Difference, Report
+    from epochal.tools.upgrade.upgrade_findings import UpgradeDifference, UpgradeReport
 
 EXIT_NOT_CHECKED = 3
 
@@ -110,7 +110,7 @@ class _Asked:
     name: str | None
 
 
-def _report(asked: _Asked, spark: Any) -> Report:
+def _report(asked: _Asked, spark: Any) -> UpgradeReport:
     from epochal.cli.check_program import choose, collect_queries
     from epochal.tools.upgrade.check_query import check as check_query
     from epochal.tools.upgrade.check_query import check_after, needs_of
@@ -135,7 +135,7 @@ def _report(asked: _Asked, spark: Any) -> Report:
         ) from error
 
 
-def to_json(report: Report) -> dict[str, Any]:
+def to_json(report: UpgradeReport) -> dict[str, Any]:
     """A report as JSON."""
     return {
         "checkpoint": report.checkpoint,
@@ -147,7 +147,7 @@ def to_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _difference(found: Difference) -> dict[str, Any]:
+def _difference(found: UpgradeDifference) -> dict[str, Any]:
     return {
         "subject": found.subject,
         "was": found.was,
@@ -168,7 +168,7 @@ _VERDICTS = {
 }
 
 
-def print_check(report: Report) -> None:
+def print_check(report: UpgradeReport) -> None:
     """Print a report for people."""
     commands = [getattr(each.verdict, "command", None) or "" for each in report.differences]
     for each, command in zip(report.differences, commands, strict=True):

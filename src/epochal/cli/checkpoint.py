@@ -27,7 +27,7 @@ from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:
-    from epochal.tools.inspect.checkpoint_diff import Difference
+    from epochal.tools.inspect.checkpoint_diff import CheckpointDifference
     from epochal.tools.inspect.view_models import BatchView, CheckpointView
 
 READING = "epochal.cli.checkpoint:reading"
@@ -250,7 +250,7 @@ def _output_of(location: str) -> str:
 
 def _differences(
     first: str, second: str | None, batches: list[int]
-) -> tuple[list[Difference], str]:
+) -> tuple[list[CheckpointDifference], str]:
     """What differs, and the word for a batch: `epoch` if both checkpoints have epochs."""
     from epochal.tools.inspect.checkpoint_diff import diff_batches, diff_checkpoints
     from epochal.tools.inspect.show import inspect

@@ -129,16 +129,16 @@ def _forth(
 def _back(old: Files, new: Files, named: NamedSink, restored: bool) -> Callable[[], Plan]:
     from epochal.tools.edit.edit_file_log import survey_sink
     from epochal.tools.edit.survey import survey
-    from epochal.tools.switch.switch import Output, plan_back
+    from epochal.tools.switch.switch import SwitchedOutput, plan_back
 
     def plan() -> Plan:
         surveyed = survey(new)
         sink = named.place
         version = None if sink is None else _delta_version(sink, new, old)
         if sink is not None and version is not None:
-            output = Output(None, restored, f"version {version} of {sink.url}")
+            output = SwitchedOutput(None, restored, f"version {version} of {sink.url}")
         else:
-            output = Output(None if sink is None else survey_sink(sink, old.url), restored)
+            output = SwitchedOutput(None if sink is None else survey_sink(sink, old.url), restored)
         return plan_back(survey(old), surveyed, output)
 
     return plan

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.demo.demo_view import Figures, View
 from epochal.demo.orders import Balance, Total, balance
-from epochal.demo.pipeline import OUTPUTS, Broker, Output, start_query
+from epochal.demo.pipeline import OUTPUTS, DemoBroker, TotalsOutput, start_query
 from epochal.errors import ComponentError
 from epochal.state import read_state
 
@@ -39,7 +39,7 @@ POLL_SECONDS = 0.1
 class Demo:
     """The parameters of a run of the demo."""
 
-    broker: Broker
+    broker: DemoBroker
     home: Path
     orders: int
     rate: int
@@ -54,12 +54,12 @@ class Demo:
         return str(self.home / "totals")
 
     @property
-    def output(self) -> Output:
+    def output(self) -> TotalsOutput:
         return OUTPUTS[self.table](self.place)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoResult:
     balance: Balance
     first_commit_seconds: float
     """From the start of the query to its first committed rows."""
@@ -68,7 +68,7 @@ class Outcome:
     latency_ms: tuple[float, float]
 
 
-class Publisher:
+class OrderPublisher:
     """A process that publishes orders and reports its progress."""
 
     def __init__(self, demo: Demo) -> None:
@@ -101,7 +101,7 @@ class Publisher:
                 self.sent = int(line)
 
 
-class Watch:
+class QueryWatch:
     """Follows a query through its progress reports and the files that it has committed."""
 
     def __init__(self, demo: Demo, query: Any) -> None:
@@ -213,12 +213,12 @@ def committed_attempt(checkpoint: str) -> int:
     return -1 if manifest is None else int(manifest["attempt"])
 
 
-def run(demo: Demo, spark: Any, view: View) -> Outcome:
+def run(demo: Demo, spark: Any, view: View) -> DemoResult:
     """Run the query until every order is committed; kill a worker when half of them are."""
     view.doing("Starting the query and waiting for its first commit")
     began = progressed = time.monotonic()
     query = start_query(spark, demo.broker, demo.table, demo.place, demo.checkpoint)
-    watch, kill = Watch(demo, query), Kill(demo)
+    watch, kill = QueryWatch(demo, query), Kill(demo)
     try:
         with publishing(demo) as publisher:
             while time.monotonic() - progressed < PATIENCE_SECONDS:
@@ -240,7 +240,7 @@ def run(demo: Demo, spark: Any, view: View) -> Outcome:
             f"{demo.checkpoint}`."
         )
     view.doing("Reading output and state back, and comparing them with what was sent")
-    return Outcome(
+    return DemoResult(
         read_back(demo, spark), watch.first_commit - began, kill.seconds, percentiles(watch.all_ms)
     )
 
@@ -266,8 +266,8 @@ def _totals_state(demo: Demo) -> pa.Table:
 
 
 @contextmanager
-def publishing(demo: Demo) -> Iterator[Publisher]:
-    publisher = Publisher(demo)
+def publishing(demo: Demo) -> Iterator[OrderPublisher]:
+    publisher = OrderPublisher(demo)
     try:
         yield publisher
     finally:

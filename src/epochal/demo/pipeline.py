@@ -31,7 +31,7 @@ EPOCH = "200 milliseconds"
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class DemoBroker:
     """The broker that delivers the orders."""
 
     kind: Literal["pubsub", "kafka"]
@@ -61,7 +61,7 @@ class RunningTotal(StatefulProcessor):  # type: ignore[misc]
 
 
 def start_query(
-    spark: SparkSession, broker: Broker, table: str, output: str, checkpoint: str
+    spark: SparkSession, broker: DemoBroker, table: str, output: str, checkpoint: str
 ) -> Any:
     """Start the query. The caller stops it."""
     orders = _from_kafka(spark, broker) if broker.kind == "kafka" else _from_pubsub(spark, broker)
@@ -76,7 +76,7 @@ def start_query(
     )
 
 
-def _from_pubsub(spark: SparkSession, broker: Broker) -> Any:
+def _from_pubsub(spark: SparkSession, broker: DemoBroker) -> Any:
     return (
         epochal.read_stream(spark)
         .format("pubsub")
@@ -92,7 +92,7 @@ def _from_pubsub(spark: SparkSession, broker: Broker) -> Any:
     )
 
 
-def _from_kafka(spark: SparkSession, broker: Broker) -> Any:
+def _from_kafka(spark: SparkSession, broker: DemoBroker) -> Any:
     return (
         epochal.read_stream(spark)
         .format("kafka")
@@ -122,7 +122,7 @@ def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([*columns, times], names=[*names, "publish_time"])
 
 
-class Output(Protocol):
+class TotalsOutput(Protocol):
     """The output of the demo's query."""
 
     format: str
@@ -138,7 +138,7 @@ class Output(Protocol):
         ...
 
 
-class ParquetOutput:
+class ParquetTotals:
     format = "parquet"
     counted_by = "counted by Spark in the Parquet files"
 
@@ -155,7 +155,7 @@ class ParquetOutput:
         return table
 
 
-class DeltaOutput:
+class DeltaTotals:
     format = "delta"
     counted_by = "counted in the files that the Delta table names"
 
@@ -175,6 +175,6 @@ class DeltaOutput:
         return pa.concat_tables([pq.read_table(path, columns=columns) for path in self.files()])
 
 
-OUTPUTS: dict[str, type[ParquetOutput] | type[DeltaOutput]] = {
-    each.format: each for each in (ParquetOutput, DeltaOutput)
+OUTPUTS: dict[str, type[ParquetTotals] | type[DeltaTotals]] = {
+    each.format: each for each in (ParquetTotals, DeltaTotals)
 }

@@ -91,7 +91,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):
 Record: TypeAlias = RunStarted | EpochDone | Progressed | StatusChanged | RunEnded
 
 
-class Output(Protocol):
+class RecordOutput(Protocol):
     """A consumer of records. Called from one thread at a time; may raise OSError."""
 
     def write(self, records: list[Record]) -> None:
@@ -134,7 +134,7 @@ gaps from the cut to the commit, even if clocks disagree.
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class EpochPhase:
     """One step of one epoch."""
 
     name: str
@@ -147,7 +147,7 @@ class Phase:
         return self.start_ms + self.took_ms
 
 
-def phases_of(epoch: EpochDone) -> tuple[Phase, ...]:
+def phases_of(epoch: EpochDone) -> tuple[EpochPhase, ...]:
     """The phases of an epoch in order; `ack` only if its time is known."""
     # Tasks work in parallel, so `state` and `prepare` are the times of the slowest task, and `cut`
     # is the rest of the time until all tasks were done.
@@ -160,9 +160,9 @@ def phases_of(epoch: EpochDone) -> tuple[Phase, ...]:
     took = [whole - state - stage, state, stage, log, total - whole - log]
     if epoch.ack_ms is not None:
         took.append(max(0.0, epoch.ack_ms))
-    found: list[Phase] = []
+    found: list[EpochPhase] = []
     at = float(epoch.cut_ms)
     for name, length in zip(PHASES, took, strict=False):
-        found.append(Phase(name, at, length))
+        found.append(EpochPhase(name, at, length))
         at += length
     return tuple(found)

@@ -38,7 +38,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CommitTarget:
     """One source of a query and the group that should show its position."""
 
     group: str
@@ -118,7 +118,7 @@ def parse_offsets(text: str | None) -> dict[KafkaPartition, int] | None:
     return offsets
 
 
-def commit_requests(position: Position, targets: Iterable[Target]) -> list[CommitRequest]:
+def commit_requests(position: Position, targets: Iterable[CommitTarget]) -> list[CommitRequest]:
     """The commits that show a query's position in its groups.
 
     If two sources share a group and a partition, the lower offset counts: records above it were

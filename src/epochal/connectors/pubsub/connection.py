@@ -60,7 +60,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class FailingCall:
     """A kind of call that keeps failing, and is being retried."""
 
     since_s: float
@@ -76,7 +76,7 @@ class Connection:
         self._closed = threading.Event()
         self._channel = open_channel(access)
         self._calls: dict[str, Any] = {}
-        self._troubles: dict[str, Trouble] = {}
+        self._troubles: dict[str, FailingCall] = {}
 
     @property
     def retry(self) -> Retry:
@@ -155,7 +155,7 @@ class Connection:
         wait_s = self._retry.backoff.wait_s(failures, self._retry.chance())
         if tried_s + wait_s > limit_s:
             raise failure(what, resource, code, text, tried_s=tried_s)
-        trouble = Trouble(time.monotonic(), f"{what} {resource}: {code}: {text}")
+        trouble = FailingCall(time.monotonic(), f"{what} {resource}: {code}: {text}")
         if self._troubles.setdefault(what, trouble) is trouble:
             logger.warning("%s; retrying until it works again", trouble.text)
         logger.info(
@@ -171,7 +171,7 @@ class Connection:
             seconds = time.monotonic() - trouble.since_s
             logger.warning("works again after %.1f s: %s", seconds, trouble.text)
 
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> FailingCall | None:
         """Return what has been failing for the longest time and is being retried, if anything."""
         return min(list(self._troubles.values()), key=lambda each: each.since_s, default=None)
 

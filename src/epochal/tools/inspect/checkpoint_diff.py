@@ -17,7 +17,7 @@ from epochal.wording import counted, duration_text, span, time_text
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CheckpointDifference:
     """One value that differs; None where a side lacks it."""
 
     path: str
@@ -37,12 +37,12 @@ class Difference:
         return int(str(self.after)) - int(str(self.before))
 
 
-def diff_batches(before: BatchView, after: BatchView) -> list[Difference]:
+def diff_batches(before: BatchView, after: BatchView) -> list[CheckpointDifference]:
     """Compare two batches of the same checkpoint or of two checkpoints."""
     return list(_batch(before, after, ""))
 
 
-def diff_checkpoints(before: CheckpointView, after: CheckpointView) -> list[Difference]:
+def diff_checkpoints(before: CheckpointView, after: CheckpointView) -> list[CheckpointDifference]:
     """Compare two checkpoints: the query id, every batch in either of them, and the state."""
     return [
         *_value("query_id", before.query_id, after.query_id),
@@ -53,7 +53,9 @@ def diff_checkpoints(before: CheckpointView, after: CheckpointView) -> list[Diff
     ]
 
 
-def diff_entries(before: Mapping[str, object], after: Mapping[str, object]) -> list[Difference]:
+def diff_entries(
+    before: Mapping[str, object], after: Mapping[str, object]
+) -> list[CheckpointDifference]:
     """Compare two entries of one log, in the form of `log --json`."""
     names = list(dict.fromkeys([*before, *after]))
     return [
@@ -63,7 +65,9 @@ def diff_entries(before: Mapping[str, object], after: Mapping[str, object]) -> l
     ]
 
 
-def _batches(before: Sequence[BatchView], after: Sequence[BatchView]) -> Iterator[Difference]:
+def _batches(
+    before: Sequence[BatchView], after: Sequence[BatchView]
+) -> Iterator[CheckpointDifference]:
     old = {batch.batch_id: batch for batch in before}
     new = {batch.batch_id: batch for batch in after}
     for batch_id in sorted({*old, *new}):
@@ -71,14 +75,14 @@ def _batches(before: Sequence[BatchView], after: Sequence[BatchView]) -> Iterato
         if batch_id in old and batch_id in new:
             yield from _batch(old[batch_id], new[batch_id], f"{path}.")
         else:
-            yield Difference(
+            yield CheckpointDifference(
                 path,
                 old[batch_id].as_json() if batch_id in old else None,
                 new[batch_id].as_json() if batch_id in new else None,
             )
 
 
-def _batch(before: BatchView, after: BatchView, prefix: str) -> Iterator[Difference]:
+def _batch(before: BatchView, after: BatchView, prefix: str) -> Iterator[CheckpointDifference]:
     yield from _value(
         f"{prefix}offsets", keyed_offsets(before.offsets), keyed_offsets(after.offsets)
     )
@@ -90,7 +94,7 @@ def _batch(before: BatchView, after: BatchView, prefix: str) -> Iterator[Differe
 
 def _operators(
     before: Sequence[OperatorView], after: Sequence[OperatorView]
-) -> Iterator[Difference]:
+) -> Iterator[CheckpointDifference]:
     yield from _value(
         "state",
         {str(each.operator_id): _operator(each) for each in before},
@@ -120,12 +124,12 @@ def keyed_offsets(offsets: object) -> object:
     return offsets
 
 
-def _value(path: str, before: object, after: object) -> Iterator[Difference]:
+def _value(path: str, before: object, after: object) -> Iterator[CheckpointDifference]:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in sorted({*before, *after}, key=_natural):
             yield from _value(f"{path}.{key}", before.get(key), after.get(key))
     elif before != after:
-        yield Difference(path, before, after)
+        yield CheckpointDifference(path, before, after)
 
 
 def _natural(key: str) -> tuple[bool, int, str]:
@@ -163,7 +167,7 @@ def offsets_text(offsets: object, shown: int | None = PARTS_SHOWN) -> str:
     return _value_text(offsets)
 
 
-def change_lines(differences: Sequence[Difference], *, brief: bool = False) -> list[str]:
+def change_lines(differences: Sequence[CheckpointDifference], *, brief: bool = False) -> list[str]:
     """One line for each difference of two entries or two batches.
 
     A brief line names only the new time or offset, for readers who see the old one above it.
@@ -196,13 +200,13 @@ def first_lines(entry: Mapping[str, object]) -> list[str]:
 
 
 def checkpoint_rows(
-    differences: Sequence[Difference], noun: str = "batch"
+    differences: Sequence[CheckpointDifference], noun: str = "batch"
 ) -> Iterator[tuple[str, str]]:
     """What differs between two checkpoints: a subject and a line about it, for each difference.
 
     Batches next to each other that differ in the same way share a line.
     """
-    per_batch: list[tuple[int, list[Difference]]] = []
+    per_batch: list[tuple[int, list[CheckpointDifference]]] = []
     for subject, group in groupby(differences, _subject):
         found = list(group)
         if isinstance(subject, int):
@@ -215,7 +219,7 @@ def checkpoint_rows(
     yield from _batch_rows(per_batch, noun)
 
 
-def _subject(found: Difference) -> int | str:
+def _subject(found: CheckpointDifference) -> int | str:
     match found.path.split("."):
         case ["batches", number, *_]:
             return int(number)
@@ -225,7 +229,7 @@ def _subject(found: Difference) -> int | str:
 
 
 def _batch_rows(
-    batches: Sequence[tuple[int, list[Difference]]], noun: str
+    batches: Sequence[tuple[int, list[CheckpointDifference]]], noun: str
 ) -> Iterator[tuple[str, str]]:
     """Settings that differ alike in several batches first, then each batch."""
     alike: dict[str, list[int]] = {}
@@ -240,7 +244,7 @@ def _batch_rows(
         yield from ((span(numbers[0], numbers[-1], noun), line) for line in told)
 
 
-def _told(found: Sequence[Difference]) -> tuple[str, ...]:
+def _told(found: Sequence[CheckpointDifference]) -> tuple[str, ...]:
     """What is said of one batch; batches of which the same is said share a line."""
     inside = [each for each in _inside(found) if not each.path.startswith("conf.")]
     match [each.path for each in inside]:
@@ -251,10 +255,11 @@ def _told(found: Sequence[Difference]) -> tuple[str, ...]:
     return tuple(change_lines(inside))
 
 
-def _inside(found: Sequence[Difference]) -> list[Difference]:
+def _inside(found: Sequence[CheckpointDifference]) -> list[CheckpointDifference]:
     """Differences of one batch, with paths inside it."""
     return [
-        Difference(".".join(each.path.split(".", 2)[2:]), each.before, each.after) for each in found
+        CheckpointDifference(".".join(each.path.split(".", 2)[2:]), each.before, each.after)
+        for each in found
     ]
 
 
@@ -262,7 +267,7 @@ def _is_unsaid(path: str) -> bool:
     return path.startswith(UNSAID) and path not in SAID
 
 
-def _moved(parts: Sequence[Difference], brief: bool) -> Iterator[str]:
+def _moved(parts: Sequence[CheckpointDifference], brief: bool) -> Iterator[str]:
     """Lines about offsets: one per source."""
     sources = {each.path.split(".")[1] for each in parts if each.path.count(".")}
     for source, group in groupby(parts, lambda each: [*each.path.split("."), ""][1]):
@@ -276,7 +281,7 @@ def _moved(parts: Sequence[Difference], brief: bool) -> Iterator[str]:
         yield f"{name} " + ", ".join(_part(each, brief) for each in found)
 
 
-def _part(found: Difference, brief: bool) -> str:
+def _part(found: CheckpointDifference, brief: bool) -> str:
     """`orders 0: 20 → 30 (+10)`."""
     inner = found.path.split(".")[2:]
     where = f"{'.'.join(inner[:-1])} {inner[-1]}: " if len(inner) > 1 else ""
@@ -286,7 +291,7 @@ def _part(found: Difference, brief: bool) -> str:
     return f"{where}{after}{step}" if brief and step else f"{where}{before} → {after}{step}"
 
 
-def _change(found: Difference, brief: bool = False) -> str:
+def _change(found: CheckpointDifference, brief: bool = False) -> str:
     name = found.path.rpartition(".")[2]
     if name in TIMES:
         before = "" if brief else f"{_time(found.before)} → "
@@ -303,7 +308,7 @@ def _change(found: Difference, brief: bool = False) -> str:
     return f"{words.replace('_', ' ')}: {_value_text(found.before)} → {_value_text(found.after)}"
 
 
-def _later(found: Difference) -> str:
+def _later(found: CheckpointDifference) -> str:
     step = found.step
     if not step or not found.before or not found.after:
         return ""

@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[tuple[str | None, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReadPosition:
     """How far an epoch has read."""
 
     offsets: tuple[str | None, ...]
@@ -59,7 +59,7 @@ class Segment:
 
 
 def common_boundaries(
-    a: Mapping[int, Place], b: Mapping[int, Place], *, timed: bool = True
+    a: Mapping[int, ReadPosition], b: Mapping[int, ReadPosition], *, timed: bool = True
 ) -> list[Boundary]:
     """The boundaries that two queries have in common, given their committed epochs, in order.
 
@@ -75,7 +75,7 @@ def common_boundaries(
     return found
 
 
-def why_none(a: Mapping[int, Place], b: Mapping[int, Place]) -> str:
+def why_none(a: Mapping[int, ReadPosition], b: Mapping[int, ReadPosition]) -> str:
     """Say what two queries lack to be comparable, if they have at most one common boundary."""
     if not a or not b:
         return f"{'the first' if not a else 'the second'} query has not committed an epoch yet"
@@ -98,7 +98,7 @@ def why_none(a: Mapping[int, Place], b: Mapping[int, Place]) -> str:
     )
 
 
-def _newest_by_key(places: Mapping[int, Place], timed: bool) -> dict[Key, int]:
+def _newest_by_key(places: Mapping[int, ReadPosition], timed: bool) -> dict[Key, int]:
     found: dict[Key, int] = {}
     for epoch in sorted(places):
         place = places[epoch]
@@ -108,5 +108,5 @@ def _newest_by_key(places: Mapping[int, Place], timed: bool) -> dict[Key, int]:
     return found
 
 
-def _text(place: Place) -> str:
+def _text(place: ReadPosition) -> str:
     return ", ".join(str(each) for each in place.offsets)

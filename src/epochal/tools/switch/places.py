@@ -23,10 +23,10 @@ from epochal.checkpoint.source_logs import open_source_log
 from epochal.epoch.manifest import manifest_of
 from epochal.files import Files, join_url
 from epochal.tools.edit.offsets.offset_targets import is_file_offset
-from epochal.tools.switch.boundaries import Place
+from epochal.tools.switch.boundaries import ReadPosition
 
 
-def places_of(files: Files, entries: Mapping[int, OffsetEntry]) -> dict[int, Place]:
+def places_of(files: Files, entries: Mapping[int, OffsetEntry]) -> dict[int, ReadPosition]:
     """How far each epoch has read, by epoch."""
     logs = _file_logs(files)
     found = {}
@@ -36,7 +36,7 @@ def places_of(files: Files, entries: Mapping[int, OffsetEntry]) -> dict[int, Pla
             _key(offset, logs.get(source), positions.get(number, {}))
             for number, (source, offset) in enumerate(entry.by_source.items())
         )
-        found[epoch] = Place(tuple(entry.by_source.values()), entry.watermark_ms, key)
+        found[epoch] = ReadPosition(tuple(entry.by_source.values()), entry.watermark_ms, key)
     return found
 
 

@@ -22,7 +22,7 @@ from epochal.tools.inspect.edit_status import JournalEntry, JournalState, journa
 from epochal.tools.reporting import tracked
 from epochal.tools.switch.boundaries import (
     Boundary,
-    Place,
+    ReadPosition,
     Segment,
     common_boundaries,
     why_none,
@@ -68,7 +68,7 @@ class ShadowOptions:
 class Side:
     """One of the two queries: its committed epochs, and its output."""
 
-    places: Mapping[int, Place]
+    places: Mapping[int, ReadPosition]
     output: Output
     is_stateful: bool = True
 
@@ -97,7 +97,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
 
-def committed_places(files: Files) -> dict[int, Place]:
+def committed_places(files: Files) -> dict[int, ReadPosition]:
     """How far the committed epochs have read that a query has run itself, and the one before them.
 
     A clone also has entries of the query that it was made from. Its output does not.

@@ -49,7 +49,7 @@ FENCED = ORIGIN
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class SwitchedOutput:
     """What is known of the query's output."""
 
     sink: SinkSurvey | None = None
@@ -143,7 +143,7 @@ def switched(files: Files) -> Switched:
     return found
 
 
-def plan_back(old: Survey, new: Survey, output: Output) -> Plan:
+def plan_back(old: Survey, new: Survey, output: SwitchedOutput) -> Plan:
     """Plan to return from `new` to `old`, which goes on right after the epoch of the switch."""
     went = switched(old.files)
     _require_pair(went, old, new)

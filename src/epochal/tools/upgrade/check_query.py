@@ -12,7 +12,7 @@ from epochal.files import Files, open_files
 from epochal.tools.upgrade.checkpoint_facts import read_pins
 from epochal.tools.upgrade.spark_facts import needs_of_frame
 from epochal.tools.upgrade.upgrade_facts import Needs, pins_of
-from epochal.tools.upgrade.upgrade_findings import Report
+from epochal.tools.upgrade.upgrade_findings import UpgradeReport
 from epochal.tools.upgrade.upgrade_rules import compare
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def check(
     *,
     before: Any = None,
     output_mode: str | None = None,
-) -> Report:
+) -> UpgradeReport:
     """Say whether a query can continue from a checkpoint. Nothing is started or changed.
 
     `query` is a streaming DataFrame, a Stream, or the writer of one that has not been started. The
@@ -49,7 +49,7 @@ def needs_of(query: Any, output_mode: str | None = None) -> Needs:
         return _needs(query, None, open_files(empty), output_mode)
 
 
-def check_after(query: Any, before: Needs, output_mode: str | None = None) -> Report:
+def check_after(query: Any, before: Needs, output_mode: str | None = None) -> UpgradeReport:
     """Say whether a query can continue from a checkpoint of another one."""
     if before.refused:
         raise OptionError(f"The query before the change cannot run: {before.refused}")

@@ -28,10 +28,10 @@ from epochal.tools.upgrade.upgrade_facts import Needs, OperatorFact, Pins, Store
 from epochal.tools.upgrade.upgrade_findings import (
     ACCEPTS,
     AfterCommand,
-    Difference,
     Impossible,
     Safe,
     Unclear,
+    UpgradeDifference,
     Verdict,
     evolve_command,
     rename_words,
@@ -63,11 +63,11 @@ _STARTS = {
 """The values that columns may be added with, by operator; others may add any, as null."""
 
 
-def compare_state(pins: Pins, needs: Needs) -> list[Difference]:
+def compare_state(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Compare the operators one by one, then their stores and columns."""
     if (shape := _compare_shape(pins, needs)) is not None:
         return [shape]
-    found: list[Difference] = []
+    found: list[UpgradeDifference] = []
     for number in sorted(pins.operators.keys() & needs.operators.keys()):
         was, wants = pins.operators[number], needs.operators[number]
         if needs.ours and (other := _compare_key_columns(was, wants)) is not None:
@@ -80,7 +80,7 @@ def compare_state(pins: Pins, needs: Needs) -> list[Difference]:
     return found
 
 
-def _compare_shape(pins: Pins, needs: Needs) -> Difference | None:
+def _compare_shape(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     was, wants = pins.operators, needs.operators
     has_names = any(each.name for each in was.values())
     same = was.keys() == wants.keys() and all(
@@ -109,7 +109,9 @@ def _compare_shape(pins: Pins, needs: Needs) -> Difference | None:
         refusal = NOT_MATCHING
     else:
         refusal = NO_DELTA if wants.keys() - was.keys() else ACCEPTS
-    return Difference("stateful operators", _listed(was), _listed(wants), Impossible(why), refusal)
+    return UpgradeDifference(
+        "stateful operators", _listed(was), _listed(wants), Impossible(why), refusal
+    )
 
 
 def _is_same(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> bool:
@@ -118,7 +120,7 @@ def _is_same(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> bool:
     return _plain(was.name) == _plain(wants.name)
 
 
-def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> Difference | None:
+def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> UpgradeDifference | None:
     """Compare the names of the key's columns, which our engine stores."""
     if was.keys is None or was.keys == wants.keys:
         return None
@@ -128,7 +130,7 @@ def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> Difference |
         "operator; otherwise use a new checkpoint"
     )
     subject = f"operator {was.number}, key"
-    return Difference(
+    return UpgradeDifference(
         subject, _keys(was.keys), _keys(wants.keys or ()), Impossible(why), PLAN_CHANGED
     )
 
@@ -137,7 +139,9 @@ def _keys(keys: tuple[tuple[str, ...], ...]) -> str:
     return " and ".join(", ".join(each) or "none" for each in keys)
 
 
-def _compare_properties(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> list[Difference]:
+def _compare_properties(
+    was: OperatorFact, wants: OperatorFact, *, ours: bool
+) -> list[UpgradeDifference]:
     subject = f"operator {was.number}"
     found = []
     for key, words in (("timeMode", "time mode"), ("outputMode", "output mode")):
@@ -145,14 +149,16 @@ def _compare_properties(was: OperatorFact, wants: OperatorFact, *, ours: bool) -
         if old is not None and new is not None and old != new:
             why = f"state of {was.name} keeps its {words}. Keep {old}, or use a new checkpoint"
             found.append(
-                Difference(
+                UpgradeDifference(
                     f"{subject}, {words}", str(old), str(new), Impossible(why), CONFIG_CHANGED
                 )
             )
     return found + _compare_variables(was, wants, ours=ours)
 
 
-def _compare_variables(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> list[Difference]:
+def _compare_variables(
+    was: OperatorFact, wants: OperatorFact, *, ours: bool
+) -> list[UpgradeDifference]:
     had, asked = variables(was), variables(wants)
     if not had or not asked:
         return []
@@ -177,7 +183,7 @@ def _compare_variables(was: OperatorFact, wants: OperatorFact, *, ours: bool) ->
         else:
             verdict = Safe("the variable is new and starts empty")
         found.append(
-            Difference(f"operator {was.number}, variable {name}", old, new, verdict, refusal)
+            UpgradeDifference(f"operator {was.number}, variable {name}", old, new, verdict, refusal)
         )
     return found
 
@@ -196,8 +202,8 @@ def variables(operator: OperatorFact) -> dict[str, str]:
 
 def _compare_store(
     pins: Pins, operator: OperatorFact, was: StoreFact, wants: StoreFact, *, ours: bool
-) -> list[Difference]:
-    found: list[Difference] = []
+) -> list[UpgradeDifference]:
+    found: list[UpgradeDifference] = []
     for name in sorted(was.families.keys() & wants.families.keys()):
         old, new = was.families[name], wants.families[name]
         place = f"operator {operator.number}"
@@ -220,18 +226,18 @@ def _compare_key(
     store: StoreFact,
     old: FamilySchema,
     new: FamilySchema,
-) -> Difference | None:
+) -> UpgradeDifference | None:
     subject, was, wants = f"{place}, key", described(old.key), described(new.key)
     if not is_binary_stable(new.key):
         why = "keys are compared as bytes, so a key cannot have a collation"
-        return Difference(subject, was, wants, Impossible(why), UNSTABLE_KEY)
+        return UpgradeDifference(subject, was, wants, Impossible(why), UNSTABLE_KEY)
     if not fits(new.key, old.key):
         why = (
             "the bytes of a key decide its partition and find its value. If the new key can be "
             "computed from the old rows, `epochal state rekey` rewrites the state with a function "
             "of yours. Otherwise use a new checkpoint"
         )
-        return Difference(subject, was, wants, Impossible(why), KEY_MISMATCH)
+        return UpgradeDifference(subject, was, wants, Impossible(why), KEY_MISMATCH)
     return _renamed(pins, operator, subject, store, old, old.key, new.key, others=old.value)
 
 
@@ -244,7 +250,7 @@ def _compare_value(
     new: FamilySchema,
     *,
     ours: bool,
-) -> Difference | None:
+) -> UpgradeDifference | None:
     subject, was, wants = f"{place}, value", described(old.value), described(new.value)
     evolves = bool(operator.properties.get("stateVariables")) and (
         pins.conf.get(STATE_ENCODING) == "avro"
@@ -255,7 +261,7 @@ def _compare_value(
                 "Spark compares only types: what one aggregate has stored would be continued by "
                 "another. Keep the aggregates and their order, or use a new checkpoint"
             )
-            return Difference(subject, was, wants, Impossible(why), ACCEPTS)
+            return UpgradeDifference(subject, was, wants, Impossible(why), ACCEPTS)
         if evolves or operator.name in _AGGREGATIONS:
             return None
         return _renamed(pins, operator, subject, store, old, old.value, new.value, others=old.key)
@@ -266,20 +272,20 @@ def _compare_value(
             "the state is that of another operator, and Spark does not compare the values of a "
             "deduplication. Use a new checkpoint"
         )
-        return Difference(subject, was, wants, Impossible(why), ACCEPTS)
+        return UpgradeDifference(subject, was, wants, Impossible(why), ACCEPTS)
     side = store.name if old.name == DEFAULT_FAMILY else old.name
     if taken := _new_key_columns(operator, side, old.value, new.value):
         why = (
             f"the stored rows would be found by {', '.join(taken)}, which they do not have. Use a "
             f"new checkpoint"
         )
-        return Difference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
+        return UpgradeDifference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
     words = None
     if _can_evolve(pins, old):
         words = evolve_words(old.value, new.value, _STARTS.get(operator.name))
     if words is None:
         why = "the stored values cannot get this layout. Use a new checkpoint"
-        return Difference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
+        return UpgradeDifference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
     why = "rows that were stored so far get null in the new columns"
     if operator.name in _AGGREGATIONS:
         why = "rows that were processed so far do not count in the new columns"
@@ -288,7 +294,7 @@ def _compare_value(
     if "--add" not in words:
         why = "the stored values get a wider type"
     command = evolve_command(pins.url, operator.number, store.name, words)
-    return Difference(subject, was, wants, AfterCommand(command, why), VALUE_MISMATCH)
+    return UpgradeDifference(subject, was, wants, AfterCommand(command, why), VALUE_MISMATCH)
 
 
 def _new_key_columns(
@@ -314,19 +320,19 @@ def _other_aggregates(old: FamilySchema, new: FamilySchema) -> bool:
     return any(was != wants and renamed.get(was) != wants for was, wants in names)
 
 
-def _evolution(subject: str, old: StructType, new: StructType) -> Difference:
+def _evolution(subject: str, old: StructType, new: StructType) -> UpgradeDifference:
     was, wants = described(old), described(new)
     stored = {each.name: each for each in old.fields}
     for each in new.fields:
         if each.name in stored and not _promotes(stored[each.name], each):
             why = f"Avro cannot read {each.name} as its new type. Use another name for it"
-            return Difference(subject, was, wants, Impossible(why), BAD_EVOLUTION)
+            return UpgradeDifference(subject, was, wants, Impossible(why), BAD_EVOLUTION)
     gone = sorted(stored.keys() - {each.name for each in new.fields})
     if gone:
         why = f"the stored values of {', '.join(gone)} are not read any more"
-        return Difference(subject, was, wants, Unclear(why))
+        return UpgradeDifference(subject, was, wants, Unclear(why))
     why = "values are stored as Avro, and new fields are null in old values"
-    return Difference(subject, was, wants, Safe(why))
+    return UpgradeDifference(subject, was, wants, Safe(why))
 
 
 _PROMOTIONS = {
@@ -353,7 +359,7 @@ def _renamed(
     new: StructType,
     *,
     others: StructType,
-) -> Difference | None:
+) -> UpgradeDifference | None:
     """Columns with other names and the same types; `others` are those of the key or the value."""
     was, wants = _names(old), _names(new)
     if was == wants:
@@ -363,7 +369,7 @@ def _renamed(
             "columns have changed places and have the same types. Spark would read each as another "
             "one. Put them back into the order of the checkpoint"
         )
-        return Difference(subject, described(old), described(new), Impossible(why), ACCEPTS)
+        return UpgradeDifference(subject, described(old), described(new), Impossible(why), ACCEPTS)
     why = (
         "only types are compared. If these are the same columns with new names, the query "
         "continues; if they are other columns, their state does not fit: use a new checkpoint"
@@ -372,10 +378,10 @@ def _renamed(
     gone = set(was) - set(wants)
     if words is None or not _can_evolve(pins, family) or gone & set(_names(others)):
         # The command looks for a column in the value first, and only then in the key.
-        return Difference(subject, described(old), described(new), Unclear(why), ACCEPTS)
+        return UpgradeDifference(subject, described(old), described(new), Unclear(why), ACCEPTS)
     command = evolve_command(pins.url, operator.number, store.name, words)
     verdict = AfterCommand(command, f"{why}. The command records the new names")
-    return Difference(subject, described(old), described(new), verdict, ACCEPTS)
+    return UpgradeDifference(subject, described(old), described(new), verdict, ACCEPTS)
 
 
 def _can_evolve(pins: Pins, stored: FamilySchema) -> bool:

@@ -63,7 +63,7 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class UpgradeDifference:
     """One difference between the checkpoint and the query."""
 
     subject: str
@@ -92,11 +92,11 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class UpgradeReport:
     """All differences, the worst first."""
 
     checkpoint: str
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[UpgradeDifference, ...] = ()
     not_compared: tuple[str, ...] = ()
     """What the checkpoint does not record, so that a change of it cannot be found."""
     engine: str = SPARK
@@ -114,14 +114,14 @@ class Report:
 
 
 def report_of(
-    checkpoint: str, found: list[Difference], not_compared: tuple[str, ...], engine: str
-) -> Report:
+    checkpoint: str, found: list[UpgradeDifference], not_compared: tuple[str, ...], engine: str
+) -> UpgradeReport:
     """Make a report, with the worst differences first.
 
     Commands stay in the order of `found`, in which they must be run.
     """
     ordered = sorted(found, key=lambda each: -each.outcome)
-    return Report(checkpoint, tuple(ordered), not_compared, engine)
+    return UpgradeReport(checkpoint, tuple(ordered), not_compared, engine)
 
 
 ASKS_FOR_SINK = "--sink OUTPUT"

@@ -23,10 +23,10 @@ from epochal.tools.upgrade.upgrade_findings import (
     EPOCHAL,
     SPARK,
     AfterCommand,
-    Difference,
     Impossible,
-    Report,
     Safe,
+    UpgradeDifference,
+    UpgradeReport,
     convert_command,
     publish_command,
     repartition_command,
@@ -45,7 +45,7 @@ NOT_RECORDED = (
 UNREADABLE_VERSION = "INVALID_LOG_VERSION"
 
 
-def compare(pins: Pins, needs: Needs) -> Report:
+def compare(pins: Pins, needs: Needs) -> UpgradeReport:
     """Compare what the checkpoint pins with what the query needs."""
     engine = EPOCHAL if needs.ours else SPARK
     if (refused := _compare_start(pins, needs)) is not None:
@@ -62,29 +62,33 @@ def compare(pins: Pins, needs: Needs) -> Report:
     return report_of(pins.url, found, NOT_RECORDED, engine)
 
 
-def _compare_start(pins: Pins, needs: Needs) -> Difference | None:
+def _compare_start(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     """What keeps the query from starting, whatever its operators are."""
     if needs.refused:
         why = f"{EPOCHAL if needs.ours else SPARK} refuses this query on any checkpoint"
-        return Difference("query", "", needs.refused, Impossible(why), needs.refused)
+        return UpgradeDifference("query", "", needs.refused, Impossible(why), needs.refused)
     if (found := compare_names(needs)) is not None:
         return found
     if pins.failure:
         why = f"{pins.failure}. See `epochal checkpoint verify`"
-        return Difference("checkpoint", pins.failure, "", Impossible(why), pins.failure_condition)
+        return UpgradeDifference(
+            "checkpoint", pins.failure, "", Impossible(why), pins.failure_condition
+        )
     if needs.refused_here:
         why = "the engine cannot continue what this checkpoint has"
-        return Difference("checkpoint", "", needs.refused_here, Impossible(why), needs.refused_here)
+        return UpgradeDifference(
+            "checkpoint", "", needs.refused_here, Impossible(why), needs.refused_here
+        )
     return None
 
 
-def _compare_published(pins: Pins, needs: Needs) -> list[Difference]:
+def _compare_published(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """State that our engine has not written under Spark's names."""
     if needs.ours or pins.unpublished is None:
         return []
     why = "a continuous query was killed, and Spark's files do not have its newest state"
     return [
-        Difference(
+        UpgradeDifference(
             "state",
             f"batch {pins.unpublished} in epoch files",
             "Spark's files",
@@ -94,14 +98,14 @@ def _compare_published(pins: Pins, needs: Needs) -> list[Difference]:
     ]
 
 
-def compare_release(pins: Pins, needs: Needs) -> list[Difference]:
+def compare_release(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Log versions that the release of Spark cannot read."""
     release = ".".join(map(str, needs.release))
     found = []
     if pins.offset_version > 1 and needs.release < (4, 2):
         why = "only Spark 4.2 and later read offset logs of version 2"
         found.append(
-            Difference(
+            UpgradeDifference(
                 "Spark release", "offset log v2", release, Impossible(why), UNREADABLE_VERSION
             )
         )
@@ -109,11 +113,13 @@ def compare_release(pins: Pins, needs: Needs) -> list[Difference]:
     if needs.release < oldest:
         why = f"commit logs of version {pins.commit_version} need Spark {oldest[0]}.{oldest[1]}"
         was = f"commit log v{pins.commit_version}"
-        found.append(Difference("Spark release", was, release, Impossible(why), UNREADABLE_VERSION))
+        found.append(
+            UpgradeDifference("Spark release", was, release, Impossible(why), UNREADABLE_VERSION)
+        )
     return found
 
 
-def compare_settings(pins: Pins, needs: Needs) -> list[Difference]:
+def compare_settings(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Settings of the session that the checkpoint overrides."""
     in_force = conf_in_force(pins.conf, needs.session)
     found = []
@@ -123,7 +129,7 @@ def compare_settings(pins: Pins, needs: Needs) -> list[Difference]:
             continue
         why = "the checkpoint's value stays in force"
         verdict = Safe(why, _instead(pins, key, wanted))
-        found.append(Difference(key, in_force[key], wanted, verdict))
+        found.append(UpgradeDifference(key, in_force[key], wanted, verdict))
     return found
 
 

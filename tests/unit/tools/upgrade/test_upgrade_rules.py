@@ -28,11 +28,11 @@ from epochal.tools.upgrade.upgrade_facts import (
 )
 from epochal.tools.upgrade.upgrade_findings import (
     AfterCommand,
-    Difference,
     Impossible,
     Outcome,
     Safe,
     Unclear,
+    UpgradeDifference,
 )
 from epochal.tools.upgrade.upgrade_rules import compare
 
@@ -67,7 +67,7 @@ def differences(
     ours: bool = False,
     unpublished: int | None = None,
     url: str = "/c",
-) -> tuple[Difference, ...]:
+) -> tuple[UpgradeDifference, ...]:
     pins = Pins(
         url,
         1,

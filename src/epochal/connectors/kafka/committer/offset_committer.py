@@ -25,9 +25,9 @@ from epochal.connectors.kafka.committer import spark_queries
 from epochal.connectors.kafka.committer.committer_metrics import committer_text
 from epochal.connectors.kafka.committer.listener_inbox import (
     Ended,
-    Inbox,
+    FinishedBatch,
     ListenerEvent,
-    Progressed,
+    ListenerInbox,
     RunStatus,
     Started,
     must_await,
@@ -38,7 +38,7 @@ from epochal.connectors.kafka.kafka_settings import (
     connection_settings,
     kafka_options,
 )
-from epochal.connectors.kafka.offsets import Cluster, Position, Target, commit_requests
+from epochal.connectors.kafka.offsets import Cluster, CommitTarget, Position, commit_requests
 from epochal.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -76,10 +76,10 @@ class KafkaGroup:
                 f"the index of a source, or leave it out for all Kafka sources."
             )
 
-    def target(self, extra: Mapping[str, str]) -> Target:
+    def target(self, extra: Mapping[str, str]) -> CommitTarget:
         settings = {**connection_settings({**self.settings, **extra})}
         settings["bootstrap.servers"] = self.bootstrap_servers
-        return Target(self.group, Cluster.of(settings), self.source)
+        return CommitTarget(self.group, Cluster.of(settings), self.source)
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class _Run:
     """What the committer knows about one run of a query."""
 
     execution: Any | None = None
-    targets: tuple[Target, ...] | None = None
+    targets: tuple[CommitTarget, ...] | None = None
     is_continuous: bool = False
     query_id: str = ""
     name: str | None = None
@@ -120,7 +120,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         self._claims = Claims()
         self._runs: dict[str, _Run] = {}
         self._refused: set[tuple[str, str]] = set()
-        self._inbox = Inbox(MAX_EVENTS)
+        self._inbox = ListenerInbox(MAX_EVENTS)
         self._is_idle = True
         self._closing = False
         self._changed = threading.Condition()
@@ -304,7 +304,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
                 for worker in self._workers.values():
                     worker.forget(query_id)
                 self._runs[run_id] = _run_of(execution, query_id, name)
-            case Progressed(run_id, name, position):
+            case FinishedBatch(run_id, name, position):
                 run = self._runs.get(run_id)
                 if run is None:
                     execution = _find_execution(position.query_id)
@@ -365,7 +365,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             self._workers = {**self._workers, cluster: worker}
         return worker
 
-    def _targets(self, run: _Run) -> tuple[Target, ...] | None:
+    def _targets(self, run: _Run) -> tuple[CommitTarget, ...] | None:
         """The groups of a run: those given explicitly, otherwise those that its sources name.
 
         None means that Spark has not planned the first batch yet: ask again later.
@@ -406,8 +406,8 @@ def _left(deadline: float) -> float:
 
 def _targets_of(
     options: Sequence[Mapping[str, str]], extra: Mapping[str, str], query: str
-) -> list[Target]:
-    targets: list[Target] = []
+) -> list[CommitTarget]:
+    targets: list[CommitTarget] = []
     for index, given in enumerate(options):
         java = kafka_options(given)
         group = java.get(COMMIT_GROUP)
@@ -420,11 +420,11 @@ def _targets_of(
                 "query %s: the offsets of source %d are not committed: %s", query, index, error
             )
             continue
-        targets.append(Target(group, Cluster.of(settings), index))
+        targets.append(CommitTarget(group, Cluster.of(settings), index))
     return targets
 
 
-def _progressed(progress: Any) -> Progressed:
+def _progressed(progress: Any) -> FinishedBatch:
     ends = tuple(source.endOffset for source in progress.sources)
     position = Position(str(progress.id), int(progress.batchId), ends)
-    return Progressed(str(progress.runId), progress.name, position)
+    return FinishedBatch(str(progress.runId), progress.name, position)

@@ -39,7 +39,7 @@ RECORD_OVERHEAD_BYTES = 512
 """Room for the parts of a record besides key and value that count against the size limit."""
 
 
-class Delivery(StrEnum):
+class KafkaDelivery(StrEnum):
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
 
@@ -52,7 +52,7 @@ class KafkaSinkOptions:
         default_factory=dict, repr=False, metadata={"prefix": "kafka."}
     )
     topic: str | None = None
-    delivery: Delivery = Delivery.EXACTLY_ONCE
+    delivery: KafkaDelivery = KafkaDelivery.EXACTLY_ONCE
 
     marker_topic: str | None = None
     """The topic that the marker's offset belongs to; required if each row names its topic."""
@@ -85,7 +85,7 @@ def open_kafka_sink(
     written = schema if values is None else encoded_schema(schema)
     plan = record_plan(written, options.topic, dead_letter_topic)
     marker_topic = options.marker_topic or options.topic
-    exactly_once = options.delivery is Delivery.EXACTLY_ONCE
+    exactly_once = options.delivery is KafkaDelivery.EXACTLY_ONCE
     if exactly_once and marker_topic is None:
         raise OptionError(
             "kafka: each row names its topic, so exactly-once delivery needs another topic for its "

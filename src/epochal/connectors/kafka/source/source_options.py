@@ -110,7 +110,7 @@ REFUSED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class TopicSelection:
     """Which partitions are read: those of named topics, of matching topics, or named partitions."""
 
     topics: tuple[str, ...] = ()
@@ -201,17 +201,17 @@ class KafkaSourceOptions:
         return self._java().get("bootstrap.servers", "")
 
     @property
-    def subscription(self) -> Subscription:
+    def subscription(self) -> TopicSelection:
         if self.assign is not None:
-            return Subscription(partitions=parse_assigned(self.assign))
+            return TopicSelection(partitions=parse_assigned(self.assign))
         if self.subscribe_pattern is not None:
-            return Subscription(pattern=_checked_pattern(self.subscribe_pattern))
+            return TopicSelection(pattern=_checked_pattern(self.subscribe_pattern))
         topics = tuple(name.strip() for name in (self.subscribe or "").split(",") if name.strip())
         if not topics:
             raise OptionError(
                 f"kafka: subscribe must name at least one topic, but it is {self.subscribe!r}."
             )
-        return Subscription(topics=topics)
+        return TopicSelection(topics=topics)
 
     @property
     def only_topic(self) -> str | None:

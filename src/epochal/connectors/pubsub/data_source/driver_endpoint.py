@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.connectors.pubsub.sidecar.grants import (
+    BatchPlan,
     Grants,
     Mine,
     PartitionHeld,
-    Plan,
-    Report,
+    SidecarReport,
     Slot,
     Void,
 )
@@ -32,17 +32,17 @@ from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     DRIVER,
     Admit,
-    Claim,
+    ClaimPartition,
     Confirmed,
-    Done,
     DriverRequest,
     Farewell,
     Filled,
     Goodbye,
     Grant,
+    Handled,
     Known,
     Loaded,
-    Place,
+    ServerAddress,
     Settle,
     State,
     Unreachable,
@@ -60,7 +60,7 @@ CONFIRM_S = 10.0
 
 @dataclass(slots=True)
 class _Sidecar:
-    place: Place
+    place: ServerAddress
     peer: PeerId
     number: int
     """The number of its newest report. Older reports may arrive later and are ignored."""
@@ -84,7 +84,7 @@ class DriverEndpoint:
         self._server.start()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ServerAddress:
         return place_of(self._server.address)
 
     def see(self, offset: int) -> None:
@@ -92,7 +92,7 @@ class DriverEndpoint:
         with self._changed:
             self._grants.see(offset)
 
-    def next_batch(self, start: int) -> Plan | None:
+    def next_batch(self, start: int) -> BatchPlan | None:
         """Plan the batch after `start`, if there is a reason for one.
 
         Raises if a sidecar has reported a fatal error.
@@ -101,7 +101,7 @@ class DriverEndpoint:
             self._check()
             return self._grants.next_batch(start, time.monotonic())
 
-    def next_drained(self, start: int, silence_s: float) -> Plan | None:
+    def next_drained(self, start: int, silence_s: float) -> BatchPlan | None:
         """As `next_batch`, for `availableNow`: wait for rows until the subscription is drained."""
         with self._changed:
             while True:
@@ -124,7 +124,7 @@ class DriverEndpoint:
                 )
             return None
 
-    def planned(self, batch: int) -> Plan | None:
+    def planned(self, batch: int) -> BatchPlan | None:
         with self._changed:
             return self._grants.planned(batch)
 
@@ -206,7 +206,7 @@ class DriverEndpoint:
         match message:
             case State():
                 return self._heard(message, peer)
-            case Claim():
+            case ClaimPartition():
                 return self._granted(message)
             case Unreachable():
                 logger.warning(
@@ -237,7 +237,7 @@ class DriverEndpoint:
                 logger.info("sidecar %s has left", message.sidecar)
                 grants.gone(message.sidecar)
                 self._sidecars.pop(message.sidecar, None)
-        return Done()
+        return Handled()
 
     def _heard(self, state: State, peer: PeerId | None) -> Settle:
         known = self._sidecars.get(state.sidecar)
@@ -252,11 +252,13 @@ class DriverEndpoint:
         known.peer = known.peer if peer is None else peer
         if state.failure and not self._failure:
             self._failure = f"{state.sidecar}: {state.failure}"
-        report = Report(state.buffered_rows, state.buffered_bytes, state.held_rows, state.idle_s)
+        report = SidecarReport(
+            state.buffered_rows, state.buffered_bytes, state.held_rows, state.idle_s
+        )
         orders = self._grants.heard(state.sidecar, report, time.monotonic())
         return Settle(orders.committed, orders.acks)
 
-    def _granted(self, claim: Claim) -> Grant:
+    def _granted(self, claim: ClaimPartition) -> Grant:
         slot = claim.batch, claim.partition
         answer = self._grants.claim(slot, claim.sidecar, claim.buffered, time.monotonic())
         match answer:

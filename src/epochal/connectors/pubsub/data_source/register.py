@@ -13,15 +13,15 @@ from typing import ClassVar
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from epochal.connectors.pubsub.data_source.spark_sink import PubSubWriters
-from epochal.connectors.pubsub.data_source.spark_source import PubSubReaders
+from epochal.connectors.pubsub.data_source.spark_sink import SparkPubSubWriters
+from epochal.connectors.pubsub.data_source.spark_source import SparkPubSubReaders
 from epochal.connectors.pubsub.pubsub_access import EMULATOR
 from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX
 from epochal.connectors.worker_python import check_here, worker_python
 from epochal.rpc.driver_address import driver_address
 
 
-class PubSubDataSource(PubSubReaders, PubSubWriters, DataSource):  # type: ignore[misc]
+class PubSubDataSource(SparkPubSubReaders, SparkPubSubWriters, DataSource):  # type: ignore[misc]
     """`format("pubsub")`."""
 
     conf: ClassVar[Mapping[str, str]] = {}

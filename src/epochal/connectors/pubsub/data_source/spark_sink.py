@@ -44,7 +44,7 @@ class Published(datasource.WriterCommitMessage):  # type: ignore[misc]
     requests: int
 
 
-class PubSubWriters:
+class SparkPubSubWriters:
     """The writing side of the data source; `options` and `conf` are the data source's."""
 
     options: Mapping[str, str]
@@ -66,7 +66,7 @@ class PubSubWriters:
                 "pubsub: output mode complete would publish the whole result with every batch. "
                 "Use append or update."
             )
-        return StreamWriter(self._settings(), schema)
+        return PubSubStreamWriter(self._settings(), schema)
 
     def _settings(self) -> SinkOptions:
         return settled(sink_options(dict(self.options), self.conf))
@@ -135,7 +135,7 @@ class BatchWriter(_Writer, _Batch):  # type: ignore[misc]
     """For `DataFrame.write`."""
 
 
-class StreamWriter(_Writer, _Stream):  # type: ignore[misc]
+class PubSubStreamWriter(_Writer, _Stream):  # type: ignore[misc]
     """For `DataFrame.writeStream`."""
 
 

@@ -50,7 +50,7 @@ from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Grants, Reason
 from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 from epochal.connectors.pubsub.sidecar.sidecar_client import read_rows
-from epochal.connectors.pubsub.sidecar.sidecar_messages import Reading
+from epochal.connectors.pubsub.sidecar.sidecar_messages import PartitionReading
 from epochal.errors import OptionError
 from epochal.rpc.driver_address import LOOPBACK
 
@@ -81,11 +81,11 @@ Offset = dict[str, int]
 class PubSubPartition(datasource.InputPartition):  # type: ignore[misc]
     """One partition of a batch; with `replay`, it is read from its copy."""
 
-    reading: Reading
+    reading: PartitionReading
     replay: bool = False
 
 
-class PubSubReaders:
+class SparkPubSubReaders:
     """The reading side of the data source; `options` and `conf` are the data source's."""
 
     options: Mapping[str, str]
@@ -177,7 +177,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             period_s = self.options.max_fetch_period / timedelta(seconds=1)
             wait_s = min(BOOTSTRAP_WAIT_S, period_s)
         readings = [
-            Reading(
+            PartitionReading(
                 run=endpoint.run,
                 driver=endpoint.place,
                 options=self.given,
@@ -247,7 +247,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         endpoint, batch = self._opened(), int(end["batch"])
         return [
             PubSubPartition(
-                Reading(
+                PartitionReading(
                     run=endpoint.run,
                     driver=endpoint.place,
                     options={},

@@ -36,7 +36,7 @@ RESERVED_KEY = "goog"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MessageLayout:
     """Which column has which meaning. None means that there is no such column."""
 
     data: str | None
@@ -71,7 +71,7 @@ class Marks:
         return b"".join(encode_attribute(prefix + name, text) for name, text in pairs.items())
 
 
-def plan_layout(schema: pa.Schema, options: SinkOptions) -> Layout:
+def plan_layout(schema: pa.Schema, options: SinkOptions) -> MessageLayout:
     """Decide what each column means; raises PayloadError for columns that cannot be sent."""
     names = list(schema.names)
     wanted = options.data_column
@@ -113,7 +113,7 @@ def plan_layout(schema: pa.Schema, options: SinkOptions) -> Layout:
             f"Column {key} holds ordering keys and must be a string, not "
             f"{schema.field(key).type}. Cast it."
         )
-    return Layout(data, rest, attributes, key)
+    return MessageLayout(data, rest, attributes, key)
 
 
 class Encoder:

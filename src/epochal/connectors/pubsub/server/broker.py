@@ -24,7 +24,7 @@ from epochal.connectors.pubsub.server.parts import (
     Entry,
     Envelopes,
     Memory,
-    Message,
+    PublishedMessage,
     Settings,
     ack_prefix,
     message_id,
@@ -58,7 +58,7 @@ class Topic:
     description: bytes
     retention_us: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    log: deque[Message] = field(default_factory=deque)
+    log: deque[PublishedMessage] = field(default_factory=deque)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
 
 
@@ -82,12 +82,12 @@ class Snapshot:
     name: str
     description: bytes
     topic: str
-    unsettled: tuple[Message, ...]
+    unsettled: tuple[PublishedMessage, ...]
     after: int
     expires_us: int
 
 
-class Broker:
+class MessageBroker:
     """Decides what every call does.
 
     `woken` names the subscriptions that may have something new for their consumers.
@@ -197,7 +197,7 @@ class Broker:
         first = self._number + 1
         stamp = publish_time(now_us)
         messages = [
-            Message(
+            PublishedMessage(
                 number,
                 body + message_id(number) + stamp,
                 len(body),
@@ -290,7 +290,7 @@ class Broker:
         rest = [m for m in known if m.number <= snapshot.after and m.number not in then]
         deliveries.reset(wanted, rest)
 
-    def _logged(self, subscription: Subscription) -> list[Message]:
+    def _logged(self, subscription: Subscription) -> list[PublishedMessage]:
         if subscription.topic is None:
             return []
         return [m for m in subscription.topic.log if _passes(subscription, m)]
@@ -324,11 +324,11 @@ class Broker:
         return True
 
 
-def _passes(subscription: Subscription, message: Message) -> bool:
+def _passes(subscription: Subscription, message: PublishedMessage) -> bool:
     return subscription.matches is None or subscription.matches(message.attributes)
 
 
-def _by_number(*groups: Iterable[Message]) -> list[Message]:
+def _by_number(*groups: Iterable[PublishedMessage]) -> list[PublishedMessage]:
     known = {message.number: message for group in groups for message in group}
     return [known[number] for number in sorted(known)]
 

@@ -22,7 +22,7 @@ HOLD_BYTES = 200
 
 
 @dataclass(slots=True, eq=False)
-class Message:
+class PublishedMessage:
     """One published message. `wire` is its PubsubMessage, with id and publish time at the end."""
 
     number: int
@@ -45,7 +45,7 @@ class Memory:
 
     used: int = 0
 
-    def hold(self, messages: Iterable[Message]) -> None:
+    def hold(self, messages: Iterable[PublishedMessage]) -> None:
         used = 0
         for message in messages:
             if message.holds == 0:
@@ -54,7 +54,7 @@ class Memory:
             used += HOLD_BYTES
         self.used += used
 
-    def drop(self, message: Message) -> None:
+    def drop(self, message: PublishedMessage) -> None:
         message.holds -= 1
         self.used -= HOLD_BYTES
         if message.holds == 0:
@@ -77,7 +77,7 @@ class Consumer:
 class Entry:
     """One message in one subscription."""
 
-    message: Message
+    message: PublishedMessage
     line: Line | None = None
     attempts: int = 0
     serial: int = 0
@@ -118,7 +118,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AckRefusals:
     """The serials of acknowledgement ids that were not accepted."""
 
     invalid: list[int]

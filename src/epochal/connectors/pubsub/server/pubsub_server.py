@@ -21,7 +21,12 @@ from google.pubsub_v1.types import pubsub
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.pubsub.protobuf_wire import encode_field
 from epochal.connectors.pubsub.server import refusals
-from epochal.connectors.pubsub.server.broker import DEFAULT_MAX_BYTES, SEEDS, Broker, Subscription
+from epochal.connectors.pubsub.server.broker import (
+    DEFAULT_MAX_BYTES,
+    SEEDS,
+    MessageBroker,
+    Subscription,
+)
 from epochal.connectors.pubsub.server.descriptions import SubscriptionPb, TopicPb
 from epochal.connectors.pubsub.server.parts import SECOND_US, Consumer
 from epochal.connectors.pubsub.server.refusals import CallChecks
@@ -43,7 +48,7 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ServerOptions:
     """Where to listen, and which topics and subscriptions to create at the start."""
 
     host: str = "127.0.0.1"
@@ -58,7 +63,7 @@ class Wanted:
     checks: CallChecks = field(default_factory=CallChecks)
 
 
-def serve(wanted: Wanted, *, started: Callable[[str], None]) -> signal.Signals:
+def serve(wanted: ServerOptions, *, started: Callable[[str], None]) -> signal.Signals:
     """Serve until SIGINT or SIGTERM, and return which one ended it.
 
     `started` is called with the address once the server listens.
@@ -72,14 +77,16 @@ def serve(wanted: Wanted, *, started: Callable[[str], None]) -> signal.Signals:
 
 def method_names() -> list[str]:
     """Return the names of all calls that the server knows."""
-    service = Service(Broker(), SystemClock())
+    service = Service(MessageBroker(), SystemClock())
     return sorted([*service.publisher(), *service.subscriber(), STREAMING_PULL])
 
 
-async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -> signal.Signals:
+async def _serve(
+    wanted: ServerOptions, clock: Clock, started: Callable[[str], None]
+) -> signal.Signals:
     # A client must never take a new message for one that it got before a restart.
     seed = secrets.randbelow(SEEDS) if wanted.seed is None else wanted.seed
-    service = Service(Broker(seed=seed, max_bytes=wanted.max_bytes), clock, wanted.checks)
+    service = Service(MessageBroker(seed=seed, max_bytes=wanted.max_bytes), clock, wanted.checks)
     for topic in wanted.topics:
         service.create_topic(TopicPb(name=topic))
     for name, topic in wanted.subscriptions:

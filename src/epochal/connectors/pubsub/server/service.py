@@ -18,7 +18,13 @@ from google.rpc import error_details_pb2, status_pb2
 
 from epochal.clock import Clock
 from epochal.connectors.pubsub.server import refusals
-from epochal.connectors.pubsub.server.broker import Broker, Draft, Snapshot, Subscription, Topic
+from epochal.connectors.pubsub.server.broker import (
+    Draft,
+    MessageBroker,
+    Snapshot,
+    Subscription,
+    Topic,
+)
 from epochal.connectors.pubsub.server.descriptions import (
     MUTABLE,
     MUTABLE_IN_TOPICS,
@@ -29,7 +35,7 @@ from epochal.connectors.pubsub.server.descriptions import (
     checked_topic,
     merged,
 )
-from epochal.connectors.pubsub.server.parts import Outcome
+from epochal.connectors.pubsub.server.parts import AckRefusals
 from epochal.connectors.pubsub.server.refusals import CallChecks
 from epochal.errors import PubSubRefusedError
 
@@ -47,7 +53,9 @@ Decide = Callable[[Any], Any]
 class Service:
     """All calls except StreamingPull."""
 
-    def __init__(self, broker: Broker, clock: Clock, checks: CallChecks | None = None) -> None:
+    def __init__(
+        self, broker: MessageBroker, clock: Clock, checks: CallChecks | None = None
+    ) -> None:
         self.broker = broker
         self.checks = checks or CallChecks()
         self._clock = clock
@@ -376,7 +384,7 @@ def _serials(subscription: Subscription, ack_ids: Iterable[str]) -> list[int]:
     return serials
 
 
-def _check(subscription: Subscription, outcome: Outcome) -> None:
+def _check(subscription: Subscription, outcome: AckRefusals) -> None:
     """Raise for bad ids if the subscription has exactly-once delivery; otherwise ignore them."""
     if subscription.deliveries.settings.exactly_once and (outcome.invalid or outcome.unordered):
         ack_id = subscription.envelopes.ack_id

@@ -43,7 +43,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SidecarReport:
     """The state of a sidecar, as it reports it."""
 
     buffered_rows: int = 0
@@ -89,7 +89,7 @@ Answer: TypeAlias = Mine | PartitionHeld | Void
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """One batch: the number of its partitions, and the most rows that each may have."""
 
     batch: int
@@ -101,7 +101,7 @@ class Plan:
 @dataclass(slots=True)
 class _Sidecar:
     heard_s: float
-    report: Report
+    report: SidecarReport
     promised: int = 0
     """How many of its buffered rows the partitions of the newest batch will take."""
 
@@ -116,7 +116,7 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Batch:
-    plan: Plan
+    plan: BatchPlan
     partitions: list[_Partition] = field(default_factory=list)
 
     @property
@@ -141,7 +141,7 @@ class Grants:
         self._bootstrapped_s: float | None = None
         self._busy_s: float | None = None
 
-    def heard(self, sidecar: str, report: Report, now_s: float) -> Orders:
+    def heard(self, sidecar: str, report: SidecarReport, now_s: float) -> Orders:
         """Take the report of a sidecar, new or known; return what it has to settle."""
         found = self._sidecars.get(sidecar)
         if found is None:
@@ -166,7 +166,7 @@ class Grants:
         """Continue counting from an offset that Spark names."""
         self.latest = max(self.latest, offset)
 
-    def next_batch(self, start: int, now_s: float, *, draining: bool = False) -> Plan | None:
+    def next_batch(self, start: int, now_s: float, *, draining: bool = False) -> BatchPlan | None:
         """Plan a batch after `start`, if there is a reason for one; keep the plan until its commit.
 
         `draining` means that `availableNow` has waited long enough: a flush need not wait.
@@ -181,7 +181,7 @@ class Grants:
         share = -(-buffered // self._partitions) if reason is Reason.DATA else self._rows
         empty = reason in (Reason.FLUSH, Reason.REFRESH)
         count = 0 if empty else self._partitions
-        plan = Plan(self.latest, count, min(share, self._rows), reason)
+        plan = BatchPlan(self.latest, count, min(share, self._rows), reason)
         self._batches[plan.batch] = _Batch(plan, [_Partition() for _ in range(count)])
         for sidecar in self._sidecars.values():
             sidecar.promised = 0
@@ -197,7 +197,7 @@ class Grants:
         if not self._is_shown:
             self._shown, self._is_shown = backlog, True
 
-    def planned(self, batch: int) -> Plan | None:
+    def planned(self, batch: int) -> BatchPlan | None:
         """Return the plan of a batch, or None if an earlier run planned it: it must stay empty."""
         found = self._batches.get(batch)
         return None if found is None else found.plan
@@ -272,10 +272,10 @@ class Grants:
         """Whether a finished batch may have rows that Spark has not committed."""
         return any(batch.may_have_rows for batch in self._batches.values())
 
-    def buffered(self, now_s: float) -> Report:
+    def buffered(self, now_s: float) -> SidecarReport:
         """Return the sum of the live sidecars' reports; `idle_s` is their minimum."""
         reports = [self._sidecars[name].report for name in self.live(now_s)]
-        return Report(
+        return SidecarReport(
             sum(report.buffered_rows for report in reports),
             sum(report.buffered_bytes for report in reports),
             sum(report.held_rows for report in reports),

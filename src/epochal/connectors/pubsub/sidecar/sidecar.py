@@ -25,8 +25,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.sidecar.sidecar_feed import Feed
-from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read, Reading, receive, send
+from epochal.connectors.pubsub.sidecar.sidecar_feed import SidecarFeed
+from epochal.connectors.pubsub.sidecar.sidecar_messages import (
+    LogLine,
+    PartitionReading,
+    Read,
+    receive,
+    send,
+)
 from epochal.errors import EpochalError
 
 logger = logging.getLogger(__name__)
@@ -60,7 +66,7 @@ class Sidecar:
         self._path, self._log = path, log
         self._directory = path.with_suffix(".d")
         self._lock = threading.Lock()
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, SidecarFeed] = {}
         self._opening: dict[str, threading.Lock] = {}
         self._serving = 0
         self._ending = threading.Event()
@@ -128,7 +134,7 @@ class Sidecar:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection, connection.makefile("rwb") as file:
-                reading = receive(file, Reading)
+                reading = receive(file, PartitionReading)
                 if reading is not None:
                     self._answer(reading, file)
         except OSError as error:
@@ -137,7 +143,7 @@ class Sidecar:
             with self._lock:
                 self._serving -= 1
 
-    def _answer(self, reading: Reading, file: BufferedIOBase) -> None:
+    def _answer(self, reading: PartitionReading, file: BufferedIOBase) -> None:
         try:
             feed = self._feed(reading)
             batches = feed.read(reading)
@@ -154,7 +160,7 @@ class Sidecar:
                 writer.write_batch(batch)
         file.flush()
 
-    def _feed(self, reading: Reading) -> Feed:
+    def _feed(self, reading: PartitionReading) -> SidecarFeed:
         with self._lock:
             opening = self._opening.setdefault(reading.run, threading.Lock())
         # A lock per run: the first task opens the feed and the run's other tasks wait for it, but
@@ -163,7 +169,7 @@ class Sidecar:
             with self._lock:
                 found = self._feeds.get(reading.run)
             if found is None or found.closed.is_set():
-                found = Feed(reading, self._directory)
+                found = SidecarFeed(reading, self._directory)
                 with self._lock:
                     self._feeds[reading.run] = found
             return found

@@ -26,7 +26,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read, Reading, receive, send
+from epochal.connectors.pubsub.sidecar.sidecar_messages import (
+    LogLine,
+    PartitionReading,
+    Read,
+    receive,
+    send,
+)
 from epochal.errors import PubSubReaderError
 
 START_S = 60.0
@@ -37,7 +43,7 @@ _started: list[subprocess.Popen[bytes]] = []
 """Sidecars that this worker started. They may outlive it; it reaps those that end earlier."""
 
 
-def read_rows(reading: Reading, directory: Path | None = None) -> Iterator[pa.RecordBatch]:
+def read_rows(reading: PartitionReading, directory: Path | None = None) -> Iterator[pa.RecordBatch]:
     """Read the rows of a partition from the sidecar of this executor."""
     jvm_pid, started = executor_jvm()
     path = (directory or run_directory()) / f"sidecar-{jvm_pid}-{started}.sock"
@@ -145,7 +151,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _asked(file: BufferedIOBase, reading: Reading) -> Read | None:
+def _asked(file: BufferedIOBase, reading: PartitionReading) -> Read | None:
     try:
         send(file, reading)
         return receive(file, Read)

@@ -37,7 +37,7 @@ from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     DRIVER,
     PEER,
     Admit,
-    Claim,
+    ClaimPartition,
     Confirmed,
     Farewell,
     Fetch,
@@ -46,8 +46,8 @@ from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     Grant,
     Known,
     Loaded,
+    PartitionReading,
     Piece,
-    Reading,
     Settle,
     State,
     Unreachable,
@@ -71,10 +71,10 @@ OPENING_S = 3.0
 PIECE_BYTES = 4 << 20
 
 
-class Feed:
+class SidecarFeed:
     """Reads one subscription for one run of a query."""
 
-    def __init__(self, reading: Reading, directory: Path) -> None:
+    def __init__(self, reading: PartitionReading, directory: Path) -> None:
         options = source_options(reading.options)
         self.name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.closed = threading.Event()
@@ -125,7 +125,7 @@ class Feed:
 
     # Requests of workers and other sidecars.
 
-    def read(self, reading: Reading) -> list[pa.RecordBatch]:
+    def read(self, reading: PartitionReading) -> list[pa.RecordBatch]:
         """Return the rows of a partition: the same to every reader, or none."""
         self._settle(reading.committed, reading.pending.get(self.name, ()))
         slot = reading.batch, reading.partition
@@ -209,7 +209,7 @@ class Feed:
             if self._failure:
                 raise PubSubReaderError(self._failure)
             buffered = self._reservoir.buffered_rows
-        grant = self._ask(Claim(self.name, *slot, buffered))
+        grant = self._ask(ClaimPartition(self.name, *slot, buffered))
         assert isinstance(grant, Grant)
         return grant
 
@@ -271,7 +271,7 @@ class Feed:
         logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(keys))
         return found
 
-    def _fetch(self, grant: Grant, reading: Reading) -> list[pa.RecordBatch] | None:
+    def _fetch(self, grant: Grant, reading: PartitionReading) -> list[pa.RecordBatch] | None:
         """Fetch the rows of a partition from the sidecar that holds it; None if that fails."""
         assert grant.place is not None
         client = RpcClient(grant.place.address())
