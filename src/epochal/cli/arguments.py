@@ -139,17 +139,17 @@ def parse_pairs(
     values: Sequence[str], option: str, form: str = SETTING, *, may_be_empty: bool = False
 ) -> dict[str, str]:
     """Parse the values of an option of the form `A=B` into a dictionary; `form` names the parts."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for value in values:
         left, equals, right = value.partition("=")
         if not (left and equals and (right or may_be_empty)):
             # Settings of clients may be passwords.
-            said = "" if form == SETTING else f", not {value!r}"
+            shown = "" if form == SETTING else f", not {value!r}"
             raise OptionError(
-                f"{option} takes {form}{said}. Add the part before or after the equals sign."
+                f"{option} takes {form}{shown}. Add the part before or after the equals sign."
             )
-        found[left] = right
-    return found
+        pairs[left] = right
+    return pairs
 
 
 command_bounds = ContextVar("command_bounds", default=Bounds())  # noqa: B039 - frozen

@@ -162,7 +162,7 @@ def diff(
 
     differences, noun = _differences(first, second, batches or [])
     if as_json:
-        print_json({"differences": [each.as_json() for each in differences]})
+        print_json({"differences": [difference.as_json() for difference in differences]})
     elif not differences:
         print_line("no difference")
     elif batches:
@@ -279,7 +279,7 @@ def _batch(view: CheckpointView, batch_id: int) -> BatchView:
     for batch in view.batches:
         if batch.batch_id == batch_id:
             return batch
-    known = [batch.batch_id for batch in view.batches]
-    span = f"{known[0]} to {known[-1]}" if known else "none"
+    batch_ids = [batch.batch_id for batch in view.batches]
+    span = f"{batch_ids[0]} to {batch_ids[-1]}" if batch_ids else "none"
     noun = "epoch" if view.continuous else "batch"
     raise OptionError(f"{view.url}: there is no {noun} {batch_id}. Choose one that exists: {span}.")

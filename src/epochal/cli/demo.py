@@ -156,25 +156,27 @@ def _broker(kafka: bool) -> Iterator[DemoBroker]:
         return
     from epochal.testing.pubsub import running_server
 
-    with running_server("--project", PROJECT, "--subscription", f"{SUBSCRIPTION}:{TOPIC}") as made:
-        yield DemoBroker("pubsub", made.address)
+    with running_server(
+        "--project", PROJECT, "--subscription", f"{SUBSCRIPTION}:{TOPIC}"
+    ) as server:
+        yield DemoBroker("pubsub", server.address)
 
 
 def _print_outcome(outcome: DemoResult, home: Path, table: TableFormat, operator: int) -> None:
     from epochal.demo.pipeline import OUTPUTS
 
-    found, (half, most) = outcome.balance, outcome.latency_ms
+    balance, (half, most) = outcome.balance, outcome.latency_ms
     print_line()
     print_facts(
         [
-            ("sent", f"{found.sent:,}"),
-            ("received", f"{found.received:,}, {OUTPUTS[table.value].counted_by}"),
-            ("lost", _wanted_zero(found.lost)),
-            ("repeated", _wanted_zero(found.repeated)),
+            ("sent", f"{balance.sent:,}"),
+            ("received", f"{balance.received:,}, {OUTPUTS[table.value].counted_by}"),
+            ("lost", _wanted_zero(balance.lost)),
+            ("repeated", _wanted_zero(balance.repeated)),
             (
                 "wrong totals",
-                f"{_wanted_zero(found.wrong_totals)} in the output, "
-                f"{_wanted_zero(found.wrong_states)} in state",
+                f"{_wanted_zero(balance.wrong_totals)} in the output, "
+                f"{_wanted_zero(balance.wrong_states)} in state",
             ),
             ("row latency", f"p50 {half:,.1f} ms, p99 {most:,.1f} ms, including the kill"),
             ("first commit", f"{outcome.first_commit_seconds:.1f} s after the start of the query"),
@@ -182,7 +184,7 @@ def _print_outcome(outcome: DemoResult, home: Path, table: TableFormat, operator
         ]
     )
     print_line()
-    if found.holds:
+    if balance.holds:
         print_line(painted("The balance holds: nothing lost, nothing counted twice.", GREEN))
     else:
         print_line(painted("THE BALANCE DOES NOT HOLD.", RED))

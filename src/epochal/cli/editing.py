@@ -80,12 +80,12 @@ class Flags:
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Flags` in place of its parameter `flags`."""
     signature = inspect.signature(command, eval_str=True)
-    own = [each for each in signature.parameters.values() if each.name != "flags"]
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        flags = Flags(**{each.name: given.pop(each.name) for each in _FLAGS})
-        command(**given, flags=flags)
+    def run(**arguments: Any) -> None:
+        flags = Flags(**{option.name: arguments.pop(option.name) for option in _FLAGS})
+        command(**arguments, flags=flags)
 
     run.__signature__ = signature.replace(parameters=[*own, *_FLAGS])  # type: ignore[attr-defined]
     return run
@@ -123,8 +123,8 @@ def run_edit(
     says_epochs = command not in OF_TWO_CHECKPOINTS and is_continuous(files)
 
     def make_plan() -> Plan:
-        made = plan_batches()
-        return worded_for_epochs(made) if says_epochs else made
+        plan = plan_batches()
+        return worded_for_epochs(plan) if says_epochs else plan
 
     if not flags.execute:
         if (unfinished := Journal(files).unfinished()) is not None:
@@ -169,10 +169,10 @@ def confirm(question: str, flags: Flags) -> None:
 @contextmanager
 def interruptible(files: Files, command: str) -> Iterator[None]:
     """Run an edit or an undo; on Ctrl-C say how far it came, and how to go on or back."""
-    known = {(each.id, each.state) for each in Journal(files).entries()}
+    before = {(entry.id, entry.state) for entry in Journal(files).entries()}
 
     def what_is_left() -> str:
-        new = [each for each in Journal(files).entries() if (each.id, each.state) not in known]
+        new = [entry for entry in Journal(files).entries() if (entry.id, entry.state) not in before]
         if not new:
             return NOTHING_CHANGED
         undo = f"`{undo_command(files, new[-1])}`"
@@ -359,29 +359,29 @@ def run_repair(
         """What is left of the findings: of the plan's in a dry run, otherwise as verified."""
         if not flags.execute:
             return planned
-        reasons = {(each.finding.code, each.finding.path): each.reason for each in planned}
+        reasons = {(item.finding.code, item.finding.path): item.reason for item in planned}
         return [
-            Left(each, reasons.get((each.code, each.path), each.remedy))
-            for each in findings_of(files, sink)
-            if is_problem(each)
+            Left(finding, reasons.get((finding.code, finding.path), finding.remedy))
+            for finding in findings_of(files, sink)
+            if is_problem(finding)
         ]
 
-    found: list[Left] = []
+    left_over: list[Left] = []
 
     def more() -> dict[str, object]:
-        found[:] = left()
-        return {"left": [{**each.finding.as_json(), "reason": each.reason} for each in found]}
+        left_over[:] = left()
+        return {"left": [{**item.finding.as_json(), "reason": item.reason} for item in left_over]}
 
     run_edit(files, command, plan, flags, more=more, places=[sink])
     if not flags.as_json:
         with _told(flags), progress("verifying"):
-            found[:] = left()
-        for each in found:
-            code = f"left: {each.finding.code}"
+            left_over[:] = left()
+        for item in left_over:
+            code = f"left: {item.finding.code}"
             output = None if sink is None else sink.url
-            reason = with_places(each.reason, files.url, output, no_file_sink=named.is_absent)
-            print_text(f" {each.finding.path}: {reason}", head=code, style=YELLOW)
-    if found:
+            reason = with_places(item.reason, files.url, output, no_file_sink=named.is_absent)
+            print_text(f" {item.finding.path}: {reason}", head=code, style=YELLOW)
+    if left_over:
         raise typer.Exit(EXIT_FINDINGS)
 
 

@@ -221,10 +221,10 @@ def _cluster(servers: str, config: Path | None, client_config: list[str] | None)
     from epochal.connectors.kafka.kafka_settings import connection_settings, parse_properties
     from epochal.connectors.kafka.offsets import Cluster
 
-    given = parse_pairs(client_config or [], "--client-config")
+    pairs = parse_pairs(client_config or [], "--client-config")
     java = parse_properties(config.read_text(encoding="utf-8")) if config else {}
-    settings = connection_settings({**java, **{k: v for k, v in given.items() if k in java}})
-    return Cluster.of({**settings, **given, "bootstrap.servers": servers})
+    settings = connection_settings({**java, **{k: v for k, v in pairs.items() if k in java}})
+    return Cluster.of({**settings, **pairs, "bootstrap.servers": servers})
 
 
 def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str | None) -> None:
@@ -303,5 +303,5 @@ def _create_topics(admin: Any, servers: str, wanted: list[tuple[str, int]]) -> N
     # The client ends with this function: otherwise it would complain when the broker ends.
     client = admin.AdminClient({**QUIET, "bootstrap.servers": servers})
     topics = [admin.NewTopic(name, partitions) for name, partitions in wanted]
-    for made in client.create_topics(topics).values():
-        made.result()
+    for creation in client.create_topics(topics).values():
+        creation.result()

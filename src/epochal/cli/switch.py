@@ -153,8 +153,8 @@ def _delta_version(table: Files, new: Files, old: Files) -> int | None:
 
     if table.info(DELTA_LOG) is None:
         return None
-    known = QueryMetadata.read(new)
-    versions = {} if known is None else epochs_by_version(table, known.id)
+    metadata = QueryMetadata.read(new)
+    versions = {} if metadata is None else epochs_by_version(table, metadata.id)
     return version_after(versions, switched(old).new_epoch)
 
 

@@ -113,12 +113,12 @@ class Guard:
                 "--allow-host NAME.\n",
                 421,
             )
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
-        if scope["path"] == "/" and given:
-            return self._sign_in(given[0])
+        tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+        if scope["path"] == "/" and tokens:
+            return self._sign_in(tokens[0])
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return PlainTextResponse("Requests from other sites are refused.\n", 403)
-        if not any(self._is_token(each) for each in self._tokens_in(headers)):
+        if not any(self._is_token(token) for token in self._tokens_in(headers)):
             return PlainTextResponse(
                 "A valid token is required: open the link that `epochal dashboard` printed.\n",
                 401,
@@ -140,17 +140,17 @@ class Guard:
         return answer
 
     def _tokens_in(self, headers: Headers) -> list[str]:
-        found = []
+        tokens = []
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            found.append(bearer.strip())
+            tokens.append(bearer.strip())
         try:
             cookies: SimpleCookie | dict[str, Any] = SimpleCookie(headers.get("cookie", ""))
         except CookieError:
             cookies = {}
         if self._cookie in cookies:
-            found.append(cookies[self._cookie].value)
-        return found
+            tokens.append(cookies[self._cookie].value)
+        return tokens
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._token.encode())

@@ -74,15 +74,15 @@ class Query:
     def summary(self, directory: str, now_ms: int) -> dict[str, Any]:
         """The query as an entry of the page's list; `directory` names it if no run does."""
         run, health = self.run, self.monitor.health if self.monitor else None
-        found = run.summary() if run else _without_run(health, now_ms)
+        summary = run.summary() if run else _without_run(health, now_ms)
         verdict = health.status if health else UNKNOWN
-        status = status_of(found["state"], verdict)
+        status = status_of(summary["state"], verdict)
         view = health.view if health else None
         return {
             "key": self.key,
             "checkpoint": self.url,
-            **found,
-            "name": found["name"] or directory,
+            **summary,
+            "name": summary["name"] or directory,
             "place": place_of(self.url),
             "unit": "epoch" if run or (view is not None and view.continuous) else "batch",
             "status": status,
@@ -135,13 +135,15 @@ class Board:
         with self._lock:
             names = names_of([query.url for query in self._queries.values()])
             now_ms = self._clock.now_ms()
-            found = [each.summary(names[each.url], now_ms) for each in self._queries.values()]
+            summaries = [
+                query.summary(names[query.url], now_ms) for query in self._queries.values()
+            ]
         return sorted(
-            found,
-            key=lambda each: (
-                each["state"] not in (RUNNING, ACTIVE),
-                -(each["started_ms"] or 0),
-                each["name"],
+            summaries,
+            key=lambda summary: (
+                summary["state"] not in (RUNNING, ACTIVE),
+                -(summary["started_ms"] or 0),
+                summary["name"],
             ),
         )
 
@@ -167,7 +169,7 @@ class Board:
         """Return the metrics of all runs, as their own endpoints would."""
         with self._lock:
             collected = list(self._metrics.values())
-        return text_of(merged(each for metrics in collected for each in metrics.collect()))
+        return text_of(merged(metric for metrics in collected for metric in metrics.collect()))
 
     def read_runs(self) -> None:
         """Read what runs have written since the last call."""
@@ -193,14 +195,14 @@ class Board:
         now = self._clock.monotonic()
         if now < self._search_due:
             return
-        found = [url for place in self._places for url in find_checkpoints(place)]
+        urls = [url for place in self._places for url in find_checkpoints(place)]
         took = self._clock.monotonic() - now
         self._search_due = now + max(SEARCH_SECONDS, took / SEARCH_SHARE)
         with self._lock:
-            for url in found:
+            for url in urls:
                 self._query(url).given = True
             for query in list(self._queries.values()):
-                if query.given and query.url not in found:
+                if query.given and query.url not in urls:
                     query.given = False
                     if not query.runs:
                         del self._queries[query.key]
@@ -208,7 +210,7 @@ class Board:
     def check_health(self) -> None:
         """Check every checkpoint that is due, those that pages show first."""
         with self._lock:
-            queries = sorted(self._queries.values(), key=lambda each: not self._watched[each.key])
+            queries = sorted(self._queries.values(), key=lambda query: not self._watched[query.key])
         for query in queries:
             if self._ended.is_set():
                 return
@@ -254,7 +256,7 @@ class Board:
 
     def _add(self, view: RunView) -> None:
         query = self._query(view.run.checkpoint)
-        query.runs = sorted([*query.runs, view], key=lambda each: each.run.started_ms)
+        query.runs = sorted([*query.runs, view], key=lambda run: run.run.started_ms)
         metrics = self._metrics[view.run.run_id] = QueryMetrics()
         metrics.write([view.run])
 
@@ -265,7 +267,7 @@ class Board:
         with self._lock:
             self._metrics.pop(view.run.run_id, None)
             query = self._query(view.run.checkpoint)
-            query.runs = [each for each in query.runs if each is not view]
+            query.runs = [run for run in query.runs if run is not view]
             if not query.runs and not query.given:
                 del self._queries[query.key]
 
@@ -313,7 +315,7 @@ def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:
         "late_rows": 0,
         "restarts": 0,
         "attempt": None,
-        "sources": [each.kind for each in view.sources] if view else [],
+        "sources": [source.kind for source in view.sources] if view else [],
         "sink": None,
     }
 
@@ -329,8 +331,8 @@ def find_checkpoints(files: Files) -> list[str]:
 
     The directory itself if nothing is found, so that the page can say what is wrong with it.
     """
-    found = list(_below(files, [MAX_DIRECTORIES], 0))
-    return found or [files.url]
+    urls = list(_below(files, [MAX_DIRECTORIES], 0))
+    return urls or [files.url]
 
 
 def _below(files: Files, left: list[int], depth: int) -> Iterator[str]:

@@ -62,16 +62,16 @@ class HistoryReader:
         listing = gather(view_with_epochs(files).files)
         batches = _batches(listing)
         state, failed = self._state(files, batches) if listing.is_stateful else ({}, False)
-        found = history_json(batches, _files_read(listing), state)
-        found["stateful"] = listing.is_stateful
-        found["state_note"] = UNREADABLE_STATE if failed and not state else None
-        return found
+        history = history_json(batches, _files_read(listing), state)
+        history["stateful"] = listing.is_stateful
+        history["state_note"] = UNREADABLE_STATE if failed and not state else None
+        return history
 
     def _state(self, files: Files, batches: list[BatchFacts]) -> tuple[dict[int, StateSize], bool]:
         """The sizes that are known so far, and whether that of a batch could not be measured."""
-        wanted = batches_to_measure([each.batch_id for each in batches if each.committed])
+        wanted = batches_to_measure([batch.batch_id for batch in batches if batch.committed])
         # The timestamp tells a batch from one of the same number before a rewind.
-        names = {each.batch_id: (files.url, each.batch_id, each.started_ms) for each in batches}
+        names = {batch.batch_id: (files.url, batch.batch_id, batch.started_ms) for batch in batches}
         until = self._clock.monotonic() + BUDGET_SECONDS
         failed = False
         for batch_id in wanted:
@@ -79,18 +79,18 @@ class HistoryReader:
             if name in self._measured:
                 continue
             try:
-                found = StateSize(*measure_state(files, batch_id))
+                state_size = StateSize(*measure_state(files, batch_id))
             except (EpochalError, OSError):
-                found, failed = None, True  # purged or unreadable files; `verify` says which
+                state_size, failed = None, True  # purged or unreadable files; `verify` says which
             with self._lock:
                 if len(self._measured) >= MAX_MEASURED:
                     self._measured.clear()
-                if found is not None or batch_id != wanted[0]:
-                    self._measured[name] = found
+                if state_size is not None or batch_id != wanted[0]:
+                    self._measured[name] = state_size
             if self._clock.monotonic() >= until:
                 break
-        known = {each: self._measured.get(names[each]) for each in wanted}
-        return {each: size for each, size in known.items() if size is not None}, failed
+        sizes = {batch_id: self._measured.get(names[batch_id]) for batch_id in wanted}
+        return {batch_id: size for batch_id, size in sizes.items() if size is not None}, failed
 
 
 def _batches(listing: CheckpointListing) -> list[BatchFacts]:
@@ -99,11 +99,11 @@ def _batches(listing: CheckpointListing) -> list[BatchFacts]:
         for info in listing.files.list(COMMITS)
         if (batch_id := parse_batch_id(info.name)) is not None
     }
-    found = []
+    batches = []
     for batch_id, entry in sorted(listing.offsets.entries.items())[-KEPT_BATCHES:]:
         offsets = offsets_of(entry)
         named = dict(enumerate(offsets)) if isinstance(offsets, tuple) else offsets
-        found.append(
+        batches.append(
             BatchFacts(
                 batch_id,
                 entry.timestamp_ms or None,
@@ -113,19 +113,21 @@ def _batches(listing: CheckpointListing) -> list[BatchFacts]:
                 committed.get(batch_id),
             )
         )
-    return found
+    return batches
 
 
 def _files_read(listing: CheckpointListing) -> dict[str, dict[int, int]]:
     """How many files each batch of a file source's log has, by source."""
-    found: dict[str, dict[int, int]] = {}
+    files_read: dict[str, dict[int, int]] = {}
     for name, source in read_sources(listing.files, listing.directories).items():
         if source.kind == FILE:
             # A compact file repeats the entries of all batches before it; each file counts once.
             files = {(e.batch_id, e.path) for log in source.log.entries.values() for e in log}
             counted = Counter(batch_id for batch_id, _ in files)
-            found[name] = {batch_id: counted[batch_id] for batch_id in source.log.ids} | counted
-    return found
+            files_read[name] = {
+                batch_id: counted[batch_id] for batch_id in source.log.ids
+            } | counted
+    return files_read
 
 
 REQUEST_SECONDS = 4.0
@@ -147,12 +149,12 @@ class LagMeter:
         """Return the sources of a query with their lag, or with the reason why it is unknown."""
         ends: dict[tuple[str, int], EndOffset] = {}
         why = None
-        if any(each["kind"] == KAFKA for each in sources):
+        if any(source["kind"] == KAFKA for source in sources):
             try:
                 ends, why = self._ends(files)
             except (EpochalError, OSError) as error:
                 why = str(error)
-        return [with_lag(each, ends, why) for each in sources]
+        return [with_lag(source, ends, why) for source in sources]
 
     def _ends(self, files: Files) -> tuple[dict[tuple[str, int], EndOffset], str | None]:
         if self._settings is None:
@@ -160,15 +162,15 @@ class LagMeter:
         from epochal.connectors.kafka.committer.lag import LagTarget, measure
 
         with self._lock:
-            found = measure(
+            lags = measure(
                 self._connected(self._settings),
                 [LagTarget(Checkpoint(files), None)],
                 self._clock.now_ms(),
             )
         ends = {
-            (each.topic, each.partition): EndOffset(each.latest, each.seconds)
-            for each in found
-            if each.latest is not None
+            (lag.topic, lag.partition): EndOffset(lag.latest, lag.seconds)
+            for lag in lags
+            if lag.latest is not None
         }
         return ends, None
 
@@ -202,13 +204,13 @@ class KeptAnswers:
     def get(self, name: Hashable, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the kept answer of this name, or compute it if it is too old."""
         with self._lock:  # a second page waits for the answer instead of computing it too
-            until, found = self._kept.get(name, (0.0, {}))
+            until, answer = self._kept.get(name, (0.0, {}))
             now = self.clock.monotonic()
             if now < until:
-                return found
-            found = compute()
+                return answer
+            answer = compute()
             took = self.clock.monotonic() - now
             if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
-            self._kept[name] = (now + took + max(MIN_SECONDS, took / self.share), found)
-            return found
+            self._kept[name] = (now + took + max(MIN_SECONDS, took / self.share), answer)
+            return answer

@@ -144,7 +144,7 @@ class QueryWatch:
         if newest is None or newest <= self._seen_epoch:
             return
         self._seen_epoch = newest
-        for path in [each for each in self._demo.output.files() if each not in self._seen_files]:
+        for path in [file for file in self._demo.output.files() if file not in self._seen_files]:
             self._seen_files.add(path)
             table = pq.read_table(path, columns=TIMES)
             self._record(*(table.column(name).to_numpy() for name in TIMES))
@@ -292,17 +292,17 @@ def workers_below(root: int) -> list[int]:
 
 
 def _parents() -> dict[int, int]:
-    found = {}
+    parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with suppress(OSError):  # the process may have ended meanwhile
                 stat = Path("/proc", name, "stat").read_text()
-                found[int(name)] = int(stat.rpartition(")")[2].split()[1])
-    return found
+                parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
+    return parents
 
 
 def _is_daemon(pid: int) -> bool:
     with suppress(OSError):
         command = Path("/proc", str(pid), "cmdline").read_bytes()
-        return any(b"-m\0" + each in command for each in DAEMONS)
+        return any(b"-m\0" + daemon in command for daemon in DAEMONS)
     return False

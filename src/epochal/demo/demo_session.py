@@ -32,9 +32,9 @@ def local_session(*, tasks: int, log: Path) -> SparkSession:
         spark = builder.getOrCreate()
     except Exception as error:
         last = log.read_text(errors="replace").splitlines()[-LINES_SHOWN:]
-        told = "\n".join(last) or str(error)
+        log_end = "\n".join(last) or str(error)
         raise ComponentError(
-            f"Spark did not start. {log} has its log, which ends: {told}"
+            f"Spark did not start. {log} has its log, which ends: {log_end}"
         ) from error
     # The demo kills a worker on purpose. The view reports this in one line, so the errors that
     # the query would log are suppressed.
@@ -49,12 +49,12 @@ def errors_to(log: Path) -> Iterator[None]:
     The JVM, Kafka's client and others write there, in the middle of a live view.
     """
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     with log.open("ab") as target:
         os.dup2(target.fileno(), 2)
     try:
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)

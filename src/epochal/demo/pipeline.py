@@ -147,7 +147,7 @@ class ParquetTotals:
 
     def files(self) -> list[str]:
         log = FileSinkLog(f"{self._path}/_spark_metadata", read_only=True)
-        return [local_path(each.path) for each in log.all_files()]
+        return [local_path(file.path) for file in log.all_files()]
 
     def read(self, spark: Any, columns: list[str]) -> pa.Table:
         paths = map(spark_pattern, self.files())
@@ -167,7 +167,7 @@ class DeltaTotals:
 
         if not DeltaTable.is_deltatable(self._path):
             return []
-        return [local_path(each) for each in DeltaTable(self._path).file_uris()]
+        return [local_path(uri) for uri in DeltaTable(self._path).file_uris()]
 
     def read(self, spark: Any, columns: list[str]) -> pa.Table:
         # Read without deltalake: its own reader now and then aborts the process at its end.

@@ -40,7 +40,7 @@ def print_view(view: CheckpointView, limit: int) -> None:
         title = f"{plural(noun)} ({left_out:,} older not shown)" if left_out else plural(noun)
         print_line()
         unreadable = {problem.path for problem in view.problems}
-        rows = [_batch_row(each, f"{COMMITS}/{each.batch_id}" in unreadable) for each in shown]
+        rows = [_batch_row(batch, f"{COMMITS}/{batch.batch_id}" in unreadable) for batch in shown]
         columns = [noun, "committed", "time", "watermark", "offsets"]
         _print_without_empty(columns, rows, "watermark", title)
     _print_parts(view)
@@ -200,8 +200,8 @@ def _print_conf(view: CheckpointView, noun: str) -> None:
 
 
 def _span(lows: list[int | None], highs: list[int | None]) -> str:
-    low = [each for each in lows if each is not None]
-    high = [each for each in highs if each is not None]
+    low = [bound for bound in lows if bound is not None]
+    high = [bound for bound in highs if bound is not None]
     if not low or not high:
         return "-"
     return str(min(low)) if min(low) == max(high) else f"{min(low)}..{max(high)}"
@@ -242,12 +242,12 @@ def print_entries(kind: LogKind, lines: list[Line]) -> None:
             else change_lines(diff_entries(before, entry), brief=True)
         )
         # The time of every entry differs; it has a column of its own.
-        told = "; ".join(each for each in changes if not each.startswith("time "))
-        rows.append((str(batch), time_text(entry.get("timestamp_ms") or 0), told or "no change"))
+        changed = "; ".join(change for change in changes if not change.startswith("time "))
+        rows.append((str(batch), time_text(entry.get("timestamp_ms") or 0), changed or "no change"))
         before = entry
     noun = "epoch" if isinstance(before, dict) and OWN_KEY in before else "batch"
     if all(moment in ("", "-") for _, moment, _ in rows):
-        print_table((noun, "change"), [(batch, told) for batch, _, told in rows])
+        print_table((noun, "change"), [(batch, changed) for batch, _, changed in rows])
     else:
         print_table((noun, "time", "change"), rows)
 
@@ -265,14 +265,16 @@ def _file_cells(entry: Any) -> tuple[str, ...]:
 def print_report(report: Report, checkpoint: str, output: str | None = None) -> None:
     """Print what `verify` has found at a checkpoint, and at the output of its sink."""
     colours = {"error": RED, "warning": YELLOW}
-    for each in report.findings:
+    for finding in report.findings:
         from epochal.tools.verify.remedies import with_places  # a healthy checkpoint needs none
 
-        severity = painted(f"{each.severity}: {each.code}", colours.get(str(each.severity), ""))
-        print_line(f"{severity}  {each.path}")
-        print_text(f"  {each.message}")
+        severity = painted(
+            f"{finding.severity}: {finding.code}", colours.get(str(finding.severity), "")
+        )
+        print_line(f"{severity}  {finding.path}")
+        print_text(f"  {finding.message}")
         remedy = with_places(
-            each.remedy, checkpoint, output, no_file_sink=report.sink.value == "absent"
+            finding.remedy, checkpoint, output, no_file_sink=report.sink.value == "absent"
         )
         print_text(f"  remedy: {remedy}", "    ")
     verdict = painted("healthy", GREEN) if report.healthy else painted("not healthy", RED)

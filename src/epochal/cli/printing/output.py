@@ -81,10 +81,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
         print_line(painted(title, BOLD))
     width = terminal_width()
     if taken := shared_columns(columns, rows, width):
-        said = ", ".join(f"{columns[at]} {rows[0][at] or '-'}" for at in taken)
-        print_text(f"all rows: {said}")
-        kept = [at for at in range(len(columns)) if at not in taken]
-        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        shared = ", ".join(f"{columns[at]} {rows[0][at] or '-'}" for at in taken)
+        print_text(f"all rows: {shared}")
+        shown = [at for at in range(len(columns)) if at not in taken]
+        columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
     head, lines = table_lines(columns, rows, width)
     for line in (painted(head, BOLD), *lines) if head else lines:
         print_line(line)

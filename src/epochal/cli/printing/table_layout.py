@@ -55,9 +55,9 @@ def shared_columns(
         return []
     taken: list[int] = []
     while True:
-        kept = [at for at in range(len(columns)) if at not in taken]
-        left = [[row[at] for at in kept] for row in cells]
-        if _table([columns[at] for at in kept], left, width) is not None:
+        shown = [at for at in range(len(columns)) if at not in taken]
+        left = [[row[at] for at in shown] for row in cells]
+        if _table([columns[at] for at in shown], left, width) is not None:
             return sorted(taken)
         if not same:
             return []
@@ -97,7 +97,7 @@ def text_lines(text: str, width: int | None, indent: str = "") -> list[str]:
         return [text]
     lines: list[str] = []
     line: str | None = None
-    for word in _QUOTED.sub(lambda found: found[0].replace(" ", _UNBROKEN), text).split(" "):
+    for word in _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _UNBROKEN), text).split(" "):
         room = width - (len(indent) if lines else 0)
         longer = word if line is None else f"{line} {word}"
         if cells_wide(longer) <= room:
@@ -111,8 +111,8 @@ def text_lines(text: str, width: int | None, indent: str = "") -> list[str]:
         else:
             *full, line = folded_text(word, room)
             lines += full
-    first, *rest = (each.replace(_UNBROKEN, " ") for each in (*lines, line or ""))
-    return [first, *(f"{indent}{each}" for each in rest)]
+    first, *rest = (wrapped.replace(_UNBROKEN, " ") for wrapped in (*lines, line or ""))
+    return [first, *(f"{indent}{text}" for text in rest)]
 
 
 def folded_text(text: str, width: int) -> list[str]:
@@ -193,7 +193,7 @@ def _narrowed(natural: Sequence[int], words: Sequence[int], room: int) -> list[i
 
 
 def _limited(least: Sequence[int], natural: Sequence[int], limit: int) -> list[int]:
-    return [max(each, min(wide, limit)) for each, wide in zip(least, natural, strict=True)]
+    return [max(width, min(wide, limit)) for width, wide in zip(least, natural, strict=True)]
 
 
 def _longest_word(cells: Sequence[str]) -> int:
