@@ -90,11 +90,11 @@ class Room:
         )
 
 
-def _check(url: str, said: str, size: int, most: int | None, option: str) -> None:
+def _check(url: str, what: str, size: int, most: int | None, option: str) -> None:
     if most is not None and size > most:
         raise StorageError(
             url,
-            f"{said} {most} bytes, which is the most that is read of such a file. If the file is "
+            f"{what} {most} bytes, which is the most that is read of such a file. If the file is "
             f"right, raise the bound: `epochal {option} BYTES COMMAND`.",
         )
 
@@ -200,8 +200,8 @@ class Files(Protocol):
 
 def scheme_of(location: str) -> str:
     """The URL scheme of a location in lower case; empty for a plain path."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
-    return found[1].lower() if found else ""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
+    return match[1].lower() if match else ""
 
 
 def local_path(location: str) -> str:

@@ -152,10 +152,10 @@ class NameNodes:
     def _request(
         self, address: tuple[str, int], method: str, target: str
     ) -> HttpAnswer | RequestFailure:
-        kept: _KeptConnections = self._local.__dict__.setdefault("kept", _KeptConnections())
-        if address not in kept.by_address:
-            kept.by_address[address] = _connection(self._protocol, *address)
-        answer = _send(kept.by_address[address], method, target)
+        connections: _KeptConnections = self._local.__dict__.setdefault("kept", _KeptConnections())
+        if address not in connections.by_address:
+            connections.by_address[address] = _connection(self._protocol, *address)
+        answer = _send(connections.by_address[address], method, target)
         if isinstance(answer, HttpAnswer):
             exception, message = _remote_exception(answer)
             if exception in _TRY_ANOTHER:

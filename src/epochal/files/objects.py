@@ -226,16 +226,16 @@ class ObjectFiles:
         folders, files = self._children(path)
         if not folders and not files:
             self._refuse_a_file(path)
-        found = {name: FileInfo(name, True, 0, 0) for name in map(_name, folders)}
-        found |= {_name(file["path"]): _info(_name(file["path"]), file) for file in files}
-        return [found[name] for name in sorted(found)]
+        infos = {name: FileInfo(name, True, 0, 0) for name in map(_name, folders)}
+        infos |= {_name(file["path"]): _info(_name(file["path"]), file) for file in files}
+        return [infos[name] for name in sorted(infos)]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
-        found = sorted(self._below(path), key=lambda file: file["path"])
-        if not found:
+        files = sorted(self._below(path), key=lambda file: file["path"])
+        if not files:
             self._refuse_a_file(path)
         start = len(self._prefix) + 1 if self._prefix else 0
-        for file in found:
+        for file in files:
             below = file["path"][start:]
             # obstore lists the marker `DIR/` as `DIR`, which looks like an empty file. Only a HEAD
             # request shows whether there is an object of that name.
@@ -279,10 +279,10 @@ class ObjectFiles:
 
         try:
             with _translated(url):
-                found = get(self._store, key, options={"head": True})
+                answer = get(self._store, key, options={"head": True})
         except FileNotFoundError:
             return None
-        return str(found.attributes.get(WRITER_KEY, ""))
+        return str(answer.attributes.get(WRITER_KEY, ""))
 
     def _head(self, path: str) -> ObjectMeta | None:
         from obstore import head
@@ -299,8 +299,8 @@ class ObjectFiles:
         from obstore import list_with_delimiter
 
         with _translated(self._full(path), listing=True):
-            found = list_with_delimiter(self._store, self._key(path) or None)
-        return found["common_prefixes"], found["objects"]
+            listing = list_with_delimiter(self._store, self._key(path) or None)
+        return listing["common_prefixes"], listing["objects"]
 
     def _below(self, path: str) -> Sequence[ObjectMeta]:
         from obstore import list as list_objects

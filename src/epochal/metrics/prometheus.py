@@ -40,12 +40,12 @@ class Metric:
 
 def merged(metrics: Iterable[Metric]) -> list[Metric]:
     """Merge metrics of the same name, as the text format requires."""
-    found: dict[str, Metric] = {}
+    by_name: dict[str, Metric] = {}
     for metric in metrics:
-        known = found.get(metric.name)
-        samples = [*known.samples, *metric.samples] if known else metric.samples
-        found[metric.name] = Metric(metric.name, metric.kind, metric.help, samples)
-    return list(found.values())
+        earlier = by_name.get(metric.name)
+        samples = [*earlier.samples, *metric.samples] if earlier else metric.samples
+        by_name[metric.name] = Metric(metric.name, metric.kind, metric.help, samples)
+    return list(by_name.values())
 
 
 def text_of(metrics: Iterable[Metric]) -> str:
@@ -114,7 +114,7 @@ class MetricsServer:
     def end(self, collect: Collect) -> None:
         """Mark a collector as ended; the last KEPT_ENDED of them are still exported."""
         with self._lock:
-            self._collectors = [each for each in self._collectors if each != collect]
+            self._collectors = [collector for collector in self._collectors if collector != collect]
             self._ended = [*self._ended, collect][-KEPT_ENDED:]
 
     def text(self) -> str:

@@ -166,16 +166,19 @@ class QueryMetrics:
             run = self._run
             if run is None:
                 return []
-            found = [*self._run_metrics(), *self._epoch_metrics(), *self._report_metrics(run)]
+            metrics = [*self._run_metrics(), *self._epoch_metrics(), *self._report_metrics(run)]
         base = {"query": run.name or run.query_id, "query_id": run.query_id, "run_id": run.run_id}
         return [
             Metric(
                 spec.name,
                 spec.kind,
                 spec.help,
-                [Sample({**base, **each.labels}, each.value, each.suffix) for each in samples],
+                [
+                    Sample({**base, **sample.labels}, sample.value, sample.suffix)
+                    for sample in samples
+                ],
             )
-            for spec, samples in found
+            for spec, samples in metrics
         ]
 
     def _add(self, record: Record) -> None:
@@ -272,7 +275,7 @@ class QueryMetrics:
             for source in sources
             for (topic, partition), lag in kafka_lag(source).items()
         ]
-        names = [str(each.get("operatorName")) for each in operators]
+        names = [str(operator.get("operatorName")) for operator in operators]
         return [
             (INPUT_RATE, [Sample({}, running * report.get("inputRowsPerSecond", 0.0))]),
             (
@@ -281,14 +284,14 @@ class QueryMetrics:
             ),
             (LATENCY, [Sample({}, report.get("durationMs", {}).get("triggerExecution", 0))]),
             (WATERMARK, [Sample({}, _millis(report.get("eventTime", {}).get("watermark")))]),
-            (STATE_ROWS, [Sample({}, sum(each["numRowsTotal"] for each in operators))]),
-            (STATE_BYTES, [Sample({}, sum(each["memoryUsedBytes"] for each in operators))]),
+            (STATE_ROWS, [Sample({}, sum(operator["numRowsTotal"] for operator in operators))]),
+            (STATE_BYTES, [Sample({}, sum(operator["memoryUsedBytes"] for operator in operators))]),
             (BEHIND, behind),
             (
                 OPERATOR_ROWS,
                 [
-                    Sample({"operator": name}, each["numRowsTotal"])
-                    for name, each in zip(names, operators, strict=True)
+                    Sample({"operator": name}, operator["numRowsTotal"])
+                    for name, operator in zip(names, operators, strict=True)
                 ],
             ),
             (
@@ -321,7 +324,7 @@ def kafka_lag(source: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     end, latest = source.get("endOffset"), source.get("latestOffset")
     if not isinstance(end, dict) or not isinstance(latest, dict):
         return {}
-    found: dict[tuple[str, str], int] = {}
+    lags: dict[tuple[str, str], int] = {}
     for topic, partitions in latest.items():
         read = end.get(topic)
         if not isinstance(partitions, dict) or not isinstance(read, dict):
@@ -329,8 +332,8 @@ def kafka_lag(source: Mapping[str, Any]) -> dict[tuple[str, str], int]:
         for partition, offset in partitions.items():
             at = read.get(partition)
             if isinstance(offset, int) and isinstance(at, int):
-                found[topic, partition] = max(0, offset - at)
-    return found
+                lags[topic, partition] = max(0, offset - at)
+    return lags
 
 
 def _source(names: tuple[str, ...], number: int) -> str:

@@ -160,9 +160,9 @@ def phases_of(epoch: EpochDone) -> tuple[EpochPhase, ...]:
     took = [whole - state - stage, state, stage, log, total - whole - log]
     if epoch.ack_ms is not None:
         took.append(max(0.0, epoch.ack_ms))
-    found: list[EpochPhase] = []
+    phases: list[EpochPhase] = []
     at = float(epoch.cut_ms)
     for name, length in zip(PHASES, took, strict=False):
-        found.append(EpochPhase(name, at, length))
+        phases.append(EpochPhase(name, at, length))
         at += length
-    return tuple(found)
+    return tuple(phases)

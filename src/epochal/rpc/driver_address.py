@@ -55,6 +55,6 @@ def listening_address(host: str) -> str:
     IPv4 is preferred. OSError if the name is unknown.
     """
     bare = host.removeprefix("[").removesuffix("]")
-    found = socket.getaddrinfo(bare, None, type=socket.SOCK_STREAM)
-    addresses = sorted(found, key=lambda each: each[0] != socket.AF_INET)
+    infos = socket.getaddrinfo(bare, None, type=socket.SOCK_STREAM)
+    addresses = sorted(infos, key=lambda info: info[0] != socket.AF_INET)
     return str(addresses[0][4][0])

@@ -270,11 +270,11 @@ class RpcServer:
 
     def _handle(self, request: Request, peer: PeerId) -> Any:
         name = request.endpoint
-        found = self._endpoints.get(name)
-        if found is None:
+        wanted = self._endpoints.get(name)
+        if wanted is None:
             self.counters.unknown_endpoint += 1
             raise RpcFrameError(f"it is for endpoint {name!r}, which does not exist")
-        endpoint, handle = found
+        endpoint, handle = wanted
         try:
             message = decode_body(endpoint.requests, request.body)
         except RpcFrameError as error:

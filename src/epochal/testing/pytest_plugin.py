@@ -70,7 +70,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     module = sys.modules.get(COMPARE)
     if module is None or op != "==":
         return None
-    if not any(isinstance(each, module.OutputRows) for each in (left, right)):
+    if not any(isinstance(side, module.OutputRows) for side in (left, right)):
         return None
     if not (isinstance(left, list) and isinstance(right, list)):
         return None

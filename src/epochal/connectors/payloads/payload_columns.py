@@ -57,15 +57,15 @@ def as_column(
         return pa.array(values, kind), errors
     except REJECTED:
         pass
-    kept = []
+    values_left = []
     for index, value in enumerate(values):
         try:
             pa.array([value], kind)
-            kept.append(value)
+            values_left.append(value)
         except REJECTED as error:
-            kept.append(None)
+            values_left.append(None)
             errors[index] = f"{type(error).__name__}: {error}"
-    return pa.array(kept, kind), errors
+    return pa.array(values_left, kind), errors
 
 
 REJECTED = (pa.ArrowException, ValueError, OverflowError, TypeError)
@@ -75,8 +75,8 @@ def reason(error: Exception, payload: bytes) -> str:
     """Return why a payload cannot be decoded. Some libraries raise errors without a text."""
     text = str(error).strip()
     if isinstance(error, EOFError | IndexError | StopIteration):
-        found = f"the payload of {len(payload)} bytes ends too early for the schema"
-        text = f"{found} ({text})" if text else found
+        message = f"the payload of {len(payload)} bytes ends too early for the schema"
+        text = f"{message} ({text})" if text else message
     return f"{type(error).__name__}: {text or f'the payload of {len(payload)} bytes is malformed'}"
 
 
@@ -98,15 +98,15 @@ def encode_rows(
     nulls = column.is_null().to_pylist()
     errors: list[str | None] = [None] * len(column)
     try:
-        found = list(encode(column))
+        encoded = list(encode(column))
     except Exception:  # noqa: BLE001  the libraries raise many kinds; the loop below tells them
-        found = [None] * len(column)
+        encoded = [None] * len(column)
         for index, null in enumerate(nulls):
             try:
-                found[index] = None if null else encode(column.slice(index, 1))[0]
+                encoded[index] = None if null else encode(column.slice(index, 1))[0]
             except Exception as error:  # noqa: BLE001  as above
                 errors[index] = f"{type(error).__name__}: {error}"
-    return [None if null else value for null, value in zip(nulls, found, strict=True)], errors
+    return [None if null else value for null, value in zip(nulls, encoded, strict=True)], errors
 
 
 def fitted(column: Any, schema: Sequence[Any], *, fill: bool) -> Any:
@@ -117,9 +117,11 @@ def fitted(column: Any, schema: Sequence[Any], *, fill: bool) -> Any:
     kind = column.type
     names = [kind.field(n).name for n in range(kind.num_fields)]
     flat = dict(zip(names, column.flatten(), strict=True))
-    fields = [each for each in schema if fill or each.name in flat]
+    fields = [field for field in schema if fill or field.name in flat]
     arrays = [
-        flat[each.name].cast(each.type) if each.name in flat else pa.nulls(len(column), each.type)
-        for each in fields
+        flat[field.name].cast(field.type)
+        if field.name in flat
+        else pa.nulls(len(column), field.type)
+        for field in fields
     ]
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=column.is_null())

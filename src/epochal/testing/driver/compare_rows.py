@@ -78,7 +78,7 @@ def _frozen(value: Any) -> Any:
     """Return something that has a hash, and is equal for equal values. NaN equals NaN here."""
     match value:
         case Mapping():
-            return frozenset((_frozen(key), _frozen(each)) for key, each in value.items())
+            return frozenset((_frozen(key), _frozen(item)) for key, item in value.items())
         case list() | tuple():
             return tuple(map(_frozen, value))
         case set():
@@ -92,13 +92,13 @@ def _frozen(value: Any) -> Any:
 
 def _without(rows: Sequence[Any], frozen: Sequence[Any], others: Counter[Any]) -> list[Any]:
     """Return the rows that are not among the others, each as often as it is not."""
-    left, found = Counter(others), []
+    left, missing = Counter(others), []
     for row, key in zip(rows, frozen, strict=True):
         if left[key] > 0:
             left[key] -= 1
         else:
-            found.append(row)
-    return found
+            missing.append(row)
+    return missing
 
 
 def _shown(kind: str, rows: Sequence[Any]) -> list[str]:

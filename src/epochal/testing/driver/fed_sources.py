@@ -78,10 +78,10 @@ class FedSource:
         """Return the source with other columns: its rows get nulls in those that are new."""
         if schema == self.schema:
             return self
-        made = FedSource(self.name, schema, self.origin, self.partitions, self.on_acknowledge)
-        made.acknowledged, made._turn = self.acknowledged, self._turn
-        made.fed = {name: _with_columns(table, schema) for name, table in self.fed.items()}
-        return made
+        source = FedSource(self.name, schema, self.origin, self.partitions, self.on_acknowledge)
+        source.acknowledged, source._turn = self.acknowledged, self._turn
+        source.fed = {name: _with_columns(table, schema) for name, table in self.fed.items()}
+        return source
 
     @property
     def readers(self) -> FedReaders:
@@ -91,10 +91,10 @@ class FedSource:
         return dict.fromkeys(self.fed, "0")
 
     def resume(self, offset: Offset) -> Positions:
-        found = json.loads(offset)
-        if not isinstance(found, dict) or found.get("origin") != self.origin:
+        saved = json.loads(offset)
+        if not isinstance(saved, dict) or saved.get("origin") != self.origin:
             return self.initial()  # of a copied checkpoint: what is fed comes after it
-        positions: dict[str, str] = found["positions"]
+        positions: dict[str, str] = saved["positions"]
         return positions
 
     def discover(self, known: Positions) -> Positions:
@@ -169,26 +169,30 @@ def chosen(
 ) -> tuple[FedSource, Rows]:
     """Return the source that a call of `feed` means, and its rows. A source that is the only one
     can be left out."""
-    names = [each.name for each in sources]
+    names = [source.name for source in sources]
     if rows is None:
         if len(sources) != 1 or isinstance(source, str | int):
             raise OptionError(
                 f"Nothing was fed: call feed(source, rows). The query has the sources {names}."
             )
         return sources[0], source
-    found = [each for number, each in enumerate(sources) if source in (number, each.name)]
-    if len(found) != 1:
+    matching = [
+        source_fed
+        for number, source_fed in enumerate(sources)
+        if source in (number, source_fed.name)
+    ]
+    if len(matching) != 1:
         raise OptionError(
-            f"{source!r} names {len(found)} sources of the query; its sources are {names}. Use a "
-            f"name that occurs once, or the number."
+            f"{source!r} names {len(matching)} sources of the query; its sources are {names}. Use "
+            f"a name that occurs once, or the number."
         )
-    return found[0], rows
+    return matching[0], rows
 
 
 def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = [
-        table[each.name] if each.name in table.schema.names else pa.nulls(len(table), each.type)
-        for each in schema
+        table[field.name] if field.name in table.schema.names else pa.nulls(len(table), field.type)
+        for field in schema
     ]
     try:
         return cast_table(table_of(columns, schema.names, len(table)), schema)
@@ -206,8 +210,8 @@ def fitted_table(rows: Rows, schema: pa.Schema) -> pa.Table:
             rows = pa.Table.from_batches([rows])
         if isinstance(rows, pa.Table):
             return cast_table(rows.select(schema.names), schema)
-        made = batch_of_dicts([_as_dict(row, schema) for row in rows], schema)
-        return pa.Table.from_batches([made])
+        batch = batch_of_dicts([_as_dict(row, schema) for row in rows], schema)
+        return pa.Table.from_batches([batch])
     except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
         raise OptionError(
             f"The rows do not fit the source's columns ({_described(schema)}): {error}."
@@ -231,7 +235,7 @@ def _as_dict(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> dict[
 
 
 def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{each.name} {each.type}" for each in schema)
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 DEFAULTS = {"spark.sql.session.timeZone": "UTC"}

@@ -107,23 +107,23 @@ def drawn(chance: random.Random, feed: Mapping[str, Sequence[Any]], trouble: Tro
         for source, rows in feed.items()
         if rows
     }
-    found: list[Action] = []
+    actions: list[Action] = []
     while left:
         roll = chance.random()
         if roll < 0.45:
             source = chance.choice(sorted(left))
             places = tuple(left[source][: chance.randint(1, MAX_ROWS_AT_ONCE)])
             rows = tuple(feed[source][place] for place in places)
-            found.append(Feed(source, rows, places))
+            actions.append(Feed(source, rows, places))
             left[source] = left[source][len(places) :]
             if not left[source]:
                 del left[source]
         elif roll < 0.65:
-            found.append(EndEpoch())
+            actions.append(EndEpoch())
         else:
-            found += _trouble(chance, found, trouble)
-    found += _trouble(chance, found, trouble)  # the last rows deserve some too
-    return tuple(found)
+            actions += _trouble(chance, actions, trouble)
+    actions += _trouble(chance, actions, trouble)  # the last rows deserve some too
+    return tuple(actions)
 
 
 def _order(chance: random.Random, count: int, late_rows: int) -> list[int]:
@@ -132,7 +132,7 @@ def _order(chance: random.Random, count: int, late_rows: int) -> list[int]:
 
 
 def _trouble(chance: random.Random, before: Sequence[Action], trouble: Trouble) -> list[Action]:
-    fed = [each for each in before if isinstance(each, Feed)]
+    fed = [action for action in before if isinstance(action, Feed)]
     makers: list[Callable[[], Action]] = []
     if trouble.steps:
         makers += 2 * [lambda: CrashAndRestart(chance.choice(trouble.steps))]
@@ -152,12 +152,12 @@ def _again(fed: Feed) -> Feed:
 def calm(history: History) -> History:
     """Return the history of the same rows in which nothing else happens."""
     rows: dict[str, dict[int, Any]] = {}
-    for each in history:
-        if isinstance(each, Feed) and not each.again:
-            rows.setdefault(each.source, {}).update(zip(each.places, each.rows, strict=True))
+    for action in history:
+        if isinstance(action, Feed) and not action.again:
+            rows.setdefault(action.source, {}).update(zip(action.places, action.rows, strict=True))
     return tuple(
-        Feed(source, tuple(found[place] for place in sorted(found)), tuple(sorted(found)))
-        for source, found in sorted(rows.items())
+        Feed(source, tuple(feeds[place] for place in sorted(feeds)), tuple(sorted(feeds)))
+        for source, feeds in sorted(rows.items())
     )
 
 
@@ -196,16 +196,16 @@ def _with_fewer_rows(history: History, fails: Callable[[History], bool]) -> Hist
     for number, action in enumerate(history):
         if not isinstance(action, Feed):
             continue
-        kept = action
+        kept_action = action
         for place in action.places:
-            if len(kept.places) == 1:
+            if len(kept_action.places) == 1:
                 break
-            pairs = zip(kept.rows, kept.places, strict=True)
-            rows, places = zip(*[each for each in pairs if each[1] != place], strict=True)
-            fewer = Feed(kept.source, rows, places, kept.again)
+            pairs = zip(kept_action.rows, kept_action.places, strict=True)
+            rows, places = zip(*[pair for pair in pairs if pair[1] != place], strict=True)
+            fewer = Feed(kept_action.source, rows, places, kept_action.again)
             shorter = (*history[:number], fewer, *history[number + 1 :])
             if fails(shorter):
-                history, kept = shorter, fewer
+                history, kept_action = shorter, fewer
     return history
 
 
@@ -221,9 +221,9 @@ class FuzzError(AssertionError):
         self.seed, self.history, self.wrong = seed, history, wrong
 
     def __str__(self) -> str:
-        told = "\n".join(f"  {number}. {each}" for number, each in enumerate(self.history, 1))
+        lines = "\n".join(f"  {number}. {action}" for number, action in enumerate(self.history, 1))
         return (
-            f"the query goes wrong in this history (seed {self.seed}):\n{told}\n{self.wrong}\n"
+            f"the query goes wrong in this history (seed {self.seed}):\n{lines}\n{self.wrong}\n"
             f"To run it again: fuzz(..., seeds=[{self.seed}])"
         )
 
@@ -267,15 +267,15 @@ class Fuzzing:
             return None
         expected = self._outcome(calm(history), tasks, seed)
         try:
-            found = self._outcome(history, tasks, seed)
+            outcome = self._outcome(history, tasks, seed)
         except Exception as error:  # noqa: BLE001  it is the user's code that fails
             return f"it fails: {type(error).__name__}: {error}"
-        if isinstance(found, OutputRows):
-            lines = difference(found, expected, ordered=False)
+        if isinstance(outcome, OutputRows):
+            lines = difference(outcome, expected, ordered=False)
             return "\n".join(lines) or None
-        if found == expected:
+        if outcome == expected:
             return None
-        return f"the result is        {found}\nand in a calm history {expected}"
+        return f"the result is        {outcome}\nand in a calm history {expected}"
 
     def _outcome(self, history: History, tasks: int, seed: int) -> Any:
         if self.reset is not None:

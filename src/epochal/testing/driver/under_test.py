@@ -71,35 +71,35 @@ class QueryUnderTest:
 
 
 def query_under_test(
-    given: Pipeline, checkpoint: Files, output_mode: str | None = None
+    pipeline: Pipeline, checkpoint: Files, output_mode: str | None = None
 ) -> QueryUnderTest:
     """Return the query that a test has given, as it is run on this checkpoint."""
-    if isinstance(given, Stream | StreamWriter):
+    if isinstance(pipeline, Stream | StreamWriter):
         if output_mode is not None:
             raise OptionError(
                 "The output mode of a stream is set where it is made: agg(..., output_mode=...)."
             )
-        if isinstance(given, Stream):
-            return QueryUnderTest(given.tree)
-        kind, function = given.sink if isinstance(given.sink, tuple) else ("", None)
+        if isinstance(pipeline, Stream):
+            return QueryUnderTest(pipeline.tree)
+        kind, function = pipeline.sink if isinstance(pipeline.sink, tuple) else ("", None)
         sink = UserSink(kind, function) if kind else None
-        return QueryUnderTest(given.stream.tree, given.mode, sink)
-    frame, function = frame_and_function(given)
-    mode = getattr(given, "_mode", APPEND) if output_mode is None else checked_mode(output_mode)
+        return QueryUnderTest(pipeline.stream.tree, pipeline.mode, sink)
+    frame, function = frame_and_function(pipeline)
+    mode = getattr(pipeline, "_mode", APPEND) if output_mode is None else checked_mode(output_mode)
     return _of_frame(frame, mode, function, checkpoint)
 
 
-def frame_and_function(given: Any) -> tuple[DataFrame, tuple[str, Any] | None]:
+def frame_and_function(pipeline: Any) -> tuple[DataFrame, tuple[str, Any] | None]:
     """Return the DataFrame of a test, and the function of its writer if it has one."""
-    if getattr(given, "isStreaming", False):
-        return given, None
-    frame = getattr(given, "_frame", None)
+    if getattr(pipeline, "isStreaming", False):
+        return pipeline, None
+    frame = getattr(pipeline, "_frame", None)
     if frame is None or not getattr(frame, "isStreaming", False):
         raise OptionError(
-            f"A driver runs a Stream, a streaming DataFrame, or a writer of one, not {given!r}. "
+            f"A driver runs a Stream, a streaming DataFrame, or a writer of one, not {pipeline!r}. "
             f"Begin with testing.stream(schema) or testing.frame(schema)."
         )
-    return frame, given._function
+    return frame, pipeline._function
 
 
 def _of_frame(
@@ -108,10 +108,10 @@ def _of_frame(
     from epochal.continuous.catalyst.translation import read_plan
     from epochal.continuous.run.state_settings import FRAME_KEYS, session_settings
 
-    found = found_in(checkpoint)
+    operators = found_in(checkpoint)
     session = session_settings(frame.sparkSession, FRAME_KEYS)
-    translation = read_plan(frame, output_mode=mode, pinned=found.pinned)
-    found.check(operators_of(translation.tree), session)
+    translation = read_plan(frame, output_mode=mode, pinned=operators.pinned)
+    operators.check(operators_of(translation.tree), session)
     return QueryUnderTest(
         translation.tree,
         mode,
@@ -139,8 +139,10 @@ def calls_in_tasks(sink: UserSink | None) -> ForeachWriters | None:
     if sink is None or is_called_on_driver(sink):
         return None
     schema = None if sink.frame is None else sink.frame.schema
-    found = ForeachSink(sink.function, by_batch=sink.kind == FOREACH_BATCH, schema=schema)
-    writers = found.writers
+    sink_of_functions = ForeachSink(
+        sink.function, by_batch=sink.kind == FOREACH_BATCH, schema=schema
+    )
+    writers = sink_of_functions.writers
     assert isinstance(writers, ForeachWriters)
     return writers
 
