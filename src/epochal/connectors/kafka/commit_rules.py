@@ -59,14 +59,14 @@ def plan_commit(
     commit: dict[KafkaPartition, int] = {}
     behind: dict[KafkaPartition, tuple[int, int]] = {}
     for tp, offset in request.offsets.items():
-        found = committed.get(tp)
-        if found is None or found.offset < offset:
+        held = committed.get(tp)
+        if held is None or held.offset < offset:
             commit[tp] = offset
-        elif found.offset > offset:
+        elif held.offset > offset:
             if allow_backwards:
                 commit[tp] = offset
             else:
-                behind[tp] = (found.offset, offset)
+                behind[tp] = (held.offset, offset)
         elif foreign is not None:
             commit[tp] = offset  # same offset, but the mark must name this query
     return CommitPlan(commit, behind, taken_from=foreign)

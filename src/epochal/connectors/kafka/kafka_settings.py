@@ -96,7 +96,7 @@ def kafka_options(options: Mapping[str, str]) -> dict[str, str]:
 
 def parse_properties(text: str) -> dict[str, str]:
     """The settings in a Java properties file, as Kafka's tools accept with --command-config."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     joined = re.sub(r"\\\r?\n\s*", "", text)
     for number, line in enumerate(joined.splitlines(), 1):
         line = line.strip()
@@ -108,8 +108,8 @@ def parse_properties(text: str) -> dict[str, str]:
                 f"Setting {number} of the properties file is not in the form key=value. Correct "
                 f"it, or start its line with # to make it a comment."
             )
-        found[key] = re.sub(r"\\([=:#! \\])", r"\1", value)
-    return found
+        properties[key] = re.sub(r"\\([=:#! \\])", r"\1", value)
+    return properties
 
 
 def connection_settings(java: Mapping[str, str], *, where: str = _COMMITTER) -> dict[str, str]:
@@ -117,19 +117,19 @@ def connection_settings(java: Mapping[str, str], *, where: str = _COMMITTER) -> 
 
     `where` appears in error messages: it tells the user where to give librdkafka's own settings.
     """
-    found = {key: value for key, value in java.items() if key in SAME}
-    _stores(java, found, where)
+    settings = {key: value for key, value in java.items() if key in SAME}
+    _stores(java, settings, where)
     if JAAS in java:
-        _jaas(java, found, where)
+        _jaas(java, settings, where)
     for key in java:
         if key.startswith(("ssl.", "sasl.")) and not _known(key):
             raise OptionError(
                 f"Kafka setting {key} has no counterpart in librdkafka. "
                 f"Give librdkafka's own setting instead, {where}."
             )
-    if found.get("ssl.endpoint.identification.algorithm") == "":
-        found["ssl.endpoint.identification.algorithm"] = "none"
-    return found
+    if settings.get("ssl.endpoint.identification.algorithm") == "":
+        settings["ssl.endpoint.identification.algorithm"] = "none"
+    return settings
 
 
 def client_settings(
@@ -142,7 +142,7 @@ def client_settings(
     for key in java:
         if key in refused:
             raise OptionError(f"kafka: kafka.{key} is not supported: {refused[key]}.")
-    found = connection_settings(java, where=where)
+    settings = connection_settings(java, where=where)
     for key, value in java.items():
         if key in SAME or key.startswith(("ssl.", "sasl.")):
             continue
@@ -153,8 +153,8 @@ def client_settings(
                 f"Remove one of them."
             )
         # -1 means the operating system's default in Java; librdkafka uses 0 for it.
-        found[name] = "0" if name.endswith(".buffer.bytes") and value == "-1" else value
-    return found
+        settings[name] = "0" if name.endswith(".buffer.bytes") and value == "-1" else value
+    return settings
 
 
 def _known(key: str) -> bool:
@@ -168,12 +168,12 @@ def _known(key: str) -> bool:
     )
 
 
-def _stores(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
+def _stores(java: Mapping[str, str], settings: dict[str, str], where: str) -> None:
     trusted, kind = java.get("ssl.truststore.location"), java.get("ssl.truststore.type", "JKS")
     if "ssl.truststore.certificates" in java:
-        found["ssl.ca.pem"] = java["ssl.truststore.certificates"]
+        settings["ssl.ca.pem"] = java["ssl.truststore.certificates"]
     elif trusted and kind.upper() == "PEM":
-        found["ssl.ca.location"] = trusted
+        settings["ssl.ca.location"] = trusted
     elif trusted and "ssl.ca.location" not in java and "ssl.ca.pem" not in java:
         raise OptionError(
             f"Kafka setting ssl.truststore.location={trusted} is a {kind} store, which librdkafka "
@@ -182,12 +182,12 @@ def _stores(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
         )
     own, kind = java.get("ssl.keystore.location"), java.get("ssl.keystore.type", "JKS")
     if "ssl.keystore.certificate.chain" in java:
-        found["ssl.certificate.pem"] = java["ssl.keystore.certificate.chain"]
-        found["ssl.key.pem"] = java.get("ssl.keystore.key", "")
+        settings["ssl.certificate.pem"] = java["ssl.keystore.certificate.chain"]
+        settings["ssl.key.pem"] = java.get("ssl.keystore.key", "")
     elif own and kind.upper() == "PEM":
-        found["ssl.certificate.location"] = found["ssl.key.location"] = own
+        settings["ssl.certificate.location"] = settings["ssl.key.location"] = own
     elif own and kind.upper() == "PKCS12":
-        found["ssl.keystore.location"] = own
+        settings["ssl.keystore.location"] = own
     elif own and "ssl.certificate.location" not in java and "ssl.certificate.pem" not in java:
         raise OptionError(
             f"Kafka setting ssl.keystore.location={own} is a {kind} store, which librdkafka cannot "
@@ -196,7 +196,7 @@ def _stores(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
         )
 
 
-def _jaas(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
+def _jaas(java: Mapping[str, str], settings: dict[str, str], where: str) -> None:
     match = _MODULE.match(java[JAAS])
     if match is None:
         raise OptionError(
@@ -204,38 +204,38 @@ def _jaas(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
             '`MODULE required key="value";`.'
         )
     module, mechanism = match[1].rsplit(".", 1)[-1], java.get("sasl.mechanism", "GSSAPI")
-    given = {
+    options = {
         name: re.sub(r"\\(.)", r"\1", double or single) if double or single else plain
         for name, double, single, plain in _PAIR.findall(match[2])
     }
     translate = _MODULES.get(module)
-    if translate is None or (module == "OAuthBearerLoginModule" and "clientId" not in given):
+    if translate is None or (module == "OAuthBearerLoginModule" and "clientId" not in options):
         raise OptionError(
             f"Kafka setting sasl.jaas.config: {module} ({mechanism}) has no counterpart in "
             f"the librdkafka build on PyPI. Use PLAIN, SCRAM or OAuth client credentials, or "
             f"give librdkafka's own settings instead, {where}."
         )
-    found |= translate(given)
+    settings |= translate(options)
     if module == "OAuthBearerLoginModule":
-        url = java.get("sasl.oauthbearer.token.endpoint.url") or given.get("tokenEndpointUri")
-        found |= {"sasl.oauthbearer.token.endpoint.url": url} if url else {}
+        url = java.get("sasl.oauthbearer.token.endpoint.url") or options.get("tokenEndpointUri")
+        settings |= {"sasl.oauthbearer.token.endpoint.url": url} if url else {}
 
 
-def _password(given: Mapping[str, str]) -> dict[str, str]:
+def _password(options: Mapping[str, str]) -> dict[str, str]:
     return {
-        "sasl.username": given.get("username", ""),
-        "sasl.password": given.get("password", ""),
+        "sasl.username": options.get("username", ""),
+        "sasl.password": options.get("password", ""),
     }
 
 
-def _oauth(given: Mapping[str, str]) -> dict[str, str]:
+def _oauth(options: Mapping[str, str]) -> dict[str, str]:
     settings = {
         "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.client.id": given["clientId"],
-        "sasl.oauthbearer.client.secret": given.get("clientSecret", ""),
+        "sasl.oauthbearer.client.id": options["clientId"],
+        "sasl.oauthbearer.client.secret": options.get("clientSecret", ""),
     }
-    if "scope" in given:
-        settings["sasl.oauthbearer.scope"] = given["scope"]
+    if "scope" in options:
+        settings["sasl.oauthbearer.scope"] = options["scope"]
     return settings
 
 
@@ -373,12 +373,12 @@ MAX_MESSAGE_BYTES = 1_000_000
 def producer_settings(java: Mapping[str, str]) -> dict[str, str]:
     """The producer's settings in librdkafka's names; accepts Java's and librdkafka's names."""
     require_servers(java)
-    found = client_settings(
+    settings = client_settings(
         java, renamed=PRODUCER_RENAMED, refused=PRODUCER_REFUSED, where=_SINK_ADVICE
     )
     if "buffer.memory" in java:  # Java counts bytes, librdkafka KiB
-        found["queue.buffering.max.kbytes"] = str(max(1, int(java["buffer.memory"]) // 1024))
-    return PRODUCER_DEFAULTS | found
+        settings["queue.buffering.max.kbytes"] = str(max(1, int(java["buffer.memory"]) // 1024))
+    return PRODUCER_DEFAULTS | settings
 
 
 def transactional_settings(java: Mapping[str, str], transactional_id: str) -> dict[str, str]:
@@ -388,8 +388,8 @@ def transactional_settings(java: Mapping[str, str], transactional_id: str) -> di
             "kafka: kafka.enable.idempotence=false cannot be exactly once: a retry could write a "
             "record twice. Remove it, or choose delivery=at-least-once."
         )
-    found = TRANSACTIONAL | producer_settings(java)
+    settings = TRANSACTIONAL | producer_settings(java)
     # Retrying a message for longer than its transaction lives would be useless.
     if "message.timeout.ms" not in java and "delivery.timeout.ms" not in java:
-        found["message.timeout.ms"] = found["transaction.timeout.ms"]
-    return found | {"transactional.id": transactional_id}
+        settings["message.timeout.ms"] = settings["transaction.timeout.ms"]
+    return settings | {"transactional.id": transactional_id}

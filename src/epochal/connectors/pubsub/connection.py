@@ -85,8 +85,8 @@ class Connection:
     @property
     def retry_timeout_s(self) -> float:
         """How long to retry; infinity for ever."""
-        found = self._access.retry_timeout
-        return math.inf if found is None else found / timedelta(seconds=1)
+        timeout = self._access.retry_timeout
+        return math.inf if timeout is None else timeout / timedelta(seconds=1)
 
     @property
     def request_timeout_s(self) -> float:
@@ -173,7 +173,7 @@ class Connection:
 
     def trouble(self) -> FailingCall | None:
         """Return what has been failing for the longest time and is being retried, if anything."""
-        return min(list(self._troubles.values()), key=lambda each: each.since_s, default=None)
+        return min(list(self._troubles.values()), key=lambda call: call.since_s, default=None)
 
     def close(self) -> None:
         self._closed.set()
@@ -181,10 +181,10 @@ class Connection:
 
     def _call(self, service: str, method: str) -> Any:
         path = f"/{service}/{method}"
-        found = self._calls.get(path)
-        if found is None:
-            found = self._calls[path] = self._channel.unary_unary(path)
-        return found
+        call = self._calls.get(path)
+        if call is None:
+            call = self._calls[path] = self._channel.unary_unary(path)
+        return call
 
 
 def routing(method: str, resource: str) -> tuple[tuple[str, str], ...]:
@@ -248,9 +248,9 @@ class Subscriptions:
         Returns its description, or None if the account may not read it.
         """
         try:
-            found = self.look(options.subscription)
-            if found is not None or not options.create_subscription:
-                return found
+            description = self.look(options.subscription)
+            if description is not None or not options.create_subscription:
+                return description
         except PubSubFailedError as error:
             if error.code != "NOT_FOUND" or not options.create_subscription:
                 raise

@@ -65,13 +65,13 @@ def find_credentials(access: Access) -> tuple[Any, str | None]:
     if info is None:
         return _default_credentials()
     try:
-        found = service_account.Credentials.from_service_account_info(info, scopes=SCOPES)
+        credentials = service_account.Credentials.from_service_account_info(info, scopes=SCOPES)
     except ValueError as error:
         raise OptionError(
             f"pubsub: Google's library rejects the service account's key: {error} Give the key "
             f"file as Google issued it."
         ) from error
-    return found, info.get("project_id")
+    return credentials, info.get("project_id")
 
 
 def _account_info(access: Access) -> dict[str, Any] | None:
@@ -109,15 +109,15 @@ def _account_info(access: Access) -> dict[str, Any] | None:
 def _parsed(text: str, option: str) -> dict[str, Any]:
     # The text is a secret, so the error must not quote it.
     try:
-        found = json.loads(text)
+        info = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        info = None
+    if not isinstance(info, dict):
         raise OptionError(
             f"pubsub: {option} is not the JSON of a service account's key. Give the key file as "
             f"Google issued it."
         )
-    return found
+    return info
 
 
 def _default_credentials() -> tuple[Any, str | None]:
@@ -125,11 +125,11 @@ def _default_credentials() -> tuple[Any, str | None]:
     from google.auth.exceptions import DefaultCredentialsError
 
     try:
-        found, project = google.auth.default(scopes=SCOPES)
+        credentials, project = google.auth.default(scopes=SCOPES)
     except DefaultCredentialsError as error:
         raise OptionError(
             f"pubsub: no credentials were found: {error} Give credentialsFile or credentialsJson. "
             f"To use an emulator, give emulatorHost, or set {EMULATOR} before "
             f"epochal.register(spark): Spark's own processes do not see it later."
         ) from error
-    return found, project
+    return credentials, project

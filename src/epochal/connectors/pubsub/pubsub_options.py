@@ -193,22 +193,22 @@ def sink_options(options: Mapping[str, str], conf: Mapping[str, str] | None = No
     return read_options(SinkOptions, _merged(SinkOptions, options, conf or {}), of="pubsub")
 
 
-def full_name(kind: str, given: str, access: Access) -> str:
+def full_name(kind: str, name_or_path: str, access: Access) -> str:
     """Return `projects/P/KIND/ID` for an id or for a full name."""
-    match given.split("/"):
-        case ["projects", _, found, name] if found == kind:
-            return given
+    match name_or_path.split("/"):
+        case ["projects", _, named_kind, name] if named_kind == kind:
+            return name_or_path
         case [name]:
             pass
         case _:
             raise OptionError(
-                f"pubsub: {given!r} is neither an id nor a full name in {kind}. Give the id alone, "
-                f"or projects/PROJECT/{kind}/ID."
+                f"pubsub: {name_or_path!r} is neither an id nor a full name in {kind}. "
+                f"Give the id alone, or projects/PROJECT/{kind}/ID."
             )
     if not _ID.fullmatch(name):
         raise OptionError(
-            f"pubsub: {given!r} is not a valid id in {kind}. An id has 3 to 255 letters, digits "
-            f"and -_.~+% and starts with a letter."
+            f"pubsub: {name_or_path!r} is not a valid id in {kind}. An id has 3 to 255 "
+            f"letters, digits and -_.~+% and starts with a letter."
         )
     return f"projects/{project(access)}/{kind}/{name}"
 
@@ -218,15 +218,15 @@ def project(access: Access) -> str:
     if access.project_id:
         return access.project_id
     for name in PROJECT_VARIABLES:
-        if found := os.environ.get(name):
-            return found
-    _, found = find_credentials(access)
-    if not found:
+        if project := os.environ.get(name):
+            return project
+    _, project = find_credentials(access)
+    if not project:
         raise OptionError(
             f"pubsub: option projectId must be given, because neither "
             f"{' nor '.join(PROJECT_VARIABLES)} is set and the credentials name no project."
         )
-    return found
+    return project
 
 
 def settled(options: OptionsT) -> OptionsT:
@@ -235,15 +235,15 @@ def settled(options: OptionsT) -> OptionsT:
     They are sent to tasks, whose environment may differ from the driver's. So ids become full
     names, and the emulator's address becomes an option.
     """
-    found: dict[str, Any] = {"emulator_host": emulator_host(options)}
+    settled_values: dict[str, Any] = {"emulator_host": emulator_host(options)}
     for name, kind in (("subscription_id", "subscriptions"), ("topic_id", "topics")):
-        given = getattr(options, name, None)
-        if given is not None:
-            found[name] = full_name(kind, given, options)
+        value = getattr(options, name, None)
+        if value is not None:
+            settled_values[name] = full_name(kind, value, options)
     if getattr(options, "dead_letter_topic_id", None) is not None:
-        given = cast(SourceOptions, options).dead_letter_topic_id or ""
-        found["dead_letter_topic_id"] = full_name("topics", given, options)
-    return replace(options, **found)
+        value = cast(SourceOptions, options).dead_letter_topic_id or ""
+        settled_values["dead_letter_topic_id"] = full_name("topics", value, options)
+    return replace(options, **settled_values)
 
 
 def parse_timestamp(text: str) -> datetime:
@@ -251,33 +251,33 @@ def parse_timestamp(text: str) -> datetime:
     if text.strip().isdigit():
         return datetime.fromtimestamp(int(text) / 1000, UTC)
     try:
-        found = datetime.fromisoformat(text.strip())
+        moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise OptionError(
             f"pubsub: seekToTimestamp must be milliseconds since 1970 or ISO 8601, such as "
             f"2026-05-01T12:00:00Z, not {text!r}."
         ) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _merged(cls: type[Any], options: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
-    given = {key: text for key, text in options.items() if key.lower() not in SPARK_OPTIONS}
-    canonical, known = _canonical(cls), _canonical(SourceOptions) | _canonical(SinkOptions)
-    chosen = {canonical.get(key.lower()) for key in given}
+    texts = {key: text for key, text in options.items() if key.lower() not in SPARK_OPTIONS}
+    canonical, all_names = _canonical(cls), _canonical(SourceOptions) | _canonical(SinkOptions)
+    chosen = {canonical.get(key.lower()) for key in texts}
     for key, text in conf.items():
         if not key.startswith(CONF_PREFIX):
             continue
         name = key[len(CONF_PREFIX) :]
-        if name.lower() not in known:
+        if name.lower() not in all_names:
             raise OptionError(
                 f"{key} in Spark's conf is not an option of Pub/Sub."
-                f"{suggestion(name, known.values())}"
+                f"{suggestion(name, all_names.values())}"
             )
-        found = canonical.get(name.lower())
+        canonical_name = canonical.get(name.lower())
         # An option beats the conf even if the two use different names of the same option.
-        if found is not None and found not in chosen:
-            given[name] = text
-    return given
+        if canonical_name is not None and canonical_name not in chosen:
+            texts[name] = text
+    return texts
 
 
 def _canonical(cls: type[Any]) -> dict[str, str]:

@@ -60,16 +60,16 @@ UNOPENED = UnopenedWriters()
 
 def sources_of(tree: Node) -> tuple[StreamSource, ...]:
     """Return the sources of a query by number, each once."""
-    found: dict[int, StreamSource] = {}
+    sources: dict[int, StreamSource] = {}
     for node in preorder(tree):
         if isinstance(node, StreamSource):
-            found.setdefault(node.number, node)
-    if sorted(found) != list(range(len(found))):
+            sources.setdefault(node.number, node)
+    if sorted(sources) != list(range(len(sources))):
         raise EpochError(
-            f"The sources of the query have the numbers {sorted(found)}, but they must be numbered "
-            f"from 0: a checkpoint has a directory for each number. This is a bug."
+            f"The sources of the query have the numbers {sorted(sources)}, but they must be "
+            f"numbered from 0: a checkpoint has a directory for each number. This is a bug."
         )
-    return tuple(found[number] for number in range(len(found)))
+    return tuple(sources[number] for number in range(len(sources)))
 
 
 def offset_lines_of(tree: Node) -> tuple[int, ...]:
@@ -94,13 +94,13 @@ def compile_plan(
     stages = sum(isinstance(node, Stateful) for node in preorder(tree))
     walk = _Walk(stages)
     walk.feed(tree, (), Target(stages))
-    found = []
+    branches_of_sources = []
     for node, source, in_tasks in zip(nodes, sources, acknowledged_in_tasks(sources), strict=True):
         branches = tuple(walk.branches[node.number])
-        readers = narrowed(source.readers, [each.operators for each in branches], node.schema)
-        found.append(SourcePlan(readers, node.schema, branches, in_tasks))
+        readers = narrowed(source.readers, [branch.operators for branch in branches], node.schema)
+        branches_of_sources.append(SourcePlan(readers, node.schema, branches, in_tasks))
     return QueryPlan(
-        tuple(found),
+        tuple(branches_of_sources),
         tuple(walk.watermarks),
         tuple(walk.stages[number] for number in range(stages)),
         UNOPENED,
@@ -183,24 +183,24 @@ def narrowed(
 
 def wanted_columns(operators: Sequence[OperatorSpec], schema: pa.Schema) -> frozenset[str] | None:
     """Return the columns that these operators use; None if they may use all of them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for operator in operators:
         match operator:
             case FilterSpec(condition):
-                found |= _names_in([condition], schema)
+                names |= _names_in([condition], schema)
             case ObserveEventTimeSpec(column=name):
-                found.add(name)
+                names.add(name)
             case ProjectSpec(columns):
-                return frozenset(found | _names_in(columns, schema))
+                return frozenset(names | _names_in(columns, schema))
             case ExpandSpec(projections):
-                return frozenset(found | _names_in(chain(*projections), schema))
+                return frozenset(names | _names_in(chain(*projections), schema))
             case GenerateSpec(arguments=arguments, kept=kept):
-                found |= {schema.names[index] for index in kept}
-                return frozenset(found | _names_in(arguments, schema))
+                names |= {schema.names[index] for index in kept}
+                return frozenset(names | _names_in(arguments, schema))
             case _:
                 return None  # a user's function: it may look at any column
     return None  # no projection: all columns leave the last operator
 
 
 def _names_in(exprs: Iterable[Expr], schema: pa.Schema) -> set[str]:
-    return {schema.names[index] for each in exprs for index in columns_in(each)}
+    return {schema.names[index] for expr in exprs for index in columns_in(expr)}

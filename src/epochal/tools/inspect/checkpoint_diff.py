@@ -32,7 +32,7 @@ class CheckpointDifference:
     def step(self) -> int | None:
         """The change of a number; None for other values."""
         numbers = (self.before, self.after)
-        if any(isinstance(each, bool) or not isinstance(each, int) for each in numbers):
+        if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
             return None
         return int(str(self.after)) - int(str(self.before))
 
@@ -59,9 +59,11 @@ def diff_entries(
     """Compare two entries of one log, in the form of `log --json`."""
     names = list(dict.fromkeys([*before, *after]))
     return [
-        found
+        difference
         for name in names
-        for found in _value(name, keyed_offsets(before.get(name)), keyed_offsets(after.get(name)))
+        for difference in _value(
+            name, keyed_offsets(before.get(name)), keyed_offsets(after.get(name))
+        )
     ]
 
 
@@ -97,8 +99,8 @@ def _operators(
 ) -> Iterator[CheckpointDifference]:
     yield from _value(
         "state",
-        {str(each.operator_id): _operator(each) for each in before},
-        {str(each.operator_id): _operator(each) for each in after},
+        {str(operator.operator_id): _operator(operator) for operator in before},
+        {str(operator.operator_id): _operator(operator) for operator in after},
     )
 
 
@@ -159,11 +161,13 @@ def offsets_text(offsets: object, shown: int | None = PARTS_SHOWN) -> str:
         case None:
             return "?"
         case Mapping():
-            return "; ".join(f"{name}: {_offset(each, shown)}" for name, each in offsets.items())
+            return "; ".join(
+                f"{name}: {_offset(offset, shown)}" for name, offset in offsets.items()
+            )
         case [only]:
             return _offset(only, shown)
         case list() | tuple():
-            return "; ".join(f"{at}: {_offset(each, shown)}" for at, each in enumerate(offsets))
+            return "; ".join(f"{at}: {_offset(offset, shown)}" for at, offset in enumerate(offsets))
     return _value_text(offsets)
 
 
@@ -172,10 +176,10 @@ def change_lines(differences: Sequence[CheckpointDifference], *, brief: bool = F
 
     A brief line names only the new time or offset, for readers who see the old one above it.
     """
-    moved = [each for each in differences if each.path.startswith("offsets")]
-    others = [each for each in differences if not each.path.startswith("offsets")]
-    told = [_change(each, brief) for each in others if not _is_unsaid(each.path)]
-    return [*_moved(moved, brief), *told]
+    moved = [difference for difference in differences if difference.path.startswith("offsets")]
+    others = [difference for difference in differences if not difference.path.startswith("offsets")]
+    lines = [_change(other, brief) for other in others if not _is_unsaid(other.path)]
+    return [*_moved(moved, brief), *lines]
 
 
 def first_lines(entry: Mapping[str, object]) -> list[str]:
@@ -208,19 +212,19 @@ def checkpoint_rows(
     """
     per_batch: list[tuple[int, list[CheckpointDifference]]] = []
     for subject, group in groupby(differences, _subject):
-        found = list(group)
+        of_operator = list(group)
         if isinstance(subject, int):
-            per_batch.append((subject, found))
+            per_batch.append((subject, of_operator))
             continue
         yield from _batch_rows(per_batch, noun)
         per_batch.clear()
-        for each in found:
-            yield subject, _change(each)
+        for difference in of_operator:
+            yield subject, _change(difference)
     yield from _batch_rows(per_batch, noun)
 
 
-def _subject(found: CheckpointDifference) -> int | str:
-    match found.path.split("."):
+def _subject(difference: CheckpointDifference) -> int | str:
+    match difference.path.split("."):
         case ["batches", number, *_]:
             return int(number)
         case ["state", operator, *_]:
@@ -233,21 +237,23 @@ def _batch_rows(
 ) -> Iterator[tuple[str, str]]:
     """Settings that differ alike in several batches first, then each batch."""
     alike: dict[str, list[int]] = {}
-    for batch_id, found in batches:
-        for each in _inside(found):
-            if each.path.startswith("conf."):
-                alike.setdefault(_change(each), []).append(batch_id)
+    for batch_id, differences in batches:
+        for difference in _inside(differences):
+            if difference.path.startswith("conf."):
+                alike.setdefault(_change(difference), []).append(batch_id)
     for line, numbers in alike.items():
         yield span(numbers[0], numbers[-1], noun), line
-    for told, run in groupby(batches, lambda each: _told(each[1])):
+    for text, run in groupby(batches, lambda batch: _told(batch[1])):
         numbers = [batch_id for batch_id, _ in run]
-        yield from ((span(numbers[0], numbers[-1], noun), line) for line in told)
+        yield from ((span(numbers[0], numbers[-1], noun), line) for line in text)
 
 
-def _told(found: Sequence[CheckpointDifference]) -> tuple[str, ...]:
+def _told(differences: Sequence[CheckpointDifference]) -> tuple[str, ...]:
     """What is said of one batch; batches of which the same is said share a line."""
-    inside = [each for each in _inside(found) if not each.path.startswith("conf.")]
-    match [each.path for each in inside]:
+    inside = [
+        difference for difference in _inside(differences) if not difference.path.startswith("conf.")
+    ]
+    match [difference.path for difference in inside]:
         case [""]:
             return (AFTER if inside[0].before is None else BEFORE,)
         case ["timestamp_ms"]:
@@ -255,11 +261,13 @@ def _told(found: Sequence[CheckpointDifference]) -> tuple[str, ...]:
     return tuple(change_lines(inside))
 
 
-def _inside(found: Sequence[CheckpointDifference]) -> list[CheckpointDifference]:
+def _inside(differences: Sequence[CheckpointDifference]) -> list[CheckpointDifference]:
     """Differences of one batch, with paths inside it."""
     return [
-        CheckpointDifference(".".join(each.path.split(".", 2)[2:]), each.before, each.after)
-        for each in found
+        CheckpointDifference(
+            ".".join(difference.path.split(".", 2)[2:]), difference.before, difference.after
+        )
+        for difference in differences
     ]
 
 
@@ -269,48 +277,49 @@ def _is_unsaid(path: str) -> bool:
 
 def _moved(parts: Sequence[CheckpointDifference], brief: bool) -> Iterator[str]:
     """Lines about offsets: one per source."""
-    sources = {each.path.split(".")[1] for each in parts if each.path.count(".")}
-    for source, group in groupby(parts, lambda each: [*each.path.split("."), ""][1]):
-        found = list(group)
+    sources = {part.path.split(".")[1] for part in parts if part.path.count(".")}
+    for source, group in groupby(parts, lambda part: [*part.path.split("."), ""][1]):
+        moved = list(group)
         name = "offset" if len(sources) < 2 and source in ("0", "") else f"source {source}"
-        steps = [each.step for each in found]
-        if len(found) > PARTS_SHOWN and None not in steps:
+        steps = [part.step for part in moved]
+        if len(moved) > PARTS_SHOWN and None not in steps:
             total = sum(step or 0 for step in steps)
-            yield f"{name} {total:+,} in {counted(len(found), 'partition')}"
+            yield f"{name} {total:+,} in {counted(len(moved), 'partition')}"
             continue
-        yield f"{name} " + ", ".join(_part(each, brief) for each in found)
+        yield f"{name} " + ", ".join(_part(part, brief) for part in moved)
 
 
-def _part(found: CheckpointDifference, brief: bool) -> str:
+def _part(difference: CheckpointDifference, brief: bool) -> str:
     """`orders 0: 20 → 30 (+10)`."""
-    inner = found.path.split(".")[2:]
+    inner = difference.path.split(".")[2:]
     where = f"{'.'.join(inner[:-1])} {inner[-1]}: " if len(inner) > 1 else ""
-    step = f" ({found.step:+,})" if found.step else ""
-    words = _offset if "." in found.path else offsets_text
-    before, after = (words(each, PARTS_SHOWN) for each in (found.before, found.after))
+    step = f" ({difference.step:+,})" if difference.step else ""
+    words = _offset if "." in difference.path else offsets_text
+    before, after = (words(offset, PARTS_SHOWN) for offset in (difference.before, difference.after))
     return f"{where}{after}{step}" if brief and step else f"{where}{before} → {after}{step}"
 
 
-def _change(found: CheckpointDifference, brief: bool = False) -> str:
-    name = found.path.rpartition(".")[2]
+def _change(difference: CheckpointDifference, brief: bool = False) -> str:
+    name = difference.path.rpartition(".")[2]
     if name in TIMES:
-        before = "" if brief else f"{_time(found.before)} → "
-        return f"{TIMES[name]} {before}{_time(found.after)}{_later(found)}"
-    head, _, rest = found.path.partition(".")
+        before = "" if brief else f"{_time(difference.before)} → "
+        return f"{TIMES[name]} {before}{_time(difference.after)}{_later(difference)}"
+    head, _, rest = difference.path.partition(".")
     if head == "state":
         rest = rest.partition(".")[2] or "operator"
-    if found.path == "conf":
-        before, after = _settings(found.before), _settings(found.after)
+    if difference.path == "conf":
+        before, after = _settings(difference.before), _settings(difference.after)
         return f"pinned settings: {before} → {after}"
     if head == "conf":
-        return f"{rest}: {_setting(found.before)} → {_setting(found.after)}"
-    words = {OURS: name, "state": rest.replace(".", " ")}.get(head, found.path)
-    return f"{words.replace('_', ' ')}: {_value_text(found.before)} → {_value_text(found.after)}"
+        return f"{rest}: {_setting(difference.before)} → {_setting(difference.after)}"
+    words = {OURS: name, "state": rest.replace(".", " ")}.get(head, difference.path)
+    before, after = _value_text(difference.before), _value_text(difference.after)
+    return f"{words.replace('_', ' ')}: {before} → {after}"
 
 
-def _later(found: CheckpointDifference) -> str:
-    step = found.step
-    if not step or not found.before or not found.after:
+def _later(difference: CheckpointDifference) -> str:
+    step = difference.step
+    if not step or not difference.before or not difference.after:
         return ""
     return f" ({'+' if step > 0 else '-'}{duration_text(abs(step))})"
 
@@ -346,14 +355,14 @@ def _offset(offset: object, shown: int | None) -> str:
             values = list(offset.values())
             if len(values) == 1 and not isinstance(values[0], Mapping | list):
                 return _value_text(values[0])
-            return ", ".join(f"{name} {_inner(each, shown)}" for name, each in offset.items())
+            return ", ".join(f"{name} {_inner(part, shown)}" for name, part in offset.items())
     return _value_text(offset)
 
 
 def _inner(value: object, shown: int | None) -> str:
     if not isinstance(value, Mapping) or any(isinstance(v, Mapping | list) for v in value.values()):
         return _value_text(value)
-    numbers = [each for each in value.values() if isinstance(each, int)]
+    numbers = [number for number in value.values() if isinstance(number, int)]
     if shown is not None and len(value) > shown and len(numbers) == len(value):
         return f"{sum(numbers):,} in {counted(len(value), 'partition')}"
-    return " ".join(f"{name}:{_value_text(each)}" for name, each in value.items())
+    return " ".join(f"{name}:{_value_text(number)}" for name, number in value.items())

@@ -175,7 +175,7 @@ def _older(files: Files, decided: Decided) -> dict[str, bytes]:
     from epochal.epoch.manifest import manifest_of
 
     log = OffsetLog(files.at(OFFSETS), read_only=True)
-    epochs = [each for each in log.batch_ids() if each < decided.chain.published]
+    epochs = [epoch for epoch in log.batch_ids() if epoch < decided.chain.published]
 
     def read(epoch: int) -> Mapping[str, bytes]:
         try:
@@ -189,7 +189,7 @@ def _older(files: Files, decided: Decided) -> dict[str, bytes]:
         except EpochalError:
             return {}  # beyond the retention, and deleted
 
-    return {path: data for found in in_parallel(read, epochs) for path, data in found.items()}
+    return {path: data for files in in_parallel(read, epochs) for path, data in files.items()}
 
 
 class OverlaidFiles:
@@ -230,7 +230,7 @@ class OverlaidFiles:
         key = self._key(path)
         if key in self._contents:
             return FileInfo(path.rpartition("/")[2], False, len(self._contents[key]), 0)
-        if any(each.startswith(f"{key}/") for each in self._contents):
+        if any(other.startswith(f"{key}/") for other in self._contents):
             return FileInfo(path.rpartition("/")[2], True, 0, 0)
         return None if self._is_hidden(key) else self._files.info(path)
 
@@ -238,22 +238,22 @@ class OverlaidFiles:
         key = self._key(path)
         start = f"{key}/" if key else ""
         listed = self._files.list(path)
-        found = {info.name: info for info in listed if not self._is_hidden(start + info.name)}
-        for each, data in self._below(key):
-            name, slash, _ = each.partition("/")
-            found[name] = FileInfo(name, bool(slash), 0 if slash else len(data), 0)
-        return [found[name] for name in sorted(found)]
+        infos = {info.name: info for info in listed if not self._is_hidden(start + info.name)}
+        for file_name, data in self._below(key):
+            name, slash, _ = file_name.partition("/")
+            infos[name] = FileInfo(name, bool(slash), 0 if slash else len(data), 0)
+        return [infos[name] for name in sorted(infos)]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
-        found = {
-            each: info
-            for each, info in self._files.walk(path)
-            if not self._is_hidden(self._key(each))
+        infos = {
+            name: info
+            for name, info in self._files.walk(path)
+            if not self._is_hidden(self._key(name))
         }
         start = f"{path}/" if path else ""
-        for each, data in self._below(self._key(path)):
-            found[start + each] = FileInfo(each.rpartition("/")[2], False, len(data), 0)
-        yield from sorted(found.items())
+        for name, data in self._below(self._key(path)):
+            infos[start + name] = FileInfo(name.rpartition("/")[2], False, len(data), 0)
+        yield from sorted(infos.items())
 
     def create_atomic(self, path: str, *, overwrite: bool = False) -> AtomicFile:
         self._refuse()
@@ -278,9 +278,9 @@ class OverlaidFiles:
 
     def _below(self, key: str) -> Iterator[tuple[str, bytes]]:
         start = f"{key}/" if key else ""
-        for each, data in self._contents.items():
-            if each.startswith(start):
-                yield each[len(start) :], data
+        for name, data in self._contents.items():
+            if name.startswith(start):
+                yield name[len(start) :], data
 
     def _refuse(self) -> NoReturn:
         raise EditError(self.url, "cannot be changed through a view that is read-only")

@@ -158,10 +158,10 @@ def _newest(files: Files) -> Attempt | None:
     log = MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT, read_only=True)
     while True:
         try:
-            found = log.get_latest()
+            newest = log.get_latest()
         except MissingBatchError:
             continue  # a newer attempt has just purged it
-        return None if found is None else found[1]
+        return None if newest is None else newest[1]
 
 
 def _is_claimed(files: Files, owner: Attempt) -> bool:

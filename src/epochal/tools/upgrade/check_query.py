@@ -93,28 +93,28 @@ def _frame_needs(df: Any, files: Files, mode: str, pinned: Mapping[str, str] | N
 
     release, session = release_of(df.sparkSession), session_settings(df.sparkSession, FRAME_KEYS)
     try:
-        found = read_plan(df, output_mode=mode, pinned=pinned, runs_jobs=False)
+        plan = read_plan(df, output_mode=mode, pinned=pinned, runs_jobs=False)
     except UnsupportedPlanError as error:
         return Needs(release, (), {}, session, mode, ours=True, refused=str(error))
     return needs_of_tree(
-        found.tree,
+        plan.tree,
         files,
         release=release,
         session=session,
         output_mode=mode,
         is_frame=True,
-        lines=found.occurrences,
+        lines=plan.occurrences,
     )
 
 
-def _stream_needs(stream: Stream, files: Files, mode: str, given: Mapping[str, str]) -> Needs:
+def _stream_needs(stream: Stream, files: Files, mode: str, settings: Mapping[str, str]) -> Needs:
     """What a query of our own builder needs."""
     from epochal.continuous.catalyst.releases import release_of
     from epochal.continuous.run.state_settings import session_settings
     from epochal.tools.upgrade.spark_facts import needs_of_tree
 
     session = session_settings(stream.spark)
-    partitions = {key.lower(): value for key, value in given.items()}.get("statepartitions")
+    partitions = {key.lower(): value for key, value in settings.items()}.get("statepartitions")
     if partitions is not None:
         session[SHUFFLE_PARTITIONS] = partitions
     return needs_of_tree(
@@ -137,8 +137,8 @@ def written_options(writer: Any) -> dict[str, str]:
     from epochal.continuous.catalyst.spark_objects import texts_of
 
     jvm = writer._spark._jvm
-    found = texts_of(jvm, java_field(writer, "extraOptions"))
-    return {key.lower(): value for key, value in found.items()}
+    options = texts_of(jvm, java_field(writer, "extraOptions"))
+    return {key.lower(): value for key, value in options.items()}
 
 
 def java_field(writer: Any, name: str) -> Any:

@@ -67,8 +67,8 @@ _NUMBERS = (RATE, NUMBER)
 
 def compare_sources(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Compare the sources; a named source is found by its name, another by its position."""
-    named = [each for each in pins.sources if not each.key.isdigit()]
-    asks_names = [each for each in needs.sources if not each.key.isdigit()]
+    named = [source for source in pins.sources if not source.key.isdigit()]
+    asks_names = [source for source in needs.sources if not source.key.isdigit()]
     if named:
         return _compare_named(pins, needs)
     if asks_names:
@@ -78,15 +78,15 @@ def compare_sources(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     if swapped := _swapped(pins, needs):
         return [swapped]
     return [
-        found
+        difference
         for was, wants in zip(pins.sources, needs.sources, strict=False)
-        if (found := _compare(was, wants, ours=needs.ours)) is not None
+        if (difference := _compare(was, wants, ours=needs.ours)) is not None
     ]
 
 
 def compare_names(needs: Needs) -> UpgradeDifference | None:
     """What Spark says of the names, whatever the checkpoint is."""
-    names = [each.key for each in needs.sources if not each.key.isdigit()]
+    names = [source.key for source in needs.sources if not source.key.isdigit()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if needs.ours or not twice:
         return None
@@ -99,7 +99,7 @@ def compare_names(needs: Needs) -> UpgradeDifference | None:
 
 
 def _count(pins: Pins, needs: Needs) -> UpgradeDifference:
-    was, wants = (f"{len(each)}: {_listed(each)}" for each in (pins.sources, needs.sources))
+    was, wants = (f"{len(side)}: {_listed(side)}" for side in (pins.sources, needs.sources))
     verdict: Verdict
     if needs.ours or needs.release < FIRST_WITH_NAMES:
         verdict = Impossible("offsets belong to sources by position, and their number has changed")
@@ -114,7 +114,7 @@ def _count(pins: Pins, needs: Needs) -> UpgradeDifference:
             "offsets belong to sources by position. With names they belong to sources by name: "
             "choose names, give them to the sources with .name(...), and set "
             "spark.sql.streaming.queryEvolution.enableSourceEvolution to true. A new source then "
-            "starts at its beginning" + branches * any(each.shares for each in needs.sources),
+            "starts at its beginning" + branches * any(source.shares for source in needs.sources),
         )
     refusal = OUR_COUNT_CHANGED if needs.ours else COUNT_CHANGED
     return UpgradeDifference("sources", was, wants, verdict, refusal)
@@ -122,12 +122,12 @@ def _count(pins: Pins, needs: Needs) -> UpgradeDifference:
 
 def _naming(pins: Pins, needs: Needs) -> UpgradeDifference:
     positions = {
-        index: each.key for index, each in enumerate(needs.sources) if index < len(pins.sources)
+        index: source.key for index, source in enumerate(needs.sources) if index < len(pins.sources)
     }
     return UpgradeDifference(
         "sources",
         f"by position: {_listed(pins.sources)}",
-        f"by name: {', '.join(each.key for each in needs.sources)}",
+        f"by name: {', '.join(source.key for source in needs.sources)}",
         AfterCommand(
             migrate_command(pins.url, positions),
             "the offset log has version 1, which has no names. Check that each position gets the "
@@ -138,33 +138,39 @@ def _naming(pins: Pins, needs: Needs) -> UpgradeDifference:
 
 
 def _compare_named(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
-    had, asked = ({each.key: each for each in side} for side in (pins.sources, needs.sources))
-    if unnamed := [each for each in needs.sources if each.key.isdigit()]:
+    had, asked = ({source.key: source for source in side} for side in (pins.sources, needs.sources))
+    if unnamed := [source for source in needs.sources if source.key.isdigit()]:
         why = "the checkpoint finds offsets by name. Give each source its name with .name(...)"
         enforced = needs.session.get(SOURCE_EVOLUTION, "false").lower() == "true"
         refusal = UNNAMED if enforced else NO_NAMES
         return [
             UpgradeDifference("sources", ", ".join(had), _listed(unnamed), Impossible(why), refusal)
         ]
-    found = []
+    differences = []
     for name in sorted(had.keys() | asked.keys()):
         if name not in asked:
             why = "the source is not read any more; rows that it has not delivered yet are lost"
-            found.append(UpgradeDifference(f"source {name}", str(had[name]), "gone", Unclear(why)))
+            differences.append(
+                UpgradeDifference(f"source {name}", str(had[name]), "gone", Unclear(why))
+            )
         elif name not in had:
             why = "the source is new and starts at its beginning"
-            found.append(UpgradeDifference(f"source {name}", "absent", str(asked[name]), Safe(why)))
-        elif (each := _compare(had[name], asked[name], ours=needs.ours)) is not None:
-            found.append(each)
-    return found
+            differences.append(
+                UpgradeDifference(f"source {name}", "absent", str(asked[name]), Safe(why))
+            )
+        elif (difference := _compare(had[name], asked[name], ours=needs.ours)) is not None:
+            differences.append(difference)
+    return differences
 
 
 def _swapped(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     """Sources that are the same all together, but not one by one."""
-    known = all(each.places or each.pattern for each in (*pins.sources, *needs.sources))
+    are_comparable = all(
+        source.places or source.pattern for source in (*pins.sources, *needs.sources)
+    )
     pairs = list(zip(pins.sources, needs.sources, strict=False))
     wrong = [(was, wants) for was, wants in pairs if not covers(wants, was)]
-    if not known or not wrong:
+    if not are_comparable or not wrong:
         return None
     if not all(any(covers(wants, was) for wants in needs.sources) for was in pins.sources):
         return None
@@ -238,7 +244,7 @@ def _refusal(was: SourceFact, wants: SourceFact, *, ours: bool) -> str:
 
 def _is_one_directory(source: SourceFact) -> bool:
     """Whether a source reads the files of a directory that is named without a pattern."""
-    return source.kind == FILE and not any(set("*?[{") & set(each) for each in source.places)
+    return source.kind == FILE and not any(set("*?[{") & set(place) for place in source.places)
 
 
 def covers(wants: SourceFact, was: SourceFact) -> bool:
@@ -262,4 +268,4 @@ def same_kind(was: str, wants: str) -> bool:
 
 
 def _listed(sources: tuple[SourceFact, ...] | list[SourceFact]) -> str:
-    return "; ".join(str(each) for each in sources) or "none"
+    return "; ".join(str(source) for source in sources) or "none"

@@ -67,7 +67,7 @@ def needs_of_frame(df: Any, *, output_mode: str, pinned: Mapping[str, str] | Non
             physical = planner.lay_out_state(analyzed, Path(scratch).as_uri())
             operators = _with_keys(read_operators(open_files(scratch)), physical)
     if has_old_joins:
-        operators = {number: _old_join(each) for number, each in operators.items()}
+        operators = {number: _old_join(operator) for number, operator in operators.items()}
     return Needs(
         release=release,
         sources=sources_of_plan(spark._jvm, analyzed, release),
@@ -84,13 +84,15 @@ def _old_join(operator: OperatorFact) -> OperatorFact:
         return operator
 
     def old(schema: FamilySchema) -> FamilySchema:
-        kept = tuple(each for each in schema.value.fields if each.name != "matched")
-        return replace(schema, value=StructType(kept))
+        columns = tuple(field for field in schema.value.fields if field.name != "matched")
+        return replace(schema, value=StructType(columns))
 
     return replace(
         operator,
         stores={
-            name: replace(store, families={key: old(each) for key, each in store.families.items()})
+            name: replace(
+                store, families={key: old(schema) for key, schema in store.families.items()}
+            )
             if name.endswith("keyWithIndexToValue")
             else store
             for name, store in operator.stores.items()
@@ -108,13 +110,13 @@ def _with_keys(operators: dict[int, OperatorFact], physical: Any) -> dict[int, O
             str(column.name()) for key in items(keys) for column in items(key.references().toSeq())
         )
 
-    found = dict(operators)
-    for each in stateful_operators(physical):
-        number = int(each.getStateInfo().operatorId())
-        if simple_name(each) == "StreamingSymmetricHashJoinExec" and number in found:
-            keys = (columns(each.leftKeys()), columns(each.rightKeys()))
-            found[number] = replace(found[number], keys=keys)
-    return found
+    by_number = dict(operators)
+    for operator in stateful_operators(physical):
+        number = int(operator.getStateInfo().operatorId())
+        if simple_name(operator) == "StreamingSymmetricHashJoinExec" and number in by_number:
+            keys = (columns(operator.leftKeys()), columns(operator.rightKeys()))
+            by_number[number] = replace(by_number[number], keys=keys)
+    return by_number
 
 
 def sources_of_plan(jvm: Any, analyzed: Any, release: tuple[int, int]) -> tuple[SourceFact, ...]:
@@ -122,7 +124,7 @@ def sources_of_plan(jvm: Any, analyzed: Any, release: tuple[int, int]) -> tuple[
     from epochal.continuous.catalyst.plan_sources import RELATIONS
     from epochal.continuous.catalyst.spark_objects import items, simple_name
 
-    leaves = [each for each in items(analyzed.collectLeaves()) if simple_name(each) in RELATIONS]
+    leaves = [item for item in items(analyzed.collectLeaves()) if simple_name(item) in RELATIONS]
     return tuple(
         replace(
             _source(jvm, leaf, number, release),
@@ -137,16 +139,16 @@ def _source(jvm: Any, relation: Any, number: int, release: tuple[int, int]) -> S
 
     key = str(number)
     if release >= (4, 2):
-        given = relation.sourceIdentifyingName()
-        key = str(given.name()) if simple_name(given) in _NAMED else key
+        name = relation.sourceIdentifyingName()
+        key = str(name.name()) if simple_name(name) in _NAMED else key
     if simple_name(relation) == "StreamingRelation":
         source = relation.dataSource()
         format = str(source.className())
         options = texts_of(jvm, source.options())
     else:
         format = str(relation.sourceName())
-        found = relation.extraOptions().asCaseSensitiveMap()
-        options = {str(each): str(found[each]) for each in found}
+        given_options = relation.extraOptions().asCaseSensitiveMap()
+        options = {str(key): str(given_options[key]) for key in given_options}
     return source_fact(key, format, options)
 
 
@@ -158,7 +160,7 @@ def source_fact(key: str, format: str, options: Mapping[str, str]) -> SourceFact
         places = frozenset([file_place(lower["path"])]) if "path" in lower else frozenset[str]()
         return SourceFact(key, FILE, places)
     if name == "kafka":
-        topics = [each.strip() for each in lower.get("subscribe", "").split(",")]
+        topics = [part.strip() for part in lower.get("subscribe", "").split(",")]
         if "assign" in lower:
             topics = list(json.loads(lower["assign"]))
         return SourceFact(
@@ -210,11 +212,11 @@ def needs_of_tree(
 
 def _refusal(tree: Node, files: Files, session: Mapping[str, str], *, is_frame: bool) -> str:
     """Why the engine refuses a query on a checkpoint before it looks at its operators."""
-    found = found_in(files)
+    stored = found_in(files)
     try:
         if is_frame:
-            found.check(operators_of(tree), session)
-        check_state(files, state_conf(files, found.settings(session), session), tree)
+            stored.check(operators_of(tree), session)
+        check_state(files, state_conf(files, stored.settings(session), session), tree)
     except EpochalError as error:
         return str(error)
     return ""

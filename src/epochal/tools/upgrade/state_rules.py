@@ -67,22 +67,22 @@ def compare_state(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Compare the operators one by one, then their stores and columns."""
     if (shape := _compare_shape(pins, needs)) is not None:
         return [shape]
-    found: list[UpgradeDifference] = []
+    differences: list[UpgradeDifference] = []
     for number in sorted(pins.operators.keys() & needs.operators.keys()):
         was, wants = pins.operators[number], needs.operators[number]
         if needs.ours and (other := _compare_key_columns(was, wants)) is not None:
-            found.append(other)
+            differences.append(other)
             continue
-        found += _compare_properties(was, wants, ours=needs.ours)
+        differences += _compare_properties(was, wants, ours=needs.ours)
         for name in sorted(was.stores.keys() & wants.stores.keys()):
             stores = was.stores[name], wants.stores[name]
-            found += _compare_store(pins, wants, *stores, ours=needs.ours)
-    return found
+            differences += _compare_store(pins, wants, *stores, ours=needs.ours)
+    return differences
 
 
 def _compare_shape(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     was, wants = pins.operators, needs.operators
-    has_names = any(each.name for each in was.values())
+    has_names = any(store.name for store in was.values())
     same = was.keys() == wants.keys() and all(
         not was[number].name or _is_same(was[number], wants[number], ours=needs.ours)
         for number in was
@@ -136,24 +136,24 @@ def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> UpgradeDiffe
 
 
 def _keys(keys: tuple[tuple[str, ...], ...]) -> str:
-    return " and ".join(", ".join(each) or "none" for each in keys)
+    return " and ".join(", ".join(key) or "none" for key in keys)
 
 
 def _compare_properties(
     was: OperatorFact, wants: OperatorFact, *, ours: bool
 ) -> list[UpgradeDifference]:
     subject = f"operator {was.number}"
-    found = []
+    differences = []
     for key, words in (("timeMode", "time mode"), ("outputMode", "output mode")):
         old, new = was.properties.get(key), wants.properties.get(key)
         if old is not None and new is not None and old != new:
             why = f"state of {was.name} keeps its {words}. Keep {old}, or use a new checkpoint"
-            found.append(
+            differences.append(
                 UpgradeDifference(
                     f"{subject}, {words}", str(old), str(new), Impossible(why), CONFIG_CHANGED
                 )
             )
-    return found + _compare_variables(was, wants, ours=ours)
+    return differences + _compare_variables(was, wants, ours=ours)
 
 
 def _compare_variables(
@@ -162,7 +162,7 @@ def _compare_variables(
     had, asked = variables(was), variables(wants)
     if not had or not asked:
         return []
-    found = []
+    differences = []
     for name in sorted(had.keys() | asked.keys()):
         verdict: Verdict
         old, new = had.get(name, "absent"), asked.get(name, "gone")
@@ -182,10 +182,10 @@ def _compare_variables(
             refusal = CONFIG_CHANGED
         else:
             verdict = Safe("the variable is new and starts empty")
-        found.append(
+        differences.append(
             UpgradeDifference(f"operator {was.number}, variable {name}", old, new, verdict, refusal)
         )
-    return found
+    return differences
 
 
 def variables(operator: OperatorFact) -> dict[str, str]:
@@ -194,16 +194,16 @@ def variables(operator: OperatorFact) -> dict[str, str]:
     if not isinstance(listed, list):
         return {}
     return {
-        str(each["stateName"]): str(each["stateVariableType"])
-        for each in listed
-        if isinstance(each, dict) and not str(each.get("stateName", "")).startswith("$")
+        str(variable["stateName"]): str(variable["stateVariableType"])
+        for variable in listed
+        if isinstance(variable, dict) and not str(variable.get("stateName", "")).startswith("$")
     }
 
 
 def _compare_store(
     pins: Pins, operator: OperatorFact, was: StoreFact, wants: StoreFact, *, ours: bool
 ) -> list[UpgradeDifference]:
-    found: list[UpgradeDifference] = []
+    differences: list[UpgradeDifference] = []
     for name in sorted(was.families.keys() & wants.families.keys()):
         old, new = was.families[name], wants.families[name]
         place = f"operator {operator.number}"
@@ -215,8 +215,8 @@ def _compare_store(
             _compare_key(pins, operator, place, was, old, new),
             _compare_value(pins, operator, place, was, old, new, ours=ours),
         )
-        found += [each for each in compared if each is not None]
-    return found
+        differences += [difference for difference in compared if difference is not None]
+    return differences
 
 
 def _compare_key(
@@ -322,12 +322,12 @@ def _other_aggregates(old: FamilySchema, new: FamilySchema) -> bool:
 
 def _evolution(subject: str, old: StructType, new: StructType) -> UpgradeDifference:
     was, wants = described(old), described(new)
-    stored = {each.name: each for each in old.fields}
-    for each in new.fields:
-        if each.name in stored and not _promotes(stored[each.name], each):
-            why = f"Avro cannot read {each.name} as its new type. Use another name for it"
+    stored = {field.name: field for field in old.fields}
+    for field in new.fields:
+        if field.name in stored and not _promotes(stored[field.name], field):
+            why = f"Avro cannot read {field.name} as its new type. Use another name for it"
             return UpgradeDifference(subject, was, wants, Impossible(why), BAD_EVOLUTION)
-    gone = sorted(stored.keys() - {each.name for each in new.fields})
+    gone = sorted(stored.keys() - {field.name for field in new.fields})
     if gone:
         why = f"the stored values of {', '.join(gone)} are not read any more"
         return UpgradeDifference(subject, was, wants, Unclear(why))
@@ -345,7 +345,7 @@ _PROMOTIONS = {
 
 
 def _promotes(old: StructField, new: StructField) -> bool:
-    was, wants = (schema_json(each.data_type).strip('"') for each in (old, new))
+    was, wants = (schema_json(field.data_type).strip('"') for field in (old, new))
     return was == wants or wants in _PROMOTIONS.get(was, ())
 
 
@@ -390,13 +390,13 @@ def _can_evolve(pins: Pins, stored: FamilySchema) -> bool:
 
 
 def _names(schema: StructType) -> tuple[str, ...]:
-    return tuple(each.name for each in schema.fields)
+    return tuple(field.name for field in schema.fields)
 
 
 def described(schema: StructType) -> str:
     """The columns of a schema in one line."""
     return ", ".join(
-        f"{each.name} {schema_json(each.data_type).strip(chr(34))}" for each in schema.fields
+        f"{field.name} {schema_json(field.data_type).strip(chr(34))}" for field in schema.fields
     )
 
 
@@ -406,9 +406,9 @@ def _plain(name: str) -> str:
 
 def _listed(operators: object) -> str:
     assert isinstance(operators, dict)
-    return ", ".join(f"{n}: {each.name or 'unknown'}" for n, each in sorted(operators.items())) or (
-        "none"
-    )
+    return ", ".join(
+        f"{n}: {operator.name or 'unknown'}" for n, operator in sorted(operators.items())
+    ) or ("none")
 
 
 _WIDER = {
@@ -454,7 +454,7 @@ def evolve_words(
 
 
 def _is_expressible(schema: StructType) -> bool:
-    names = [each.name for each in schema.fields]
+    names = [field.name for field in schema.fields]
     return len(set(names)) == len(names) and not any(set(":=") & set(name) for name in names)
 
 

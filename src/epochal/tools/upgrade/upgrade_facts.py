@@ -116,7 +116,7 @@ def pins_of(needs: Needs) -> Pins:
     return Pins(
         ANY_CHECKPOINT,
         next_batch=1,
-        offset_version=1 if all(each.key.isdigit() for each in needs.sources) else 2,
+        offset_version=1 if all(source.key.isdigit() for source in needs.sources) else 2,
         sources=needs.sources,
         operators=needs.operators,
         conf=conf_of_new_query(needs.session),

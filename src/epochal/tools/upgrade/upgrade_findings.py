@@ -105,22 +105,25 @@ class UpgradeReport:
     @property
     def outcome(self) -> Outcome:
         """The worst of all differences."""
-        return max((each.outcome for each in self.differences), default=Outcome.SAFE)
+        return max((difference.outcome for difference in self.differences), default=Outcome.SAFE)
 
     @property
     def starts(self) -> bool:
         """Whether the engine itself would start the query as it is."""
-        return all(each.refusal == ACCEPTS for each in self.differences)
+        return all(difference.refusal == ACCEPTS for difference in self.differences)
 
 
 def report_of(
-    checkpoint: str, found: list[UpgradeDifference], not_compared: tuple[str, ...], engine: str
+    checkpoint: str,
+    differences: list[UpgradeDifference],
+    not_compared: tuple[str, ...],
+    engine: str,
 ) -> UpgradeReport:
     """Make a report, with the worst differences first.
 
     Commands stay in the order of `found`, in which they must be run.
     """
-    ordered = sorted(found, key=lambda each: -each.outcome)
+    ordered = sorted(differences, key=lambda difference: -difference.outcome)
     return UpgradeReport(checkpoint, tuple(ordered), not_compared, engine)
 
 

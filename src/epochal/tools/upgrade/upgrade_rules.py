@@ -52,14 +52,14 @@ def compare(pins: Pins, needs: Needs) -> UpgradeReport:
         return report_of(pins.url, [refused], (), engine)
     if not pins.sources and not pins.operators:
         return report_of(pins.url, [], (), engine)  # a new checkpoint
-    found = [
+    differences = [
         *compare_release(pins, needs),
         *_compare_published(pins, needs),
         *compare_sources(pins, needs),
         *compare_state(pins, needs),
         *compare_settings(pins, needs),
     ]
-    return report_of(pins.url, found, NOT_RECORDED, engine)
+    return report_of(pins.url, differences, NOT_RECORDED, engine)
 
 
 def _compare_start(pins: Pins, needs: Needs) -> UpgradeDifference | None:
@@ -67,8 +67,8 @@ def _compare_start(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     if needs.refused:
         why = f"{EPOCHAL if needs.ours else SPARK} refuses this query on any checkpoint"
         return UpgradeDifference("query", "", needs.refused, Impossible(why), needs.refused)
-    if (found := compare_names(needs)) is not None:
-        return found
+    if (difference := compare_names(needs)) is not None:
+        return difference
     if pins.failure:
         why = f"{pins.failure}. See `epochal checkpoint verify`"
         return UpgradeDifference(
@@ -101,10 +101,10 @@ def _compare_published(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
 def compare_release(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Log versions that the release of Spark cannot read."""
     release = ".".join(map(str, needs.release))
-    found = []
+    differences = []
     if pins.offset_version > 1 and needs.release < (4, 2):
         why = "only Spark 4.2 and later read offset logs of version 2"
-        found.append(
+        differences.append(
             UpgradeDifference(
                 "Spark release", "offset log v2", release, Impossible(why), UNREADABLE_VERSION
             )
@@ -113,24 +113,24 @@ def compare_release(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     if needs.release < oldest:
         why = f"commit logs of version {pins.commit_version} need Spark {oldest[0]}.{oldest[1]}"
         was = f"commit log v{pins.commit_version}"
-        found.append(
+        differences.append(
             UpgradeDifference("Spark release", was, release, Impossible(why), UNREADABLE_VERSION)
         )
-    return found
+    return differences
 
 
 def compare_settings(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Settings of the session that the checkpoint overrides."""
     in_force = conf_in_force(pins.conf, needs.session)
-    found = []
+    differences = []
     for key in sorted(NEW_QUERY_DEFAULTS):
         wanted = needs.session.get(key)
         if wanted is None or wanted == in_force[key] or key == SOURCE_EVOLUTION:
             continue
         why = "the checkpoint's value stays in force"
         verdict = Safe(why, _instead(pins, key, wanted))
-        found.append(UpgradeDifference(key, in_force[key], wanted, verdict))
-    return found
+        differences.append(UpgradeDifference(key, in_force[key], wanted, verdict))
+    return differences
 
 
 def _instead(pins: Pins, key: str, wanted: str) -> str:

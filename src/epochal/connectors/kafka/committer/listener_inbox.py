@@ -77,7 +77,9 @@ class ListenerInbox:
 
     def put(self, event: ListenerEvent) -> None:
         if len(self._events) >= self._limit:
-            progress = (n for n, each in enumerate(self._events) if isinstance(each, FinishedBatch))
+            progress = (
+                n for n, event in enumerate(self._events) if isinstance(event, FinishedBatch)
+            )
             del self._events[next(progress, 0)]
             self.dropped += 1
         self._events.append(event)

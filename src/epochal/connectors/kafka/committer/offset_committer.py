@@ -251,8 +251,10 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             ended = spark_queries.await_end(run.execution, _left(deadline))
             return "" if ended else f"{who} is still running"
         with self._changed:
-            told = self._changed.wait_for(lambda: run_id not in self._runs, _left(deadline))
-        return "" if told else f"{who} has ended, but Spark has not delivered its last events yet"
+            has_ended = self._changed.wait_for(lambda: run_id not in self._runs, _left(deadline))
+        return (
+            "" if has_ended else f"{who} has ended, but Spark has not delivered its last events yet"
+        )
 
     def _status(self, run_id: str, run: _Run) -> RunStatus | None:
         """What Spark says of a run; None if it cannot be asked."""
@@ -370,9 +372,9 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
 
         None means that Spark has not planned the first batch yet: ask again later.
         """
-        given = [g for g in self._groups if g.query in (None, run.query_id, run.name)]
-        if given:
-            return tuple(group.target(self._settings) for group in given)
+        groups = [g for g in self._groups if g.query in (None, run.query_id, run.name)]
+        if groups:
+            return tuple(group.target(self._settings) for group in groups)
         if run.execution is None:
             logger.warning(
                 "query %s: its sources are not visible from here (Spark Connect, or the query has "
@@ -408,8 +410,8 @@ def _targets_of(
     options: Sequence[Mapping[str, str]], extra: Mapping[str, str], query: str
 ) -> list[CommitTarget]:
     targets: list[CommitTarget] = []
-    for index, given in enumerate(options):
-        java = kafka_options(given)
+    for index, options_of_source in enumerate(options):
+        java = kafka_options(options_of_source)
         group = java.get(COMMIT_GROUP)
         if not group:
             continue

@@ -32,12 +32,12 @@ def find_query(query_id: str) -> Any | None:
         return None
     jvm: Any = session._jvm
     wanted = jvm.java.util.UUID.fromString(query_id)
-    found = session._jsparkSession.sharedState().activeStreamingQueries().get(wanted)
-    if found is None:
-        found = session._jsparkSession.streams().get(wanted)
-    if found is not None and found.getClass().getSimpleName() == "StreamingQueryWrapper":
-        found = found.streamingQuery()
-    return found
+    query = session._jsparkSession.sharedState().activeStreamingQueries().get(wanted)
+    if query is None:
+        query = session._jsparkSession.streams().get(wanted)
+    if query is not None and query.getClass().getSimpleName() == "StreamingQueryWrapper":
+        query = query.streamingQuery()
+    return query
 
 
 def is_continuous(execution: Any) -> bool:
@@ -63,7 +63,7 @@ def source_options(execution: Any) -> list[dict[str, str]] | None:
     options: list[dict[str, str]] = []
     for executed_leaf, analyzed_leaf in zip(executed, analyzed, strict=True):
         stream = _stream(executed_leaf)
-        if stream is not None and not any(stream.equals(known) for known in streams):
+        if stream is not None and not any(stream.equals(other) for other in streams):
             streams.append(stream)
             options.append(_options(analyzed_leaf))
     return options
@@ -76,7 +76,7 @@ def committed_ends(execution: Any) -> tuple[str | None, ...]:
     streams: list[Any] = []
     for leaf in _leaves(execution.logicalPlan()):
         stream = _stream(leaf)
-        if stream is not None and not any(stream.equals(known) for known in streams):
+        if stream is not None and not any(stream.equals(other) for other in streams):
             streams.append(stream)
             offset = committed.get(stream)
             ends.append(str(offset.get().json()) if offset.isDefined() else None)
@@ -103,8 +103,8 @@ def _options(leaf: Any) -> dict[str, str]:
             return {str(k): str(v) for k, v in dict(leaf.extraOptions()).items()}
         case "StreamingRelation":
             pairs = leaf.dataSource().options().toSeq()
-            each = [pairs.apply(index) for index in range(pairs.size())]
-            return {str(pair._1()): str(pair._2()) for pair in each}
+            options = [pairs.apply(index) for index in range(pairs.size())]
+            return {str(pair._1()): str(pair._2()) for pair in options}
     return {}
 
 
@@ -123,8 +123,8 @@ def remote_status(session: Any, query_id: str, run_id: str) -> RunStatus:
     A client of Spark Connect has no access to the listener bus. It can only ask the server whether
     a query is still active, and then wait for the event of its end.
     """
-    found = session.streams.get(query_id)
-    return RunStatus(found is not None and str(found.runId) == run_id, False)
+    query = session.streams.get(query_id)
+    return RunStatus(query is not None and str(query.runId) == run_id, False)
 
 
 def await_end(execution: Any, seconds: float) -> bool:

@@ -170,9 +170,9 @@ class EncodingWriter:
 
     def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
         encoded, bad = self._encoded(batch)
-        found = {**self._writer.bad_rows(encoded), **bad}
-        self._checked = None if found else (batch, encoded)
-        return found
+        rejected = {**self._writer.bad_rows(encoded), **bad}
+        self._checked = None if rejected else (batch, encoded)
+        return rejected
 
     def write_dead_letters(self, letters: Sequence[bytes]) -> None:
         self._writer.write_dead_letters(letters)

@@ -116,16 +116,16 @@ class RecordProducer:
         deadline = time.monotonic() + METADATA_SECONDS
         while True:
             try:
-                found = self.client.list_topics(topic, timeout=METADATA_SECONDS).topics[topic]
+                metadata = self.client.list_topics(topic, timeout=METADATA_SECONDS).topics[topic]
             except self._kafka.KafkaException as error:
                 self.client.poll(0)  # receives why no connection could be made
                 raise self.error(error.args[0], topic) from error
-            if found.error is None and found.partitions:
-                return len(found.partitions)
-            code = None if found.error is None else found.error.code()
+            if metadata.error is None and metadata.partitions:
+                return len(metadata.partitions)
+            code = None if metadata.error is None else metadata.error.code()
             late = time.monotonic() > deadline
             if late or code not in (None, codes.LEADER_NOT_AVAILABLE):
-                raise self.error(found.error, topic)
+                raise self.error(metadata.error, topic)
             time.sleep(RETRY_SECONDS)
 
     def raise_failure(self) -> None:

@@ -195,8 +195,8 @@ class KafkaEpochs:
     def _send(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
         transactions, plan = self._transactions, self._plan
         transactions.begin()
-        for each in staged:
-            for batch in staged_table(staging, each, plan.schema).to_batches():
+        for staged_file in staged:
+            for batch in staged_table(staging, staged_file, plan.schema).to_batches():
                 transactions.send(plan.highest_partitions(batch), plan.records(batch))
         transactions.mark(marker)
 

@@ -86,7 +86,7 @@ class KafkaTransactions:
         offsets = client.committed_offsets(self._name, [(topic, 0) for topic in sorted(topics)])
         if not offsets:
             return None
-        newest = max(offsets.values(), key=lambda each: each.offset)
+        newest = max(offsets.values(), key=lambda offset: offset.offset)
         try:
             text = msgspec.json.decode(newest.metadata, type=MarkerText)
         except msgspec.DecodeError:

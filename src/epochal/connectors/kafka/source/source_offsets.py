@@ -50,14 +50,14 @@ def to_offsets(positions: Positions) -> dict[KafkaPartition, int]:
 
 def parse_logged(offset: Offset) -> dict[KafkaPartition, int]:
     """The offsets in an entry of the offset log."""
-    found = parse_kafka_offsets(offset, "kafka offset")
-    for topic, partitions in found.items():
+    parsed = parse_kafka_offsets(offset, "kafka offset")
+    for topic, partitions in parsed.items():
         for number, at in partitions.items():
             if at < 0:
                 raise MalformedFileError(
                     "kafka offset", f"{topic}-{number} is at {at}, but offsets are not negative"
                 )
-    return {(topic, n): at for topic, partitions in found.items() for n, at in partitions.items()}
+    return {(topic, n): at for topic, partitions in parsed.items() for n, at in partitions.items()}
 
 
 def spark_json(offsets: Mapping[KafkaPartition, int]) -> Offset:
@@ -176,14 +176,14 @@ def parse_starting(
             return Everywhere(EARLIEST_OFFSET)
         case "latest":
             return Everywhere(LATEST_OFFSET)
-    found = _numbers(offsets, "startingOffsets", f"earliest, latest or {_OFFSETS}")
-    for (topic, partition), offset in found.items():
+    numbers = _numbers(offsets, "startingOffsets", f"earliest, latest or {_OFFSETS}")
+    for (topic, partition), offset in numbers.items():
         if offset < EARLIEST_OFFSET:
             raise OptionError(
                 f"kafka: startingOffsets: {topic}-{partition} cannot start at {offset}, because an "
                 f"offset is not negative. Use -1 for the latest offset, -2 for the earliest."
             )
-    return AtOffsets(found)
+    return AtOffsets(numbers)
 
 
 def parse_assigned(text: str) -> tuple[KafkaPartition, ...]:
@@ -217,12 +217,12 @@ def asked_times(
 def offsets_for_times(
     starting: AtTimes,
     asked: Mapping[KafkaPartition, int],
-    found: Mapping[KafkaPartition, int | None],
+    by_time: Mapping[KafkaPartition, int | None],
 ) -> dict[KafkaPartition, int]:
     """The offsets for the requested times; `LATEST_OFFSET` if a partition starts at its end."""
     offsets: dict[KafkaPartition, int] = {}
     for tp, time_ms in asked.items():
-        offset = found.get(tp)
+        offset = by_time.get(tp)
         if offset is None and starting.no_match is NoMatch.ERROR:
             raise KafkaStartError(
                 "",
@@ -269,18 +269,18 @@ def check_named(
     kind: str, option: str, named: Iterable[KafkaPartition], assigned: Iterable[KafkaPartition]
 ) -> None:
     """Raise if a start omits a partition that is read, or names one that is not."""
-    given, there = set(named), set(assigned)
-    if given != there:
+    named_partitions, there = set(named), set(assigned)
+    if named_partitions != there:
         raise KafkaStartError(
             f"KAFKA_{kind}_OFFSET_DOES_NOT_MATCH_ASSIGNED",
             f"{option} must name exactly the partitions that are read. It names "
-            f"{_names(given)}; to be read are {_names(there)}",
+            f"{_names(named_partitions)}; to be read are {_names(there)}",
             "name all of them; use -1 for the latest offset, -2 for the earliest",
         )
 
 
 def _numbers(text: str, option: str, example: str) -> dict[KafkaPartition, int]:
-    found: dict[KafkaPartition, int] = {}
+    numbers: dict[KafkaPartition, int] = {}
     for topic, partitions in _object(text, option, example).items():
         if not isinstance(partitions, dict):
             raise _wrong(text, option, example)
@@ -291,8 +291,8 @@ def _numbers(text: str, option: str, example: str) -> dict[KafkaPartition, int]:
                 raise _wrong(text, option, example)
             if not LONG_MIN <= number <= LONG_MAX:
                 raise _wrong(text, option, example)
-            found[topic, int(partition)] = number
-    return found
+            numbers[topic, int(partition)] = number
+    return numbers
 
 
 def _object(text: str, option: str, example: str) -> dict[str, JsonValue]:

@@ -174,7 +174,7 @@ class KafkaSourceOptions:
 
     def __post_init__(self) -> None:
         require_servers(self._java())
-        given = [
+        options_set = [
             name
             for name, value in (
                 ("subscribe", self.subscribe),
@@ -183,11 +183,11 @@ class KafkaSourceOptions:
             )
             if value is not None
         ]
-        if len(given) != 1:
-            found = f"not {' and '.join(given)}" if given else "but none is"
+        if len(options_set) != 1:
+            said_instead = f"not {' and '.join(options_set)}" if options_set else "but none is"
             raise OptionError(
                 f"kafka: exactly one of subscribe, subscribePattern and assign must be given, "
-                f"{found}."
+                f"{said_instead}."
             )
         if self.max_offsets_per_unit <= 0:
             raise OptionError(
@@ -259,14 +259,14 @@ class KafkaSourceOptions:
         return {key.lower(): value for key, value in self.kafka.items()}
 
 
-def read_source_options(given: Mapping[str, str]) -> KafkaSourceOptions:
+def read_source_options(options: Mapping[str, str]) -> KafkaSourceOptions:
     """Read the options of a source; reject with a reason what only applies to Spark's batches."""
     refused = {name.lower(): (name, reason) for name, reason in REFUSED.items()}
-    for key in given:
+    for key in options:
         if key.lower() in refused:
             name, reason = refused[key.lower()]
             raise OptionError(f"kafka: option {name} does not apply: {reason}.")
-    return read_options(KafkaSourceOptions, given, of="kafka")
+    return read_options(KafkaSourceOptions, options, of="kafka")
 
 
 def _checked_pattern(text: str) -> str:

@@ -138,7 +138,7 @@ class DriverEndpoint:
             orders = [(name, self._grants.orders(name)) for name in concerned]
             if self._seen is not None:
                 self._seen.commit(end)
-            peers = {name: known.peer for name, known in self._sidecars.items()}
+            peers = {name: sidecar.peer for name, sidecar in self._sidecars.items()}
         for name, order in orders:
             if name in peers:
                 self._server.push(DRIVER, [peers[name]], Settle(order.committed, order.acks))
@@ -160,14 +160,16 @@ class DriverEndpoint:
             now_s = time.monotonic()
             total = self._grants.buffered(now_s)
             live = self._grants.live(now_s)
-            known = [self._sidecars[name] for name in live if name in self._sidecars]
+            sidecars = [self._sidecars[name] for name in live if name in self._sidecars]
             backlog = total.buffered_rows + total.held_rows
             self._grants.show(backlog)
             return {
                 "buffered": total.buffered_rows,
                 "buffered_bytes": total.buffered_bytes,
                 "pubsub_backlog_count": backlog,
-                "degraded_seconds": math.ceil(max((each.degraded_s for each in known), default=0)),
+                "degraded_seconds": math.ceil(
+                    max((sidecar.degraded_s for sidecar in sidecars), default=0)
+                ),
                 "refused_acks": self._refused,
                 "sidecars": len(live),
             }
@@ -178,7 +180,7 @@ class DriverEndpoint:
             if self._closed:
                 return
             self._closed = True
-            peers = [known.peer for known in self._sidecars.values()]
+            peers = [sidecar.peer for sidecar in self._sidecars.values()]
         counters = self._server.counters
         before = counters.pushed + counters.undelivered
         self._server.push(DRIVER, peers, Farewell())
@@ -240,16 +242,16 @@ class DriverEndpoint:
         return Handled()
 
     def _heard(self, state: State, peer: PeerId | None) -> Settle:
-        known = self._sidecars.get(state.sidecar)
-        if known is None:
+        sidecar = self._sidecars.get(state.sidecar)
+        if sidecar is None:
             logger.info("sidecar %s is up at %s", state.sidecar, state.place.host)
-            known = self._sidecars[state.sidecar] = _Sidecar(state.place, b"", -1)
-        if state.number < known.number:
+            sidecar = self._sidecars[state.sidecar] = _Sidecar(state.place, b"", -1)
+        if state.number < sidecar.number:
             # A report that was overtaken. Its counts are stale, but the orders are current.
             orders = self._grants.orders(state.sidecar)
             return Settle(orders.committed, orders.acks)
-        known.number, known.degraded_s = state.number, state.degraded_s
-        known.peer = known.peer if peer is None else peer
+        sidecar.number, sidecar.degraded_s = state.number, state.degraded_s
+        sidecar.peer = sidecar.peer if peer is None else peer
         if state.failure and not self._failure:
             self._failure = f"{state.sidecar}: {state.failure}"
         report = SidecarReport(
@@ -265,9 +267,9 @@ class DriverEndpoint:
             case Mine():
                 return Grant(mine=True)
             case PartitionHeld(holder):
-                known = self._sidecars.get(holder)
-                if known is not None:
-                    return Grant(mine=False, holder=holder, place=known.place)
+                sidecar = self._sidecars.get(holder)
+                if sidecar is not None:
+                    return Grant(mine=False, holder=holder, place=sidecar.place)
                 return Grant(mine=False, why=f"its holder {holder} has left")
             case Void(why):
                 return Grant(mine=False, why=why)

@@ -33,11 +33,11 @@ class PubSubDataSource(SparkPubSubReaders, SparkPubSubWriters, DataSource):  # t
 
 def register(spark: SparkSession) -> None:
     """Register `format("pubsub")` for `readStream`, `write` and `writeStream`."""
-    known = dict(spark.conf.getAll)
-    conf = {key: text for key, text in known.items() if key.startswith(CONF_PREFIX)}
-    address = driver_address(known)
+    settings = dict(spark.conf.getAll)
+    conf = {key: text for key, text in settings.items() if key.startswith(CONF_PREFIX)}
+    address = driver_address(settings)
     defaults = {
-        "driverHost": address.host if known.get("spark.driver.host") else None,
+        "driverHost": address.host if settings.get("spark.driver.host") else None,
         "driverBindHost": address.bind,
         "emulatorHost": os.environ.get(EMULATOR),
     }

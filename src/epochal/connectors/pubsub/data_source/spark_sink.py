@@ -83,11 +83,11 @@ class _Writer:
         Encoder(_arrow(schema), options)
 
     def commit(self, messages: Any, *batch: int) -> None:
-        count = sum(each.messages for each in messages if each is not None)
+        count = sum(message.messages for message in messages if message is not None)
         logger.info("%s: %d messages published, batch %s", self.options.topic, count, batch)
 
     def abort(self, messages: Any, *batch: int) -> None:
-        count = sum(each.messages for each in messages if each is not None)
+        count = sum(message.messages for message in messages if message is not None)
         logger.warning(
             "%s: batch %s failed; %d of its messages are already published",
             *(self.options.topic, batch, count),
@@ -139,18 +139,18 @@ class PubSubStreamWriter(_Writer, _Stream):  # type: ignore[misc]
     """For `DataFrame.writeStream`."""
 
 
-def _in_batches(given: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    first = next(given, None)
+def _in_batches(received: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    first = next(received, None)
     if first is None:
         return
-    given = chain([first], given)
+    received = chain([first], received)
     if isinstance(first, pa.RecordBatch):
-        yield from (each for each in given if each.num_rows)
+        yield from (batch for batch in received if batch.num_rows)
         return
     arrow = _arrow(schema)
     kind = pa.struct(list(arrow))
-    while some := list(islice(given, ROWS_PER_BATCH)):
-        rows = [_zoned(each.asDict(recursive=True), kind) for each in some]
+    while some := list(islice(received, ROWS_PER_BATCH)):
+        rows = [_zoned(row.asDict(recursive=True), kind) for row in some]
         yield batch_of_dicts(rows, arrow)
 
 
@@ -167,7 +167,7 @@ def _zoned(value: Any, kind: Any) -> Any:
     if types.is_struct(kind):
         return {field.name: _zoned(value.get(field.name), field.type) for field in kind}
     if types.is_list(kind):
-        return [_zoned(each, kind.value_type) for each in value]
+        return [_zoned(item, kind.value_type) for item in value]
     if types.is_map(kind):
         pairs = value.items()
         return [(_zoned(k, kind.key_type), _zoned(v, kind.item_type)) for k, v in pairs]
@@ -177,4 +177,4 @@ def _zoned(value: Any, kind: Any) -> Any:
 def _arrow(schema: StructType) -> pa.Schema:
     """Convert a schema to Arrow. PySpark's own function takes other arguments in each release."""
     fields = parse_schema(schema.json(), source="the rows to publish").fields
-    return pa.schema([pa.field(each.name, arrow_type(each.data_type)) for each in fields])
+    return pa.schema([pa.field(field.name, arrow_type(field.data_type)) for field in fields])

@@ -112,9 +112,9 @@ class SparkPubSubReaders:
                 f"pubsub: the columns are {', '.join(ours.names)}, not {', '.join(schema.names)}. "
                 f"Give the payload's schema as parseSchema, not as schema(...)."
             )
-        given = merged_source_options(dict(self.options), self.conf)
+        texts = merged_source_options(dict(self.options), self.conf)
         reader = BatchReader if limits is None else LimitedReader
-        return reader(options, _resolved(options, given))
+        return reader(options, _resolved(options, texts))
 
     def _source_options(self) -> SourceOptions:
         options = source_options(dict(self.options), self.conf)
@@ -144,9 +144,9 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
     It is pickled and sent to tasks, before it opens anything.
     """
 
-    def __init__(self, options: SourceOptions, given: Mapping[str, str]) -> None:
+    def __init__(self, options: SourceOptions, texts: Mapping[str, str]) -> None:
         self.options = options
-        self.given = dict(given)
+        self.given = dict(texts)
         self.partitions_per_batch = options.num_partitions or 1
         self._endpoint: DriverEndpoint | None = None
         self._copies: Copies | None = None
@@ -370,9 +370,9 @@ class Janitor:
         """Start the window of all batches up to this one, which Spark has committed."""
         with self._lock:
             self._due[batch] = None
-            for each in self._due:
-                if each <= batch:
-                    self._since.setdefault(each, time.monotonic())
+            for waiting in self._due:
+                if waiting <= batch:
+                    self._since.setdefault(waiting, time.monotonic())
 
     def stop(self) -> None:
         self._stopped.set()
@@ -412,9 +412,9 @@ def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[
     try:
         for batch in rows:
             parsed = parser.parse(batch)
-            found = parsed.with_errors() if dead is None else dead.take(parsed)
-            if found.num_rows:
-                yield found
+            batches = parsed.with_errors() if dead is None else dead.take(parsed)
+            if batches.num_rows:
+                yield batches
         if dead is not None:
             # If the task ended first, the messages could be acknowledged without a dead letter.
             dead.is_published(dead.mark(), wait=True)
@@ -436,11 +436,11 @@ def _loaded(copies: Copies, *, new: bool) -> Seen:
     return seen
 
 
-def _resolved(options: SourceOptions, given: Mapping[str, str]) -> dict[str, str]:
+def _resolved(options: SourceOptions, texts: Mapping[str, str]) -> dict[str, str]:
     """Return options for other machines, with what this machine's environment contributes."""
     resolved = {"subscriptionId": options.subscription}
     emulator = emulator_host(options)
     if emulator:
         resolved["emulatorHost"] = emulator
     names = {name.lower() for name in resolved}
-    return {key: text for key, text in given.items() if key.lower() not in names} | resolved
+    return {key: text for key, text in texts.items() if key.lower() not in names} | resolved

@@ -87,8 +87,8 @@ def _kept(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
     Pub/Sub itself adds attributes with reserved names, but accepts none from a publisher.
     """
-    kept = [pair for pair in pairs if not pair[0].lower().startswith(RESERVED_KEY)]
-    return kept[: MAX_ATTRIBUTES - 2]
+    free = [pair for pair in pairs if not pair[0].lower().startswith(RESERVED_KEY)]
+    return free[: MAX_ATTRIBUTES - 2]
 
 
 def _short(text: str) -> str:

@@ -89,8 +89,8 @@ def plan_layout(schema: pa.Schema, options: SinkOptions) -> MessageLayout:
             f"ordered is true, but there is no column {options.ordering_key_column} with the "
             f"ordering keys: the columns are {', '.join(names)}. Add it, or set orderingKeyColumn."
         )
-    known = {data, attributes, options.ordering_key_column}
-    rest = tuple(name for name in names if name not in known)
+    named = {data, attributes, options.ordering_key_column}
+    rest = tuple(name for name in names if name not in named)
     if data is not None:
         unused = [name for name in rest if name not in ADDED_BY_SOURCE]
         if unused:
@@ -135,7 +135,7 @@ class Encoder:
             bodies = [b""] * batch.num_rows
         keys: list[str] | None = None
         if layout.ordering_key is not None:
-            keys = [each or "" for each in batch.column(layout.ordering_key).to_pylist()]
+            keys = [key or "" for key in batch.column(layout.ordering_key).to_pylist()]
         tails = self._tails(batch, keys, marks, row)
         return Encoded(_plain(bodies) if tails is None else _with_tails(bodies, tails), keys)
 
@@ -146,7 +146,7 @@ class Encoder:
         name, parts = self.layout.attributes, []
         if name is not None:
             column = batch.column(name)
-            parts.append([_attributes(each) for each in plain_values(column, name)])
+            parts.append([_attributes(value) for value in plain_values(column, name)])
         if keys is not None:
             parts.append(
                 [encode_field(_ORDERING_KEY, key.encode()) if key else b"" for key in keys]
@@ -158,7 +158,9 @@ class Encoder:
         if not parts:
             return None
         return (
-            parts[0] if len(parts) == 1 else [b"".join(each) for each in zip(*parts, strict=True)]
+            parts[0]
+            if len(parts) == 1
+            else [b"".join(pieces) for pieces in zip(*parts, strict=True)]
         )
 
 
@@ -196,13 +198,13 @@ def _check_attributes(kind: Any, name: str) -> None:
     if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
         values = [kind.item_type]
     elif pa.types.is_struct(kind):
-        values = [each.type for each in kind]
+        values = [field.type for field in kind]
     else:
         raise PayloadError(
             f"Column {name} holds attributes and must be a map or a struct of strings, not {kind}. "
             f"Cast it."
         )
-    wrong = [each for each in values if not pa.types.is_string(each)]
+    wrong = [kind_of_value for kind_of_value in values if not pa.types.is_string(kind_of_value)]
     if wrong:
         raise PayloadError(
             f"Attributes are strings, but values of column {name} are {wrong[0]}. Cast them."
@@ -215,14 +217,14 @@ _heads: dict[int, bytes] = {}
 
 def _plain(bodies: Sequence[bytes]) -> list[bytes]:
     """Encode messages that have a payload and nothing else."""
-    heads, found = _heads, []
+    heads, messages = _heads, []
     for body in bodies:
         size = len(body)
         head = heads.get(size)
         if head is None:
             head = _head(size)
-        found.append(head + body)
-    return found
+        messages.append(head + body)
+    return messages
 
 
 def _head(size: int) -> bytes:
@@ -240,14 +242,14 @@ def _head(size: int) -> bytes:
 
 
 def _with_tails(bodies: Iterable[bytes], tails: Iterable[bytes]) -> list[bytes]:
-    found = []
+    extended = []
     for body, tail in zip(bodies, tails, strict=True):
         inner = (b"\x0a" + encode_varint(len(body)) + body if body else b"") + tail
         if not inner:
             _head(0)
         check_size(len(inner))
-        found.append(b"\x12" + encode_varint(len(inner)) + inner)
-    return found
+        extended.append(b"\x12" + encode_varint(len(inner)) + inner)
+    return extended
 
 
 def check_size(size: int) -> None:

@@ -118,7 +118,7 @@ def message_keys(batch: pa.RecordBatch) -> list[str]:
     """
     ids = batch.column("message_id").to_pylist()
     times = batch.column("publish_time").cast(pa.int64()).to_pylist()
-    return [f"{each}@{time}" for each, time in zip(ids, times, strict=True)]
+    return [f"{message_id}@{time}" for message_id, time in zip(ids, times, strict=True)]
 
 
 def _null_if(values: Any, nothing: str | int) -> Any:
@@ -156,7 +156,7 @@ def renamed(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     milliseconds. There are no columns for the ordering key and the delivery attempt.
     """
     for batch in rows:
-        attributes = [json.dumps(dict(each or ())) for each in batch["attributes"].to_pylist()]
+        attributes = [json.dumps(dict(pairs or ())) for pairs in batch["attributes"].to_pylist()]
         times = batch.column("publish_time").cast(pa.timestamp("ms", tz="UTC"), safe=False)
         yield batch_of(
             [

@@ -197,13 +197,13 @@ class Puller:
         with self._lock:
             if not self._ready:
                 return None
-            found = self._ready.popleft()
-            if found.batch.num_rows > max_rows:
-                found, rest = found.split(max_rows)
+            pulled = self._ready.popleft()
+            if pulled.batch.num_rows > max_rows:
+                pulled, rest = pulled.split(max_rows)
                 self._ready.appendleft(rest)
-            self._ready_bytes -= found.size
+            self._ready_bytes -= pulled.size
             self._room.notify_all()
-            return found
+            return pulled
 
     def ack(self, spans: Sequence[Span]) -> Future[dict[int, str]]:
         """Acknowledge on the settler's thread. The future returns the numbers that were refused.
@@ -230,7 +230,7 @@ class Puller:
             return PullStats(
                 received=self._book.next_number,
                 held=self._book.held,
-                queued=sum(each.batch.num_rows for each in self._ready),
+                queued=sum(pulled.batch.num_rows for pulled in self._ready),
                 queued_bytes=self._raw_bytes + self._ready_bytes,
                 exactly_once=self._exactly_once,
                 degraded_s=self.degraded_s,
@@ -284,8 +284,8 @@ class Puller:
         leases.join(1.0)
 
     def _wake_all(self) -> None:
-        for each in (self._arrived, self._room, self._to_settle):
-            each.notify_all()
+        for condition in (self._arrived, self._room, self._to_settle):
+            condition.notify_all()
 
     def _due(self, now: float) -> float:
         """When the next messages can be taken. Raw responses gather while the stream is busy."""

@@ -104,35 +104,35 @@ class MessageBroker:
         self._incarnations = 0
 
     def topic(self, name: str) -> Topic:
-        found = self.topics.get(name)
-        if found is None:
+        topic = self.topics.get(name)
+        if topic is None:
             raise not_found(name)
-        return found
+        return topic
 
     def subscription(self, name: str) -> Subscription:
-        found = self.subscriptions.get(name)
-        if found is None:
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
             raise not_found(name)
-        return found
+        return subscription
 
     def attached(self, name: str) -> Subscription:
         """Return a subscription that is not detached."""
-        found = self.subscription(name)
-        if found.detached:
+        subscription = self.subscription(name)
+        if subscription.detached:
             raise precondition(f"Subscription is detached (resource={short(name)}).")
-        return found
+        return subscription
 
     def snapshot(self, name: str) -> Snapshot:
-        found = self.snapshots.get(name)
-        if found is None:
+        snapshot = self.snapshots.get(name)
+        if snapshot is None:
             raise not_found(name)
-        return found
+        return snapshot
 
     def create_topic(self, name: str, description: bytes, *, retention_us: int = 0) -> Topic:
         if name in self.topics:
             raise already_exists(name)
-        made = self.topics[name] = Topic(name, description, retention_us)
-        return made
+        topic = self.topics[name] = Topic(name, description, retention_us)
+        return topic
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its log and snapshots. Its subscriptions keep their messages."""
@@ -163,11 +163,15 @@ class MessageBroker:
             settings,
             self.memory,
             wake=lambda: self.woken.add(name),
-            to_dead_letters=lambda entry, now_us: self._to_dead_letters(made, entry, now_us),
+            to_dead_letters=lambda entry, now_us: self._to_dead_letters(
+                subscription, entry, now_us
+            ),
         )
-        made = Subscription(name, description, source, matches, deliveries, Envelopes(prefix))
-        self.subscriptions[name] = source.subscriptions[name] = made
-        return made
+        subscription = Subscription(
+            name, description, source, matches, deliveries, Envelopes(prefix)
+        )
+        self.subscriptions[name] = source.subscriptions[name] = subscription
+        return subscription
 
     def delete_subscription(self, name: str) -> None:
         subscription = self.subscription(name)
@@ -246,10 +250,10 @@ class MessageBroker:
         if expires_us - now_us < HOUR_US:
             raise precondition("The snapshot would expire in less than one hour.")
         topic = subscription.topic
-        made = Snapshot(name, description, topic.name, unsettled, self._number, expires_us)
+        snapshot = Snapshot(name, description, topic.name, unsettled, self._number, expires_us)
         self.memory.hold(unsettled)
-        self.snapshots[name] = topic.snapshots[name] = made
-        return made
+        self.snapshots[name] = topic.snapshots[name] = snapshot
+        return snapshot
 
     def delete_snapshot(self, name: str) -> None:
         snapshot = self.snapshot(name)
@@ -269,9 +273,11 @@ class MessageBroker:
         deliveries = subscription.deliveries
         if subscription.topic is not None:
             self._trim(subscription.topic, now_us)
-        known = _by_number(deliveries.unsettled(), deliveries.acked(), self._logged(subscription))
-        since = [m for m in known if m.published_us >= time_us]
-        deliveries.reset(since, [m for m in known if m.published_us < time_us])
+        messages = _by_number(
+            deliveries.unsettled(), deliveries.acked(), self._logged(subscription)
+        )
+        since = [m for m in messages if m.published_us >= time_us]
+        deliveries.reset(since, [m for m in messages if m.published_us < time_us])
 
     def seek_to_snapshot(self, name: str, snapshot_name: str) -> None:
         """Make unsettled what was unsettled at the snapshot, and everything published since."""
@@ -283,11 +289,13 @@ class MessageBroker:
                 f"(resource={short(snapshot_name)})."
             )
         deliveries = subscription.deliveries
-        known = _by_number(deliveries.unsettled(), deliveries.acked(), self._logged(subscription))
+        messages = _by_number(
+            deliveries.unsettled(), deliveries.acked(), self._logged(subscription)
+        )
         then = {m.number for m in snapshot.unsettled}
         wanted = [m for m in snapshot.unsettled if _passes(subscription, m)]
-        wanted += [m for m in known if m.number > snapshot.after]
-        rest = [m for m in known if m.number <= snapshot.after and m.number not in then]
+        wanted += [m for m in messages if m.number > snapshot.after]
+        rest = [m for m in messages if m.number <= snapshot.after and m.number not in then]
         deliveries.reset(wanted, rest)
 
     def _logged(self, subscription: Subscription) -> list[PublishedMessage]:
@@ -329,8 +337,8 @@ def _passes(subscription: Subscription, message: PublishedMessage) -> bool:
 
 
 def _by_number(*groups: Iterable[PublishedMessage]) -> list[PublishedMessage]:
-    known = {message.number: message for group in groups for message in group}
-    return [known[number] for number in sorted(known)]
+    messages = {message.number: message for group in groups for message in group}
+    return [messages[number] for number in sorted(messages)]
 
 
 def _iso(time_us: int) -> str:

@@ -229,9 +229,9 @@ class Deliveries:
                 break
             done += 1
         settled, line.flying = line.flying[:done], line.flying[done:]
-        for each in settled:
-            del self._leases[each.serial]
-            self._settle(each)
+        for other in settled:
+            del self._leases[other.serial]
+            self._settle(other)
         if not line.flying:
             line.holder = None
             self._enqueue(line)
@@ -345,10 +345,10 @@ class Deliveries:
     def _give_back_line(self, line: Line, entry: Entry, now_us: int) -> None:
         index = line.flying.index(entry)
         back, line.flying = line.flying[index:], line.flying[:index]
-        for each in back:
-            del self._leases[each.serial]
-            self._release(each)
-            each.serial, each.acked = 0, False
+        for waiting in back:
+            del self._leases[waiting.serial]
+            self._release(waiting)
+            waiting.serial, waiting.acked = 0, False
         if self._moved_to_dead_letters(entry, now_us):
             self._forget(entry)
             back = back[1:]
@@ -429,6 +429,6 @@ class Deliveries:
             for serial, entry in self._leases.items():
                 if entry.deadline_us:
                     ends.setdefault(entry.deadline_us, []).append(serial)
-            self._deadlines = [(end, next(self._order), kept) for end, kept in ends.items()]
+            self._deadlines = [(end, next(self._order), leases) for end, leases in ends.items()]
             heapify(self._deadlines)
             self._watched = sum(map(len, ends.values()))

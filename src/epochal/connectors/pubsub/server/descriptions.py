@@ -125,7 +125,7 @@ def _backoff(subscription: Any) -> tuple[int, int] | None:
 
 
 def _refuse_unsupported(message: Any, names: tuple[str, ...]) -> None:
-    given = {field.name for field, _ in message.ListFields()}
+    fields = {field.name for field, _ in message.ListFields()}
     for name in names:
-        if name in given:
+        if name in fields:
             raise unimplemented(name)

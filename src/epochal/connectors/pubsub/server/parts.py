@@ -176,10 +176,10 @@ class Envelopes:
         for entry in entries:
             wire = entry.message.wire
             shape = (len(wire), entry.attempts if count_attempts else 0)
-            found = around.get(shape)
-            if found is None:
-                found = self._make(shape)
-            before, between, after = found
+            envelope = around.get(shape)
+            if envelope is None:
+                envelope = self._make(shape)
+            before, between, after = envelope
             parts += (before, b"%016x" % entry.serial, between, wire, after)
         return b"".join(parts)
 
@@ -205,5 +205,5 @@ class Envelopes:
         id_head = b"\x0a" + encode_varint(ACK_ID_LENGTH)
         total = len(id_head) + ACK_ID_LENGTH + len(between) + size + len(after)
         before = b"\x0a" + encode_varint(total) + id_head + self._prefix.encode()
-        made = self._around[shape] = (before, between, after)
-        return made
+        envelope = self._around[shape] = (before, between, after)
+        return envelope

@@ -21,8 +21,8 @@ UNORDERED_ACK_ID = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
 
 def check_name(name: str, kind: str) -> None:
     """Raise unless `name` is the full name of a `kind`: topics, subscriptions or snapshots."""
-    found = _NAME.fullmatch(name)
-    if found is None or found[2] != kind or found[3].lower().startswith("goog"):
+    match = _NAME.fullmatch(name)
+    if match is None or match[2] != kind or match[3].lower().startswith("goog"):
         raise PubSubRefusedError(
             "INVALID_ARGUMENT",
             f"Invalid resource name given (name={name}). Refer to "
@@ -129,7 +129,7 @@ class CallChecks:
 def names_the_resource(header: str, request: Any) -> bool:
     """Whether a header such as `subscription=projects/p/subscriptions/s` matches the request."""
     path, _, value = header.partition("=")
-    found = request
+    part = request
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return isinstance(found, str) and found != "" and unquote(value) == found
+        part = getattr(part, name, None)
+    return isinstance(part, str) and part != "" and unquote(value) == part

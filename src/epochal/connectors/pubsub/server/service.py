@@ -192,13 +192,15 @@ class Service:
         )
 
     def list_topic_subscriptions(self, request: Any) -> Any:
-        found = self.broker.topic(request.topic).subscriptions
+        subscriptions = self.broker.topic(request.topic).subscriptions
         kind = pubsub.ListTopicSubscriptionsResponse
-        return self._page(request, kind, "subscriptions", found, _named)
+        return self._page(request, kind, "subscriptions", subscriptions, _named)
 
     def list_topic_snapshots(self, request: Any) -> Any:
-        found = self.broker.topic(request.topic).snapshots
-        return self._page(request, pubsub.ListTopicSnapshotsResponse, "snapshots", found, _named)
+        snapshots = self.broker.topic(request.topic).snapshots
+        return self._page(
+            request, pubsub.ListTopicSnapshotsResponse, "snapshots", snapshots, _named
+        )
 
     def detach_subscription(self, request: Any) -> Any:
         self.broker.detach_subscription(request.subscription)
@@ -225,8 +227,8 @@ class Service:
         return _described_subscription(subscription)
 
     def list_subscriptions(self, request: Any) -> Any:
-        found, kind = self.broker.subscriptions, pubsub.ListSubscriptionsResponse
-        return self._page(request, kind, "subscriptions", found, _described_subscription)
+        subscriptions, kind = self.broker.subscriptions, pubsub.ListSubscriptionsResponse
+        return self._page(request, kind, "subscriptions", subscriptions, _described_subscription)
 
     def delete_subscription(self, request: Any) -> Any:
         self.broker.delete_subscription(request.subscription)
@@ -282,16 +284,18 @@ class Service:
 
     def create_snapshot(self, request: Any) -> Any:
         refusals.check_name(request.name, "snapshots")
-        kept = SnapshotPb(name=request.name, labels=request.labels).SerializeToString()
-        made = self.broker.create_snapshot(request.name, request.subscription, kept, self.now_us())
-        return _described_snapshot(made)
+        description = SnapshotPb(name=request.name, labels=request.labels).SerializeToString()
+        snapshot = self.broker.create_snapshot(
+            request.name, request.subscription, description, self.now_us()
+        )
+        return _described_snapshot(snapshot)
 
     def get_snapshot(self, request: Any) -> Any:
         return _described_snapshot(self.broker.snapshot(request.snapshot))
 
     def list_snapshots(self, request: Any) -> Any:
-        found, kind = self.broker.snapshots, pubsub.ListSnapshotsResponse
-        return self._page(request, kind, "snapshots", found, _described_snapshot)
+        snapshots, kind = self.broker.snapshots, pubsub.ListSnapshotsResponse
+        return self._page(request, kind, "snapshots", snapshots, _described_snapshot)
 
     def update_snapshot(self, request: Any) -> Any:
         self.broker.snapshot(request.snapshot.name)
@@ -319,15 +323,15 @@ class Service:
         request: Any,
         kind: Any,
         field: str,
-        found: Mapping[str, Any],
+        by_name: Mapping[str, Any],
         shown: Callable[[Any], Any],
     ) -> Any:
         """Return one page of resources, by name; the token is the last name on the page before."""
         prefix = f"{request.project}/" if hasattr(request, "project") else ""
-        names = sorted(n for n in found if n.startswith(prefix) and n > request.page_token)
+        names = sorted(n for n in by_name if n.startswith(prefix) and n > request.page_token)
         size = min(request.page_size or MAX_PAGE, MAX_PAGE)
         response = kind.pb()()
-        getattr(response, field).extend(shown(found[name]) for name in names[:size])
+        getattr(response, field).extend(shown(by_name[name]) for name in names[:size])
         if len(names) > size:
             response.next_page_token = names[size - 1]
         return response
@@ -350,19 +354,19 @@ async def abort(context: Any, refused: PubSubRefusedError) -> None:
 def _draft(message: Any) -> Draft:
     body = message.SerializeToString()
     attributes = message.attributes
-    found = dict(attributes) if attributes else NO_ATTRIBUTES
+    attribute_map = dict(attributes) if attributes else NO_ATTRIBUTES
     # `data` is the first field of the serialised message, and is omitted if empty.
-    if body[:1] != b"\x0a" and not found:
+    if body[:1] != b"\x0a" and not attribute_map:
         raise refusals.invalid(
             "One or more messages in the publish request is empty. Each message must contain "
             "either non-empty data, or at least one attribute."
         )
     key = message.ordering_key
-    if found:
-        _check_attributes(found)
+    if attribute_map:
+        _check_attributes(attribute_map)
     if key:
         refusals.check_range("ordering_key_size", len(key.encode()), 0, 1024)
-    return body, key, found
+    return body, key, attribute_map
 
 
 def _check_attributes(attributes: Mapping[str, str]) -> None:

@@ -143,11 +143,11 @@ class Grants:
 
     def heard(self, sidecar: str, report: SidecarReport, now_s: float) -> Orders:
         """Take the report of a sidecar, new or known; return what it has to settle."""
-        found = self._sidecars.get(sidecar)
-        if found is None:
+        state = self._sidecars.get(sidecar)
+        if state is None:
             self._sidecars[sidecar] = _Sidecar(now_s, report)
         else:
-            found.heard_s, found.report = now_s, report
+            state.heard_s, state.report = now_s, report
         return self.orders(sidecar)
 
     def gone(self, sidecar: str) -> None:
@@ -199,19 +199,19 @@ class Grants:
 
     def planned(self, batch: int) -> BatchPlan | None:
         """Return the plan of a batch, or None if an earlier run planned it: it must stay empty."""
-        found = self._batches.get(batch)
-        return None if found is None else found.plan
+        state = self._batches.get(batch)
+        return None if state is None else state.plan
 
     def claim(self, slot: Slot, sidecar: str, buffered: int, now_s: float) -> Answer:
         """Decide which sidecar fills a partition; `sidecar`, which asks, has `buffered` rows."""
-        found = self._batches.get(slot[0])
-        if found is None or not 0 <= slot[1] < len(found.partitions):
+        state = self._batches.get(slot[0])
+        if state is None or not 0 <= slot[1] < len(state.partitions):
             return Void(f"batch {slot[0]} is committed, or was planned by another run")
-        partition = found.partitions[slot[1]]
+        partition = state.partitions[slot[1]]
         if partition.void:
             return Void(f"its holder {partition.holder} was lost")
         if partition.holder is None:
-            partition.holder = self._choose(sidecar, buffered, found.plan.rows, now_s)
+            partition.holder = self._choose(sidecar, buffered, state.plan.rows, now_s)
         if partition.holder == sidecar:
             return Mine()
         if self._is_live(partition.holder, now_s):
@@ -222,15 +222,15 @@ class Grants:
 
     def unreachable(self, slot: Slot, holder: str) -> None:
         """A reader could not fetch the rows from their holder and reads the partition as empty."""
-        found = self._batches.get(slot[0])
-        if found is not None and found.partitions[slot[1]].holder == holder:
-            found.partitions[slot[1]].void = True
+        state = self._batches.get(slot[0])
+        if state is not None and state.partitions[slot[1]].holder == holder:
+            state.partitions[slot[1]].void = True
 
     def filled(self, slot: Slot, sidecar: str, rows: int) -> None:
         """A holder reports how many rows a partition has."""
-        found = self._batches.get(slot[0])
-        if found is not None and found.partitions[slot[1]].holder == sidecar:
-            found.partitions[slot[1]].rows = rows
+        state = self._batches.get(slot[0])
+        if state is not None and state.partitions[slot[1]].holder == sidecar:
+            state.partitions[slot[1]].rows = rows
 
     def commit(self, end: int) -> list[str]:
         """Spark has committed all batches up to `end`; return the sidecars that now have orders."""
@@ -252,10 +252,10 @@ class Grants:
 
     def pending(self) -> dict[str, tuple[Slot, ...]]:
         """Return all unconfirmed acknowledgements, for the partitions of the next batch."""
-        found: dict[str, list[Slot]] = {}
+        by_sidecar: dict[str, list[Slot]] = {}
         for slot, sidecar in self._unconfirmed.items():
-            found.setdefault(sidecar, []).append(slot)
-        return {sidecar: tuple(slots) for sidecar, slots in found.items()}
+            by_sidecar.setdefault(sidecar, []).append(slot)
+        return {sidecar: tuple(slots) for sidecar, slots in by_sidecar.items()}
 
     def confirmed(self, sidecar: str, slots: tuple[Slot, ...]) -> None:
         """A sidecar has acknowledged these partitions."""
@@ -314,5 +314,5 @@ class Grants:
         return chosen
 
     def _is_live(self, sidecar: str | None, now_s: float) -> bool:
-        found = None if sidecar is None else self._sidecars.get(sidecar)
-        return found is not None and now_s - found.heard_s <= SILENT_S
+        state = None if sidecar is None else self._sidecars.get(sidecar)
+        return state is not None and now_s - state.heard_s <= SILENT_S

@@ -111,7 +111,7 @@ class Reservoir:
         taken = self._taken.setdefault(batch, {})
         elsewhere = pa.array([k for k, p in taken.items() if p != partition], pa.string())
         entry = self._entries[slot] = _Entry()
-        kept: list[_Chunk] = []
+        chunks: list[_Chunk] = []
         position = 0
         full = False
         while position < len(self._queue) and not full:
@@ -121,7 +121,7 @@ class Reservoir:
             first = not entry.chunks
             wanted, rest, full = self._select(chunk, elsewhere, rows, size, first=first)
             if rest is not None:
-                kept.append(rest)
+                chunks.append(rest)
                 self._buffer(rest, 1)
             if wanted is not None:
                 entry.chunks.append(wanted)
@@ -130,7 +130,7 @@ class Reservoir:
                 if wanted.keys is not None:
                     keys = pc.unique(wanted.keys).to_pylist()
                     taken.update((key, partition) for key in keys if key)
-        self._queue[:position] = kept
+        self._queue[:position] = chunks
         self.held_rows += entry.count
         self._spill()
 
@@ -246,18 +246,18 @@ class Reservoir:
             parts = batch.take(chosen), batch.filter(pa.array(stays))
         wanted = _chunk(parts[0], chunk.numbers[chosen]) if len(chosen) else None
         rest = _chunk(parts[1], chunk.numbers[stays]) if stays.any() else None
-        for made in (wanted, rest):
-            self.memory_bytes += 0 if made is None else made.size
+        for half in (wanted, rest):
+            self.memory_bytes += 0 if half is None else half.size
         return wanted, rest, len(chosen) < len(free)
 
     def _drop_keys(self, keys: set[str]) -> list[Numbers]:
         dropped: list[Numbers] = []
         values = pa.array(sorted(keys), pa.string())
-        kept = []
+        chunks = []
         for chunk in self._queue:
             mask = None if chunk.keys is None else pc.is_in(chunk.keys, value_set=values)
             if mask is None or not pc.any(mask).as_py():
-                kept.append(chunk)
+                chunks.append(chunk)
                 continue
             self._buffer(chunk, -1)
             out = mask.to_numpy(zero_copy_only=False)
@@ -265,10 +265,10 @@ class Reservoir:
             rows = self._rows(chunk)
             self._forget(chunk)
             if not out.all():
-                kept.append(_chunk(rows.filter(pa.array(~out)), chunk.numbers[~out]))
-                self._buffer(kept[-1], 1)
-                self.memory_bytes += kept[-1].size
-        self._queue = kept
+                chunks.append(_chunk(rows.filter(pa.array(~out)), chunk.numbers[~out]))
+                self._buffer(chunks[-1], 1)
+                self.memory_bytes += chunks[-1].size
+        self._queue = chunks
         return dropped
 
     def _buffer(self, chunk: _Chunk, sign: int) -> None:

@@ -167,24 +167,24 @@ class Sidecar:
         # tasks of other runs do not.
         with opening:
             with self._lock:
-                found = self._feeds.get(reading.run)
-            if found is None or found.closed.is_set():
-                found = SidecarFeed(reading, self._directory)
+                feed = self._feeds.get(reading.run)
+            if feed is None or feed.closed.is_set():
+                feed = SidecarFeed(reading, self._directory)
                 with self._lock:
-                    self._feeds[reading.run] = found
-            return found
+                    self._feeds[reading.run] = feed
+            return feed
 
 
 def sweep(directory: Path) -> None:
     """Remove the files of sidecars whose JVM is gone."""
-    for each in directory.glob("sidecar-*-*.*"):
-        pid = each.name.split("-")[1]
+    for path in directory.glob("sidecar-*-*.*"):
+        pid = path.name.split("-")[1]
         if not pid.isdigit() or _alive(int(pid)):
             continue
-        if each.is_dir():
-            shutil.rmtree(each, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            each.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _process_file(pid: int) -> int | None:
@@ -208,12 +208,12 @@ def _alive(pid: int) -> bool:
 def main(arguments: list[str]) -> None:
     """`python -m epochal.connectors.pubsub.sidecar.sidecar SOCKET JVM_PID`"""
     path, jvm_pid = Path(arguments[0]), int(arguments[1])
-    kept = KeptLog()
+    log = KeptLog()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     ours = logging.getLogger("epochal")
     ours.setLevel(logging.INFO)
-    ours.addHandler(kept)
-    sidecar = Sidecar(path, jvm_pid, kept)
+    ours.addHandler(log)
+    sidecar = Sidecar(path, jvm_pid, log)
     signal.signal(signal.SIGTERM, lambda *_: sidecar.end())
     sidecar.run()
 

@@ -69,10 +69,10 @@ def executor_jvm() -> tuple[int, str]:
     """Return the process id and start time of the JVM that started this worker."""
     pid = os.getppid()
     while pid > 1:
-        found = _process(pid)
-        if found is None:
+        process = _process(pid)
+        if process is None:
             break
-        name, parent, started = found
+        name, parent, started = process
         if name == "java":
             return pid, started
         pid = parent
@@ -83,8 +83,8 @@ def run_directory() -> Path:
     """Return the directory for sockets; create it so that only this user can enter it."""
     path = Path(tempfile.gettempdir()) / f"epochal-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PubSubReaderError(
             f"{path} is not a directory that only user {os.getuid()} can enter, so other users "
             f"could read messages there. Remove it."
@@ -132,7 +132,7 @@ def _start(path: Path, jvm_pid: int) -> socket.socket:
                 env=environment,
                 start_new_session=True,
             )
-        _started[:] = [each for each in _started if each.poll() is None] + [process]
+        _started[:] = [running for running in _started if running.poll() is None] + [process]
         end = time.monotonic() + START_S
         while time.monotonic() < end:
             connection = _connected(path)

@@ -138,9 +138,9 @@ class SidecarFeed:
             if grant.mine:
                 return self._filled(slot, reading.rows, reading.size)
             if grant.place is not None:
-                found = self._fetch(grant, reading)
-                if found is not None:
-                    return found
+                rows = self._fetch(grant, reading)
+                if rows is not None:
+                    return rows
                 if self._copies is None:
                     unreachable = Unreachable(reading.batch, reading.partition, grant.holder)
                     self._ask(unreachable)
@@ -220,22 +220,22 @@ class SidecarFeed:
                 # would acknowledge them unread.
                 return []
             self._reservoir.fill(slot, rows=rows, size=size)
-            found = list(self._reservoir.read(slot))
+            batches = list(self._reservoir.read(slot))
         if self._copies is not None:
-            found = self._copied(slot, found)
+            batches = self._copied(slot, batches)
         else:
-            rows = sum(batch.num_rows for batch in found)
+            rows = sum(batch.num_rows for batch in batches)
             self._ask(Filled(self._state(), *slot, rows))
-        return found
+        return batches
 
     def _copied(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Drop messages the query has seen, and write the rest to disk before it can be read."""
         assert self._copies is not None
         try:
             keys = [key for part in batches for key in message_keys(part)]
-            known = self._ask(Admit(*slot, keys)) if keys else Known([], [])
-            assert isinstance(known, Known)
-            batches = self._thinned(slot, known) if known.repeated or known.unsure else batches
+            answer = self._ask(Admit(*slot, keys)) if keys else Known([], [])
+            assert isinstance(answer, Known)
+            batches = self._thinned(slot, answer) if answer.repeated or answer.unsure else batches
             other = self._copies.decide(slot, self.schema, batches)
         except Exception:
             self._give_back([slot])
@@ -246,30 +246,30 @@ class SidecarFeed:
             return self._from_copy(slot)
         rows = sum(batch.num_rows for batch in batches)
         # A partition of duplicates only must not count as empty: its commit acknowledges them.
-        self._ask(Filled(self._state(), *slot, rows or len(known.repeated), copied=True))
+        self._ask(Filled(self._state(), *slot, rows or len(answer.repeated), copied=True))
         return batches
 
-    def _thinned(self, slot: Slot, known: Known) -> list[pa.RecordBatch]:
-        repeated = np.array(known.repeated, np.int64)
-        unsure = np.array(known.unsure, np.int64)
+    def _thinned(self, slot: Slot, answer: Known) -> list[pa.RecordBatch]:
+        repeated = np.array(answer.repeated, np.int64)
+        unsure = np.array(answer.unsure, np.int64)
         with self._changed:
             back = self._reservoir.numbers(slot)[unsure]
             self._reservoir.thin(slot, repeated, unsure)
-            found = list(self._reservoir.read(slot))
+            rows = list(self._reservoir.read(slot))
         logger.info(
             "batch %d partition %d: dropped %d duplicates; gave back %d possible duplicates",
             *(slot[0], slot[1], len(repeated), len(unsure)),
         )
         self._streams.nack(spans_of(back))
-        return found
+        return rows
 
     def _from_copy(self, slot: Slot) -> list[pa.RecordBatch]:
         assert self._copies is not None
-        found = self._copies.read_or_seal(slot, self.schema)
-        keys = [key for part in found for key in message_keys(part)]
+        rows = self._copies.read_or_seal(slot, self.schema)
+        keys = [key for part in rows for key in message_keys(part)]
         self._ask(Loaded(self.name, *slot, keys))
         logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(keys))
-        return found
+        return rows
 
     def _fetch(self, grant: Grant, reading: PartitionReading) -> list[pa.RecordBatch] | None:
         """Fetch the rows of a partition from the sidecar that holds it; None if that fails."""
