@@ -117,8 +117,7 @@ def _require_packages(kafka: bool, table: TableFormat) -> None:
 def _run(
     home: Path, table: TableFormat, *, kafka: bool, orders: int, rate: int, quiet: bool
 ) -> DemoResult:
-    from epochal.demo.demo_run import Demo, run
-    from epochal.demo.demo_session import errors_to, local_session
+    from epochal.demo.demo_run import Demo, errors_to, local_session, run
     from epochal.demo.demo_view import live_view
 
     if not quiet:

@@ -11,8 +11,7 @@ from epochal.errors import OptionError, UnsupportedPlanError
 from epochal.files import Files, open_files
 from epochal.tools.upgrade.checkpoint_facts import read_pins
 from epochal.tools.upgrade.spark_facts import needs_of_frame
-from epochal.tools.upgrade.upgrade_facts import Needs, pins_of
-from epochal.tools.upgrade.upgrade_findings import UpgradeReport
+from epochal.tools.upgrade.upgrade_findings import Needs, UpgradeReport, pins_of
 from epochal.tools.upgrade.upgrade_rules import compare
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from epochal.errors import CheckpointError, StorageError
 from epochal.files import Files, join_url
 from epochal.state.files.schema_file import FamilySchema, parse_schema_file
 from epochal.tools.inspect.epoch_overlay import view_with_epochs
-from epochal.tools.upgrade.upgrade_facts import (
+from epochal.tools.upgrade.upgrade_findings import (
     FILE,
     KAFKA,
     NUMBER,

@@ -15,22 +15,20 @@ import re
 from fnmatch import fnmatchcase as fnmatch
 
 from epochal.checkpoint.pinned import SOURCE_EVOLUTION
-from epochal.tools.upgrade.upgrade_facts import (
+from epochal.tools.upgrade.upgrade_findings import (
+    ACCEPTS,
     FILE,
     KAFKA,
     NUMBER,
     OTHER,
     RATE,
     RATE_MICRO_BATCH,
-    Needs,
-    Pins,
-    SourceFact,
-)
-from epochal.tools.upgrade.upgrade_findings import (
-    ACCEPTS,
     AfterCommand,
     Impossible,
+    Needs,
+    Pins,
     Safe,
+    SourceFact,
     Unclear,
     UpgradeDifference,
     Verdict,

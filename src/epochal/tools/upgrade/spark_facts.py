@@ -27,7 +27,7 @@ from epochal.files import Files, join_url, local_path, open_files, scheme_of
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType
 from epochal.tools.upgrade.checkpoint_facts import read_operators
-from epochal.tools.upgrade.upgrade_facts import (
+from epochal.tools.upgrade.upgrade_findings import (
     FILE,
     KAFKA,
     NUMBER,

@@ -24,12 +24,15 @@ from epochal.state.store.compatibility import (
     fits,
     is_binary_stable,
 )
-from epochal.tools.upgrade.upgrade_facts import Needs, OperatorFact, Pins, StoreFact
 from epochal.tools.upgrade.upgrade_findings import (
     ACCEPTS,
     AfterCommand,
     Impossible,
+    Needs,
+    OperatorFact,
+    Pins,
     Safe,
+    StoreFact,
     Unclear,
     UpgradeDifference,
     Verdict,

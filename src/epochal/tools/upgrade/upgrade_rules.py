@@ -18,12 +18,13 @@ from epochal.checkpoint.pinned import (
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.tools.upgrade.source_rules import compare_names, compare_sources
 from epochal.tools.upgrade.state_rules import NO_DELTA, compare_state
-from epochal.tools.upgrade.upgrade_facts import Needs, Pins
 from epochal.tools.upgrade.upgrade_findings import (
     EPOCHAL,
     SPARK,
     AfterCommand,
     Impossible,
+    Needs,
+    Pins,
     Safe,
     UpgradeDifference,
     UpgradeReport,

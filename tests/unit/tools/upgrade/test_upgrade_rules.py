@@ -14,23 +14,21 @@ from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.tools.upgrade.checkpoint_facts import kind_of_offset
 from epochal.tools.upgrade.state_rules import AGGREGATES, evolve_words
-from epochal.tools.upgrade.upgrade_facts import (
+from epochal.tools.upgrade.upgrade_findings import (
     FILE,
     KAFKA,
     NUMBER,
     OTHER,
     RATE_MICRO_BATCH,
-    Needs,
-    OperatorFact,
-    Pins,
-    SourceFact,
-    StoreFact,
-)
-from epochal.tools.upgrade.upgrade_findings import (
     AfterCommand,
     Impossible,
+    Needs,
+    OperatorFact,
     Outcome,
+    Pins,
     Safe,
+    SourceFact,
+    StoreFact,
     Unclear,
     UpgradeDifference,
 )
