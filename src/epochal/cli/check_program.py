@@ -104,7 +104,7 @@ class NotStarted:
 def collect_queries(path: Path, arguments: Sequence[str], spark: SparkSession) -> list[WouldStart]:
     """Run a program and return the queries that it would have started."""
     starts: list[WouldStart] = []
-    with intercepted(starts.append), _own_imports(path.resolve().parent):
+    with intercept_starts(starts.append), _own_imports(path.resolve().parent):
         try:
             execute(path, arguments, spark)
         except EndOfProgram:
@@ -137,7 +137,7 @@ def choose(starts: Sequence[WouldStart], checkpoint: str | None, name: str | Non
 
 
 @contextmanager
-def intercepted(record: Callable[[WouldStart], None]) -> Iterator[None]:
+def intercept_starts(record: Callable[[WouldStart], None]) -> Iterator[None]:
     """Replace the methods that start queries, wait for them or end the session."""
 
     def start_spark(writer: Any, path: Any = None, *positional: Any, **named: Any) -> NotStarted:
@@ -180,7 +180,7 @@ def intercepted(record: Callable[[WouldStart], None]) -> Iterator[None]:
             (SparkSession, "stop", lambda _: None),
             (SparkContext, "stop", lambda _: None),
         ):
-            stack.enter_context(_replaced(owner, method, instead))
+            stack.enter_context(_replace_method(owner, method, instead))
         yield
 
 
@@ -202,7 +202,7 @@ def _own_imports(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(owner: type, name: str, instead: Callable[..., Any]) -> Iterator[None]:
+def _replace_method(owner: type, name: str, instead: Callable[..., Any]) -> Iterator[None]:
     """Let a class have another method meanwhile."""
     before = getattr(owner, name)
     setattr(owner, name, instead)

@@ -21,7 +21,7 @@ from epochal.cli.printing.output import (
     CYAN,
     GREEN,
     RED,
-    painted,
+    paint,
     print_facts,
     print_json,
     print_line,
@@ -184,12 +184,12 @@ def _print_outcome(outcome: DemoResult, home: Path, table: TableFormat, operator
     )
     print_line()
     if balance.holds:
-        print_line(painted("The balance holds: nothing lost, nothing counted twice.", GREEN))
+        print_line(paint("The balance holds: nothing lost, nothing counted twice.", GREEN))
     else:
-        print_line(painted("THE BALANCE DOES NOT HOLD.", RED))
+        print_line(paint("THE BALANCE DOES NOT HOLD.", RED))
     print_line("Try next:")
     for line in next_commands(home, operator):
-        print_line(f"  {painted(line, CYAN)}")
+        print_line(f"  {paint(line, CYAN)}")
 
 
 def next_commands(home: Path, operator: int) -> list[str]:
@@ -204,4 +204,4 @@ def next_commands(home: Path, operator: int) -> list[str]:
 
 
 def _wanted_zero(number: int) -> str:
-    return painted(f"{number:,}", RED if number else GREEN)
+    return paint(f"{number:,}", RED if number else GREEN)

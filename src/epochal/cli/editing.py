@@ -25,7 +25,7 @@ from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     GREEN,
     YELLOW,
-    painted,
+    paint,
     print_json,
     print_line,
     print_table,
@@ -36,7 +36,7 @@ from epochal.cli.printing.plan_text import (
     FILE_COLUMNS,
     directory_rows,
     file_rows,
-    worded_for_epochs,
+    word_for_epochs,
 )
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
@@ -124,7 +124,7 @@ def run_edit(
 
     def make_plan() -> Plan:
         plan = plan_batches()
-        return worded_for_epochs(plan) if says_epochs else plan
+        return word_for_epochs(plan) if says_epochs else plan
 
     if not flags.execute:
         if (unfinished := Journal(files).unfinished()) is not None:
@@ -276,7 +276,7 @@ def _show_outcome(
     else:
         print_text(f"{planned[-1].summary}: {planned[-1].counts}")
         _show_warnings(planned[-1])
-        print_line(f"{painted('Done.', GREEN)} To undo {entry.id}, run")
+        print_line(f"{paint('Done.', GREEN)} To undo {entry.id}, run")
         print_line(f"  {undo_command(files, entry)}")
 
 

@@ -112,12 +112,12 @@ def _side(checkpoint: str, output: str, settings: dict[str, str], header: bool) 
 def _query_id(files: Files) -> str:
     """The id under which the query has written, also if it was switched away since."""
     from epochal.checkpoint.entries import QueryMetadata
-    from epochal.tools.switch.switch import switched
+    from epochal.tools.switch.switch import read_switched
 
     try:
         metadata = QueryMetadata.read(files)
     except CheckpointSwitchedError:
-        return switched(files).query_id
+        return read_switched(files).query_id
     if metadata is None:
         raise CheckpointError(
             f"{files.url} has no file `metadata`, so it is not a checkpoint of a query that has "

@@ -149,13 +149,13 @@ def _delta_version(table: Files, new: Files, old: Files) -> int | None:
     from epochal.checkpoint.entries import QueryMetadata
     from epochal.tools.switch.outputs.delta_output import epochs_by_version, version_after
     from epochal.tools.switch.outputs.open_output import DELTA_LOG
-    from epochal.tools.switch.switch import switched
+    from epochal.tools.switch.switch import read_switched
 
     if table.info(DELTA_LOG) is None:
         return None
     metadata = QueryMetadata.read(new)
     versions = {} if metadata is None else epochs_by_version(table, metadata.id)
-    return version_after(versions, switched(old).new_epoch)
+    return version_after(versions, read_switched(old).new_epoch)
 
 
 def _run(
@@ -180,7 +180,7 @@ def _run(
     if stop_seconds is not None and Journal(opened).unfinished() is None:
         wait_for_stop(closed, stop_seconds, as_json=flags.as_json)
     try:
-        with _claimed(closed, flags):
+        with _own_closed(closed, flags):
             run_edit(opened, COMMAND, plan, flags, places=[closed, named.place])
     except EpochalError:
         if stop_seconds is not None:
@@ -193,7 +193,7 @@ def _run(
 
 
 @contextmanager
-def _claimed(files: Files, flags: Flags) -> Iterator[None]:
+def _own_closed(files: Files, flags: Flags) -> Iterator[None]:
     """Own the checkpoint that is closed, too: none of our queries runs on it meanwhile."""
     conditions = flags.conditions()
     with Claim.acquire(files, conditions.run_id, purpose="switch"):

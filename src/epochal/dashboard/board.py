@@ -33,7 +33,7 @@ from epochal.dashboard.query_names import (
 from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
 from epochal.files import Bounds, FileInfo, Files, open_files
-from epochal.metrics.prometheus import merged, text_of
+from epochal.metrics.prometheus import merge_metrics, text_of
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, run_files
 from epochal.metrics.run_records import Record, RunEnded, RunStarted
@@ -169,7 +169,9 @@ class Board:
         """Return the metrics of all runs, as their own endpoints would."""
         with self._lock:
             collected = list(self._metrics.values())
-        return text_of(merged(metric for metrics in collected for metric in metrics.collect()))
+        return text_of(
+            merge_metrics(metric for metrics in collected for metric in metrics.collect())
+        )
 
     def read_runs(self) -> None:
         """Read what runs have written since the last call."""

@@ -106,7 +106,7 @@ class HealthMonitor:
         began = self._clock.monotonic()
         depth = Depth.NORMAL if self._due[Depth.NORMAL] <= began else Depth.QUICK
         try:
-            findings, slept = self._confirmed(depth)
+            findings, slept = self._confirm(depth)
             view = inspect(self._files)
             problem, missing = None, False
         except (EpochalError, OSError, RecursionError) as error:
@@ -138,7 +138,7 @@ class HealthMonitor:
         )
         return self.health
 
-    def _confirmed(self, depth: Depth) -> tuple[tuple[Finding, ...], float]:
+    def _confirm(self, depth: Depth) -> tuple[tuple[Finding, ...], float]:
         """Return the confirmed findings, and the time spent waiting for the second check."""
         findings = self._verify(self._files, depth=depth).findings
         earlier = self.health.findings if self.health else ()

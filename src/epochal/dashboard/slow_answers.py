@@ -163,7 +163,7 @@ class LagMeter:
 
         with self._lock:
             lags = measure(
-                self._connected(self._settings),
+                self._connect(self._settings),
                 [LagTarget(Checkpoint(files), None)],
                 self._clock.now_ms(),
             )
@@ -174,7 +174,7 @@ class LagMeter:
         }
         return ends, None
 
-    def _connected(self, settings: Mapping[str, str]) -> KafkaClient:
+    def _connect(self, settings: Mapping[str, str]) -> KafkaClient:
         from epochal.connectors.kafka.kafka_client import KafkaClient
         from epochal.connectors.kafka.offsets import Cluster
 

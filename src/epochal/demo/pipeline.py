@@ -100,11 +100,11 @@ def _from_kafka(spark: SparkSession, broker: DemoBroker) -> Any:
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
         .load()
-        .map_in_arrow(parsed, f"{ORDER}, publish_time timestamp")
+        .map_in_arrow(parse_orders, f"{ORDER}, publish_time timestamp")
     )
 
 
-def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def parse_orders(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Parse the values of Kafka records as orders."""
     import io
 

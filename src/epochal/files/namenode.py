@@ -86,7 +86,7 @@ class NameNodes:
         def attempt(address: tuple[str, int]) -> HttpAnswer | RequestFailure:
             answer = self._request(address, "GET", target)
             if isinstance(answer, HttpAnswer) and answer.location is not None:
-                return _send_once("GET", self._redirected(answer.location, url))
+                return _send_once("GET", self._redirect(answer.location, url))
             return answer
 
         answer = self._retry(attempt, url)
@@ -100,12 +100,12 @@ class NameNodes:
         def attempt(address: tuple[str, int]) -> HttpAnswer | RequestFailure:
             answer = self._request(address, "PUT", target)
             if isinstance(answer, HttpAnswer) and answer.location is not None:
-                return _send_once("PUT", self._redirected(answer.location, url), data)
+                return _send_once("PUT", self._redirect(answer.location, url), data)
             return answer
 
         _raise_for(self._retry(attempt, url), url)
 
-    def _redirected(self, location: str, url: str) -> str:
+    def _redirect(self, location: str, url: str) -> str:
         """The address of a DataNode. It has the token, so it must not be sent in the clear."""
         scheme = urlsplit(location).scheme
         if scheme == self._protocol or scheme == "https":

@@ -38,7 +38,7 @@ class Metric:
     samples: Sequence[Sample]
 
 
-def merged(metrics: Iterable[Metric]) -> list[Metric]:
+def merge_metrics(metrics: Iterable[Metric]) -> list[Metric]:
     """Merge metrics of the same name, as the text format requires."""
     by_name: dict[str, Metric] = {}
     for metric in metrics:
@@ -57,13 +57,13 @@ def text_of(metrics: Iterable[Metric]) -> str:
         lines.append(f"# HELP {metric.name} {metric.help}")
         lines.append(f"# TYPE {metric.name} {metric.kind}")
         for sample in metric.samples:
-            labels = ",".join(f'{k}="{_escaped(v)}"' for k, v in sample.labels.items())
+            labels = ",".join(f'{k}="{_escape(v)}"' for k, v in sample.labels.items())
             name = metric.name + sample.suffix
             lines.append(f"{name}{f'{{{labels}}}' if labels else ''} {sample.value}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -121,7 +121,7 @@ class MetricsServer:
         """The answer to a scrape."""
         with self._lock:
             collectors = [*self._ended, *self._collectors]
-        return text_of(merged(metric for collect in collectors for metric in collect()))
+        return text_of(merge_metrics(metric for collect in collectors for metric in collect()))
 
     def close(self) -> None:
         """Stop serving."""

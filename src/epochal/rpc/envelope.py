@@ -98,17 +98,17 @@ _reply_decoder = msgspec.msgpack.Decoder(Reply)
 def encode_request(endpoint: str, call: int, message: object) -> bytes:
     """Frame one request."""
     body = msgspec.Raw(_encoder.encode(message))
-    return _framed(_encoder.encode(Request(endpoint, call, body)))
+    return _frame(_encoder.encode(Request(endpoint, call, body)))
 
 
 def encode_reply(call: int, message: object) -> bytes:
     """Frame the answer to request number `call`."""
-    return _framed(_encoder.encode(Reply(call, msgspec.Raw(_encoder.encode(message)))))
+    return _frame(_encoder.encode(Reply(call, msgspec.Raw(_encoder.encode(message)))))
 
 
 def encode_failure(call: int, kind: str, reason: str) -> bytes:
     """Frame the failure of request number `call`."""
-    return _framed(_encoder.encode(Reply(call, _EMPTY, Failure(kind, reason))))
+    return _frame(_encoder.encode(Reply(call, _EMPTY, Failure(kind, reason))))
 
 
 def encode_push(endpoint: str, message: object) -> bytes:
@@ -151,7 +151,7 @@ def _body_decoder(union: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(union)
 
 
-def _framed(envelope: bytes) -> bytes:
+def _frame(envelope: bytes) -> bytes:
     _check_size(len(envelope) + len(_HEADER))
     return _HEADER + envelope
 

@@ -11,7 +11,7 @@ from epochal.cli.printing.output import (
     GREEN,
     RED,
     YELLOW,
-    painted,
+    paint,
     print_facts,
     print_line,
     print_table,
@@ -194,7 +194,7 @@ def _print_conf(view: CheckpointView, noun: str) -> None:
     pinned = next((batch for batch in reversed(view.batches) if batch.conf), None)
     if pinned is not None and pinned.conf:
         print_line()
-        print_line(painted(f"settings pinned by {noun} {pinned.batch_id}", BOLD))
+        print_line(paint(f"settings pinned by {noun} {pinned.batch_id}", BOLD))
         for name, value in sorted(pinned.conf.items()):
             print_text(f"{name} = {value}")
 
@@ -268,7 +268,7 @@ def print_report(report: Report, checkpoint: str, output: str | None = None) -> 
     for finding in report.findings:
         from epochal.tools.verify.remedies import with_places  # a healthy checkpoint needs none
 
-        severity = painted(
+        severity = paint(
             f"{finding.severity}: {finding.code}", colours.get(str(finding.severity), "")
         )
         print_line(f"{severity}  {finding.path}")
@@ -277,10 +277,10 @@ def print_report(report: Report, checkpoint: str, output: str | None = None) -> 
             finding.remedy, checkpoint, output, no_file_sink=report.sink.value == "absent"
         )
         print_text(f"  remedy: {remedy}", "    ")
-    verdict = painted("healthy", GREEN) if report.healthy else painted("not healthy", RED)
+    verdict = paint("healthy", GREEN) if report.healthy else paint("not healthy", RED)
     unsure = ", sink not checked" if report.sink.value == "not checked" else ""
     print_line(
-        f"{verdict}{painted(unsure, YELLOW)}: {counted(len(report.findings), 'finding')} in "
+        f"{verdict}{paint(unsure, YELLOW)}: {counted(len(report.findings), 'finding')} in "
         f"{counted(report.files, 'file')}, "
         f"{counted(report.batches, 'epoch' if report.continuous else 'batch')}"
     )

@@ -16,7 +16,7 @@ DIRECTORY_COLUMNS = ("action", "directory", "files", "size", "why")
 FILE_COLUMNS = ("action", "file", "size", "why")
 
 
-def worded_for_epochs(plan: Plan) -> Plan:
+def word_for_epochs(plan: Plan) -> Plan:
     """A plan that speaks of epochs, as for the checkpoint of a continuous query.
 
     Not its details: they quote the user's rows.
@@ -32,7 +32,7 @@ def worded_for_epochs(plan: Plan) -> Plan:
 def file_rows(changes: Iterable[Change]) -> list[tuple[str, ...]]:
     """A row for each changed file."""
     return [
-        (change.action, _named(change, change.path), size_text(change.size), change.why)
+        (change.action, _name_path(change, change.path), size_text(change.size), change.why)
         for change in changes
     ]
 
@@ -41,18 +41,20 @@ def directory_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
     """A row for each action and directory; all partitions of an operator share one."""
     groups: dict[tuple[str, str], list[Change]] = {}
     for change in changes:
-        groups.setdefault((change.action, _named(change, _place(change.path))), []).append(change)
+        groups.setdefault((change.action, _name_path(change, _place(change.path))), []).append(
+            change
+        )
     rows: list[tuple[str, ...]] = []
     for (action, place), changed in groups.items():
         folders = {_folder(change.path) for change in changed}
         if len(folders) == 1:
-            place = _named(changed[0], folders.pop())
+            place = _name_path(changed[0], folders.pop())
         size = size_text(sum(change.size for change in changed))
         rows.append((action, place, f"{len(changed):,}", size, _reasons(changed)))
     return rows
 
 
-def _named(change: Change, path: str) -> str:
+def _name_path(change: Change, path: str) -> str:
     return f"{change.root}:{path}" if change.root else path
 
 

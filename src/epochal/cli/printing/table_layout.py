@@ -73,10 +73,10 @@ def _table(
     if room is None or sum(natural) <= room:
         return _line(columns, natural), [_line(row, natural) for row in cells]
     words = [_longest_word(column) for column in zip(columns, *cells, strict=True)]
-    widths = _narrowed(natural, words, room)
+    widths = _narrow(natural, words, room)
     if widths is None:
         return None
-    folded = [[folded_text(cell, widths[at]) for at, cell in enumerate(row)] for row in cells]
+    folded = [[fold_text(cell, widths[at]) for at, cell in enumerate(row)] for row in cells]
     if any(len(cell) > MOST_LINES for row in folded for cell in row):
         return None
     lines = []
@@ -109,13 +109,13 @@ def text_lines(text: str, width: int | None, indent: str = "") -> list[str]:
         if "`" in word:
             line = word
         else:
-            *full, line = folded_text(word, room)
+            *full, line = fold_text(word, room)
             lines += full
     first, *rest = (wrapped.replace(_UNBROKEN, " ") for wrapped in (*lines, line or ""))
     return [first, *(f"{indent}{text}" for text in rest)]
 
 
-def folded_text(text: str, width: int) -> list[str]:
+def fold_text(text: str, width: int) -> list[str]:
     """Fold text at spaces, or else after punctuation, or else anywhere."""
     lines = []
     left = text
@@ -168,12 +168,12 @@ def _blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
         for name, cell in zip(columns, row, strict=True):
             if cell:
                 first = name + " " * (margin - cells_wide(name))
-                for line in folded_text(cell, max(width - margin, NARROWEST)):
+                for line in fold_text(cell, max(width - margin, NARROWEST)):
                     yield f"{first}{line}".rstrip(" ")
                     first = " " * margin
 
 
-def _narrowed(natural: Sequence[int], words: Sequence[int], room: int) -> list[int] | None:
+def _narrow(natural: Sequence[int], words: Sequence[int], room: int) -> list[int] | None:
     """Widths that fit: the widest columns are narrowed to one common width; None if too narrow."""
     least = [
         min(wide, max(min(word, LONGEST_WORD), NARROWEST))
@@ -185,14 +185,14 @@ def _narrowed(natural: Sequence[int], words: Sequence[int], room: int) -> list[i
     low, high = 0, max(natural)
     while low < high:
         limit = (low + high + 1) // 2
-        if sum(_limited(least, natural, limit)) <= room:
+        if sum(_limit_widths(least, natural, limit)) <= room:
             low = limit
         else:
             high = limit - 1
-    return _limited(least, natural, low)
+    return _limit_widths(least, natural, low)
 
 
-def _limited(least: Sequence[int], natural: Sequence[int], limit: int) -> list[int]:
+def _limit_widths(least: Sequence[int], natural: Sequence[int], limit: int) -> list[int]:
     return [max(width, min(wide, limit)) for width, wide in zip(least, natural, strict=True)]
 
 

@@ -122,7 +122,7 @@ def connection_settings(java: Mapping[str, str], *, where: str = _COMMITTER) -> 
     if JAAS in java:
         _jaas(java, settings, where)
     for key in java:
-        if key.startswith(("ssl.", "sasl.")) and not _known(key):
+        if key.startswith(("ssl.", "sasl.")) and not _is_known(key):
             raise OptionError(
                 f"Kafka setting {key} has no counterpart in librdkafka. "
                 f"Give librdkafka's own setting instead, {where}."
@@ -157,7 +157,7 @@ def client_settings(
     return settings
 
 
-def _known(key: str) -> bool:
+def _is_known(key: str) -> bool:
     return (
         key in SAME
         or key == JAAS

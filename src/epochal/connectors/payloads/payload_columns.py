@@ -109,7 +109,7 @@ def encode_rows(
     return [None if null else value for null, value in zip(nulls, encoded, strict=True)], errors
 
 
-def fitted(column: Any, schema: Sequence[Any], *, fill: bool) -> Any:
+def fit_structs(column: Any, schema: Sequence[Any], *, fill: bool) -> Any:
     """Structs with the fields of `schema` in its types; with `fill`, missing ones are null.
 
     Raises ArrowInvalid for a value that its type does not hold.

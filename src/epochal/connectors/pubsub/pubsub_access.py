@@ -85,9 +85,9 @@ def _account_info(access: Access) -> dict[str, Any] | None:
                 f"file must exist at this path on the driver and on every executor. Or pass its "
                 f"content as credentialsJson."
             ) from error
-        return _parsed(text, "credentialsFile")
+        return _parse_json(text, "credentialsFile")
     if access.credentials_json is not None:
-        return _parsed(access.credentials_json, "credentialsJson")
+        return _parse_json(access.credentials_json, "credentialsJson")
     if access.private_key is None:
         return None
     if access.client_email is None:
@@ -106,7 +106,7 @@ def _account_info(access: Access) -> dict[str, Any] | None:
     }
 
 
-def _parsed(text: str, option: str) -> dict[str, Any]:
+def _parse_json(text: str, option: str) -> dict[str, Any]:
     # The text is a secret, so the error must not quote it.
     try:
         info = json.loads(text)

@@ -178,19 +178,21 @@ def source_options(
     options: Mapping[str, str], conf: Mapping[str, str] | None = None
 ) -> SourceOptions:
     """Read a source's options; `conf` gives defaults."""
-    return read_options(SourceOptions, _merged(SourceOptions, options, conf or {}), of="pubsub")
+    return read_options(
+        SourceOptions, _merge_options(SourceOptions, options, conf or {}), of="pubsub"
+    )
 
 
-def merged_source_options(
+def merge_source_options(
     options: Mapping[str, str], conf: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Merge a source's options with the defaults in `conf`, without parsing the values."""
-    return _merged(SourceOptions, options, conf or {})
+    return _merge_options(SourceOptions, options, conf or {})
 
 
 def sink_options(options: Mapping[str, str], conf: Mapping[str, str] | None = None) -> SinkOptions:
     """Read a sink's options; `conf` gives defaults."""
-    return read_options(SinkOptions, _merged(SinkOptions, options, conf or {}), of="pubsub")
+    return read_options(SinkOptions, _merge_options(SinkOptions, options, conf or {}), of="pubsub")
 
 
 def full_name(kind: str, name_or_path: str, access: Access) -> str:
@@ -229,7 +231,7 @@ def project(access: Access) -> str:
     return project
 
 
-def settled(options: OptionsT) -> OptionsT:
+def settle_options(options: OptionsT) -> OptionsT:
     """Return options that no longer depend on this process's environment.
 
     They are sent to tasks, whose environment may differ from the driver's. So ids become full
@@ -260,7 +262,9 @@ def parse_timestamp(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _merged(cls: type[Any], options: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+def _merge_options(
+    cls: type[Any], options: Mapping[str, str], conf: Mapping[str, str]
+) -> dict[str, str]:
     texts = {key: text for key, text in options.items() if key.lower() not in SPARK_OPTIONS}
     canonical, all_names = _canonical(cls), _canonical(SourceOptions) | _canonical(SinkOptions)
     chosen = {canonical.get(key.lower()) for key in texts}

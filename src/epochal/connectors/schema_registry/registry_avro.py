@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from epochal.connectors.payloads.avro_payloads import parsed_schema, plain, record_type
-from epochal.connectors.payloads.payload_columns import as_column, encode_rows, fitted, reason
+from epochal.connectors.payloads.payload_columns import as_column, encode_rows, fit_structs, reason
 from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
 from epochal.connectors.schema_registry.wire_format import HEADER_BYTES, header, schema_id
 from epochal.errors import OptionError, PayloadError, SchemaRegistryError
@@ -93,7 +93,7 @@ class AvroEncoder:
 
     def _encoded(self, column: Any) -> list[bytes | None]:
         # fastavro writes a number of any size as an int, so the types are compared here.
-        structs = fitted(column, list(self._type), fill=False)
+        structs = fit_structs(column, list(self._type), fill=False)
         return [
             None if record is None else self._value(record)
             for record in structs.to_pylist(maps_as_pydicts="strict")

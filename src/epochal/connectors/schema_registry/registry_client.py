@@ -115,7 +115,7 @@ class RegistryClient:
                     f"Either the record was written with another registry, or the schema was "
                     f"deleted there. Correct schemaRegistry.url, or restore the schema",
                 )
-            schema = self._registered(schema_id, answer, serialized)
+            schema = self._fetch_schema(schema_id, answer, serialized)
             self._by_id[schema_id, serialized] = schema
         return schema
 
@@ -142,7 +142,7 @@ class RegistryClient:
         answer = self._ask("POST", f"subjects/{quote(subject, safe='')}", _body(kind, text))
         return None if answer is None else int(answer["id"])
 
-    def _registered(
+    def _fetch_schema(
         self, schema_id: int, answer: Mapping[str, Any], serialized: bool
     ) -> RegisteredSchema:
         references: dict[str, str] = {}

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_columns import encode_rows, fitted, reason
+from epochal.connectors.payloads.payload_columns import encode_rows, fit_structs, reason
 from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_in
 from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
 from epochal.connectors.schema_registry.wire_format import header, message_indices, schema_id
@@ -177,7 +177,7 @@ class ProtobufEncoder:
         return encode_rows(column, self._encoded)
 
     def _encoded(self, column: Any) -> list[bytes | None]:
-        structs = fitted(column, list(self._schema), fill=True)
+        structs = fit_structs(column, list(self._schema), fill=True)
         batch = batch_of(structs.flatten(), self._schema.names, len(structs))
         payloads = self._handler.record_batch_to_array(batch).to_pylist()
         return [self._header + payload for payload in payloads]

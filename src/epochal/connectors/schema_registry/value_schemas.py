@@ -127,7 +127,7 @@ def reading_spec(options: SchemaRegistryOptions, topic: str | None) -> ValueSpec
         _, identifier = _existing(client, options, subject_of(options, topic))
         schema = client.schema(identifier, serialized=form is ValueFormat.PROTOBUF)
     spec = ValueSpec(form, settings, schema, document, options.value_message)
-    _checked(spec).decoder()
+    _check_libraries(spec).decoder()
     return spec
 
 
@@ -148,13 +148,13 @@ def writing_spec(options: SchemaRegistryOptions, topic: str | None, kind: Any) -
     else:
         existing = client.version(subject, options.schema_version)
         if existing is None and options.schema_version is None and form is ValueFormat.AVRO:
-            existing = _derived(client, options, subject, kind)
+            existing = _derive_schema(client, options, subject, kind)
         if existing is None:
             existing = _existing(client, options, subject)
         identifier = existing[1]
         schema = client.schema(identifier, serialized=form is ValueFormat.PROTOBUF)
     spec = ValueSpec(form, settings, schema, document, options.value_message, identifier)
-    _checked(spec).encoder(kind)
+    _check_libraries(spec).encoder(kind)
     return spec
 
 
@@ -173,7 +173,7 @@ def _existing(
     return registered
 
 
-def _derived(
+def _derive_schema(
     client: RegistryClient, options: SchemaRegistryOptions, subject: str, kind: pa.StructType
 ) -> tuple[int, int] | None:
     """Register a schema that is made from the column's type."""
@@ -206,7 +206,7 @@ def _identifier(
     return lookup
 
 
-def _checked(spec: ValueSpec) -> ValueSpec:
+def _check_libraries(spec: ValueSpec) -> ValueSpec:
     """The spec, if the libraries of its format are installed."""
     try:
         if spec.form is ValueFormat.AVRO:

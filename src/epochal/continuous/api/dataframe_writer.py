@@ -25,7 +25,7 @@ from epochal.continuous.api.frame_sinks import (
 from epochal.continuous.api.outputs import (
     APPEND,
     COMPLETE,
-    checked_mode,
+    check_mode,
     option_text,
     output_options,
     sink_definition,
@@ -80,7 +80,7 @@ class DataFrameWriter:
 
     def outputMode(self, outputMode: str) -> DataFrameWriter:
         """Set the output mode: append, update or complete."""
-        self._mode = checked_mode(outputMode)
+        self._mode = check_mode(outputMode)
         return self
 
     def option(self, key: str, value: Any) -> DataFrameWriter:
@@ -276,7 +276,7 @@ class DataFrameWriter:
 
 def explain(frame: DataFrame, output_mode: str = APPEND) -> None:
     """Print what of a DataFrame runs where, and all that cannot run. Nothing is started."""
-    sys.stdout.write(explain_plan(frame, output_mode=checked_mode(output_mode)) + "\n")
+    sys.stdout.write(explain_plan(frame, output_mode=check_mode(output_mode)) + "\n")
 
 
 def _differ(one: str, other: str) -> bool:

@@ -26,7 +26,7 @@ CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 """The session's directory for the checkpoints of queries that name none."""
 
 
-def checked_mode(mode: str) -> str:
+def check_mode(mode: str) -> str:
     """Return the output mode in lower case; OptionError if there is none of that name."""
     if mode.lower() not in OUTPUT_MODES:
         raise OptionError(f"Output modes are {', '.join(OUTPUT_MODES)}, not {mode!r}.")

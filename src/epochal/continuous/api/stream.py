@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.continuous.api.outputs import UPDATE, checked_mode
+from epochal.continuous.api.outputs import UPDATE, check_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
 from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.catalyst.given_schema import arrow_schema
@@ -47,7 +47,7 @@ from epochal.continuous.plan.logical import (
     Watermarked,
     postorder,
     preorder,
-    renumbered,
+    renumber,
 )
 from epochal.errors import OptionError, StateSchemaError
 from epochal.options import parse_duration
@@ -98,7 +98,7 @@ class Stream:
         if isinstance(condition, pc.Expression):
             spec = ArrowExpressionSpec((condition,), self.schema, filters=True)
             return self.then(spec, self.schema)
-        resolved = self._resolved([condition])
+        resolved = self._resolve([condition])
         if not pa.types.is_boolean(resolved.schema.types[0]):
             raise OptionError(
                 f"A filter must be a boolean, but {condition} is {resolved.schema.types[0]}."
@@ -115,15 +115,15 @@ class Stream:
             plain = self._plain(columns)
             if plain is not None:
                 return plain
-        resolved = self._resolved(columns)
+        resolved = self._resolve(columns)
         return self.then(ProjectSpec(resolved.columns, resolved.schema), resolved.schema)
 
     def with_column(self, name: str, column: Any) -> Stream:
         """Add a column, or replace the one of that name."""
         if isinstance(column, pc.Expression):
             return self._with_arrow(name, column)
-        added = self._resolved([column])
-        projected = self._resolved([_quoted(column) for column in self.columns])
+        added = self._resolve([column])
+        projected = self._resolve([_quote(column) for column in self.columns])
         columns = dict(zip(self.columns, projected.columns, strict=True))
         columns[name] = added.columns[0]
         fields = {field.name: field for field in self.schema}
@@ -135,7 +135,7 @@ class Stream:
         """Remove columns; unknown names are ignored, as in Spark."""
         names_left = [name for name in self.columns if name not in names]
         plain = self._plain(names_left) if names_left else None
-        return self.select(*map(_quoted, names_left)) if plain is None else plain
+        return self.select(*map(_quote, names_left)) if plain is None else plain
 
     def union(self, other: Stream) -> Stream:
         """Return the rows of both streams, which must have the same columns in the same order."""
@@ -144,7 +144,7 @@ class Stream:
                 f"A union needs the same columns on both sides, not ({_describe(self.schema)}) and "
                 f"({_describe(other.schema)})."
             )
-        shifted = renumbered(
+        shifted = renumber(
             other.tree,
             sources=sum(isinstance(node, StreamSource) for node in preorder(self.tree)),
             operators=sum(isinstance(node, Stateful) for node in preorder(self.tree)),
@@ -218,13 +218,13 @@ class Stream:
         With event time among the columns, a key is forgotten when the watermark passes it; without,
         keys are kept forever.
         """
-        return self.stage(self._deduplicated(columns, within_watermark=False))
+        return self.stage(self._deduplicate(columns, within_watermark=False))
 
     def drop_duplicates_within_watermark(self, columns: Sequence[str] | None = None) -> Stream:
         """Keep the first row of each key; forget the key after the watermark's delay."""
         if self.event_time is None:
             raise OptionError("drop_duplicates_within_watermark needs with_watermark before it.")
-        return self.stage(self._deduplicated(columns, within_watermark=True))
+        return self.stage(self._deduplicate(columns, within_watermark=True))
 
     @property
     def write_stream(self) -> StreamWriter:
@@ -256,7 +256,7 @@ class Stream:
         columns = tuple(Column(self.columns.index(name)) for name in names)
         return self.then(ProjectSpec(columns, pa.schema(fields)), pa.schema(fields))
 
-    def _resolved(self, columns: Sequence[Any]) -> Resolved:
+    def _resolve(self, columns: Sequence[Any]) -> Resolved:
         from epochal.continuous.catalyst.spark_columns import resolve
 
         return resolve(self.spark, self.schema, columns)
@@ -267,10 +267,10 @@ class Stream:
             column if own_name == name else pc.field(own_name) for own_name in names
         )
         empty = ArrowExpressionSpec(expressions, pa.schema([(name, pa.null()) for name in names]))
-        schema = _projected(empty, self.schema)
+        schema = _project(empty, self.schema)
         return self.then(ArrowExpressionSpec(expressions, schema), schema)
 
-    def _deduplicated(
+    def _deduplicate(
         self, columns: Sequence[str] | None, *, within_watermark: bool
     ) -> DropDuplicatesSpec:
         names = tuple(self.known(name) for name in (columns or self.columns))
@@ -323,7 +323,7 @@ class GroupedStream:
             aggregates=[_aggregate(name, asked) for name, asked in aggregates.items()],
             input_schema=self.stream.schema,
             event_time=self.stream.event_time,
-            output_mode=checked_mode(output_mode),
+            output_mode=check_mode(output_mode),
         )
         stream = self.stream
         if before is not None:
@@ -348,7 +348,7 @@ def _is_canonical(kind: pa.DataType) -> bool:
         return False
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -364,7 +364,7 @@ def _table(rows: Any) -> pa.Table | None:
     return collected(rows)
 
 
-def _projected(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:
+def _project(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:
     """Return the schema that Arrow gives to the projection's result."""
     from pyarrow import acero
 

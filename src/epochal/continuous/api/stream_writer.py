@@ -11,7 +11,7 @@ import pyarrow as pa
 from epochal.connectors.registry import check_whole_result
 from epochal.continuous.api.outputs import (
     APPEND,
-    checked_mode,
+    check_mode,
     option_text,
     output_options,
     sink_definition,
@@ -64,7 +64,7 @@ class StreamWriter:
 
     def output_mode(self, mode: str) -> StreamWriter:
         """Set the output mode, append, update or complete, for sinks that can replace rows."""
-        return replace(self, mode=checked_mode(mode))
+        return replace(self, mode=check_mode(mode))
 
     def query_name(self, name: str) -> StreamWriter:
         """Name the query for `epochal.streams(spark)`, progress reports and logs."""

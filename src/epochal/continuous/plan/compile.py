@@ -97,7 +97,9 @@ def compile_plan(
     branches_of_sources = []
     for node, source, in_tasks in zip(nodes, sources, acknowledged_in_tasks(sources), strict=True):
         branches = tuple(walk.branches[node.number])
-        readers = narrowed(source.readers, [branch.operators for branch in branches], node.schema)
+        readers = narrow_readers(
+            source.readers, [branch.operators for branch in branches], node.schema
+        )
         branches_of_sources.append(SourcePlan(readers, node.schema, branches, in_tasks))
     return QueryPlan(
         tuple(branches_of_sources),
@@ -135,7 +137,7 @@ class _Walk:
                 self.feed(child, (observe, *operators), to)
             case Union(children=children, schema=schema):
                 for child in children:
-                    self.feed(child, (*_renamed(child.schema, schema), *operators), to)
+                    self.feed(child, (*_rename(child.schema, schema), *operators), to)
             case Stateful(children=children, operator_id=operator_id, spec=spec):
                 self.unnumbered -= 1
                 number = self.unnumbered
@@ -154,14 +156,14 @@ class _Walk:
         return number
 
 
-def _renamed(schema: pa.Schema, wanted: pa.Schema) -> tuple[OperatorSpec, ...]:
+def _rename(schema: pa.Schema, wanted: pa.Schema) -> tuple[OperatorSpec, ...]:
     """Return the projection that gives a child of a union the union's names, if it needs one."""
     if schema.names == wanted.names:
         return ()
     return (ProjectSpec(tuple(Column(at) for at in range(len(wanted))), wanted),)
 
 
-def narrowed(
+def narrow_readers(
     readers: ReaderFactory, branches: Sequence[Sequence[OperatorSpec]], schema: pa.Schema
 ) -> ReaderFactory:
     """Return readers that fill only the columns that a branch uses, if the factory can do that.

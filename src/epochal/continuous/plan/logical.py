@@ -112,11 +112,11 @@ def postorder(node: Node) -> Iterator[Node]:
     yield node
 
 
-def renumbered(node: Node, *, sources: int, operators: int) -> Node:
+def renumber(node: Node, *, sources: int, operators: int) -> Node:
     """Return the tree with the numbers of its sources and stateful operators raised by these."""
 
     def again(child: Node) -> Node:
-        return renumbered(child, sources=sources, operators=operators)
+        return renumber(child, sources=sources, operators=operators)
 
     match node:
         case StreamSource(number=number):

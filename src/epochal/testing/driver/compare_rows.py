@@ -36,15 +36,15 @@ def difference(
 ) -> list[str]:
     """Return in lines how rows differ from what was expected; none if they do not."""
     columns = _columns([*found, *expected])
-    left, right = (_named(rows, columns) for rows in (found, expected))
+    left, right = (_name_columns(rows, columns) for rows in (found, expected))
     at_left, at_right = ([_frozen(row) for row in rows] for rows in (left, right))
     missing = _without(right, at_right, Counter(at_left))
     unexpected = _without(left, at_left, Counter(at_right))
     if missing or unexpected:
         return [
             f"found {len(left)} row{'s' * (len(left) != 1)}, expected {len(right)}:",
-            *_shown("missing   ", missing),
-            *_shown("unexpected", unexpected),
+            *_show("missing   ", missing),
+            *_show("unexpected", unexpected),
         ]
     if ordered and at_left != at_right:
         at = next(
@@ -63,7 +63,7 @@ def _columns(rows: Iterable[Expected]) -> list[str] | None:
     return next((list(row) for row in rows if isinstance(row, Mapping)), None)
 
 
-def _named(rows: Iterable[Expected], columns: list[str] | None) -> list[Any]:
+def _name_columns(rows: Iterable[Expected], columns: list[str] | None) -> list[Any]:
     return [
         dict(row)
         if isinstance(row, Mapping)
@@ -101,7 +101,7 @@ def _without(rows: Sequence[Any], frozen: Sequence[Any], others: Counter[Any]) -
     return missing
 
 
-def _shown(kind: str, rows: Sequence[Any]) -> list[str]:
+def _show(kind: str, rows: Sequence[Any]) -> list[str]:
     lines = [f"  {kind} {row}" for row in rows[:MAX_SHOWN]]
     if len(rows) > MAX_SHOWN:
         lines.append(f"  {kind} … and {len(rows) - MAX_SHOWN} more")

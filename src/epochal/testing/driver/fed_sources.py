@@ -71,7 +71,7 @@ class FedSource:
                 f"Source {self.name!r} has {self.partitions} partitions, numbered from 0, so "
                 f"nothing can be fed to partition {partition}. Set Driver(partitions=...)."
             )
-        table = fitted_table(rows, self.schema)
+        table = fit_table(rows, self.schema)
         self.fed[str(partition)] = joined_tables([self.fed[str(partition)], table], self.schema)
 
     def with_schema(self, schema: pa.Schema) -> FedSource:
@@ -199,11 +199,11 @@ def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise OptionError(
             f"Rows that were fed before do not fit the source's new columns "
-            f"({_described(schema)}): {error}."
+            f"({_describe(schema)}): {error}."
         ) from None
 
 
-def fitted_table(rows: Rows, schema: pa.Schema) -> pa.Table:
+def fit_table(rows: Rows, schema: pa.Schema) -> pa.Table:
     """Return rows as a table of this schema; OptionError if they do not fit it."""
     try:
         if isinstance(rows, pa.RecordBatch):
@@ -214,7 +214,7 @@ def fitted_table(rows: Rows, schema: pa.Schema) -> pa.Table:
         return pa.Table.from_batches([batch])
     except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
         raise OptionError(
-            f"The rows do not fit the source's columns ({_described(schema)}): {error}."
+            f"The rows do not fit the source's columns ({_describe(schema)}): {error}."
         ) from None
 
 
@@ -223,18 +223,18 @@ def _as_dict(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> dict[
         if unknown := sorted(set(row) - set(schema.names)):
             raise OptionError(
                 f"{dict(row)} has the columns {unknown}, which the source does not have; it has "
-                f"({_described(schema)})."
+                f"({_describe(schema)})."
             )
         return dict(row)
     if len(row) != len(schema):
         raise OptionError(
             f"{tuple(row)} has {len(row)} values, but the source has {len(schema)} columns "
-            f"({_described(schema)})."
+            f"({_describe(schema)})."
         )
     return dict(zip(schema.names, row, strict=True))
 
 
-def _described(schema: pa.Schema) -> str:
+def _describe(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 

@@ -100,7 +100,9 @@ class Trouble:
     disturbances: bool = True
 
 
-def drawn(chance: random.Random, feed: Mapping[str, Sequence[Any]], trouble: Trouble) -> History:
+def draw_history(
+    chance: random.Random, feed: Mapping[str, Sequence[Any]], trouble: Trouble
+) -> History:
     """Draw a history that feeds all these rows."""
     left = {
         source: _order(chance, len(rows), trouble.late_rows)
@@ -246,7 +248,7 @@ class Fuzzing:
         for seed in seeds:
             chance = random.Random(seed)
             tasks = chance.choice((1, 2, 3))
-            history = drawn(chance, feed, trouble)
+            history = draw_history(chance, feed, trouble)
             if self.wrong(history, tasks, seed) is None:
                 continue
             short = shrunk(history, partial(self._fails, tasks=tasks, seed=seed))

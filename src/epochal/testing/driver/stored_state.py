@@ -50,7 +50,7 @@ def stored_values(
             f"Operator {operator} has the stores {sorted(schemas)}. Say which: store=..."
         )
     (name,) = names
-    rows = _loaded(checkpoint, plan, conf).get((operator, name), {})
+    rows = _load_rows(checkpoint, plan, conf).get((operator, name), {})
     columns = unique_names(schemas[name].names)
     return {
         (key[0] if len(key) == 1 else key): dict(zip(columns, row, strict=True))
@@ -71,7 +71,7 @@ def _schemas(plan: QueryPlan, operator: int) -> dict[str, StructType]:
     return schemas | {family.name: family.rows.schema.value for family in families}
 
 
-def _loaded(
+def _load_rows(
     checkpoint: Files, plan: QueryPlan, conf: StateStoreConf
 ) -> dict[tuple[int, str], dict[Row, Row]]:
     """Return the rows of all operators as a task gets them that goes on from the checkpoint."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.connectors.foreach import BatchTaskWriter, ForeachSink, ForeachWriters, OpenEpoch
-from epochal.continuous.api.outputs import APPEND, checked_mode
+from epochal.continuous.api.outputs import APPEND, check_mode
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.plan.compile import sources_of
@@ -85,7 +85,7 @@ def query_under_test(
         sink = UserSink(kind, function) if kind else None
         return QueryUnderTest(pipeline.stream.tree, pipeline.mode, sink)
     frame, function = frame_and_function(pipeline)
-    mode = getattr(pipeline, "_mode", APPEND) if output_mode is None else checked_mode(output_mode)
+    mode = getattr(pipeline, "_mode", APPEND) if output_mode is None else check_mode(output_mode)
     return _of_frame(frame, mode, function, checkpoint)
 
 

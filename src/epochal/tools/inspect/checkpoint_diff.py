@@ -179,7 +179,7 @@ def change_lines(differences: Sequence[CheckpointDifference], *, brief: bool = F
     moved = [difference for difference in differences if difference.path.startswith("offsets")]
     others = [difference for difference in differences if not difference.path.startswith("offsets")]
     lines = [_change(other, brief) for other in others if not _is_unsaid(other.path)]
-    return [*_moved(moved, brief), *lines]
+    return [*_describe_moves(moved, brief), *lines]
 
 
 def first_lines(entry: Mapping[str, object]) -> list[str]:
@@ -243,12 +243,12 @@ def _batch_rows(
                 alike.setdefault(_change(difference), []).append(batch_id)
     for line, numbers in alike.items():
         yield span(numbers[0], numbers[-1], noun), line
-    for text, run in groupby(batches, lambda batch: _told(batch[1])):
+    for text, run in groupby(batches, lambda batch: _tell_changes(batch[1])):
         numbers = [batch_id for batch_id, _ in run]
         yield from ((span(numbers[0], numbers[-1], noun), line) for line in text)
 
 
-def _told(differences: Sequence[CheckpointDifference]) -> tuple[str, ...]:
+def _tell_changes(differences: Sequence[CheckpointDifference]) -> tuple[str, ...]:
     """What is said of one batch; batches of which the same is said share a line."""
     inside = [
         difference for difference in _inside(differences) if not difference.path.startswith("conf.")
@@ -275,7 +275,7 @@ def _is_unsaid(path: str) -> bool:
     return path.startswith(UNSAID) and path not in SAID
 
 
-def _moved(parts: Sequence[CheckpointDifference], brief: bool) -> Iterator[str]:
+def _describe_moves(parts: Sequence[CheckpointDifference], brief: bool) -> Iterator[str]:
     """Lines about offsets: one per source."""
     sources = {part.path.split(".")[1] for part in parts if part.path.count(".")}
     for source, group in groupby(parts, lambda part: [*part.path.split("."), ""][1]):

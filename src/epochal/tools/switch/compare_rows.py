@@ -61,7 +61,7 @@ def _text(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def written(new: Rows, old: Rows, whole: Rows | None = None) -> Written:
+def subtract_moved(new: Rows, old: Rows, whole: Rows | None = None) -> Written:
     """What a query has written, given the rows in new and in removed parts of its output.
 
     A row in both was only moved, by a compaction for example.

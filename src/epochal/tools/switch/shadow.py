@@ -36,7 +36,7 @@ from epochal.tools.switch.compare_rows import (
     count_rows,
     pairs_of,
     row_text,
-    written,
+    subtract_moved,
 )
 from epochal.tools.switch.output_contract import Output
 from epochal.tools.switch.places import places_of
@@ -177,7 +177,7 @@ def _compare_segment(
             count_rows(output.rows(parts), options.ignored)
             for parts in (now - then, then - now, now if replaced else Parts())
         )
-        sides.append(written(new, gone, whole if replaced else None))
+        sides.append(subtract_moved(new, gone, whole if replaced else None))
     difference = compare(sides[0], sides[1], keyed=bool(options.key))
     return difference, sides[0].added.total()
 

@@ -129,7 +129,7 @@ def _of_no_sink(new: Survey) -> Iterator[Change]:
             yield new.tree.write(f"{OFFSETS}/{epoch}", content, "without its former sink")
 
 
-def switched(files: Files) -> Switched:
+def read_switched(files: Files) -> Switched:
     """Where the query of a checkpoint went; EditError if it is still here."""
     url = join_url(files.url, METADATA)
     try:
@@ -145,7 +145,7 @@ def switched(files: Files) -> Switched:
 
 def plan_back(old: Survey, new: Survey, output: SwitchedOutput) -> Plan:
     """Plan to return from `new` to `old`, which goes on right after the epoch of the switch."""
-    went = switched(old.files)
+    went = read_switched(old.files)
     _require_pair(went, old, new)
     written = range(went.new_epoch + 1, max(new.offsets, default=-1) + 1)
     fence = _fence(new, old.url, max(new.offsets, default=-1), went.epoch)

@@ -73,7 +73,7 @@ def compare_sources(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
         return [_naming(pins, needs)]
     if len(pins.sources) != len(needs.sources) and (pins.offset_version == 1 or needs.ours):
         return [_count(pins, needs)]
-    if swapped := _swapped(pins, needs):
+    if swapped := _compare_order(pins, needs):
         return [swapped]
     return [
         difference
@@ -97,7 +97,7 @@ def compare_names(needs: Needs) -> UpgradeDifference | None:
 
 
 def _count(pins: Pins, needs: Needs) -> UpgradeDifference:
-    was, wants = (f"{len(side)}: {_listed(side)}" for side in (pins.sources, needs.sources))
+    was, wants = (f"{len(side)}: {_list_sources(side)}" for side in (pins.sources, needs.sources))
     verdict: Verdict
     if needs.ours or needs.release < FIRST_WITH_NAMES:
         verdict = Impossible("offsets belong to sources by position, and their number has changed")
@@ -124,7 +124,7 @@ def _naming(pins: Pins, needs: Needs) -> UpgradeDifference:
     }
     return UpgradeDifference(
         "sources",
-        f"by position: {_listed(pins.sources)}",
+        f"by position: {_list_sources(pins.sources)}",
         f"by name: {', '.join(source.key for source in needs.sources)}",
         AfterCommand(
             migrate_command(pins.url, positions),
@@ -142,7 +142,9 @@ def _compare_named(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
         enforced = needs.session.get(SOURCE_EVOLUTION, "false").lower() == "true"
         refusal = UNNAMED if enforced else NO_NAMES
         return [
-            UpgradeDifference("sources", ", ".join(had), _listed(unnamed), Impossible(why), refusal)
+            UpgradeDifference(
+                "sources", ", ".join(had), _list_sources(unnamed), Impossible(why), refusal
+            )
         ]
     differences = []
     for name in sorted(had.keys() | asked.keys()):
@@ -161,7 +163,7 @@ def _compare_named(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     return differences
 
 
-def _swapped(pins: Pins, needs: Needs) -> UpgradeDifference | None:
+def _compare_order(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     """Sources that are the same all together, but not one by one."""
     are_comparable = all(
         source.places or source.pattern for source in (*pins.sources, *needs.sources)
@@ -175,8 +177,8 @@ def _swapped(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     refusals = [_refusal(was, wants, ours=needs.ours) for was, wants in wrong]
     return UpgradeDifference(
         "sources",
-        _listed(pins.sources),
-        _listed(needs.sources),
+        _list_sources(pins.sources),
+        _list_sources(needs.sources),
         Impossible(
             "the sources have changed places, so each would continue from the offset of another. "
             "Put them back into the order of the checkpoint"
@@ -265,5 +267,5 @@ def same_kind(was: str, wants: str) -> bool:
     return was == wants or (was in _NUMBERS and wants in _NUMBERS)
 
 
-def _listed(sources: tuple[SourceFact, ...] | list[SourceFact]) -> str:
+def _list_sources(sources: tuple[SourceFact, ...] | list[SourceFact]) -> str:
     return "; ".join(str(source) for source in sources) or "none"

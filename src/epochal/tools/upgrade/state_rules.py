@@ -113,7 +113,7 @@ def _compare_shape(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     else:
         refusal = NO_DELTA if wants.keys() - was.keys() else ACCEPTS
     return UpgradeDifference(
-        "stateful operators", _listed(was), _listed(wants), Impossible(why), refusal
+        "stateful operators", _list_operators(was), _list_operators(wants), Impossible(why), refusal
     )
 
 
@@ -230,7 +230,7 @@ def _compare_key(
     old: FamilySchema,
     new: FamilySchema,
 ) -> UpgradeDifference | None:
-    subject, was, wants = f"{place}, key", described(old.key), described(new.key)
+    subject, was, wants = f"{place}, key", describe_fields(old.key), describe_fields(new.key)
     if not is_binary_stable(new.key):
         why = "keys are compared as bytes, so a key cannot have a collation"
         return UpgradeDifference(subject, was, wants, Impossible(why), UNSTABLE_KEY)
@@ -241,7 +241,7 @@ def _compare_key(
             "of yours. Otherwise use a new checkpoint"
         )
         return UpgradeDifference(subject, was, wants, Impossible(why), KEY_MISMATCH)
-    return _renamed(pins, operator, subject, store, old, old.key, new.key, others=old.value)
+    return _compare_renamed(pins, operator, subject, store, old, old.key, new.key, others=old.value)
 
 
 def _compare_value(
@@ -254,7 +254,7 @@ def _compare_value(
     *,
     ours: bool,
 ) -> UpgradeDifference | None:
-    subject, was, wants = f"{place}, value", described(old.value), described(new.value)
+    subject, was, wants = f"{place}, value", describe_fields(old.value), describe_fields(new.value)
     evolves = bool(operator.properties.get("stateVariables")) and (
         pins.conf.get(STATE_ENCODING) == "avro"
     )
@@ -267,7 +267,9 @@ def _compare_value(
             return UpgradeDifference(subject, was, wants, Impossible(why), ACCEPTS)
         if evolves or operator.name in _AGGREGATIONS:
             return None
-        return _renamed(pins, operator, subject, store, old, old.value, new.value, others=old.key)
+        return _compare_renamed(
+            pins, operator, subject, store, old, old.value, new.value, others=old.key
+        )
     if evolves:
         return None if old.value == new.value else _evolution(subject, old.value, new.value)
     if operator.name == _DEDUPLICATION and not ours:
@@ -324,7 +326,7 @@ def _other_aggregates(old: FamilySchema, new: FamilySchema) -> bool:
 
 
 def _evolution(subject: str, old: StructType, new: StructType) -> UpgradeDifference:
-    was, wants = described(old), described(new)
+    was, wants = describe_fields(old), describe_fields(new)
     stored = {field.name: field for field in old.fields}
     for field in new.fields:
         if field.name in stored and not _promotes(stored[field.name], field):
@@ -352,7 +354,7 @@ def _promotes(old: StructField, new: StructField) -> bool:
     return was == wants or wants in _PROMOTIONS.get(was, ())
 
 
-def _renamed(
+def _compare_renamed(
     pins: Pins,
     operator: OperatorFact,
     subject: str,
@@ -372,7 +374,9 @@ def _renamed(
             "columns have changed places and have the same types. Spark would read each as another "
             "one. Put them back into the order of the checkpoint"
         )
-        return UpgradeDifference(subject, described(old), described(new), Impossible(why), ACCEPTS)
+        return UpgradeDifference(
+            subject, describe_fields(old), describe_fields(new), Impossible(why), ACCEPTS
+        )
     why = (
         "only types are compared. If these are the same columns with new names, the query "
         "continues; if they are other columns, their state does not fit: use a new checkpoint"
@@ -381,10 +385,12 @@ def _renamed(
     gone = set(was) - set(wants)
     if words is None or not _can_evolve(pins, family) or gone & set(_names(others)):
         # The command looks for a column in the value first, and only then in the key.
-        return UpgradeDifference(subject, described(old), described(new), Unclear(why), ACCEPTS)
+        return UpgradeDifference(
+            subject, describe_fields(old), describe_fields(new), Unclear(why), ACCEPTS
+        )
     command = evolve_command(pins.url, operator.number, store.name, words)
     verdict = AfterCommand(command, f"{why}. The command records the new names")
-    return UpgradeDifference(subject, described(old), described(new), verdict, ACCEPTS)
+    return UpgradeDifference(subject, describe_fields(old), describe_fields(new), verdict, ACCEPTS)
 
 
 def _can_evolve(pins: Pins, stored: FamilySchema) -> bool:
@@ -396,7 +402,7 @@ def _names(schema: StructType) -> tuple[str, ...]:
     return tuple(field.name for field in schema.fields)
 
 
-def described(schema: StructType) -> str:
+def describe_fields(schema: StructType) -> str:
     """The columns of a schema in one line."""
     return ", ".join(
         f"{field.name} {schema_json(field.data_type).strip(chr(34))}" for field in schema.fields
@@ -407,7 +413,7 @@ def _plain(name: str) -> str:
     return _SAME_STATE.get(name, name)
 
 
-def _listed(operators: object) -> str:
+def _list_operators(operators: object) -> str:
     assert isinstance(operators, dict)
     return ", ".join(
         f"{n}: {operator.name or 'unknown'}" for n, operator in sorted(operators.items())

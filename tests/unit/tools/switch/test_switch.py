@@ -16,7 +16,13 @@ from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import survey
 from epochal.tools.inspect.show import inspect
 from epochal.tools.switch.clone import CloneOptions, plan_clone
-from epochal.tools.switch.switch import SwitchedOutput, plan_back, plan_existing, plan_new, switched
+from epochal.tools.switch.switch import (
+    SwitchedOutput,
+    plan_back,
+    plan_existing,
+    plan_new,
+    read_switched,
+)
 
 NEW_ID = "0c6c1b9e-7a52-4f3e-9d0e-5a2f0f4d8f11"
 
@@ -50,7 +56,7 @@ def test_the_new_checkpoint_goes_on_where_the_old_one_ended_and_the_old_one_is_c
     assert QueryMetadata.read(new) == QueryMetadata(NEW_ID)
     with pytest.raises(CheckpointSwitchedError, match="after epoch 5 the query was switched to"):
         QueryMetadata.read(old)
-    assert switched(old) == Switched(new.url, 5, 5, QUERY_ID)
+    assert read_switched(old) == Switched(new.url, 5, 5, QUERY_ID)
     shown = inspect(old)  # it is no problem, as for `verify`; a restart says where the query is
     assert (shown.problems, new.url in shown.restart.reason) == ((), True)
 
@@ -78,7 +84,7 @@ def test_batches_that_edits_added_to_a_clone_are_added_to_the_sinks_log() -> Non
         ("sink", "_spark_metadata/6"),
     ]
     execute(new, plan, old, output)
-    assert switched(old) == Switched(new.url, 5, 6, QUERY_ID)
+    assert read_switched(old) == Switched(new.url, 5, 6, QUERY_ID)
 
 
 def test_a_file_sink_that_is_further_than_the_clone_would_skip_its_batches() -> None:
@@ -139,4 +145,4 @@ def test_the_way_back_is_refused_while_it_is_unknown_what_the_new_query_wrote() 
 
 def test_there_is_no_way_back_from_where_nobody_went() -> None:
     with pytest.raises(EditError, match="was not switched"):
-        switched(checkpoint(2))
+        read_switched(checkpoint(2))

@@ -163,13 +163,13 @@ class EncodingWriter:
         if checked is not None and checked[0] is batch:
             self._writer.write(checked[1])
             return
-        encoded, bad = self._encoded(batch)
+        encoded, bad = self._encode(batch)
         for reason in bad.values():
             raise OptionError(f"kafka: {reason}.")
         self._writer.write(encoded)
 
     def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
-        encoded, bad = self._encoded(batch)
+        encoded, bad = self._encode(batch)
         rejected = {**self._writer.bad_rows(encoded), **bad}
         self._checked = None if rejected else (batch, encoded)
         return rejected
@@ -183,7 +183,7 @@ class EncodingWriter:
     def close(self) -> None:
         self._writer.close()
 
-    def _encoded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+    def _encode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         values, errors = self._encoder.encode(batch.column(VALUE))
         bad = {
             index: f"a value does not fit the schema: {error.rstrip('.')}"

@@ -38,7 +38,7 @@ from epochal.connectors.kafka.source.source_offsets import (
     parse_logged,
     partition_id,
     partition_names,
-    settled,
+    settle_start,
     spark_json,
     spark_order,
     to_offsets,
@@ -239,7 +239,7 @@ class KafkaSource:
                 asked = asked_times(times, partitions)
                 wanted = offsets_for_times(times, asked, self._client.at_times(asked))
         ranges = self._client.earliest(wanted), self._client.latest(wanted)
-        offsets, outside = settled(wanted, *ranges)
+        offsets, outside = settle_start(wanted, *ranges)
         for kind, reason in outside:
             self._report_loss(kind, reason)
         return offsets

@@ -92,12 +92,12 @@ def _scala_order(puts: Sequence[K], hash_of: Callable[[K], int]) -> list[K]:
     for key in puts:
         if len(hashes) + 1 >= table_size * 3 // 4:
             table_size *= 2
-        hashes.setdefault(key, _improved(hash_of(key)))
+        hashes.setdefault(key, _improve_hash(hash_of(key)))
     # Iteration goes by bucket; within a bucket, nodes are linked in the order of their hash.
     return sorted(hashes, key=lambda key: (hashes[key] & (table_size - 1), hashes[key]))
 
 
-def _improved(code: int) -> int:
+def _improve_hash(code: int) -> int:
     """Scala folds the upper half of a hash code into the lower; the result is a signed int."""
     code &= _INT - 1
     code ^= code >> 16
@@ -234,7 +234,7 @@ def offsets_for_times(
     return offsets
 
 
-def settled(
+def settle_start(
     wanted: Mapping[KafkaPartition, int],
     earliest: Mapping[KafkaPartition, int],
     latest: Mapping[KafkaPartition, int],

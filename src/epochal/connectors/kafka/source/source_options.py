@@ -205,7 +205,7 @@ class KafkaSourceOptions:
         if self.assign is not None:
             return TopicSelection(partitions=parse_assigned(self.assign))
         if self.subscribe_pattern is not None:
-            return TopicSelection(pattern=_checked_pattern(self.subscribe_pattern))
+            return TopicSelection(pattern=_check_pattern(self.subscribe_pattern))
         topics = tuple(name.strip() for name in (self.subscribe or "").split(",") if name.strip())
         if not topics:
             raise OptionError(
@@ -269,7 +269,7 @@ def read_source_options(options: Mapping[str, str]) -> KafkaSourceOptions:
     return read_options(KafkaSourceOptions, options, of="kafka")
 
 
-def _checked_pattern(text: str) -> str:
+def _check_pattern(text: str) -> str:
     pattern = text.strip()
     if not pattern:
         raise OptionError(

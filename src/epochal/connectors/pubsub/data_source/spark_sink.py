@@ -24,7 +24,7 @@ from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from epochal.connectors.pubsub.publish.encode import Encoder, Marks
-from epochal.connectors.pubsub.pubsub_options import SinkOptions, settled, sink_options
+from epochal.connectors.pubsub.pubsub_options import SinkOptions, settle_options, sink_options
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of_dicts
 from epochal.state.rows.arrow_types import arrow_type
@@ -69,7 +69,7 @@ class SparkPubSubWriters:
         return PubSubStreamWriter(self._settings(), schema)
 
     def _settings(self) -> SinkOptions:
-        return settled(sink_options(dict(self.options), self.conf))
+        return settle_options(sink_options(dict(self.options), self.conf))
 
 
 class _Writer:
@@ -150,11 +150,11 @@ def _in_batches(received: Iterator[Any], schema: StructType) -> Iterator[pa.Reco
     arrow = _arrow(schema)
     kind = pa.struct(list(arrow))
     while some := list(islice(received, ROWS_PER_BATCH)):
-        rows = [_zoned(row.asDict(recursive=True), kind) for row in some]
+        rows = [_add_zone(row.asDict(recursive=True), kind) for row in some]
         yield batch_of_dicts(rows, arrow)
 
 
-def _zoned(value: Any, kind: Any) -> Any:
+def _add_zone(value: Any, kind: Any) -> Any:
     """Convert timestamps to UTC, at any depth.
 
     Spark's rows have timestamps in this machine's time zone, without zone information.
@@ -165,12 +165,12 @@ def _zoned(value: Any, kind: Any) -> Any:
     if types.is_timestamp(kind):
         return value.astimezone(UTC) if kind.tz else value
     if types.is_struct(kind):
-        return {field.name: _zoned(value.get(field.name), field.type) for field in kind}
+        return {field.name: _add_zone(value.get(field.name), field.type) for field in kind}
     if types.is_list(kind):
-        return [_zoned(item, kind.value_type) for item in value]
+        return [_add_zone(item, kind.value_type) for item in value]
     if types.is_map(kind):
         pairs = value.items()
-        return [(_zoned(k, kind.key_type), _zoned(v, kind.item_type)) for k, v in pairs]
+        return [(_add_zone(k, kind.key_type), _add_zone(v, kind.item_type)) for k, v in pairs]
     return value
 
 

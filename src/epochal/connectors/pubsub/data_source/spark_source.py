@@ -36,15 +36,15 @@ from epochal.connectors.pubsub.pubsub_options import (
     ColumnNames,
     Delivery,
     SourceOptions,
-    merged_source_options,
-    settled,
+    merge_source_options,
+    settle_options,
     source_options,
 )
 from epochal.connectors.pubsub.pull.received_rows import (
     ACK_SCHEMA,
     DATABRICKS_COLUMNS,
     MESSAGE_SCHEMA,
-    renamed,
+    to_databricks_columns,
 )
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Grants, Reason
@@ -105,16 +105,16 @@ class SparkPubSubReaders:
 
     def streamReader(self, schema: Any) -> Any:
         """For `readStream`."""
-        options = settled(self._source_options())
+        options = settle_options(self._source_options())
         ours = self.schema()
         if not isinstance(ours, str) and schema.names != ours.names:
             raise OptionError(
                 f"pubsub: the columns are {', '.join(ours.names)}, not {', '.join(schema.names)}. "
                 f"Give the payload's schema as parseSchema, not as schema(...)."
             )
-        texts = merged_source_options(dict(self.options), self.conf)
+        texts = merge_source_options(dict(self.options), self.conf)
         reader = BatchReader if limits is None else LimitedReader
-        return reader(options, _resolved(options, texts))
+        return reader(options, _resolve_options(options, texts))
 
     def _source_options(self) -> SourceOptions:
         options = source_options(dict(self.options), self.conf)
@@ -157,11 +157,11 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         self._stopping = False
 
     def initialOffset(self) -> Offset:
-        self._opened(new=True)
+        self._open_endpoint(new=True)
         return self._offset
 
     def partitions(self, start: Offset, end: Offset) -> list[PubSubPartition]:
-        endpoint, batch = self._opened(), int(end["batch"])
+        endpoint, batch = self._open_endpoint(), int(end["batch"])
         endpoint.see(batch)
         if start == end:  # Spark calls it this way to announce where a restarted query continues
             self._offset = end
@@ -169,7 +169,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         plan = endpoint.planned(batch)
         if plan is None:
             self._offset = end
-            return self._replayed(end)
+            return self._replay(end)
         committed, pending = endpoint.pending()
         size = self.options.max_bytes_per_trigger or UNLIMITED_BYTES
         wait_s = 0.0
@@ -197,7 +197,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
 
     def commit(self, end: Offset) -> None:
         batch = int(end["batch"])
-        self._opened().commit(batch)
+        self._open_endpoint().commit(batch)
         if self._janitor is not None:
             self._janitor.committed(batch)
 
@@ -210,8 +210,8 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         else:
             rows = read_rows(reading)
         if self.options.column_names is ColumnNames.DATABRICKS:
-            return renamed(rows)
-        return rows if self.options.parse is None else _parsed(rows, self.options)
+            return to_databricks_columns(rows)
+        return rows if self.options.parse is None else _parse_rows(rows, self.options)
 
     def stop(self) -> None:
         self._stopping = True
@@ -234,17 +234,17 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             return ""
         return self.options.wal_location or ""
 
-    def _planned(self, start: Offset) -> Offset:
-        plan = self._opened().next_batch(int(start["batch"]))
+    def _plan_batch(self, start: Offset) -> Offset:
+        plan = self._open_endpoint().next_batch(int(start["batch"]))
         if plan is None:
             return start
         logger.info("batch %d: %s", plan.batch, plan.reason)
         return {"batch": plan.batch, "partitions": plan.partitions}
 
-    def _replayed(self, end: Offset) -> list[PubSubPartition]:
+    def _replay(self, end: Offset) -> list[PubSubPartition]:
         if not self._wal:
             return []
-        endpoint, batch = self._opened(), int(end["batch"])
+        endpoint, batch = self._open_endpoint(), int(end["batch"])
         return [
             PubSubPartition(
                 PartitionReading(
@@ -266,7 +266,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             for partition in range(int(end["partitions"]))
         ]
 
-    def _opened(self, *, new: bool = False) -> DriverEndpoint:
+    def _open_endpoint(self, *, new: bool = False) -> DriverEndpoint:
         """Return the endpoint; open it at Spark's first call.
 
         `new` means that the query has no checkpoint yet.
@@ -276,7 +276,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         self._prepare_subscription(new=new)
         if self._wal:
             self._copies = open_copies(self._wal, self.options.subscription)
-            self._seen = _loaded(self._copies, new=new)
+            self._seen = _load_seen(self._copies, new=new)
         options = self.options
         rows, (host, bind) = options.max_records_per_fetch, driver_hosts(options)
         self._endpoint = DriverEndpoint(
@@ -322,7 +322,7 @@ class BatchReader(_Reader):
     """For PySpark 4.0 and 4.1."""
 
     def latestOffset(self) -> Offset:
-        self._offset = self._planned(self._offset)
+        self._offset = self._plan_batch(self._offset)
         return self._offset
 
 
@@ -339,9 +339,9 @@ if limits is not None:
 
         def latestOffset(self, start: Offset, limit: Any) -> Offset:
             if not self._draining:
-                return self._planned(start)
+                return self._plan_batch(start)
             silence_s = self.options.drain_silence / timedelta(seconds=1)
-            plan = self._opened().next_drained(int(start["batch"]), silence_s)
+            plan = self._open_endpoint().next_drained(int(start["batch"]), silence_s)
             return start if plan is None else {"batch": plan.batch, "partitions": plan.partitions}
 
         def prepareForTriggerAvailableNow(self) -> None:
@@ -349,7 +349,7 @@ if limits is not None:
             self._old_before_us = time.time_ns() // 1000
 
         def reportLatestOffset(self) -> dict[str, int]:
-            return self._opened().metrics()
+            return self._open_endpoint().metrics()
 
 
 class Janitor:
@@ -399,7 +399,7 @@ def _parse_spec(options: SourceOptions) -> ParseSpec | None:
     return parse_spec(options)
 
 
-def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def _parse_rows(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Parse the payloads of rows; errors go to a column or to the dead-letter topic."""
     spec = _parse_spec(options)
     assert spec is not None
@@ -423,7 +423,7 @@ def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[
             dead.close()
 
 
-def _loaded(copies: Copies, *, new: bool) -> Seen:
+def _load_seen(copies: Copies, *, new: bool) -> Seen:
     seen = Seen()
     for slot, keys in copies.message_keys():
         if new:
@@ -436,7 +436,7 @@ def _loaded(copies: Copies, *, new: bool) -> Seen:
     return seen
 
 
-def _resolved(options: SourceOptions, texts: Mapping[str, str]) -> dict[str, str]:
+def _resolve_options(options: SourceOptions, texts: Mapping[str, str]) -> dict[str, str]:
     """Return options for other machines, with what this machine's environment contributes."""
     resolved = {"subscriptionId": options.subscription}
     emulator = emulator_host(options)

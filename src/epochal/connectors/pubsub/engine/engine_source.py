@@ -28,7 +28,7 @@ from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.engine.hand_back import HandBack
 from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
 from epochal.connectors.pubsub.parse.parse import Parser, ParseSpec
-from epochal.connectors.pubsub.pubsub_options import ColumnNames, SourceOptions, settled
+from epochal.connectors.pubsub.pubsub_options import ColumnNames, SourceOptions, settle_options
 from epochal.connectors.pubsub.pull.ack_leases import Span
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, pull_settings
@@ -74,7 +74,7 @@ class PubSubSource:
     def __init__(
         self, options: SourceOptions, parse: ParseSpec | None, *, parallelism: int = 1
     ) -> None:
-        self._options = options = settled(options)
+        self._options = options = settle_options(options)
         self._parse = parse
         self._partitions = options.num_partitions or parallelism
         self.schema = row_schema(options, parse)

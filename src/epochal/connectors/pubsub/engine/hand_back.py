@@ -65,7 +65,7 @@ class HandBack:
 
     def held(self, stream: int, ids: Rows) -> None:
         """The task has got these messages from a stream, after those of the calls before."""
-        self._send(HandBackKind.HELD, stream, encoded_ids(ids))
+        self._send(HandBackKind.HELD, stream, encode_ids(ids))
 
     def settled(self, stream: int, spans: Sequence[Span]) -> None:
         """The task has acknowledged or nacked messages, given by their numbers."""
@@ -104,7 +104,7 @@ def main(file: BinaryIO) -> None:
             case HandBackKind.OPTIONS:
                 options = msgspec.msgpack.decode(content, type=SourceOptions)
             case HandBackKind.HELD:
-                books[stream].add(decoded_ids(content))
+                books[stream].add(decode_ids(content))
             case HandBackKind.SETTLED:
                 spans = np.frombuffer(content, np.int64).reshape(-1, 2)
                 books[stream].settle([(int(low), int(high)) for low, high in spans])
@@ -114,14 +114,14 @@ def main(file: BinaryIO) -> None:
         _give_back(options, list(books.values()))
 
 
-def encoded_ids(ids: Rows) -> bytes:
+def encode_ids(ids: Rows) -> bytes:
     """Encode the width of the ids and their bytes; or a width of 0 and a list, if it varies."""
     if isinstance(ids, list):
         return _WIDTH.pack(0) + msgspec.msgpack.encode(ids)
     return _WIDTH.pack(ids.shape[1]) + bytes(ids.data)
 
 
-def decoded_ids(content: bytes) -> Rows:
+def decode_ids(content: bytes) -> Rows:
     (width,) = _WIDTH.unpack_from(content)
     if not width:
         return msgspec.msgpack.decode(content[_WIDTH.size :], type=list[bytes])

@@ -73,7 +73,11 @@ def _letters(bad: pa.RecordBatch) -> pa.RecordBatch:
         strict=True,
     )
     attributes = [
-        [*_kept(pairs or ()), (ERROR_ATTRIBUTE, _short(str(error))), (ID_ATTRIBUTE, message_id)]
+        [
+            *_without_reserved(pairs or ()),
+            (ERROR_ATTRIBUTE, _short(str(error))),
+            (ID_ATTRIBUTE, message_id),
+        ]
         for pairs, error, message_id in rows
     ]
     kind = bad.schema.field("attributes").type
@@ -82,7 +86,7 @@ def _letters(bad: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def _kept(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _without_reserved(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the attributes that may be published again, and leave room for ours.
 
     Pub/Sub itself adds attributes with reserved names, but accepts none from a publisher.

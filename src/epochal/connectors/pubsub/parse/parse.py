@@ -63,17 +63,17 @@ class Parsed:
     def with_errors(self) -> pa.RecordBatch:
         """Return all rows, with both columns."""
         errors = pa.array(self.errors, pa.string())
-        return _extended(self.batch, {PARSED: self.values, PARSE_ERROR: errors})
+        return _extend(self.batch, {PARSED: self.values, PARSE_ERROR: errors})
 
     def split(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Return the rows that were parsed, and the others with `parse_error`."""
         good = pa.array([error is None for error in self.errors])
         if good.true_count == len(good):
-            return _extended(self.batch, {PARSED: self.values}), self.batch.slice(0, 0)
+            return _extend(self.batch, {PARSED: self.values}), self.batch.slice(0, 0)
         bad = pa.array([error is not None for error in self.errors])
         errors = pa.array([error for error in self.errors if error is not None], pa.string())
-        good_rows = _extended(self.batch.filter(good), {PARSED: self.values.filter(good)})
-        return good_rows, _extended(self.batch.filter(bad), {PARSE_ERROR: errors})
+        good_rows = _extend(self.batch.filter(good), {PARSED: self.values.filter(good)})
+        return good_rows, _extend(self.batch.filter(bad), {PARSE_ERROR: errors})
 
 
 class Parser:
@@ -172,6 +172,6 @@ def _ddl(text: str) -> pa.Schema:
     return pa.schema([pa.field(field.name, arrow_type(field.data_type)) for field in fields])
 
 
-def _extended(batch: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
+def _extend(batch: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
     names = [*batch.schema.names, *columns]
     return batch_of([*batch.columns, *columns.values()], names, batch.num_rows)

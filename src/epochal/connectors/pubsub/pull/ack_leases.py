@@ -167,7 +167,7 @@ def _in_requests(parts: list[tuple[_Delivery, Span]]) -> Iterator[Ids]:
         numbers = np.arange(low, high)
         of_width = 0 if isinstance(rows, list) else rows.shape[1]
         if waiting and of_width != width:
-            yield _joined(waiting)
+            yield _join(waiting)
             waiting, count = [], 0
         width = of_width
         most = min(MAX_IDS, MAX_REQUEST_BYTES // (width + 4)) if width else 500
@@ -177,13 +177,13 @@ def _in_requests(parts: list[tuple[_Delivery, Span]]) -> Iterator[Ids]:
             count += len(numbers[:room])
             numbers, rows = numbers[room:], rows[room:]
             if count >= most:
-                yield _joined(waiting)
+                yield _join(waiting)
                 waiting, count = [], 0
     if waiting:
-        yield _joined(waiting)
+        yield _join(waiting)
 
 
-def _joined(waiting: list[tuple[Any, Any]]) -> Ids:
+def _join(waiting: list[tuple[Any, Any]]) -> Ids:
     if len(waiting) == 1:
         return Ids(*waiting[0])
     numbers = np.concatenate([numbers_of for numbers_of, _ in waiting])

@@ -149,7 +149,7 @@ _DATABRICKS_FIELDS: list[tuple[str, pa.DataType]] = [
 _DATABRICKS_SCHEMA = pa.schema(_DATABRICKS_FIELDS)
 
 
-def renamed(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def to_databricks_columns(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Convert rows in MESSAGE_SCHEMA to the columns of Databricks' Pub/Sub connector.
 
     Databricks' attributes are a JSON object in a string, and its publish time is a number of

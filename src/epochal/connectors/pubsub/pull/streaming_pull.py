@@ -213,7 +213,7 @@ class Puller:
         future: Future[dict[int, str]] = Future()
         with self._lock:
             if self._failure is not None or self._settled_all:
-                future.set_exception(self._failure or _closed(self._settings.subscription))
+                future.set_exception(self._failure or _closed_error(self._settings.subscription))
                 return future
             self._acks.append((spans, future))
             self._to_settle.notify_all()
@@ -293,14 +293,14 @@ class Puller:
             return now
         return self._decoded_at + self._gather_s if self._raw else math.inf
 
-    def _gathered(self) -> bool:
+    def _has_gathered(self) -> bool:
         return len(self._raw) >= GATHER_RESPONSES or self._raw_bytes >= GATHER_BYTES
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._closing:
-            raise _closed(self._settings.subscription)
+            raise _closed_error(self._settings.subscription)
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
@@ -371,7 +371,7 @@ class Puller:
         with self._lock:
             self._raw.append(raw)
             self._raw_bytes += len(raw)
-            gathered = self._gathered()
+            gathered = self._has_gathered()
             if len(self._raw) == 1:
                 self._arrived.notify_all()
             # Not every server respects the limits it was given; Google's emulator does not.
@@ -496,5 +496,5 @@ def _heartbeats(requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
         yield request
 
 
-def _closed(subscription: str) -> PubSubClosedError:
+def _closed_error(subscription: str) -> PubSubClosedError:
     return PubSubClosedError(f"The reader of {subscription} is closed.")

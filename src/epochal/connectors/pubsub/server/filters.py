@@ -137,7 +137,7 @@ class _Parser:
             case "word":
                 return value
             case "string":
-                return _unquoted(value)
+                return _unquote(value)
             case _:
                 self._refuse("an attribute's key is missing")
 
@@ -145,7 +145,7 @@ class _Parser:
         kind, value = self._next()
         if kind != "string":
             self._refuse("a value must be a string in double quotes")
-        return _unquoted(value)
+        return _unquote(value)
 
     def _expect(self, wanted: str) -> None:
         if self._next()[1] != wanted:
@@ -165,7 +165,7 @@ class _Parser:
         )
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     def plain(escape: re.Match[str]) -> str:
         code = escape[1] or escape[2] or escape[3]
         if code:

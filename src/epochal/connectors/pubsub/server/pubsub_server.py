@@ -126,7 +126,7 @@ def handlers(service: Service) -> tuple[Any, ...]:
             name: grpc.unary_unary_rpc_method_handler(
                 service.unary(name, decide),
                 request_deserializer=kind.pb().FromString,
-                response_serializer=_serialised,
+                response_serializer=_serialize,
             )
             for name, (kind, decide) in table.items()
         }
@@ -141,7 +141,7 @@ def handlers(service: Service) -> tuple[Any, ...]:
     )
 
 
-def _serialised(response: Any) -> bytes:
+def _serialize(response: Any) -> bytes:
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 

@@ -31,9 +31,9 @@ from epochal.connectors.pubsub.server.descriptions import (
     SnapshotPb,
     SubscriptionPb,
     TopicPb,
-    checked_subscription,
-    checked_topic,
-    merged,
+    check_subscription,
+    check_topic,
+    merge_description,
 )
 from epochal.connectors.pubsub.server.parts import AckRefusals
 from epochal.connectors.pubsub.server.refusals import CallChecks
@@ -158,7 +158,7 @@ class Service:
         }
 
     def create_topic(self, topic: Any) -> bytes:
-        retention_us = checked_topic(topic)
+        retention_us = check_topic(topic)
         description = topic.SerializeToString()
         self.broker.create_topic(topic.name, description, retention_us=retention_us)
         return bytes(description)
@@ -166,8 +166,8 @@ class Service:
     def update_topic(self, request: Any) -> bytes:
         topic = self.broker.topic(request.topic.name)
         old = TopicPb.FromString(topic.description)
-        new = merged(old, request.topic, request.update_mask, MUTABLE_IN_TOPICS)
-        topic.retention_us = checked_topic(new)
+        new = merge_description(old, request.topic, request.update_mask, MUTABLE_IN_TOPICS)
+        topic.retention_us = check_topic(new)
         topic.description = new.SerializeToString()
         return topic.description
 
@@ -188,7 +188,7 @@ class Service:
 
     def list_topics(self, request: Any) -> Any:
         return self._page(
-            request, pubsub.ListTopicsResponse, "topics", self.broker.topics, _described_topic
+            request, pubsub.ListTopicsResponse, "topics", self.broker.topics, _describe_topic
         )
 
     def list_topic_subscriptions(self, request: Any) -> Any:
@@ -207,7 +207,7 @@ class Service:
         return pubsub.DetachSubscriptionResponse.pb()()
 
     def create_subscription(self, subscription: Any) -> bytes:
-        settings, matches = checked_subscription(subscription)
+        settings, matches = check_subscription(subscription)
         description = subscription.SerializeToString()
         self.broker.create_subscription(
             subscription.name, subscription.topic, description, settings, matches
@@ -215,20 +215,20 @@ class Service:
         return bytes(description)
 
     def get_subscription(self, request: Any) -> Any:
-        return _described_subscription(self.broker.subscription(request.subscription))
+        return _describe_subscription(self.broker.subscription(request.subscription))
 
     def update_subscription(self, request: Any) -> Any:
         subscription = self.broker.subscription(request.subscription.name)
         old = SubscriptionPb.FromString(subscription.description)
-        new = merged(old, request.subscription, request.update_mask, MUTABLE)
-        settings, _ = checked_subscription(new)
+        new = merge_description(old, request.subscription, request.update_mask, MUTABLE)
+        settings, _ = check_subscription(new)
         subscription.description = new.SerializeToString()
         subscription.deliveries.change(settings)
-        return _described_subscription(subscription)
+        return _describe_subscription(subscription)
 
     def list_subscriptions(self, request: Any) -> Any:
         subscriptions, kind = self.broker.subscriptions, pubsub.ListSubscriptionsResponse
-        return self._page(request, kind, "subscriptions", subscriptions, _described_subscription)
+        return self._page(request, kind, "subscriptions", subscriptions, _describe_subscription)
 
     def delete_subscription(self, request: Any) -> Any:
         self.broker.delete_subscription(request.subscription)
@@ -288,14 +288,14 @@ class Service:
         snapshot = self.broker.create_snapshot(
             request.name, request.subscription, description, self.now_us()
         )
-        return _described_snapshot(snapshot)
+        return _describe_snapshot(snapshot)
 
     def get_snapshot(self, request: Any) -> Any:
-        return _described_snapshot(self.broker.snapshot(request.snapshot))
+        return _describe_snapshot(self.broker.snapshot(request.snapshot))
 
     def list_snapshots(self, request: Any) -> Any:
         snapshots, kind = self.broker.snapshots, pubsub.ListSnapshotsResponse
-        return self._page(request, kind, "snapshots", snapshots, _described_snapshot)
+        return self._page(request, kind, "snapshots", snapshots, _describe_snapshot)
 
     def update_snapshot(self, request: Any) -> Any:
         self.broker.snapshot(request.snapshot.name)
@@ -401,11 +401,11 @@ def _named(resource: Subscription | Snapshot) -> str:
     return resource.name
 
 
-def _described_topic(topic: Topic) -> Any:
+def _describe_topic(topic: Topic) -> Any:
     return TopicPb.FromString(topic.description)
 
 
-def _described_subscription(subscription: Subscription) -> Any:
+def _describe_subscription(subscription: Subscription) -> Any:
     shown = SubscriptionPb.FromString(subscription.description)
     shown.detached = subscription.detached
     if subscription.topic is None:
@@ -415,7 +415,7 @@ def _described_subscription(subscription: Subscription) -> Any:
     return shown
 
 
-def _described_snapshot(snapshot: Snapshot) -> Any:
+def _describe_snapshot(snapshot: Snapshot) -> Any:
     shown = SnapshotPb.FromString(snapshot.description)
     shown.topic = snapshot.topic
     shown.expire_time.FromMicroseconds(snapshot.expires_us)

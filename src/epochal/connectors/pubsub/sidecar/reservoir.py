@@ -148,10 +148,10 @@ class Reservoir:
             group.append(self._rows(chunk))
             count, size = count + chunk.count, size + chunk.size
             if count >= MERGED_ROWS or size >= MERGED_BYTES:
-                yield _merged(group)
+                yield _merge_batches(group)
                 group, count, size = [], 0, 0
         if group:
-            yield _merged(group)
+            yield _merge_batches(group)
 
     def thin(self, slot: Slot, repeated: Numbers, unsure: Numbers) -> None:
         """Remove duplicates from a partition; both arguments are positions among its rows.
@@ -183,7 +183,7 @@ class Reservoir:
 
     def numbers(self, slot: Slot) -> Numbers:
         """Return the numbers of a partition's rows, in their order."""
-        return _joined([chunk.numbers for chunk in self._entries[slot].chunks])
+        return _join_numbers([chunk.numbers for chunk in self._entries[slot].chunks])
 
     def slots(self, until: int) -> list[Slot]:
         """Return the partitions held of batches up to `until`."""
@@ -195,7 +195,7 @@ class Reservoir:
         self.held_rows -= entry.count
         for chunk in entry.chunks:
             self._forget(chunk)
-        return _joined([*(chunk.numbers for chunk in entry.chunks), *entry.duplicates])
+        return _join_numbers([*(chunk.numbers for chunk in entry.chunks), *entry.duplicates])
 
     def give_back(self, slot: Slot) -> Numbers:
         """Forget a partition that was not used; return the numbers to give back to Pub/Sub."""
@@ -205,7 +205,7 @@ class Reservoir:
             if chunk.keys is not None:
                 keys.update(key for key in pc.unique(chunk.keys).to_pylist() if key)
         numbers = self.settle(slot)
-        return _joined([numbers, *self._drop_keys(keys)]) if keys else numbers
+        return _join_numbers([numbers, *self._drop_keys(keys)]) if keys else numbers
 
     def drain(self) -> Numbers:
         """Forget everything; return all numbers, to be given back."""
@@ -215,7 +215,7 @@ class Reservoir:
             self._forget(chunk)
             self._buffer(chunk, -1)
         self._queue.clear()
-        return _joined(numbers)
+        return _join_numbers(numbers)
 
     def _select(
         self, chunk: _Chunk, elsewhere: pa.StringArray, rows: int, size: int, *, first: bool
@@ -329,11 +329,11 @@ def _chunk(rows: pa.RecordBatch, numbers: Numbers) -> _Chunk:
     return _Chunk(numbers, keys, rows.nbytes, rows)
 
 
-def _joined(parts: list[Numbers]) -> Numbers:
+def _join_numbers(parts: list[Numbers]) -> Numbers:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _merged(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _merge_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return (
         batches[0]
         if len(batches) == 1

@@ -48,10 +48,10 @@ def read_rows(reading: PartitionReading, directory: Path | None = None) -> Itera
     jvm_pid, started = executor_jvm()
     path = (directory or run_directory()) / f"sidecar-{jvm_pid}-{started}.sock"
     for _ in range(TRIES):
-        connection = _connected(path) or _start(path, jvm_pid)
+        connection = _connect(path) or _start(path, jvm_pid)
         connection.settimeout(READ_S)
         with connection, connection.makefile("rwb") as file:
-            answer = _asked(file, reading)
+            answer = _ask(file, reading)
             if answer is None:
                 continue  # the sidecar was idle and exited just as we connected
             _log(answer.log)
@@ -103,7 +103,7 @@ def _process(pid: int) -> tuple[str, int, str] | None:
     return name, int(fields[1]), fields[19]
 
 
-def _connected(path: Path) -> socket.socket | None:
+def _connect(path: Path) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
@@ -115,8 +115,8 @@ def _connected(path: Path) -> socket.socket | None:
 
 def _start(path: Path, jvm_pid: int) -> socket.socket:
     """Start the sidecar, unless another task of this executor has just started it."""
-    with _locked(path.with_suffix(".lock")):
-        connection = _connected(path)
+    with _lock(path.with_suffix(".lock")):
+        connection = _connect(path)
         if connection is not None:
             return connection
         path.unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def _start(path: Path, jvm_pid: int) -> socket.socket:
         _started[:] = [running for running in _started if running.poll() is None] + [process]
         end = time.monotonic() + START_S
         while time.monotonic() < end:
-            connection = _connected(path)
+            connection = _connect(path)
             if connection is not None:
                 return connection
             if process.poll() is not None:
@@ -145,13 +145,13 @@ def _start(path: Path, jvm_pid: int) -> socket.socket:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     with path.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _asked(file: BufferedIOBase, reading: PartitionReading) -> Read | None:
+def _ask(file: BufferedIOBase, reading: PartitionReading) -> Read | None:
     try:
         send(file, reading)
         return receive(file, Read)

@@ -136,7 +136,7 @@ class SidecarFeed:
                 return self._rows(slot)
             grant = self._claim(slot)
             if grant.mine:
-                return self._filled(slot, reading.rows, reading.size)
+                return self._fill(slot, reading.rows, reading.size)
             if grant.place is not None:
                 rows = self._fetch(grant, reading)
                 if rows is not None:
@@ -213,7 +213,7 @@ class SidecarFeed:
         assert isinstance(grant, Grant)
         return grant
 
-    def _filled(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
+    def _fill(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
         with self._changed:
             if slot[0] <= self._committed:
                 # The batch is committed: no reader needs these rows, and the pending orders
@@ -222,20 +222,20 @@ class SidecarFeed:
             self._reservoir.fill(slot, rows=rows, size=size)
             batches = list(self._reservoir.read(slot))
         if self._copies is not None:
-            batches = self._copied(slot, batches)
+            batches = self._copy(slot, batches)
         else:
             rows = sum(batch.num_rows for batch in batches)
             self._ask(Filled(self._state(), *slot, rows))
         return batches
 
-    def _copied(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def _copy(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Drop messages the query has seen, and write the rest to disk before it can be read."""
         assert self._copies is not None
         try:
             keys = [key for part in batches for key in message_keys(part)]
             answer = self._ask(Admit(*slot, keys)) if keys else Known([], [])
             assert isinstance(answer, Known)
-            batches = self._thinned(slot, answer) if answer.repeated or answer.unsure else batches
+            batches = self._thin(slot, answer) if answer.repeated or answer.unsure else batches
             other = self._copies.decide(slot, self.schema, batches)
         except Exception:
             self._give_back([slot])
@@ -249,7 +249,7 @@ class SidecarFeed:
         self._ask(Filled(self._state(), *slot, rows or len(answer.repeated), copied=True))
         return batches
 
-    def _thinned(self, slot: Slot, answer: Known) -> list[pa.RecordBatch]:
+    def _thin(self, slot: Slot, answer: Known) -> list[pa.RecordBatch]:
         repeated = np.array(answer.repeated, np.int64)
         unsure = np.array(answer.unsure, np.int64)
         with self._changed:
@@ -320,7 +320,7 @@ class SidecarFeed:
                 raise PubSubReaderError(
                     f"Sidecar {self.name} does not hold batch {slot[0]} partition {slot[1]}."
                 )
-            return self._filled(slot, fetch.rows, fetch.size)
+            return self._fill(slot, fetch.rows, fetch.size)
 
     # The stream.
 
