@@ -41,8 +41,15 @@ from epochal.epoch.messages import (
 from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
 from epochal.rpc.curve import CurveKeys, introduce
-from epochal.rpc.envelope import ONE_WAY, EndpointType, RpcAddress
-from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request
+from epochal.rpc.envelope import (
+    ONE_WAY,
+    EndpointType,
+    RpcAddress,
+    decode_body,
+    decode_push,
+    decode_reply,
+    encode_request,
+)
 from epochal.rpc.server import RpcServer
 from epochal.testing.files import MemoryFiles
 

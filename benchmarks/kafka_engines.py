@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 import epochal
 import epochal.kafka
-from epochal.continuous.api.quiet_listener import QuietListener
+from epochal.cli.run_program import QuietListener
 from epochal.testing.kafka import connector_jars
 
 RECORDS = "key string, value string"

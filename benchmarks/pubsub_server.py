@@ -22,8 +22,8 @@ import grpc
 from benchmarks.harness import Report, arguments
 from google.pubsub_v1.types import pubsub
 
-from epochal.connectors.pubsub.protobuf_wire import field
-from epochal.connectors.pubsub.server.broker import Broker, Draft
+from epochal.connectors.pubsub.protobuf_wire import encode_field
+from epochal.connectors.pubsub.server.broker import Draft, MessageBroker
 from epochal.connectors.pubsub.server.parts import Settings
 from epochal.connectors.pubsub.server.pubsub_server import GC_THRESHOLD
 from epochal.testing.pubsub import PubSubServer, running_server
@@ -52,10 +52,10 @@ def figures(report: Report) -> None:
 
 def core(report: Report, name: str, size: int, count: int) -> None:
     """Publish, serve and acknowledge without a network."""
-    broker = Broker()
+    broker = MessageBroker()
     broker.create_topic(TOPIC, b"")
     subscription = broker.create_subscription(SUBSCRIPTION, TOPIC, b"", Settings())
-    draft: Draft = (field(1, b"x" * size), "", {})
+    draft: Draft = (encode_field(1, b"x" * size), "", {})
     start = time.process_time()
     for _ in range(count // PER_REQUEST):
         broker.publish(TOPIC, [draft] * PER_REQUEST, 1)

@@ -23,10 +23,10 @@ from epochal.clock import SystemClock
 from epochal.continuous.run.telemetry import Telemetry
 from epochal.epoch.committed import CommittedEpoch
 from epochal.metrics.otel_spans import SpanWriter
+from epochal.metrics.prometheus import text_of
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
-from epochal.metrics.run_records import Output, Progressed, RunStarted
-from epochal.metrics.text import text_of
+from epochal.metrics.run_records import Progressed, RecordOutput, RunStarted
 
 EPOCHS = 20_000
 REPORTS = 2_000
@@ -40,7 +40,7 @@ def main() -> None:
     report = Report("telemetry", busy=asked.busy, quick=asked.quick)
     committing(report)
     with tempfile.TemporaryDirectory() as folder:
-        outputs: dict[str, Callable[[], Output]] = {
+        outputs: dict[str, Callable[[], RecordOutput]] = {
             "journal": lambda: JournalWriter(Path(folder, "runs"), RUN),
             "metrics": QueryMetrics,
             "spans": lambda: SpanWriter(TracerProvider().get_tracer("epochal")),
@@ -94,7 +94,7 @@ def committing(report: Report) -> None:
     report.row("committing, per epoch", us=took, share=_share(took))
 
 
-def watching(report: Report, name: str, output: Output) -> None:
+def watching(report: Report, name: str, output: RecordOutput) -> None:
     telemetry = Telemetry([output], SystemClock())
     telemetry.begin(RUN)
     for number in range(EPOCHS // 2):

@@ -34,7 +34,11 @@ from benchmarks.turn_task import Watch, run_watched
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.clock import SystemClock
-from epochal.connectors.kafka.sink.kafka_sink import Delivery, KafkaSinkOptions, open_kafka_sink
+from epochal.connectors.kafka.sink.kafka_sink import (
+    KafkaDelivery,
+    KafkaSinkOptions,
+    open_kafka_sink,
+)
 from epochal.connectors.noop import NoopSink
 from epochal.connectors.registry import open_source
 from epochal.continuous.operators.aggregation.named import Aggregate, planned
@@ -133,7 +137,7 @@ def kafka_query(servers: str, topic: str, target: str, home: str) -> Query:
     source = open_source("kafka", options, None, files, 0, parallelism=1)
     to = {"bootstrap.servers": servers}
     sink = open_kafka_sink(
-        KafkaSinkOptions(kafka=to, topic=target, delivery=Delivery.AT_LEAST_ONCE),
+        KafkaSinkOptions(kafka=to, topic=target, delivery=KafkaDelivery.AT_LEAST_ONCE),
         *(RECORDS, files, "turn"),
     )
     leaf = StreamSource(0, "kafka", options, None, source.schema)

@@ -30,7 +30,7 @@ from tests.spark.sessions import session
 from tests.waiting import eventually
 
 import epochal
-from epochal.demo.processes import workers_below
+from epochal.demo.demo_run import workers_below
 from epochal.testing.kafka import Kafka, connector_jars, running_kafka
 
 ROOT = Path(__file__).resolve().parent.parent

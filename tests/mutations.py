@@ -69,7 +69,11 @@ FAULTS = (
     Fault("connectors/kafka/commit_rules.py", "plan_commit", "compare", 2, CONNECTORS),
     Fault("connectors/kafka/commit_rules.py", "merge_requests", "boolean", 0, CONNECTORS),
     Fault(
-        "connectors/kafka/source/starting_offsets.py", "settled", "compare", 2, ("unit/connectors",)
+        "connectors/kafka/source/source_offsets.py",
+        "settle_start",
+        "compare",
+        2,
+        ("unit/connectors",),
     ),
     Fault(
         "connectors/pubsub/sidecar/grants.py", "Grants.claim", "compare", 3, ("unit/connectors",)

@@ -35,10 +35,10 @@ from epochal.connectors.kafka.committer.offset_committer import KafkaGroup
 from epochal.connectors.kafka.sink.kafka_sink import KafkaSinkOptions
 from epochal.connectors.pubsub.data_source.spark_source import driver_hosts
 from epochal.connectors.pubsub.pubsub_options import source_options
-from epochal.connectors.pubsub.server.pubsub_server import Wanted
+from epochal.connectors.pubsub.server.pubsub_server import ServerOptions
+from epochal.connectors.pubsub.sidecar.reservoir import SpillFiles
 from epochal.connectors.pubsub.sidecar.sidecar_client import run_directory
-from epochal.connectors.pubsub.sidecar.sidecar_messages import Place, Reading
-from epochal.connectors.pubsub.sidecar.spill import SpillFiles
+from epochal.connectors.pubsub.sidecar.sidecar_messages import PartitionReading, ServerAddress
 from epochal.connectors.registry import SourceRequest
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.spark_job.state_rdd import StateCoordinator
@@ -96,7 +96,7 @@ def test_every_command_that_listens_does_so_on_loopback_unless_told_otherwise() 
 def test_engine_and_embedded_server_listen_on_loopback_unless_told_otherwise() -> None:
     assert EngineOptions().metrics_host == "127.0.0.1"
     assert EngineOptions().metrics_port is None
-    assert Wanted.__dataclass_fields__["host"].default == "127.0.0.1"
+    assert ServerOptions.__dataclass_fields__["host"].default == "127.0.0.1"
 
 
 def modules() -> list[Path]:
@@ -326,8 +326,8 @@ def test_what_a_source_or_sink_is_opened_with_can_be_logged() -> None:
     iceberg = read_options(
         IcebergSinkOptions, {"table": "a.b", "catalog.token": "s3cret"}, of="iceberg"
     )
-    place = Place("host", 1, b"s3cret", b"s3cret", b"s3cret")
-    reading = Reading("run", place, secrets, 1, 2, 3, 4, 5.0, 6, 7, {})
+    place = ServerAddress("host", 1, b"s3cret", b"s3cret", b"s3cret")
+    reading = PartitionReading("run", place, secrets, 1, 2, 3, 4, 5.0, 6, 7, {})
     group = KafkaGroup("group", "host:9092", settings=secrets)
     request = SourceRequest("kafka", secrets, None, LocalFiles("x"), 0, 1)
     for value in (kafka, iceberg, place, reading, group, request):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from epochal.continuous.api.dataframe_writer import DataFrameWriter
     from epochal.continuous.api.query_manager import StreamingQueryManager
     from epochal.continuous.api.readwriter import StreamReader
-    from epochal.tools.upgrade.upgrade_findings import Report
+    from epochal.tools.upgrade.upgrade_findings import UpgradeReport
 
 __all__ = ["__version__", "check", "explain", "read_stream", "register", "streams", "write_stream"]
 
@@ -51,7 +51,7 @@ def check(
     *,
     before: Any = None,
     output_mode: str | None = None,
-) -> Report:
+) -> UpgradeReport:
     """Say whether a changed query can continue from a checkpoint. Nothing is started or changed.
 
     `query` is a streaming DataFrame, a Stream, or the writer of one that has not been started.

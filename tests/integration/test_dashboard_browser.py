@@ -32,7 +32,7 @@ import epochal
 from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.errors import QueryFailedError
 from epochal.metrics.logs import JsonFormatter
-from epochal.metrics.table import METRICS
+from epochal.metrics.query_metrics import METRICS
 from epochal.testing.server import free_port
 
 SCREENSHOTS = ROOT / "build" / "screenshots"

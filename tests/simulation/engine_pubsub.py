@@ -20,12 +20,12 @@ from tests.simulation.engine_world import World
 
 from epochal.connectors.contract import Positions
 from epochal.connectors.pubsub.engine.engine_source import PubSubReader, PubSubSource
-from epochal.connectors.pubsub.protobuf_wire import field
+from epochal.connectors.pubsub.protobuf_wire import encode_field
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import Span
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled
-from epochal.connectors.pubsub.server.broker import Broker, Draft
+from epochal.connectors.pubsub.server.broker import Draft, MessageBroker
 from epochal.connectors.pubsub.server.parts import SECOND_US, Settings
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
@@ -46,11 +46,11 @@ class PubSub:
 
     def __init__(self, count: int, clock: ManualClock, chance: random.Random) -> None:
         self.clock, self.chance = clock, chance
-        self.broker = Broker()
+        self.broker = MessageBroker()
         self.broker.create_topic(TOPIC, b"")
         settings = Settings(ack_deadline_us=DEADLINE_S * SECOND_US, retention_us=FOR_EVER_US)
         self.subscription = self.broker.create_subscription(SUBSCRIPTION, TOPIC, b"", settings)
-        drafts: list[Draft] = [(field(1, b"%d" % number), "", {}) for number in range(count)]
+        drafts: list[Draft] = [(encode_field(1, b"%d" % number), "", {}) for number in range(count)]
         self.ids = [str(each) for each in self.broker.publish(TOPIC, drafts, self.now_us())]
         self.on_ack: Any = None
 

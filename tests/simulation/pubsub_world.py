@@ -20,7 +20,7 @@ from epochal.connectors.pubsub.sidecar.grants import (
     Mine,
     Orders,
     PartitionHeld,
-    Report,
+    SidecarReport,
     Slot,
 )
 from epochal.connectors.pubsub.sidecar.reservoir import Reservoir
@@ -98,8 +98,8 @@ class Sidecar:
             )
             self.leases += [lease for lease, _ in pulled]
 
-    def report(self) -> Report:
-        return Report(self.reservoir.buffered_rows, 0, self.reservoir.held_rows)
+    def report(self) -> SidecarReport:
+        return SidecarReport(self.reservoir.buffered_rows, 0, self.reservoir.held_rows)
 
     def fill(self, slot: Slot, rows: int) -> Slot:
         if self.founding:
@@ -238,7 +238,7 @@ class World:
     def start(self, executor: int) -> None:
         name = f"sidecar-{next(self.names)}"
         self.sidecars[executor] = Sidecar(name, self.subscription, self.founding)
-        self.grants.heard(name, Report(), self.now_s)
+        self.grants.heard(name, SidecarReport(), self.now_s)
 
     def tick(self) -> None:
         """Time passes: messages come, leases end, sidecars report, and some die."""

@@ -24,7 +24,7 @@ from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
 from epochal.tools.edit.survey import survey
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.switch.clone import CloneOptions, plan_clone
-from epochal.tools.switch.switch import Output, plan_back, plan_existing, plan_new
+from epochal.tools.switch.switch import SwitchedOutput, plan_back, plan_existing, plan_new
 
 NEW_ID = "0c6c1b9e-7a52-4f3e-9d0e-5a2f0f4d8f11"
 Before = Callable[[str, str], None] | None
@@ -96,7 +96,9 @@ TURNS = [
     ),
     Turn(
         "back",
-        lambda old, new, output: plan_back(survey(old), survey(new), Output(survey_sink(output))),
+        lambda old, new, output: plan_back(
+            survey(old), survey(new), SwitchedOutput(survey_sink(output))
+        ),
         prepare_a_switched_query_that_went_on,
         opens="checkpoint",
         closes="new",

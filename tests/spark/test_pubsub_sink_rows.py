@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from tests.integration.pubsub_world import World
 
 from epochal.connectors.pubsub.data_source.spark_sink import BatchWriter, Published
-from epochal.connectors.pubsub.pubsub_options import settled, sink_options
+from epochal.connectors.pubsub.pubsub_options import settle_options, sink_options
 from epochal.errors import PayloadError
 
 SCHEMA = StructType.fromJson(
@@ -57,7 +57,7 @@ def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def written(world: World, schema: StructType, given: list[Any]) -> list[Any]:
     topic = world.topic()
     subscription = world.subscription(topic)
-    writer = BatchWriter(settled(sink_options({**world.options, "topicId": topic})), schema)
+    writer = BatchWriter(settle_options(sink_options({**world.options, "topicId": topic})), schema)
     assert writer.write(iter(given)) == Published(len(given), 1)
     return [json.loads(each.message.data) for each in world.pull(subscription, len(given))]
 
@@ -78,7 +78,7 @@ def test_rows_have_their_times_in_this_machines_zone(world: World, tokyo: None) 
 
 
 def test_an_empty_partition_publishes_nothing(world: World) -> None:
-    options = settled(sink_options({**world.options, "topicId": "no-such-topic"}))
+    options = settle_options(sink_options({**world.options, "topicId": "no-such-topic"}))
     assert BatchWriter(options, SCHEMA).write(iter(())) == Published(0, 0)
 
 
@@ -94,6 +94,8 @@ def test_arrow_batches_are_taken_as_they_are(world: World) -> None:
 
 
 def test_columns_are_looked_at_before_any_task() -> None:
-    options = settled(sink_options({"topicId": "topic", "projectId": "p", "dataColumn": "x"}))
+    options = settle_options(
+        sink_options({"topicId": "topic", "projectId": "p", "dataColumn": "x"})
+    )
     with pytest.raises(PayloadError, match="dataColumn is x"):
         BatchWriter(options, SCHEMA)

@@ -149,7 +149,7 @@ class AttemptFormat:
     """Version line, then a line of JSON."""
 
     def serialize(self, entry: Attempt) -> bytes:
-        found = {
+        fields = {
             "runId": entry.run_id,
             "purpose": entry.purpose,
             "host": entry.host,
@@ -159,21 +159,21 @@ class AttemptFormat:
             "startedMs": entry.started_ms,
             "leaseMs": entry.claim_ms,
         }
-        return f"v1\n{to_json(found)}".encode()
+        return f"v1\n{to_json(fields)}".encode()
 
     def deserialize(self, data: bytes, path: str) -> Attempt:
         lines = text_lines(data, path)
         parse_version(lines[0] if lines else "", 1, path)
-        found = parse_object("\n".join(lines[1:]), path)
+        fields = parse_object("\n".join(lines[1:]), path)
         return Attempt(
-            run_id=string_of(found, "runId", path),
-            purpose=string_of(found, "purpose", path),
-            host=string_of(found, "host", path),
-            machine=string_of(found, "machine", path),
-            process=long_of(found, "process", path),
-            process_started=long_of(found, "processStarted", path),
-            started_ms=long_of(found, "startedMs", path),
-            claim_ms=long_of(found, "leaseMs", path),
+            run_id=string_of(fields, "runId", path),
+            purpose=string_of(fields, "purpose", path),
+            host=string_of(fields, "host", path),
+            machine=string_of(fields, "machine", path),
+            process=long_of(fields, "process", path),
+            process_started=long_of(fields, "processStarted", path),
+            started_ms=long_of(fields, "startedMs", path),
+            claim_ms=long_of(fields, "leaseMs", path),
         )
 
 

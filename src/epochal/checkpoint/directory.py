@@ -90,9 +90,9 @@ class Checkpoint:
 
 
 def _readable(log: MetadataLog[T], batch_ids: Iterable[int]) -> dict[int, T]:
-    found: dict[int, T] = {}
+    entries: dict[int, T] = {}
     for batch_id in batch_ids:
         with suppress(CheckpointError, StorageError):
             if (entry := log.get(batch_id)) is not None:
-                found[batch_id] = entry
-    return found
+                entries[batch_id] = entry
+    return entries

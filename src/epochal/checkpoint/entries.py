@@ -135,20 +135,20 @@ class OffsetFormat:
             offsets = _keyed_offsets(lines[2:], path)
             if not text:
                 raise MalformedFileError(path, "version 2 must have metadata in its second line")
-        found = parse_object(text, path) if text else {}
-        known = {"batchWatermarkMs", "batchTimestampMs", "conf"}
+        values = parse_object(text, path) if text else {}
+        names = {"batchWatermarkMs", "batchTimestampMs", "conf"}
         if version == 2:
-            known |= {"sourceMetadataInfo", "controlBatchInfo"}
+            names |= {"sourceMetadataInfo", "controlBatchInfo"}
         return OffsetEntry(
             version,
             offsets,
-            watermark_ms=long_of(found, "batchWatermarkMs", path, 0),
-            timestamp_ms=long_of(found, "batchTimestampMs", path, 0),
-            conf=_conf(object_of(found, "conf", path), path),
-            source_metadata_info=_source_metadata(found, path) if version == 2 else {},
-            control_batch_info=_control_batch(found, path) if version == 2 else None,
-            extra={key: value for key, value in found.items() if key not in known},
-            keys=tuple(found),
+            watermark_ms=long_of(values, "batchWatermarkMs", path, 0),
+            timestamp_ms=long_of(values, "batchTimestampMs", path, 0),
+            conf=_conf(object_of(values, "conf", path), path),
+            source_metadata_info=_source_metadata(values, path) if version == 2 else {},
+            control_batch_info=_control_batch(values, path) if version == 2 else None,
+            extra={key: value for key, value in values.items() if key not in names},
+            keys=tuple(values),
             has_metadata=bool(text),
         )
 
@@ -172,8 +172,8 @@ class OffsetFormat:
             if entry.control_batch_info.operation_info is not None:
                 control["operationInfo"] = entry.control_batch_info.operation_info
             values["controlBatchInfo"] = control
-        kept = as_read(values | dict(entry.extra), entry.keys)
-        return "" if not entry.has_metadata and not kept else to_json(kept)
+        fields = as_read(values | dict(entry.extra), entry.keys)
+        return "" if not entry.has_metadata and not fields else to_json(fields)
 
 
 def _offset(text: str) -> str | None:
@@ -190,17 +190,17 @@ def _keyed_offsets(lines: Sequence[str], path: str) -> dict[str, str | None]:
     return offsets
 
 
-def _conf(found: Mapping[str, JsonValue], path: str) -> dict[str, str]:
+def _conf(values: Mapping[str, JsonValue], path: str) -> dict[str, str]:
     conf: dict[str, str] = {}
-    for key, value in found.items():
+    for key, value in values.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise MalformedFileError(path, f"conf {key} must be a string, not {str(value)[:60]}")
         conf[key] = str(value)
     return conf
 
 
-def _source_metadata(found: dict[str, JsonValue], path: str) -> dict[str, SourceMetadata]:
-    infos = object_of(found, "sourceMetadataInfo", path)
+def _source_metadata(values: dict[str, JsonValue], path: str) -> dict[str, SourceMetadata]:
+    infos = object_of(values, "sourceMetadataInfo", path)
     return {
         source: SourceMetadata(
             string_of(object_of(infos, source, path), "sourceId", path),
@@ -211,10 +211,10 @@ def _source_metadata(found: dict[str, JsonValue], path: str) -> dict[str, Source
     }
 
 
-def _control_batch(found: dict[str, JsonValue], path: str) -> ControlBatch | None:
-    if found.get("controlBatchInfo") is None:
+def _control_batch(values: dict[str, JsonValue], path: str) -> ControlBatch | None:
+    if values.get("controlBatchInfo") is None:
         return None
-    info = object_of(found, "controlBatchInfo", path)
+    info = object_of(values, "controlBatchInfo", path)
     has_info = info.get("operationInfo") is not None
     return ControlBatch(
         string_of(info, "operationType", path),
@@ -309,39 +309,39 @@ class CommitFormat:
                 }
                 for name, sink in entry.sink_metadata.items()
             }
-        kept = as_read(values | dict(entry.extra), entry.keys)
-        if not entry.has_metadata and not kept:
+        fields = as_read(values | dict(entry.extra), entry.keys)
+        if not entry.has_metadata and not fields:
             return f"v{entry.version}".encode()
-        return f"v{entry.version}\n{to_json(kept)}".encode()
+        return f"v{entry.version}\n{to_json(fields)}".encode()
 
     def deserialize(self, data: bytes, path: str) -> CommitEntry:
         lines = text_lines(data, path)
         version = parse_version(lines[0].strip() if lines else "", COMMIT_LOG_VERSION, path)
-        found = parse_object(lines[1], path) if len(lines) > 1 else {}
-        known = {"nextBatchWatermarkMs", "stateUniqueIds", "sinkMetadataMap"}
+        values = parse_object(lines[1], path) if len(lines) > 1 else {}
+        names = {"nextBatchWatermarkMs", "stateUniqueIds", "sinkMetadataMap"}
         if version < 3:
-            known.discard("sinkMetadataMap")
+            names.discard("sinkMetadataMap")
         if version < 2:
-            known.discard("stateUniqueIds")
+            names.discard("stateUniqueIds")
         try:
             return CommitEntry(
                 version,
-                long_of(found, "nextBatchWatermarkMs", path, 0),
-                _unique_ids(found, path) if version > 1 else None,
-                _sinks(found, path) if version == 3 else {},
-                extra={key: value for key, value in found.items() if key not in known},
-                keys=tuple(found),
+                long_of(values, "nextBatchWatermarkMs", path, 0),
+                _unique_ids(values, path) if version > 1 else None,
+                _sinks(values, path) if version == 3 else {},
+                extra={key: value for key, value in values.items() if key not in names},
+                keys=tuple(values),
                 has_metadata=len(lines) > 1,
             )
         except OptionError as error:
             raise MalformedFileError(path, str(error).rstrip(".")) from None
 
 
-def _unique_ids(found: dict[str, JsonValue], path: str) -> StateUniqueIds | None:
-    if found.get("stateUniqueIds") is None:
+def _unique_ids(values: dict[str, JsonValue], path: str) -> StateUniqueIds | None:
+    if values.get("stateUniqueIds") is None:
         return None
     ids: dict[int, tuple[tuple[str, ...], ...]] = {}
-    for operator, partitions in object_of(found, "stateUniqueIds", path).items():
+    for operator, partitions in object_of(values, "stateUniqueIds", path).items():
         if not (operator.isascii() and operator.isdigit() and len(operator) < 20):
             raise MalformedFileError(
                 path, f"stateUniqueIds: {operator[:40]!r} is not an operator id"
@@ -358,9 +358,9 @@ def _strings(values: JsonValue, path: str) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-def _sinks(found: dict[str, JsonValue], path: str) -> dict[str, SinkMetadata]:
+def _sinks(values: dict[str, JsonValue], path: str) -> dict[str, SinkMetadata]:
     sinks: dict[str, SinkMetadata] = {}
-    for name in (named := object_of(found, "sinkMetadataMap", path)):
+    for name in (named := object_of(values, "sinkMetadataMap", path)):
         sink = object_of(named, name, path)
         is_active = sink.get("isActive", True)
         if not isinstance(is_active, bool):
@@ -413,9 +413,9 @@ class QueryMetadata:
         if (switched := parse_switched(data, path)) is not None:
             raise CheckpointSwitchedError(path, switched.to, switched.epoch)
         lines = text_lines(data, path)
-        found = parse_object("\n".join(lines), path)
+        values = parse_object("\n".join(lines), path)
         try:
-            return cls(string_of(found, "id", path))
+            return cls(string_of(values, "id", path))
         except OptionError as error:
             raise MalformedFileError(path, str(error).rstrip(".")) from None
 

@@ -343,23 +343,25 @@ class FileSourceLog(CompactibleFileLog[FileEntry]):
             )
         on_disk = self.batch_ids()
         wanted = range(start or 0, (on_disk[-1] if end is None and on_disk else end or 0) + 1)
-        found: dict[int, tuple[FileEntry, ...]] = {}
+        entries_by_batch: dict[int, tuple[FileEntry, ...]] = {}
         for batch_id in on_disk:
             if batch_id in wanted and (entries := self.get(batch_id)) is not None:
-                found[batch_id] = tuple(entry for entry in entries if entry.batch_id == batch_id)
-        if len(found) < wanted.stop - wanted.start and on_disk and on_disk[-1] >= 0:
+                entries_by_batch[batch_id] = tuple(
+                    entry for entry in entries if entry.batch_id == batch_id
+                )
+        if len(entries_by_batch) < wanted.stop - wanted.start and on_disk and on_disk[-1] >= 0:
             # Some batches of the range are not on disk any more. The newest compact file has their
             # entries.
             compact = live_batches(on_disk[-1], self.compact_interval)[0]
-            found = _by_batch(self.get(compact) or (), wanted) | found
-        batches = sorted(found.items())
+            entries_by_batch = _by_batch(self.get(compact) or (), wanted) | entries_by_batch
+        batches = sorted(entries_by_batch.items())
         verify_batch_ids([batch_id for batch_id, _ in batches], start, end, self.url)
         return batches
 
 
 def _by_batch(entries: Iterable[FileEntry], wanted: range) -> dict[int, tuple[FileEntry, ...]]:
-    found: dict[int, list[FileEntry]] = {}
+    by_batch: dict[int, list[FileEntry]] = {}
     for entry in entries:
         if entry.batch_id in wanted:
-            found.setdefault(entry.batch_id, []).append(entry)
-    return {batch_id: tuple(values) for batch_id, values in found.items()}
+            by_batch.setdefault(entry.batch_id, []).append(entry)
+    return {batch_id: tuple(values) for batch_id, values in by_batch.items()}

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 def missing_runs(present: Iterable[int], low: int, high: int) -> list[range]:
     """The ranges of ids from `low` to `high`, both included, that are not in `present`."""
-    inside = sorted(each for each in set(present) if low <= each <= high)
+    inside = sorted(number for number in set(present) if low <= number <= high)
     edges = pairwise([low - 1, *inside, high + 1])
     return [range(before + 1, after) for before, after in edges if after - before > 1]
 
@@ -19,11 +19,11 @@ def missing_runs(present: Iterable[int], low: int, high: int) -> list[range]:
 def runs_of(ids: Iterable[int]) -> list[range]:
     """Group ids, in any order, into ranges."""
     ranges: list[range] = []
-    for each in sorted(ids):
-        if ranges and ranges[-1].stop == each:
-            ranges[-1] = range(ranges[-1].start, each + 1)
+    for number in sorted(ids):
+        if ranges and ranges[-1].stop == number:
+            ranges[-1] = range(ranges[-1].start, number + 1)
         else:
-            ranges.append(range(each, each + 1))
+            ranges.append(range(number, number + 1))
     return ranges
 
 

@@ -155,11 +155,11 @@ _CRCS = {
 
 def parse_state_file(name: str) -> StateFile | None:
     """Parse a name in a store's directory; None if it is not a state file."""
-    found = _STATE_FILE.fullmatch(name)
-    crc = _CRCS.get((found["hidden"], found["crc"])) if found else None
-    if found is None or crc is None or len(found["version"]) > 19:
+    match = _STATE_FILE.fullmatch(name)
+    crc = _CRCS.get((match["hidden"], match["crc"])) if match else None
+    if match is None or crc is None or len(match["version"]) > 19:
         return None
-    return StateFile(int(found["version"]), StateFileKind(found["kind"]), found["unique"], crc)
+    return StateFile(int(match["version"]), StateFileKind(match["kind"]), match["unique"], crc)
 
 
 def parse_partition(name: str) -> int | None:

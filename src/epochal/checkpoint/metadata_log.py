@@ -253,12 +253,12 @@ class MetadataLog(Generic[T]):
         """Every batch file with its id, ascending."""
         with storage_errors(self.url):
             listed = self.files.list()
-        found: list[tuple[int, FileInfo]] = []
+        files: list[tuple[int, FileInfo]] = []
         for info in listed:
             batch_id = None if info.is_dir else self.batch_id_of(info.name)
             if batch_id is not None:
-                found.append((batch_id, info))
-        return sorted(found, key=lambda item: (item[0], item[1].name))
+                files.append((batch_id, info))
+        return sorted(files, key=lambda item: (item[0], item[1].name))
 
     def ordered_batch_files(self) -> list[FileInfo]:
         """The batch files, newest first: Spark's getOrderedBatchFiles."""

@@ -83,7 +83,7 @@ class OperatorFormat:
     """A version line, then a line of JSON."""
 
     def serialize(self, entry: OperatorMetadata) -> bytes:
-        found: dict[str, object] = {
+        fields: dict[str, object] = {
             "operatorInfo": {
                 "operatorId": entry.operator_id,
                 "operatorName": entry.operator_name,
@@ -91,46 +91,48 @@ class OperatorFormat:
             "stateStoreInfo": [_store_json(store, entry.version) for store in entry.stores],
         }
         if entry.version == 2:
-            found["operatorPropertiesJson"] = entry.properties_json
-        return f"v{entry.version}\n{to_json(found)}".encode()
+            fields["operatorPropertiesJson"] = entry.properties_json
+        return f"v{entry.version}\n{to_json(fields)}".encode()
 
     def deserialize(self, data: bytes, path: str) -> OperatorMetadata:
         lines = text_lines(data, path)
         version = parse_version(lines[0] if lines else "", OPERATOR_METADATA_VERSION, path)
-        found = parse_object("\n".join(lines[1:]), path)
-        info = object_of(found, "operatorInfo", path)
+        fields = parse_object("\n".join(lines[1:]), path)
+        info = object_of(fields, "operatorInfo", path)
         return OperatorMetadata(
             version,
             long_of(info, "operatorId", path),
             string_of(info, "operatorName", path),
-            tuple(_store(value, version, path) for value in list_of(found, "stateStoreInfo", path)),
-            string_of(found, "operatorPropertiesJson", path) if version == 2 else "",
+            tuple(
+                _store(value, version, path) for value in list_of(fields, "stateStoreInfo", path)
+            ),
+            string_of(fields, "operatorPropertiesJson", path) if version == 2 else "",
         )
 
 
 def _store_json(store: StoreMetadata, version: int) -> dict[str, object]:
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "storeName": store.name,
         "numColsPrefixKey": store.num_cols_prefix_key,
         "numPartitions": store.num_partitions,
     }
     if version == 2:
-        found["stateSchemaFilePaths"] = list(store.schema_file_paths)
-    return as_read(found | dict(store.extra), store.keys)
+        fields["stateSchemaFilePaths"] = list(store.schema_file_paths)
+    return as_read(fields | dict(store.extra), store.keys)
 
 
 def _store(value: JsonValue, version: int, path: str) -> StoreMetadata:
     if not isinstance(value, dict):
         raise MalformedFileError(path, "stateStoreInfo must be a list of objects")
-    known = {"storeName", "numColsPrefixKey", "numPartitions"}
+    names = {"storeName", "numColsPrefixKey", "numPartitions"}
     if version == 2:
-        known.add("stateSchemaFilePaths")
+        names.add("stateSchemaFilePaths")
     return StoreMetadata(
         string_of(value, "storeName", path),
         long_of(value, "numColsPrefixKey", path),
         long_of(value, "numPartitions", path),
         _schema_paths(value, path) if version == 2 else (),
-        extra={key: found for key, found in value.items() if key not in known},
+        extra={key: extra for key, extra in value.items() if key not in names},
         keys=tuple(value),
     )
 

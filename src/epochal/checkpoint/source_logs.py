@@ -47,10 +47,10 @@ def kafka_offsets_json(offsets: KafkaOffsets) -> str:
     )
 
 
-def _partitions(topic: str, found: JsonValue, path: str) -> list[tuple[str, JsonValue]]:
-    if not isinstance(found, dict):
+def _partitions(topic: str, by_partition: JsonValue, path: str) -> list[tuple[str, JsonValue]]:
+    if not isinstance(by_partition, dict):
         raise MalformedFileError(path, f"topic {topic!r} must have a JSON object of partitions")
-    return list(found.items())
+    return list(by_partition.items())
 
 
 def _partition(text: str, topic: str, path: str) -> int:

@@ -26,7 +26,7 @@ def to_json(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     if "\\u" not in text:
         return text
-    return _ESCAPE.sub(lambda found: found[0][:2] + found[0][2:].upper(), text)
+    return _ESCAPE.sub(lambda escape: escape[0][:2] + escape[0][2:].upper(), text)
 
 
 def parse_json(text: str, path: str) -> JsonValue:
@@ -54,33 +54,33 @@ def parse_object(text: str, path: str) -> dict[str, JsonValue]:
     return value
 
 
-def long_of(found: dict[str, JsonValue], key: str, path: str, default: int | None = None) -> int:
+def long_of(values: dict[str, JsonValue], key: str, path: str, default: int | None = None) -> int:
     """The 64-bit integer under `key`; `default` if it is missing or null."""
-    value = default if found.get(key) is None else found[key]
+    value = default if values.get(key) is None else values[key]
     if isinstance(value, bool) or not isinstance(value, int) or not LONG_MIN <= value <= LONG_MAX:
         raise MalformedFileError(path, f"{key} must be a 64-bit integer, not {_clip(value)}")
     return value
 
 
-def string_of(found: dict[str, JsonValue], key: str, path: str) -> str:
+def string_of(values: dict[str, JsonValue], key: str, path: str) -> str:
     """The string under `key`."""
-    value = found.get(key)
+    value = values.get(key)
     if not isinstance(value, str):
         raise MalformedFileError(path, f"{key} must be a string, not {_clip(value)}")
     return value
 
 
-def object_of(found: dict[str, JsonValue], key: str, path: str) -> dict[str, JsonValue]:
+def object_of(values: dict[str, JsonValue], key: str, path: str) -> dict[str, JsonValue]:
     """The object under `key`; empty if it is missing or null."""
-    value = {} if found.get(key) is None else found[key]
+    value = {} if values.get(key) is None else values[key]
     if not isinstance(value, dict):
         raise MalformedFileError(path, f"{key} must be an object, not {_clip(value)}")
     return value
 
 
-def list_of(found: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]:
+def list_of(values: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]:
     """The list under `key`; empty if it is missing or null."""
-    value = [] if found.get(key) is None else found[key]
+    value = [] if values.get(key) is None else values[key]
     if not isinstance(value, list):
         raise MalformedFileError(path, f"{key} must be a list, not {_clip(value)}")
     return value
@@ -90,9 +90,9 @@ def as_read(values: dict[str, object], keys: Sequence[str] | None) -> dict[str, 
     """Order `values` by `keys`; values under other keys are appended unless they are empty."""
     if keys is None:
         return values
-    kept = {key: values[key] for key in keys if key in values}
-    kept.update({key: value for key, value in values.items() if key not in kept and value})
-    return kept
+    ordered = {key: values[key] for key in keys if key in values}
+    ordered.update({key: value for key, value in values.items() if key not in ordered and value})
+    return ordered
 
 
 def text_lines(data: bytes, path: str) -> list[str]:
@@ -120,10 +120,10 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise ValueError("a key appears twice in one object")
-    return found
+    return values
 
 
 _DECODER = json.JSONDecoder(

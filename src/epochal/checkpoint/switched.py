@@ -29,24 +29,24 @@ class Switched:
 
     def serialize(self) -> bytes:
         """The bytes of the file."""
-        found = {
+        fields = {
             "to": self.to,
             "epoch": self.epoch,
             "newEpoch": self.new_epoch,
             "queryId": self.query_id,
         }
-        told = {f"The query was switched after epoch {self.epoch}. It goes on at": self.to}
-        return to_json({SWITCHED: found, "id": told}).encode()
+        notice = {f"The query was switched after epoch {self.epoch}. It goes on at": self.to}
+        return to_json({SWITCHED: fields, "id": notice}).encode()
 
 
 def parse_switched(data: bytes, path: str) -> Switched | None:
     """Parse the bytes of `metadata`; None if the query has not gone elsewhere."""
     if not data.startswith(f'{{"{SWITCHED}":'.encode()):
         return None
-    found = object_of(parse_object(data.decode(errors="replace"), path), SWITCHED, path)
+    fields = object_of(parse_object(data.decode(errors="replace"), path), SWITCHED, path)
     return Switched(
-        string_of(found, "to", path),
-        long_of(found, "epoch", path),
-        long_of(found, "newEpoch", path),
-        string_of(found, "queryId", path),
+        string_of(fields, "to", path),
+        long_of(fields, "epoch", path),
+        long_of(fields, "newEpoch", path),
+        string_of(fields, "queryId", path),
     )

@@ -1,4 +1,5 @@
-"""Arguments and options that several commands share, each declared once with its help text.
+"""Arguments and options that several commands share, each declared once, and the places they name.
+
 
 This module imports little more than Typer: importing it must not slow down commands that read.
 """
@@ -6,11 +7,18 @@ This module imports little more than Typer: importing it must not slow down comm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochal.errors import OptionError
+from epochal.errors import EpochalError, OptionError
+from epochal.files import Bounds, Files, open_files
+
+if TYPE_CHECKING:
+    from epochal.tools.edit.find_sink import NamedSink
+    from epochal.tools.read_state.read_target import StateBatch
+
 
 Directory = Annotated[
     str,
@@ -131,14 +139,54 @@ def parse_pairs(
     values: Sequence[str], option: str, form: str = SETTING, *, may_be_empty: bool = False
 ) -> dict[str, str]:
     """Parse the values of an option of the form `A=B` into a dictionary; `form` names the parts."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for value in values:
         left, equals, right = value.partition("=")
         if not (left and equals and (right or may_be_empty)):
             # Settings of clients may be passwords.
-            said = "" if form == SETTING else f", not {value!r}"
+            shown = "" if form == SETTING else f", not {value!r}"
             raise OptionError(
-                f"{option} takes {form}{said}. Add the part before or after the equals sign."
+                f"{option} takes {form}{shown}. Add the part before or after the equals sign."
             )
-        found[left] = right
-    return found
+        pairs[left] = right
+    return pairs
+
+
+command_bounds = ContextVar("command_bounds", default=Bounds())  # noqa: B039 - frozen
+"""What this command may read at once; the options of the command line change it."""
+
+
+# Only what the user typed is opened here. What a checkpoint says never names a place.
+def open_place(location: str) -> Files:
+    """Open a path or a URL, within the bounds that the `--most-...-bytes` options change."""
+    return open_files(location, bounds=command_bounds.get())
+
+
+def open_sink(sink: str | None, no_file_sink: bool) -> NamedSink:
+    """Open the output directory of `--sink`; `--no-file-sink` says that there is none."""
+    from epochal.tools.edit.find_sink import NamedSink
+
+    if sink is not None and no_file_sink:
+        raise OptionError("Give one of --sink and --no-file-sink, not both.")
+    return NamedSink(None if sink is None else open_place(sink), no_file_sink)
+
+
+def open_state(
+    directory: str,
+    batch: int | None = None,
+    key_schema: str | None = None,
+    value_schema: str | None = None,
+) -> StateBatch:
+    """Open the state as of a batch; if there is no checkpoint at all, say so as other commands do.
+
+    Spark's own words, which the library keeps to, are that no batch has been committed.
+    """
+    from epochal.tools.inspect.listing import require_checkpoint
+    from epochal.tools.read_state.read import open_batch
+
+    files = open_place(directory)
+    try:
+        return open_batch(files, batch, key_schema, value_schema)
+    except (EpochalError, OSError):
+        require_checkpoint(files)
+        raise

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.cli.arguments import Directory, Json, NoFileSink
+from epochal.cli.arguments import Directory, Json, NoFileSink, open_place, open_sink
 from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.places import open_place, open_sink
 from epochal.cli.printing.checkpoint_text import (
     newest,
     print_entries,
@@ -28,7 +27,7 @@ from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:
-    from epochal.tools.inspect.checkpoint_diff import Difference
+    from epochal.tools.inspect.checkpoint_diff import CheckpointDifference
     from epochal.tools.inspect.view_models import BatchView, CheckpointView
 
 READING = "epochal.cli.checkpoint:reading"
@@ -51,7 +50,7 @@ class CheckpointCommands(LazyGroup):
         "repair": WRITING,
         "publish": WRITING,
         "copy": WRITING,
-        "clone": "epochal.cli.switching.clone:app",
+        "clone": "epochal.cli.clone:app",
         "migrate-offsets": WRITING,
         "undo": WRITING,
     }
@@ -159,11 +158,11 @@ def diff(
     Offsets are compared part by part, so a Kafka offset shows each partition that moved. As with
     diff, the exit status is 1 if anything differs.
     """
-    from epochal.tools.inspect.difference_text import change_lines, checkpoint_rows
+    from epochal.tools.inspect.checkpoint_diff import change_lines, checkpoint_rows
 
     differences, noun = _differences(first, second, batches or [])
     if as_json:
-        print_json({"differences": [each.as_json() for each in differences]})
+        print_json({"differences": [difference.as_json() for difference in differences]})
     elif not differences:
         print_line("no difference")
     elif batches:
@@ -251,7 +250,7 @@ def _output_of(location: str) -> str:
 
 def _differences(
     first: str, second: str | None, batches: list[int]
-) -> tuple[list[Difference], str]:
+) -> tuple[list[CheckpointDifference], str]:
     """What differs, and the word for a batch: `epoch` if both checkpoints have epochs."""
     from epochal.tools.inspect.checkpoint_diff import diff_batches, diff_checkpoints
     from epochal.tools.inspect.show import inspect
@@ -280,7 +279,7 @@ def _batch(view: CheckpointView, batch_id: int) -> BatchView:
     for batch in view.batches:
         if batch.batch_id == batch_id:
             return batch
-    known = [batch.batch_id for batch in view.batches]
-    span = f"{known[0]} to {known[-1]}" if known else "none"
+    batch_ids = [batch.batch_id for batch in view.batches]
+    span = f"{batch_ids[0]} to {batch_ids[-1]}" if batch_ids else "none"
     noun = "epoch" if view.continuous else "batch"
     raise OptionError(f"{view.url}: there is no {noun} {batch_id}. Choose one that exists: {span}.")

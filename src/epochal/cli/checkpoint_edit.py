@@ -17,6 +17,8 @@ from epochal.cli.arguments import (
     NoFileSink,
     OptionalBootstrapServers,
     Sink,
+    open_place,
+    open_sink,
     parse_pairs,
 )
 from epochal.cli.editing import (
@@ -28,7 +30,6 @@ from epochal.cli.editing import (
     takes_flags,
 )
 from epochal.cli.interruption import says_when_interrupted
-from epochal.cli.places import open_place, open_sink
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_json,
@@ -220,10 +221,10 @@ def migrate_offsets(
 
     if to != "v2":
         raise OptionError(f"--to {to} is not supported: the only target is v2.")
-    given = parse_pairs(name or [], "--name", "I=NAME")
-    if not all(index.isdigit() for index in given):
+    pairs = parse_pairs(name or [], "--name", "I=NAME")
+    if not all(index.isdigit() for index in pairs):
         raise OptionError("--name takes the source's index in the query, as in 0=NAME or 1=NAME.")
-    names = {int(index): value for index, value in given.items()}
+    names = {int(index): value for index, value in pairs.items()}
     files = open_place(directory)
     run_edit(
         files,
@@ -262,7 +263,7 @@ def repair(
     The exit status is 1 if findings are left: without --execute those that this command cannot
     repair, with it those that `verify` still finds.
     """
-    from epochal.cli.repairing import run_repair
+    from epochal.cli.editing import run_repair
     from epochal.tools.edit.repair_draft import RepairOptions
 
     options = RepairOptions(
@@ -444,15 +445,15 @@ def _list_edits(journal: Journal, *, as_json: bool) -> None:
         print_json(
             [
                 {
-                    "id": each.id,
-                    "state": each.state.value,
-                    "started_ms": each.started_ms,
-                    "command": each.command,
-                    "arguments": dict(each.arguments),
-                    "summary": each.summary,
-                    "changes": each.changes,
+                    "id": entry.id,
+                    "state": entry.state.value,
+                    "started_ms": entry.started_ms,
+                    "command": entry.command,
+                    "arguments": dict(entry.arguments),
+                    "summary": entry.summary,
+                    "changes": entry.changes,
                 }
-                for each in entries
+                for entry in entries
             ]
         )
         return
@@ -460,8 +461,14 @@ def _list_edits(journal: Journal, *, as_json: bool) -> None:
         print_line("There are no edits.")
         return
     rows = [
-        (each.id, each.state.value, time_text(each.started_ms), str(each.changes), each.summary)
-        for each in entries
+        (
+            entry.id,
+            entry.state.value,
+            time_text(entry.started_ms),
+            str(entry.changes),
+            entry.summary,
+        )
+        for entry in entries
     ]
     print_table(("id", "state", "started", "changes", "summary"), rows)
 
@@ -473,10 +480,10 @@ def _show_pruned(pruned: list[str], *, execute: bool, as_json: bool) -> None:
     print_line(f"{'Forgot' if execute else 'Would forget'}: {', '.join(pruned) or 'nothing'}")
 
 
-def _require_settled(files: Files, given: Conditions) -> None:
+def _require_settled(files: Files, conditions: Conditions) -> None:
     """Raise if the checkpoint is changing, or if an edit of it is unfinished."""
     if (unfinished := Journal(files).unfinished()) is not None:
         raise EditError(
             files.url, f"{unfinished.id} is {unfinished.state}. Finish or undo it before copying."
         )
-    require_quiet(files, given)
+    require_quiet(files, conditions)

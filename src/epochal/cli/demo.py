@@ -21,7 +21,7 @@ from epochal.cli.printing.output import (
     CYAN,
     GREEN,
     RED,
-    painted,
+    paint,
     print_facts,
     print_json,
     print_line,
@@ -30,11 +30,11 @@ from epochal.cli.printing.output import (
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:
-    from epochal.demo.demo_run import Outcome
-    from epochal.demo.pipeline import Broker
+    from epochal.demo.demo_run import DemoResult
+    from epochal.demo.pipeline import DemoBroker
 
 
-class Table(StrEnum):
+class TableFormat(StrEnum):
     PARQUET = "parquet"
     DELTA = "delta"
 
@@ -48,8 +48,8 @@ def demo(
         bool, typer.Option("--kafka", help="Use a real Kafka broker, which is downloaded once.")
     ] = False,
     table: Annotated[
-        Table, typer.Option(help="What the query writes: Parquet files or a Delta table.")
-    ] = Table.PARQUET,
+        TableFormat, typer.Option(help="What the query writes: Parquet files or a Delta table.")
+    ] = TableFormat.PARQUET,
     seconds: Annotated[
         int,
         typer.Option(metavar="N", min=5, max=3600, help="How long to publish orders, in seconds."),
@@ -99,11 +99,11 @@ def demo(
         shutil.rmtree(home.parent)
 
 
-def _require_packages(kafka: bool, table: Table) -> None:
+def _require_packages(kafka: bool, table: TableFormat) -> None:
     """Raise OptionError, before anything is started, if a package is not installed."""
     needed = {"pyspark": "spark"}
     needed |= {"confluent_kafka": "kafka"} if kafka else {"grpc": "pubsub"}
-    if table is Table.DELTA:
+    if table is TableFormat.DELTA:
         needed["deltalake"] = "delta"
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
@@ -114,9 +114,10 @@ def _require_packages(kafka: bool, table: Table) -> None:
         )
 
 
-def _run(home: Path, table: Table, *, kafka: bool, orders: int, rate: int, quiet: bool) -> Outcome:
-    from epochal.demo.demo_run import Demo, run
-    from epochal.demo.demo_session import errors_to, local_session
+def _run(
+    home: Path, table: TableFormat, *, kafka: bool, orders: int, rate: int, quiet: bool
+) -> DemoResult:
+    from epochal.demo.demo_run import Demo, errors_to, local_session, run
     from epochal.demo.demo_view import live_view
 
     if not quiet:
@@ -138,8 +139,8 @@ def _run(home: Path, table: Table, *, kafka: bool, orders: int, rate: int, quiet
 
 
 @contextmanager
-def _broker(kafka: bool) -> Iterator[Broker]:
-    from epochal.demo.pipeline import PROJECT, SUBSCRIPTION, TOPIC, Broker
+def _broker(kafka: bool) -> Iterator[DemoBroker]:
+    from epochal.demo.pipeline import PROJECT, SUBSCRIPTION, TOPIC, DemoBroker
 
     if kafka:
         from confluent_kafka.admin import AdminClient, NewTopic
@@ -150,29 +151,31 @@ def _broker(kafka: bool) -> Iterator[Broker]:
         with running_kafka() as broker:
             admin = AdminClient({**QUIET, "bootstrap.servers": broker.bootstrap_servers})
             admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result()
-            yield Broker("kafka", broker.bootstrap_servers)
+            yield DemoBroker("kafka", broker.bootstrap_servers)
         return
     from epochal.testing.pubsub import running_server
 
-    with running_server("--project", PROJECT, "--subscription", f"{SUBSCRIPTION}:{TOPIC}") as made:
-        yield Broker("pubsub", made.address)
+    with running_server(
+        "--project", PROJECT, "--subscription", f"{SUBSCRIPTION}:{TOPIC}"
+    ) as server:
+        yield DemoBroker("pubsub", server.address)
 
 
-def _print_outcome(outcome: Outcome, home: Path, table: Table, operator: int) -> None:
-    from epochal.demo.demo_outputs import OUTPUTS
+def _print_outcome(outcome: DemoResult, home: Path, table: TableFormat, operator: int) -> None:
+    from epochal.demo.pipeline import OUTPUTS
 
-    found, (half, most) = outcome.balance, outcome.latency_ms
+    balance, (half, most) = outcome.balance, outcome.latency_ms
     print_line()
     print_facts(
         [
-            ("sent", f"{found.sent:,}"),
-            ("received", f"{found.received:,}, {OUTPUTS[table.value].counted_by}"),
-            ("lost", _wanted_zero(found.lost)),
-            ("repeated", _wanted_zero(found.repeated)),
+            ("sent", f"{balance.sent:,}"),
+            ("received", f"{balance.received:,}, {OUTPUTS[table.value].counted_by}"),
+            ("lost", _wanted_zero(balance.lost)),
+            ("repeated", _wanted_zero(balance.repeated)),
             (
                 "wrong totals",
-                f"{_wanted_zero(found.wrong_totals)} in the output, "
-                f"{_wanted_zero(found.wrong_states)} in state",
+                f"{_wanted_zero(balance.wrong_totals)} in the output, "
+                f"{_wanted_zero(balance.wrong_states)} in state",
             ),
             ("row latency", f"p50 {half:,.1f} ms, p99 {most:,.1f} ms, including the kill"),
             ("first commit", f"{outcome.first_commit_seconds:.1f} s after the start of the query"),
@@ -180,13 +183,13 @@ def _print_outcome(outcome: Outcome, home: Path, table: Table, operator: int) ->
         ]
     )
     print_line()
-    if found.holds:
-        print_line(painted("The balance holds: nothing lost, nothing counted twice.", GREEN))
+    if balance.holds:
+        print_line(paint("The balance holds: nothing lost, nothing counted twice.", GREEN))
     else:
-        print_line(painted("THE BALANCE DOES NOT HOLD.", RED))
+        print_line(paint("THE BALANCE DOES NOT HOLD.", RED))
     print_line("Try next:")
     for line in next_commands(home, operator):
-        print_line(f"  {painted(line, CYAN)}")
+        print_line(f"  {paint(line, CYAN)}")
 
 
 def next_commands(home: Path, operator: int) -> list[str]:
@@ -201,4 +204,4 @@ def next_commands(home: Path, operator: int) -> list[str]:
 
 
 def _wanted_zero(number: int) -> str:
-    return painted(f"{number:,}", RED if number else GREEN)
+    return paint(f"{number:,}", RED if number else GREEN)

@@ -11,11 +11,11 @@ import shlex
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -25,7 +25,7 @@ from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     GREEN,
     YELLOW,
-    painted,
+    paint,
     print_json,
     print_line,
     print_table,
@@ -36,7 +36,7 @@ from epochal.cli.printing.plan_text import (
     FILE_COLUMNS,
     directory_rows,
     file_rows,
-    worded_for_epochs,
+    word_for_epochs,
 )
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
@@ -47,6 +47,13 @@ from epochal.tools.edit.edit_plan import SINK, Plan
 from epochal.tools.inspect.edit_status import JournalEntry, JournalState, undo_of
 from epochal.tools.inspect.listing import is_continuous, require_checkpoint
 from epochal.tools.reporting import reporting
+
+if TYPE_CHECKING:
+    from epochal.tools.edit.edit_plan import Plan
+    from epochal.tools.edit.find_sink import NamedSink
+    from epochal.tools.edit.repair import Left
+    from epochal.tools.edit.repair_draft import RepairOptions
+    from epochal.tools.verify.findings import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +80,12 @@ class Flags:
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Flags` in place of its parameter `flags`."""
     signature = inspect.signature(command, eval_str=True)
-    own = [each for each in signature.parameters.values() if each.name != "flags"]
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        flags = Flags(**{each.name: given.pop(each.name) for each in _FLAGS})
-        command(**given, flags=flags)
+    def run(**arguments: Any) -> None:
+        flags = Flags(**{option.name: arguments.pop(option.name) for option in _FLAGS})
+        command(**arguments, flags=flags)
 
     run.__signature__ = signature.replace(parameters=[*own, *_FLAGS])  # type: ignore[attr-defined]
     return run
@@ -116,8 +123,8 @@ def run_edit(
     says_epochs = command not in OF_TWO_CHECKPOINTS and is_continuous(files)
 
     def make_plan() -> Plan:
-        made = plan_batches()
-        return worded_for_epochs(made) if says_epochs else made
+        plan = plan_batches()
+        return word_for_epochs(plan) if says_epochs else plan
 
     if not flags.execute:
         if (unfinished := Journal(files).unfinished()) is not None:
@@ -162,10 +169,10 @@ def confirm(question: str, flags: Flags) -> None:
 @contextmanager
 def interruptible(files: Files, command: str) -> Iterator[None]:
     """Run an edit or an undo; on Ctrl-C say how far it came, and how to go on or back."""
-    known = {(each.id, each.state) for each in Journal(files).entries()}
+    before = {(entry.id, entry.state) for entry in Journal(files).entries()}
 
     def what_is_left() -> str:
-        new = [each for each in Journal(files).entries() if (each.id, each.state) not in known]
+        new = [entry for entry in Journal(files).entries() if (entry.id, entry.state) not in before]
         if not new:
             return NOTHING_CHANGED
         undo = f"`{undo_command(files, new[-1])}`"
@@ -269,7 +276,7 @@ def _show_outcome(
     else:
         print_text(f"{planned[-1].summary}: {planned[-1].counts}")
         _show_warnings(planned[-1])
-        print_line(f"{painted('Done.', GREEN)} To undo {entry.id}, run")
+        print_line(f"{paint('Done.', GREEN)} To undo {entry.id}, run")
         print_line(f"  {undo_command(files, entry)}")
 
 
@@ -308,3 +315,77 @@ def parse_moment(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def run_repair(
+    files: Files,
+    command: str,
+    options: RepairOptions,
+    named: NamedSink,
+    flags: Flags,
+    is_asked_for: Callable[[Finding], bool],
+    other: str = "",
+) -> None:
+    """Repair the findings for which `is_asked_for` is true; `other` is the remedy of the rest.
+
+    After the changes the checkpoint is verified again. The exit status is 0 only if it is healthy.
+    """
+    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.publish import refuse_unpublished
+    from epochal.tools.edit.repair import Left
+    from epochal.tools.edit.survey import survey
+    from epochal.tools.edit.whole_repair import Wanted, is_problem, plan_whole_repair
+    from epochal.tools.verify.depth import depth_to_find
+    from epochal.tools.verify.remedies import with_places
+    from epochal.tools.verify.verify import verify
+
+    planned: list[Left] = []
+    depth = depth_to_find(options.codes)
+    sink = named.place
+
+    def findings_of(checkpoint: Files, output: Files | None) -> Sequence[Finding]:
+        return verify(checkpoint, sink=output, depth=depth).findings
+
+    def plan() -> Plan:
+        surveyed = survey(files)
+        refuse_unpublished(surveyed)
+        output = find_sink(surveyed, named)
+        wanted = Wanted(options, is_asked_for, other, command)
+        repair = plan_whole_repair(surveyed, output, findings_of, wanted)
+        planned[:] = repair.left
+        return repair.plan
+
+    def left() -> list[Left]:
+        """What is left of the findings: of the plan's in a dry run, otherwise as verified."""
+        if not flags.execute:
+            return planned
+        reasons = {(item.finding.code, item.finding.path): item.reason for item in planned}
+        return [
+            Left(finding, reasons.get((finding.code, finding.path), finding.remedy))
+            for finding in findings_of(files, sink)
+            if is_problem(finding)
+        ]
+
+    left_over: list[Left] = []
+
+    def more() -> dict[str, object]:
+        left_over[:] = left()
+        return {"left": [{**item.finding.as_json(), "reason": item.reason} for item in left_over]}
+
+    run_edit(files, command, plan, flags, more=more, places=[sink])
+    if not flags.as_json:
+        with _told(flags), progress("verifying"):
+            left_over[:] = left()
+        for item in left_over:
+            code = f"left: {item.finding.code}"
+            output = None if sink is None else sink.url
+            reason = with_places(item.reason, files.url, output, no_file_sink=named.is_absent)
+            print_text(f" {item.finding.path}: {reason}", head=code, style=YELLOW)
+    if left_over:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _told(flags: Flags) -> AbstractContextManager[None]:
+    """What Ctrl-C leaves while the result of a repair is verified, or of a dry run is listed."""
+    done = "Interrupted while the result was verified; the repair itself is done."
+    return says_when_interrupted(lambda: done if flags.execute else NOTHING_CHANGED)

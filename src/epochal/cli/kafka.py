@@ -23,8 +23,7 @@ from epochal.errors import OptionError
 from epochal.wording import counted, time_text
 
 if TYPE_CHECKING:
-    from epochal.connectors.kafka.committer.lag import PartitionLag
-    from epochal.connectors.kafka.committer.measure_lag import LagTarget
+    from epochal.connectors.kafka.committer.lag import LagTarget, PartitionLag
     from epochal.connectors.kafka.offsets import Cluster
 
 COMMANDS = "epochal.cli.kafka:commands"
@@ -174,7 +173,7 @@ def lag(
     from epochal.cli.kafka_run import serve_metrics
     from epochal.clock import SystemClock
     from epochal.connectors.kafka.committer.committer_metrics import lag_text
-    from epochal.connectors.kafka.committer.measure_lag import measure
+    from epochal.connectors.kafka.committer.lag import measure
     from epochal.connectors.kafka.kafka_client import KafkaClient
 
     if sum((as_json, prometheus, metrics_port is not None)) > 1:
@@ -200,7 +199,7 @@ def lag(
 
 def _subjects(checkpoints: list[str], groups: list[str]) -> list[LagTarget]:
     from epochal.checkpoint import Checkpoint
-    from epochal.connectors.kafka.committer.measure_lag import LagTarget
+    from epochal.connectors.kafka.committer.lag import LagTarget
 
     if not checkpoints and not groups:
         raise OptionError("Give --checkpoint, --group, or both.")
@@ -222,10 +221,10 @@ def _cluster(servers: str, config: Path | None, client_config: list[str] | None)
     from epochal.connectors.kafka.kafka_settings import connection_settings, parse_properties
     from epochal.connectors.kafka.offsets import Cluster
 
-    given = parse_pairs(client_config or [], "--client-config")
+    pairs = parse_pairs(client_config or [], "--client-config")
     java = parse_properties(config.read_text(encoding="utf-8")) if config else {}
-    settings = connection_settings({**java, **{k: v for k, v in given.items() if k in java}})
-    return Cluster.of({**settings, **given, "bootstrap.servers": servers})
+    settings = connection_settings({**java, **{k: v for k, v in pairs.items() if k in java}})
+    return Cluster.of({**settings, **pairs, "bootstrap.servers": servers})
 
 
 def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str | None) -> None:
@@ -304,5 +303,5 @@ def _create_topics(admin: Any, servers: str, wanted: list[tuple[str, int]]) -> N
     # The client ends with this function: otherwise it would complain when the broker ends.
     client = admin.AdminClient({**QUIET, "bootstrap.servers": servers})
     topics = [admin.NewTopic(name, partitions) for name, partitions in wanted]
-    for made in client.create_topics(topics).values():
-        made.result()
+    for creation in client.create_topics(topics).values():
+        creation.result()

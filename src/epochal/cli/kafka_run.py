@@ -14,20 +14,20 @@ from epochal.checkpoint import Checkpoint
 from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_table
 from epochal.clock import SystemClock
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
-from epochal.connectors.kafka.commit_rules import CommittedOffset, Plan, plan_commit
+from epochal.connectors.kafka.commit_rules import CommitPlan, CommittedOffset, plan_commit
 from epochal.connectors.kafka.committer.follow_checkpoint import read_position, source_names
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.offsets import (
     Cluster,
     CommitRequest,
+    CommitTarget,
     KafkaPartition,
     Mark,
     Position,
-    Target,
     commit_requests,
 )
 from epochal.errors import EpochalError, OptionError
-from epochal.metrics.metrics_server import scrape_handler
+from epochal.metrics.prometheus import scrape_handler
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def serve_metrics(host: str, port: int, text: Callable[[], str]) -> None:
 def _request_of(job: CommitJob, position: Position) -> CommitRequest:
     checkpoint, source = job.checkpoint, job.source
     index = None if source is None else _source_index(checkpoint, position, source)
-    requests = commit_requests(position, [Target(job.group, job.cluster, index)])
+    requests = commit_requests(position, [CommitTarget(job.group, job.cluster, index)])
     if not requests:
         which = "No source of the query is" if source is None else f"Source {source} is not"
         raise OptionError(
@@ -157,7 +157,7 @@ def _print_nothing_to_commit(as_json: bool, query_id: str, group: str) -> None:
 def _report(
     request: CommitRequest,
     committed: dict[KafkaPartition, CommittedOffset],
-    plan: Plan,
+    plan: CommitPlan,
     missing: set[KafkaPartition],
     *,
     as_json: bool,

@@ -16,9 +16,9 @@ from typing import Annotated, ClassVar
 
 import typer
 
+from epochal.cli.arguments import command_bounds
 from epochal.cli.groups import LazyGroup
 from epochal.cli.interruption import EXIT_INTERRUPTED, NOTHING_CHANGED, Interrupted
-from epochal.cli.places import command_bounds
 from epochal.cli.printing.output import EXIT_BROKEN_PIPE, print_error
 from epochal.errors import EpochalError, StorageError
 from epochal.files import Bounds
@@ -43,12 +43,12 @@ class Commands(LazyGroup):
     table: ClassVar[dict[str, str]] = {
         "demo": "epochal.cli.demo:commands",
         "run": "epochal.cli.run:commands",
-        "check": "epochal.cli.upgrade.check:commands",
+        "check": "epochal.cli.check:commands",
         "checkpoint": "epochal.cli.checkpoint:app",
-        "state": "epochal.cli.state.group:app",
-        "shadow": "epochal.cli.switching.shadow:commands",
-        "switch": "epochal.cli.switching.switch:commands",
-        "stop": "epochal.cli.switching.stop:commands",
+        "state": "epochal.cli.state:app",
+        "shadow": "epochal.cli.shadow:commands",
+        "switch": "epochal.cli.switch:commands",
+        "stop": "epochal.cli.switch:commands",
         "kafka": "epochal.cli.kafka:app",
         "pubsub": "epochal.cli.pubsub:app",
         "dashboard": "epochal.cli.dashboard:app",

@@ -94,9 +94,9 @@ def serve(
     """
     wanted_topics, wanted_subscriptions = _resources(project, topic or [], subscription or [])
     try:
-        from epochal.connectors.pubsub.server.call_checks import CallChecks
-        from epochal.connectors.pubsub.server.pubsub_server import Wanted, method_names
+        from epochal.connectors.pubsub.server.pubsub_server import ServerOptions, method_names
         from epochal.connectors.pubsub.server.pubsub_server import serve as run
+        from epochal.connectors.pubsub.server.refusals import CallChecks
     except ImportError as error:
         raise OptionError(
             f"The Pub/Sub server needs {error.name}, which is not installed. Run `pip install "
@@ -108,7 +108,7 @@ def serve(
             f"--deny {unknown[0]} names no call of Pub/Sub. The calls are "
             f"{', '.join(method_names())}."
         )
-    wanted = Wanted(
+    wanted = ServerOptions(
         host=host,
         port=port,
         max_bytes=max_bytes,

@@ -16,10 +16,27 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
 
 import epochal
-from epochal.continuous.api.quiet_listener import QuietListener
 from epochal.errors import QueryFailedError
+
+
+class QuietListener(StreamingQueryListener):  # type: ignore[misc]
+    """Ignores all events. PySpark's own class requires three of its four methods."""
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
 
 TURN_SECONDS = 0.2
 """How long to wait for one kind of query before checking the other kind."""

@@ -28,12 +28,10 @@ from epochal.dashboard.browse import (
     stats,
     stores,
 )
-from epochal.dashboard.kept_answers import KeptAnswers
-from epochal.dashboard.read_history import HistoryReader
-from epochal.dashboard.source_lag import LagMeter
+from epochal.dashboard.slow_answers import HistoryReader, KeptAnswers, LagMeter
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
-from epochal.metrics.text import CONTENT_TYPE
+from epochal.metrics.prometheus import CONTENT_TYPE
 
 NEWS_SECONDS = 0.2
 KEEP_ALIVE_SECONDS = 10.0
@@ -94,7 +92,11 @@ class Dashboard:
     def _queries(self, request: Request) -> Response:
         board = self._board
         return _JsonResponse(
-            {"queries": board.summaries(), "follow": self._follow, "runs": _shown(board.runs)}
+            {
+                "queries": board.summaries(),
+                "follow": self._follow,
+                "runs": _abbreviate_home(board.runs),
+            }
         )
 
     def _metrics(self, request: Request) -> Response:
@@ -225,7 +227,7 @@ def _static(content: bytes, kind: str) -> Callable[[Request], Response]:
     return respond
 
 
-def _shown(path: Path) -> str:
+def _abbreviate_home(path: Path) -> str:
     """A path as a shell's user would write it."""
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -117,46 +117,48 @@ def history_json(
     `files_read` counts the files of each batch of a file source's log, by source. `state` has the
     batches that were measured.
     """
-    kept = sorted(batches, key=lambda each: each.batch_id)[-KEPT_BATCHES:]
-    before = [None, *kept]
-    after = [*kept[1:], None]
-    took = [duration_ms(each, following) for each, following in zip(kept, after, strict=False)]
-    copied = any(ms is None and each.committed_ms for each, ms in zip(kept, took, strict=True))
-    newest = kept[-1] if kept else None
+    shown = sorted(batches, key=lambda batch: batch.batch_id)[-KEPT_BATCHES:]
+    before = [None, *shown]
+    after = [*shown[1:], None]
+    took = [duration_ms(batch, following) for batch, following in zip(shown, after, strict=False)]
+    copied = any(ms is None and batch.committed_ms for batch, ms in zip(shown, took, strict=True))
+    newest = shown[-1] if shown else None
     names = list(newest.offsets) if newest else []
     return {
         "batches": [
             {
-                "batch_id": each.batch_id,
-                "started_ms": each.started_ms,
+                "batch_id": batch.batch_id,
+                "started_ms": batch.started_ms,
                 "took_ms": ms,
-                "watermark_ms": each.watermark_ms or None,
-                "behind_ms": _behind_clock(each),
-                "committed": each.committed,
-                "state_rows": size.rows if (size := state.get(each.batch_id)) else None,
+                "watermark_ms": batch.watermark_ms or None,
+                "behind_ms": _behind_clock(batch),
+                "committed": batch.committed,
+                "state_rows": size.rows if (size := state.get(batch.batch_id)) else None,
                 "state_bytes": size.bytes if size else None,
-                "read": [_read(name, each, previous, files_read) for name in names],
+                "read": [_read(name, batch, previous, files_read) for name in names],
             }
-            for each, previous, ms in zip(kept, before, took, strict=False)
+            for batch, previous, ms in zip(shown, before, took, strict=False)
         ],
-        "sources": [with_lag(_source_json(name, kept), {}, NOT_ASKED) for name in names],
-        "figures": _figures(kept, took),
+        "sources": [with_lag(_source_json(name, shown), {}, NOT_ASKED) for name in names],
+        "figures": _figures(shown, took),
         "note": COPIED if copied and not any(ms is not None for ms in took) else None,
     }
 
 
 def _figures(batches: Sequence[BatchFacts], took: Sequence[int | None]) -> dict[str, Any]:
     """The figures of a query as of its newest batch."""
-    known = sorted(ms for ms in took if ms is not None)
-    committed = [each for each in batches if each.committed]
-    starts = [each.started_ms for each in batches if each.started_ms is not None]
+    durations = sorted(ms for ms in took if ms is not None)
+    committed = [batch for batch in batches if batch.committed]
+    starts = [batch.started_ms for batch in batches if batch.started_ms is not None]
     intervals = sorted(end - start for start, end in pairwise(starts))
     return {
         "newest": batches[-1].batch_id if batches else None,
         "committed": committed[-1].batch_id if committed else None,
         "took_ms": next((ms for ms in reversed(took) if ms is not None), None),
-        "took_p50_ms": known[(len(known) - 1) // 2] if known else None,
-        "took_p99_ms": known[min(len(known) - 1, len(known) * 99 // 100)] if known else None,
+        "took_p50_ms": durations[(len(durations) - 1) // 2] if durations else None,
+        "took_p99_ms": durations[min(len(durations) - 1, len(durations) * 99 // 100)]
+        if durations
+        else None,
         "interval_ms": intervals[(len(intervals) - 1) // 2] if intervals else None,
     }
 
@@ -196,21 +198,21 @@ def with_lag(
         end = ends.get((part["topic"], part["partition"]))
         lag = None if end is None else max(0, end.latest - part["at"])
         parts.append({**part, "latest": end.latest if end else None, "lag": lag})
-    known = [part["lag"] for part in parts if part["lag"] is not None]
+    lags = [part["lag"] for part in parts if part["lag"] is not None]
     mine = {(part["topic"], part["partition"]) for part in parts}
     ages = [end.seconds for tp, end in ends.items() if tp in mine and end.seconds is not None]
     return {
         **source,
         "parts": parts,
-        "lag": sum(known) if known else None,
-        "latest": sum(part["latest"] or 0 for part in parts) if known else None,
+        "lag": sum(lags) if lags else None,
+        "latest": sum(part["latest"] or 0 for part in parts) if lags else None,
         "seconds": max(ages, default=None),
-        "why": None if known else "The brokers know none of these partitions.",
+        "why": None if lags else "The brokers know none of these partitions.",
     }
 
 
 def _source_json(name: str, batches: Sequence[BatchFacts]) -> dict[str, Any]:
-    committed = [each for each in batches if each.committed and name in each.offsets]
+    committed = [batch for batch in batches if batch.committed and name in batch.offsets]
     at = (committed or list(batches))[-1].offsets[name]
     return {
         "name": name,
@@ -243,8 +245,8 @@ def _read(
         return None
     if end.kind == FILE:
         counts = [files_read.get(name, {}).get(n) for n in range(start.total + 1, end.total + 1)]
-        known = [each for each in counts if each is not None]
-        return sum(known) if len(known) == len(counts) else None
+        numbers = [count for count in counts if count is not None]
+        return sum(numbers) if len(numbers) == len(counts) else None
     return max(0, end.total - start.total)
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS
 from epochal.clock import Clock
-from epochal.dashboard.find_checkpoints import find_checkpoints
 from epochal.dashboard.health import Health, HealthMonitor
 from epochal.dashboard.query_names import (
     ACTIVE,
@@ -32,11 +32,11 @@ from epochal.dashboard.query_names import (
 )
 from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
-from epochal.files import Bounds, Files, open_files
+from epochal.files import Bounds, FileInfo, Files, open_files
+from epochal.metrics.prometheus import merge_metrics, text_of
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, run_files
 from epochal.metrics.run_records import Record, RunEnded, RunStarted
-from epochal.metrics.text import merged, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,15 +74,15 @@ class Query:
     def summary(self, directory: str, now_ms: int) -> dict[str, Any]:
         """The query as an entry of the page's list; `directory` names it if no run does."""
         run, health = self.run, self.monitor.health if self.monitor else None
-        found = run.summary() if run else _without_run(health, now_ms)
+        summary = run.summary() if run else _without_run(health, now_ms)
         verdict = health.status if health else UNKNOWN
-        status = status_of(found["state"], verdict)
+        status = status_of(summary["state"], verdict)
         view = health.view if health else None
         return {
             "key": self.key,
             "checkpoint": self.url,
-            **found,
-            "name": found["name"] or directory,
+            **summary,
+            "name": summary["name"] or directory,
             "place": place_of(self.url),
             "unit": "epoch" if run or (view is not None and view.continuous) else "batch",
             "status": status,
@@ -135,13 +135,15 @@ class Board:
         with self._lock:
             names = names_of([query.url for query in self._queries.values()])
             now_ms = self._clock.now_ms()
-            found = [each.summary(names[each.url], now_ms) for each in self._queries.values()]
+            summaries = [
+                query.summary(names[query.url], now_ms) for query in self._queries.values()
+            ]
         return sorted(
-            found,
-            key=lambda each: (
-                each["state"] not in (RUNNING, ACTIVE),
-                -(each["started_ms"] or 0),
-                each["name"],
+            summaries,
+            key=lambda summary: (
+                summary["state"] not in (RUNNING, ACTIVE),
+                -(summary["started_ms"] or 0),
+                summary["name"],
             ),
         )
 
@@ -167,7 +169,9 @@ class Board:
         """Return the metrics of all runs, as their own endpoints would."""
         with self._lock:
             collected = list(self._metrics.values())
-        return text_of(merged(each for metrics in collected for each in metrics.collect()))
+        return text_of(
+            merge_metrics(metric for metrics in collected for metric in metrics.collect())
+        )
 
     def read_runs(self) -> None:
         """Read what runs have written since the last call."""
@@ -193,14 +197,14 @@ class Board:
         now = self._clock.monotonic()
         if now < self._search_due:
             return
-        found = [url for place in self._places for url in find_checkpoints(place)]
+        urls = [url for place in self._places for url in find_checkpoints(place)]
         took = self._clock.monotonic() - now
         self._search_due = now + max(SEARCH_SECONDS, took / SEARCH_SHARE)
         with self._lock:
-            for url in found:
+            for url in urls:
                 self._query(url).given = True
             for query in list(self._queries.values()):
-                if query.given and query.url not in found:
+                if query.given and query.url not in urls:
                     query.given = False
                     if not query.runs:
                         del self._queries[query.key]
@@ -208,7 +212,7 @@ class Board:
     def check_health(self) -> None:
         """Check every checkpoint that is due, those that pages show first."""
         with self._lock:
-            queries = sorted(self._queries.values(), key=lambda each: not self._watched[each.key])
+            queries = sorted(self._queries.values(), key=lambda query: not self._watched[query.key])
         for query in queries:
             if self._ended.is_set():
                 return
@@ -254,7 +258,7 @@ class Board:
 
     def _add(self, view: RunView) -> None:
         query = self._query(view.run.checkpoint)
-        query.runs = sorted([*query.runs, view], key=lambda each: each.run.started_ms)
+        query.runs = sorted([*query.runs, view], key=lambda run: run.run.started_ms)
         metrics = self._metrics[view.run.run_id] = QueryMetrics()
         metrics.write([view.run])
 
@@ -265,7 +269,7 @@ class Board:
         with self._lock:
             self._metrics.pop(view.run.run_id, None)
             query = self._query(view.run.checkpoint)
-            query.runs = [each for each in query.runs if each is not view]
+            query.runs = [run for run in query.runs if run is not view]
             if not query.runs and not query.given:
                 del self._queries[query.key]
 
@@ -313,6 +317,46 @@ def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:
         "late_rows": 0,
         "restarts": 0,
         "attempt": None,
-        "sources": [each.kind for each in view.sources] if view else [],
+        "sources": [source.kind for source in view.sources] if view else [],
         "sink": None,
     }
+
+
+MAX_DEPTH = 3
+MAX_DIRECTORIES = 2_000
+"""Directories to list at most. Tables and output next to checkpoints may have very many."""
+_NEVER = frozenset({"_spark_metadata", "_delta_log", "_temporary"})
+
+
+def find_checkpoints(files: Files) -> list[str]:
+    """The URLs of the checkpoints at or below a directory: one argument can name dozens of them.
+
+    The directory itself if nothing is found, so that the page can say what is wrong with it.
+    """
+    urls = list(_below(files, [MAX_DIRECTORIES], 0))
+    return urls or [files.url]
+
+
+def _below(files: Files, left: list[int], depth: int) -> Iterator[str]:
+    if left[0] <= 0:
+        return
+    left[0] -= 1
+    try:
+        names = files.list()
+    except (EpochalError, OSError):
+        return
+    if _is_checkpoint(names):
+        yield files.url
+        return
+    if depth == MAX_DEPTH:
+        return
+    for info in names:
+        if info.is_dir and not info.hidden and info.name not in _NEVER and "=" not in info.name:
+            yield from _below(files.at(info.name), left, depth + 1)
+
+
+def _is_checkpoint(names: list[FileInfo]) -> bool:
+    # Tables of Iceberg have a directory `metadata`; a checkpoint has a file of that name.
+    return any(
+        info.name in (OFFSETS, COMMITS) if info.is_dir else info.name == METADATA for info in names
+    )

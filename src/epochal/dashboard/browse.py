@@ -41,10 +41,10 @@ def offsets_page(files: Files, before: int | None, limit: int) -> dict[str, Any]
     checkpoint = Checkpoint(files)
     ids = checkpoint.offsets.batch_ids()
     committed = set(checkpoint.commits.batch_ids())
-    wanted = [each for each in reversed(ids) if before is None or each < before]
+    wanted = [batch_id for batch_id in reversed(ids) if before is None or batch_id < before]
     shown = wanted[: max(1, min(limit, MAX_PAGE_ROWS))]
     return {
-        "batches": [_batch(checkpoint, each, each in committed) for each in shown],
+        "batches": [_batch(checkpoint, batch_id, batch_id in committed) for batch_id in shown],
         "older": shown[-1] if len(wanted) > len(shown) else None,
         "newest": ids[-1] if ids else None,
         "oldest": ids[0] if ids else None,
@@ -54,9 +54,9 @@ def offsets_page(files: Files, before: int | None, limit: int) -> dict[str, Any]
 
 def stores(files: Files, batch: int | None) -> dict[str, Any]:
     """List the stores and variables as of a batch; none if no batch is committed."""
-    kept = _range(Checkpoint(files))
-    if batch is None and kept["newest"] is None:
-        return {"batch_id": None, "stores": [], **kept}
+    batches = _range(Checkpoint(files))
+    if batch is None and batches["newest"] is None:
+        return {"batch_id": None, "stores": [], **batches}
 
     def read() -> dict[str, Any]:
         return {**overview(open_batch(files, batch)).as_json(), **_range(Checkpoint(files))}
@@ -74,13 +74,13 @@ def _state_page(files: Files, selection: StateSelection, page: int, size: int) -
     size = max(1, min(size, MAX_PAGE_ROWS))
     first = max(0, page) * size
     rows = (row for rows in json_batches(reader, selection.partition) for row in rows)
-    found = list(islice(rows, first, first + size + 1))
+    shown = list(islice(rows, first, first + size + 1))
     return {
         "batch_id": batch,
         "columns": ["partition_id", *(n for n, _ in reader.fields if n != "partition_id")],
-        "rows": found[:size],
+        "rows": shown[:size],
         "page": max(0, page),
-        "more": len(found) > size,
+        "more": len(shown) > size,
         "partitions": list(reader.target.partitions),
     }
 
@@ -98,8 +98,8 @@ def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
 def measure_state(files: Files, batch: int) -> tuple[int, int]:
     """Return the rows and bytes of all stores together, after a batch."""
     opened = open_batch(files, batch)
-    found = [state_stats(_open(opened, each), largest=0) for each in overview(opened).stores]
-    return sum(each.rows for each in found), sum(each.bytes for each in found)
+    sizes = [state_stats(_open(opened, store), largest=0) for store in overview(opened).stores]
+    return sum(size.rows for size in sizes), sum(size.bytes for size in sizes)
 
 
 def _with_retries(read: Callable[[], dict[str, Any]], batch: int | None) -> dict[str, Any]:
@@ -143,16 +143,16 @@ def _range(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _reader(files: Files, selection: StateSelection) -> tuple[StateReader, int]:
     opened = open_batch(files, selection.batch)
-    found = [
-        each
-        for each in overview(opened).stores
-        if each.operator_id == selection.operator and each.name == selection.store
+    views = [
+        store
+        for store in overview(opened).stores
+        if store.operator_id == selection.operator and store.name == selection.store
     ]
-    if not found:
+    if not views:
         raise OptionError(
             f"Operator {selection.operator} of this checkpoint has no store {selection.store!r}."
         )
-    return _open(opened, found[0]), opened.batch_id
+    return _open(opened, views[0]), opened.batch_id
 
 
 def _open(opened: Any, store: StoreView) -> StateReader:

@@ -62,7 +62,7 @@ class Health:
     @property
     def problems(self) -> int:
         """The number of findings that are worse than `info`."""
-        return sum(not is_healthy([each]) for each in self.findings)
+        return sum(not is_healthy([finding]) for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
         """The form that the page reads."""
@@ -75,8 +75,8 @@ class Health:
             "took_ms": self.took_ms,
             "count": len(self.findings),
             "findings": [
-                {**each.as_json(), "commands": commands_to_run(each.remedy, self.url)}
-                for each in by_weight(self.findings)[:SHOWN_FINDINGS]
+                {**finding.as_json(), "commands": commands_to_run(finding.remedy, self.url)}
+                for finding in by_weight(self.findings)[:SHOWN_FINDINGS]
             ],
             "checkpoint": None if view is None else _view_json(view),
         }
@@ -106,7 +106,7 @@ class HealthMonitor:
         began = self._clock.monotonic()
         depth = Depth.NORMAL if self._due[Depth.NORMAL] <= began else Depth.QUICK
         try:
-            findings, slept = self._confirmed(depth)
+            findings, slept = self._confirm(depth)
             view = inspect(self._files)
             problem, missing = None, False
         except (EpochalError, OSError, RecursionError) as error:
@@ -116,12 +116,14 @@ class HealthMonitor:
         now = self._clock.monotonic()
         took = now - began - slept
         if depth is Depth.NORMAL:
-            self._deeper = tuple(each for each in findings if each.path.startswith("state/"))
+            self._deeper = tuple(
+                finding for finding in findings if finding.path.startswith("state/")
+            )
             self._due[Depth.NORMAL] = now + max(NORMAL_SECONDS, took / SHARE)
         else:
             # A quick check does not read state files: add what the last full check found in them.
-            known = {(each.code, each.path) for each in findings}
-            findings += tuple(e for e in self._deeper if (e.code, e.path) not in known)
+            places = {(finding.code, finding.path) for finding in findings}
+            findings += tuple(e for e in self._deeper if (e.code, e.path) not in places)
             self._quick_seconds = took
         self._due[Depth.QUICK] = now + max(QUICK_SECONDS, self._quick_seconds / SHARE)
         self.health = Health(
@@ -136,17 +138,17 @@ class HealthMonitor:
         )
         return self.health
 
-    def _confirmed(self, depth: Depth) -> tuple[tuple[Finding, ...], float]:
+    def _confirm(self, depth: Depth) -> tuple[tuple[Finding, ...], float]:
         """Return the confirmed findings, and the time spent waiting for the second check."""
-        found = self._verify(self._files, depth=depth).findings
-        known = self.health.findings if self.health else ()
-        before = {(each.code, each.path) for each in known}
+        findings = self._verify(self._files, depth=depth).findings
+        earlier = self.health.findings if self.health else ()
+        before = {(finding.code, finding.path) for finding in earlier}
         # Findings of the previous check need no confirmation.
-        if all((each.code, each.path) in before for each in found):
-            return found, 0.0
+        if all((finding.code, finding.path) in before for finding in findings):
+            return findings, 0.0
         self._clock.sleep(CONFIRM_SECONDS)
         again = {(e.code, e.path) for e in self._verify(self._files, depth=depth).findings}
-        return tuple(e for e in found if (e.code, e.path) in again), CONFIRM_SECONDS
+        return tuple(e for e in findings if (e.code, e.path) in again), CONFIRM_SECONDS
 
 
 def _view_json(view: CheckpointView) -> dict[str, Any]:
@@ -172,15 +174,16 @@ def _view_json(view: CheckpointView) -> dict[str, Any]:
         else {"run_id": view.owner.run_id, "host": view.owner.host, "active": view.owner.has_lease},
         "operators": [
             {
-                "operator_id": each.operator_id,
-                "name": each.name,
-                "provider": each.provider,
-                "partitions": each.partitions,
-                "stores": list(each.stores),
+                "operator_id": operator.operator_id,
+                "name": operator.name,
+                "provider": operator.provider,
+                "partitions": operator.partitions,
+                "stores": list(operator.stores),
             }
-            for each in view.operators
+            for operator in view.operators
         ],
         "problems": [
-            {"path": each.path, "message": each.message} for each in view.problems[:SHOWN_FINDINGS]
+            {"path": problem.path, "message": problem.message}
+            for problem in view.problems[:SHOWN_FINDINGS]
         ],
     }

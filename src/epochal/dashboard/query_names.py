@@ -63,14 +63,14 @@ def place_of(url: str) -> str:
     it belongs to the query as well.
     """
     parts = _parts(url)
-    kept = parts[: -len(_own(parts))]
-    return "/".join(kept) or "/"
+    around = parts[: -len(_own(parts))]
+    return "/".join(around) or "/"
 
 
 def names_of(urls: Sequence[str]) -> dict[str, str]:
     """A short name for each checkpoint: its directory, with parents where two are the same."""
     parts = {url: _parts(url) for url in urls}
-    own = {url: len(_own(found)) for url, found in parts.items()}
+    own = {url: len(_own(path)) for url, path in parts.items()}
     depth = dict.fromkeys(urls, 0)
     while True:
         names = {url: _name(parts[url], own[url], depth[url]) for url in depth}

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any
 
 from epochal.dashboard.batch_history import FILE, SHOWN_PARTITIONS, UNITS, offset_of
-from epochal.metrics.phases import phases_of
 from epochal.metrics.query_metrics import behind_latest
 from epochal.metrics.run_records import (
     EpochDone,
@@ -22,6 +21,7 @@ from epochal.metrics.run_records import (
     RunEnded,
     RunStarted,
     StatusChanged,
+    phases_of,
 )
 
 KEPT_EPOCHS = 600
@@ -130,8 +130,8 @@ class RunView:
             "run_id": self.run.run_id,
             "sequence": self.sequence,
             "restarts": list(self.restarts),
-            "epochs": [epoch_json(each) for at, each in self.epochs if at > sequence],
-            "reports": [report_json(each) for at, each in self.reports if at > sequence],
+            "epochs": [epoch_json(epoch) for at, epoch in self.epochs if at > sequence],
+            "reports": [report_json(record) for at, record in self.reports if at > sequence],
         }
 
 
@@ -174,16 +174,16 @@ def report_json(progress: Progressed) -> dict[str, Any]:
         "behind_ms": _behind_clock(progress.at_ms, report),
         "watermark_ms": _watermark_ms(report),
         "state_rows": _state_rows(report),
-        "sources": [_source_json(each) for each in report.get("sources", ())],
+        "sources": [_source_json(source) for source in report.get("sources", ())],
         "operators": [
             {
-                "name": each.get("operatorName"),
-                "rows": each.get("numRowsTotal", 0),
-                "updated": each.get("numRowsUpdated", 0),
-                "removed": each.get("numRowsRemoved", 0),
-                "partitions": each.get("numShufflePartitions"),
+                "name": operator.get("operatorName"),
+                "rows": operator.get("numRowsTotal", 0),
+                "updated": operator.get("numRowsUpdated", 0),
+                "removed": operator.get("numRowsRemoved", 0),
+                "partitions": operator.get("numShufflePartitions"),
             }
-            for each in report.get("stateOperators", ())
+            for operator in report.get("stateOperators", ())
         ],
     }
 
@@ -226,7 +226,7 @@ def _unit_of_lag(kind: str, name: str) -> str:
 
 def _late_rows(report: dict[str, Any]) -> int:
     operators = report.get("stateOperators") or ()
-    return sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in operators)
+    return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
 
 
 def _watermark_ms(report: dict[str, Any]) -> int | None:
@@ -245,11 +245,11 @@ def _behind_clock(at_ms: int, report: dict[str, Any]) -> int | None:
 
 
 def _behind(report: dict[str, Any]) -> int | None:
-    known = [behind_latest(source) for source in report.get("sources", ())]
-    found = [each for each in known if each is not None]
-    return sum(found) if found else None
+    distances = [behind_latest(source) for source in report.get("sources", ())]
+    numbers = [distance for distance in distances if distance is not None]
+    return sum(numbers) if numbers else None
 
 
 def _state_rows(report: dict[str, Any]) -> int | None:
     operators = report.get("stateOperators") or ()
-    return sum(each.get("numRowsTotal", 0) for each in operators) if operators else None
+    return sum(operator.get("numRowsTotal", 0) for operator in operators) if operators else None

@@ -6,6 +6,7 @@ forks this process, and these clients do not survive a fork.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -22,13 +23,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from epochal.checkpoint import CommitLog, OffsetLog
-from epochal.demo.demo_outputs import OUTPUTS, Output
 from epochal.demo.demo_view import Figures, View
 from epochal.demo.orders import Balance, Total, balance
-from epochal.demo.pipeline import Broker, start_query
-from epochal.demo.processes import workers_below
+from epochal.demo.pipeline import OUTPUTS, DemoBroker, TotalsOutput, start_query
 from epochal.errors import ComponentError
 from epochal.state import read_state
 
@@ -41,7 +41,7 @@ POLL_SECONDS = 0.1
 class Demo:
     """The parameters of a run of the demo."""
 
-    broker: Broker
+    broker: DemoBroker
     home: Path
     orders: int
     rate: int
@@ -56,12 +56,12 @@ class Demo:
         return str(self.home / "totals")
 
     @property
-    def output(self) -> Output:
+    def output(self) -> TotalsOutput:
         return OUTPUTS[self.table](self.place)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoResult:
     balance: Balance
     first_commit_seconds: float
     """From the start of the query to its first committed rows."""
@@ -70,7 +70,7 @@ class Outcome:
     latency_ms: tuple[float, float]
 
 
-class Publisher:
+class OrderPublisher:
     """A process that publishes orders and reports its progress."""
 
     def __init__(self, demo: Demo) -> None:
@@ -103,7 +103,7 @@ class Publisher:
                 self.sent = int(line)
 
 
-class Watch:
+class QueryWatch:
     """Follows a query through its progress reports and the files that it has committed."""
 
     def __init__(self, demo: Demo, query: Any) -> None:
@@ -146,7 +146,7 @@ class Watch:
         if newest is None or newest <= self._seen_epoch:
             return
         self._seen_epoch = newest
-        for path in [each for each in self._demo.output.files() if each not in self._seen_files]:
+        for path in [file for file in self._demo.output.files() if file not in self._seen_files]:
             self._seen_files.add(path)
             table = pq.read_table(path, columns=TIMES)
             self._record(*(table.column(name).to_numpy() for name in TIMES))
@@ -215,12 +215,12 @@ def committed_attempt(checkpoint: str) -> int:
     return -1 if manifest is None else int(manifest["attempt"])
 
 
-def run(demo: Demo, spark: Any, view: View) -> Outcome:
+def run(demo: Demo, spark: Any, view: View) -> DemoResult:
     """Run the query until every order is committed; kill a worker when half of them are."""
     view.doing("Starting the query and waiting for its first commit")
     began = progressed = time.monotonic()
     query = start_query(spark, demo.broker, demo.table, demo.place, demo.checkpoint)
-    watch, kill = Watch(demo, query), Kill(demo)
+    watch, kill = QueryWatch(demo, query), Kill(demo)
     try:
         with publishing(demo) as publisher:
             while time.monotonic() - progressed < PATIENCE_SECONDS:
@@ -242,7 +242,7 @@ def run(demo: Demo, spark: Any, view: View) -> Outcome:
             f"{demo.checkpoint}`."
         )
     view.doing("Reading output and state back, and comparing them with what was sent")
-    return Outcome(
+    return DemoResult(
         read_back(demo, spark), watch.first_commit - began, kill.seconds, percentiles(watch.all_ms)
     )
 
@@ -268,9 +268,90 @@ def _totals_state(demo: Demo) -> pa.Table:
 
 
 @contextmanager
-def publishing(demo: Demo) -> Iterator[Publisher]:
-    publisher = Publisher(demo)
+def publishing(demo: Demo) -> Iterator[OrderPublisher]:
+    publisher = OrderPublisher(demo)
     try:
         yield publisher
     finally:
         publisher.end()
+
+
+DAEMONS = (b"pyspark.daemon", b"epochal.warm_daemon")
+
+
+def workers_below(root: int) -> list[int]:
+    """The pids of the Python workers that run this process's tasks: forks of a daemon.
+
+    It works only on Linux with local Spark, like the demo.
+    """
+    parents = _parents()
+    family, fresh = {root}, {root}
+    while fresh:
+        fresh = {pid for pid, parent in parents.items() if parent in fresh} - family
+        family |= fresh
+    daemons = {pid for pid in family if _is_daemon(pid)}
+    return sorted(pid for pid in daemons if parents.get(pid) in daemons)
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):  # the process may have ended meanwhile
+                stat = Path("/proc", name, "stat").read_text()
+                parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
+    return parents
+
+
+def _is_daemon(pid: int) -> bool:
+    with suppress(OSError):
+        command = Path("/proc", str(pid), "cmdline").read_bytes()
+        return any(b"-m\0" + daemon in command for daemon in DAEMONS)
+    return False
+
+
+LINES_SHOWN = 5
+
+
+def local_session(*, tasks: int, log: Path) -> SparkSession:
+    """A local Spark session with `tasks` slots; `log` is where stderr goes meanwhile."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = (
+        SparkSession.builder.master(f"local[{tasks}]")
+        .appName("epochal demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.python.task.killTimeout", "200ms")
+    )
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        last = log.read_text(errors="replace").splitlines()[-LINES_SHOWN:]
+        log_end = "\n".join(last) or str(error)
+        raise ComponentError(
+            f"Spark did not start. {log} has its log, which ends: {log_end}"
+        ) from error
+    # The demo kills a worker on purpose. The view reports this in one line, so the errors that
+    # the query would log are suppressed.
+    logging.getLogger("epochal").setLevel(logging.CRITICAL)
+    return spark
+
+
+@contextmanager
+def errors_to(log: Path) -> Iterator[None]:
+    """Send stderr to a file: of this process in the block, of its children as long as they run.
+
+    The JVM, Kafka's client and others write there, in the middle of a live view.
+    """
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with log.open("ab") as target:
+        os.dup2(target.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(stderr, 2)
+        os.close(stderr)

@@ -24,7 +24,7 @@ def to_pubsub(address: str) -> Callable[[Sequence[Order]], None]:
     call = grpc.insecure_channel(address).unary_unary("/google.pubsub.v1.Publisher/Publish")
 
     def publish(orders: Sequence[Order]) -> None:
-        messages = [PubsubMessage(data=each.payload()) for each in orders]
+        messages = [PubsubMessage(data=placed.payload()) for placed in orders]
         request = PublishRequest(topic=f"projects/{PROJECT}/topics/{TOPIC}", messages=messages)
         call(PublishRequest.serialize(request), timeout=30)
 
@@ -41,9 +41,9 @@ def to_kafka(address: str) -> Callable[[Sequence[Order]], None]:
             raise SystemExit(f"Kafka rejected an order: {error}")
 
     def publish(orders: Sequence[Order]) -> None:
-        for each in orders:
-            key = each.customer.encode()
-            producer.produce(TOPIC, each.payload(), key, on_delivery=check_delivery)
+        for placed in orders:
+            key = placed.customer.encode()
+            producer.produce(TOPIC, placed.payload(), key, on_delivery=check_delivery)
         if producer.flush(30):
             raise SystemExit("Kafka did not accept the orders within 30 s.")
 

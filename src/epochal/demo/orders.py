@@ -42,11 +42,11 @@ def order(number: int) -> Order:
 
 def totals(sent: int) -> dict[str, Total]:
     """The total of each customer after the first `sent` orders."""
-    found: defaultdict[str, Total] = defaultdict(lambda: Total(0, 0))
-    for each in map(order, range(sent)):
-        before = found[each.customer]
-        found[each.customer] = Total(before.orders + 1, before.cents + each.cents)
-    return dict(found)
+    by_customer: defaultdict[str, Total] = defaultdict(lambda: Total(0, 0))
+    for placed in map(order, range(sent)):
+        before = by_customer[placed.customer]
+        by_customer[placed.customer] = Total(before.orders + 1, before.cents + placed.cents)
+    return dict(by_customer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,6 @@ def balance(
     )
 
 
-def _differing(expected: dict[str, Total], found: dict[str, Total]) -> int:
-    names = expected.keys() | found.keys()
-    return sum(expected.get(name) != found.get(name) for name in names)
+def _differing(expected: dict[str, Total], actual: dict[str, Total]) -> int:
+    names = expected.keys() | actual.keys()
+    return sum(expected.get(name) != actual.get(name) for name in names)

@@ -1,4 +1,4 @@
-"""The demo's query: orders from Pub/Sub or Kafka, a running total per customer, to a table.
+"""The demo's query: orders from Pub/Sub or Kafka, a running total per customer, and its outputs.
 
 `examples/orders.py` shows the same query as a user would write it.
 """
@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 import epochal
+from epochal.checkpoint import FileSinkLog
+from epochal.connectors.file.file_names import spark_pattern
+from epochal.files import local_path
 
 PROJECT, TOPIC, SUBSCRIPTION = "demo", "orders", "orders-sub"
 ORDER = "order_id bigint, customer string, cents bigint"
@@ -27,7 +31,7 @@ EPOCH = "200 milliseconds"
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class DemoBroker:
     """The broker that delivers the orders."""
 
     kind: Literal["pubsub", "kafka"]
@@ -57,7 +61,7 @@ class RunningTotal(StatefulProcessor):  # type: ignore[misc]
 
 
 def start_query(
-    spark: SparkSession, broker: Broker, table: str, output: str, checkpoint: str
+    spark: SparkSession, broker: DemoBroker, table: str, output: str, checkpoint: str
 ) -> Any:
     """Start the query. The caller stops it."""
     orders = _from_kafka(spark, broker) if broker.kind == "kafka" else _from_pubsub(spark, broker)
@@ -72,7 +76,7 @@ def start_query(
     )
 
 
-def _from_pubsub(spark: SparkSession, broker: Broker) -> Any:
+def _from_pubsub(spark: SparkSession, broker: DemoBroker) -> Any:
     return (
         epochal.read_stream(spark)
         .format("pubsub")
@@ -88,7 +92,7 @@ def _from_pubsub(spark: SparkSession, broker: Broker) -> Any:
     )
 
 
-def _from_kafka(spark: SparkSession, broker: Broker) -> Any:
+def _from_kafka(spark: SparkSession, broker: DemoBroker) -> Any:
     return (
         epochal.read_stream(spark)
         .format("kafka")
@@ -96,11 +100,11 @@ def _from_kafka(spark: SparkSession, broker: Broker) -> Any:
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
         .load()
-        .map_in_arrow(parsed, f"{ORDER}, publish_time timestamp")
+        .map_in_arrow(parse_orders, f"{ORDER}, publish_time timestamp")
     )
 
 
-def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def parse_orders(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Parse the values of Kafka records as orders."""
     import io
 
@@ -116,3 +120,61 @@ def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = [table.column(name).combine_chunks() for name in names]
         times = batch.column("timestamp").cast(pa.timestamp("us", "UTC"))
         yield pa.record_batch([*columns, times], names=[*names, "publish_time"])
+
+
+class TotalsOutput(Protocol):
+    """The output of the demo's query."""
+
+    format: str
+    counted_by: str
+    """What reads the output at the end, for people."""
+
+    def files(self) -> list[str]:
+        """The Parquet files that are visible now."""
+        ...
+
+    def read(self, spark: Any, columns: list[str]) -> pa.Table:
+        """Read all rows."""
+        ...
+
+
+class ParquetTotals:
+    format = "parquet"
+    counted_by = "counted by Spark in the Parquet files"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def files(self) -> list[str]:
+        log = FileSinkLog(f"{self._path}/_spark_metadata", read_only=True)
+        return [local_path(file.path) for file in log.all_files()]
+
+    def read(self, spark: Any, columns: list[str]) -> pa.Table:
+        paths = map(spark_pattern, self.files())
+        table: pa.Table = spark.read.parquet(*paths).select(*columns).toArrow()
+        return table
+
+
+class DeltaTotals:
+    format = "delta"
+    counted_by = "counted in the files that the Delta table names"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def files(self) -> list[str]:
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(self._path):
+            return []
+        return [local_path(uri) for uri in DeltaTable(self._path).file_uris()]
+
+    def read(self, spark: Any, columns: list[str]) -> pa.Table:
+        # Read without deltalake: its own reader now and then aborts the process at its end.
+        del spark
+        return pa.concat_tables([pq.read_table(path, columns=columns) for path in self.files()])
+
+
+OUTPUTS: dict[str, type[ParquetTotals] | type[DeltaTotals]] = {
+    each.format: each for each in (ParquetTotals, DeltaTotals)
+}

@@ -75,5 +75,5 @@ def open_files(
         from epochal.files.webhdfs import open_webhdfs
 
         return open_webhdfs(location, bounds)
-    known = ", ".join(sorted({"file", *OBJECT_STORE_SCHEMES, *HDFS_SCHEMES}))
-    raise OptionError(f"{location}: the scheme {scheme!r} is not supported. Use one of {known}.")
+    schemes = ", ".join(sorted({"file", *OBJECT_STORE_SCHEMES, *HDFS_SCHEMES}))
+    raise OptionError(f"{location}: the scheme {scheme!r} is not supported. Use one of {schemes}.")

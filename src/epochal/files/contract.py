@@ -12,7 +12,7 @@ or replaces a file therefore deletes its crc too. No operation writes a crc.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -90,11 +90,11 @@ class Room:
         )
 
 
-def _check(url: str, said: str, size: int, most: int | None, option: str) -> None:
+def _check(url: str, what: str, size: int, most: int | None, option: str) -> None:
     if most is not None and size > most:
         raise StorageError(
             url,
-            f"{said} {most} bytes, which is the most that is read of such a file. If the file is "
+            f"{what} {most} bytes, which is the most that is read of such a file. If the file is "
             f"right, raise the bound: `epochal {option} BYTES COMMAND`.",
         )
 
@@ -200,8 +200,8 @@ class Files(Protocol):
 
 def scheme_of(location: str) -> str:
     """The URL scheme of a location in lower case; empty for a plain path."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
-    return found[1].lower() if found else ""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
+    return match[1].lower() if match else ""
 
 
 def local_path(location: str) -> str:
@@ -224,3 +224,34 @@ def checked_path(root: str, path: str) -> str:
 def join_url(url: str, path: str) -> str:
     """`url` with `path` below it."""
     return f"{url.rstrip('/')}/{path}" if path else url
+
+
+class BufferedAtomicFile:
+    """Passes everything that was written to `publish`, once, on close."""
+
+    def __init__(self, publish: Callable[[bytes], None]) -> None:
+        self._publish: Callable[[bytes], None] | None = publish
+        self._content = bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._publish is None:
+            raise ValueError("write to a closed file")
+        self._content += data
+
+    def close(self) -> None:
+        publish, self._publish = self._publish, None
+        if publish is not None:
+            publish(bytes(self._content))
+
+    def cancel(self) -> None:
+        self._publish = None
+        self._content.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.cancel()

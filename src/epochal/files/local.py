@@ -293,9 +293,9 @@ def _crc_of(path: str) -> str:
     return os.path.join(folder, f".{name}.crc")
 
 
-def _info(name: str, found: os.stat_result) -> FileInfo:
-    is_dir = S_ISDIR(found.st_mode)
-    return FileInfo(name, is_dir, 0 if is_dir else found.st_size, found.st_mtime_ns // 1_000_000)
+def _info(name: str, status: os.stat_result) -> FileInfo:
+    is_dir = S_ISDIR(status.st_mode)
+    return FileInfo(name, is_dir, 0 if is_dir else status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _exists(path: str) -> FileExistsError:

@@ -30,7 +30,7 @@ _TRY_ANOTHER = frozenset({"StandbyException", "RetriableException"})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A server's HTTP response."""
 
     status: int
@@ -39,7 +39,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RequestFailure:
     """Why a request failed, or may have failed."""
 
     reason: str
@@ -83,10 +83,10 @@ class NameNodes:
         """Read a file from the DataNode that the NameNode redirects to."""
         target = self._target(path, "OPEN", parameters)
 
-        def attempt(address: tuple[str, int]) -> Answer | Failure:
+        def attempt(address: tuple[str, int]) -> HttpAnswer | RequestFailure:
             answer = self._request(address, "GET", target)
-            if isinstance(answer, Answer) and answer.location is not None:
-                return _send_once("GET", self._redirected(answer.location, url))
+            if isinstance(answer, HttpAnswer) and answer.location is not None:
+                return _send_once("GET", self._redirect(answer.location, url))
             return answer
 
         answer = self._retry(attempt, url)
@@ -97,15 +97,15 @@ class NameNodes:
         """Write a file to the DataNode that the NameNode redirects to; complete on return."""
         target = self._target(path, "CREATE", {"overwrite": "true"})
 
-        def attempt(address: tuple[str, int]) -> Answer | Failure:
+        def attempt(address: tuple[str, int]) -> HttpAnswer | RequestFailure:
             answer = self._request(address, "PUT", target)
-            if isinstance(answer, Answer) and answer.location is not None:
-                return _send_once("PUT", self._redirected(answer.location, url), data)
+            if isinstance(answer, HttpAnswer) and answer.location is not None:
+                return _send_once("PUT", self._redirect(answer.location, url), data)
             return answer
 
         _raise_for(self._retry(attempt, url), url)
 
-    def _redirected(self, location: str, url: str) -> str:
+    def _redirect(self, location: str, url: str) -> str:
         """The address of a DataNode. It has the token, so it must not be sent in the clear."""
         scheme = urlsplit(location).scheme
         if scheme == self._protocol or scheme == "https":
@@ -119,12 +119,12 @@ class NameNodes:
 
     def _retry(
         self,
-        attempt: Callable[[tuple[str, int]], Answer | Failure],
+        attempt: Callable[[tuple[str, int]], HttpAnswer | RequestFailure],
         url: str,
         *,
         repeatable: bool = True,
         rounds: int = ROUNDS,
-    ) -> Answer:
+    ) -> HttpAnswer:
         deadline = time.monotonic() + RETRY_SECONDS
         pause = FIRST_PAUSE_SECONDS
         reasons: list[str] = []
@@ -133,7 +133,7 @@ class NameNodes:
             for _ in self._addresses:
                 active = self._active
                 outcome = attempt(self._addresses[active])
-                if isinstance(outcome, Answer):
+                if isinstance(outcome, HttpAnswer):
                     return outcome
                 if outcome.lost and not repeatable:
                     raise LostAnswerError(url, outcome.reason)
@@ -149,16 +149,18 @@ class NameNodes:
             f"at these addresses. For hdfs:// URLs, EPOCHAL_WEBHDFS sets them.",
         )
 
-    def _request(self, address: tuple[str, int], method: str, target: str) -> Answer | Failure:
-        kept: _KeptConnections = self._local.__dict__.setdefault("kept", _KeptConnections())
-        if address not in kept.by_address:
-            kept.by_address[address] = _connection(self._protocol, *address)
-        answer = _send(kept.by_address[address], method, target)
-        if isinstance(answer, Answer):
+    def _request(
+        self, address: tuple[str, int], method: str, target: str
+    ) -> HttpAnswer | RequestFailure:
+        connections: _KeptConnections = self._local.__dict__.setdefault("kept", _KeptConnections())
+        if address not in connections.by_address:
+            connections.by_address[address] = _connection(self._protocol, *address)
+        answer = _send(connections.by_address[address], method, target)
+        if isinstance(answer, HttpAnswer):
             exception, message = _remote_exception(answer)
             if exception in _TRY_ANOTHER:
                 host, port = address
-                return Failure(f"{host}:{port} answered {exception}: {message}", lost=False)
+                return RequestFailure(f"{host}:{port} answered {exception}: {message}", lost=False)
         return answer
 
     def _target(self, path: str, operation: str, parameters: Mapping[str, str]) -> str:
@@ -182,7 +184,9 @@ def _connection(protocol: str, host: str, port: int) -> http.client.HTTPConnecti
     return kind(host, port, timeout=CONNECT_SECONDS)
 
 
-def _send_once(method: str, location: str, body: bytes | None = None) -> Answer | Failure:
+def _send_once(
+    method: str, location: str, body: bytes | None = None
+) -> HttpAnswer | RequestFailure:
     parts = urlsplit(location)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     connection = _connection(parts.scheme, parts.hostname or "", port)
@@ -194,7 +198,7 @@ def _send_once(method: str, location: str, body: bytes | None = None) -> Answer 
 
 def _send(
     connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None = None
-) -> Answer | Failure:
+) -> HttpAnswer | RequestFailure:
     where = f"{connection.host}:{connection.port}"
     fresh = connection.sock is None
     try:
@@ -203,7 +207,7 @@ def _send(
             connection.sock.settimeout(SILENCE_SECONDS)
     except OSError as error:
         connection.close()
-        return Failure(f"{where} cannot be reached ({error})", lost=False)
+        return RequestFailure(f"{where} cannot be reached ({error})", lost=False)
     # Some servers accept a body only with this type, and a PUT only with a length.
     headers = {"Content-Type": "application/octet-stream"} if body is not None else {}
     try:
@@ -213,11 +217,11 @@ def _send(
     except (OSError, http.client.HTTPException) as error:
         connection.close()
         reason = str(error) or type(error).__name__
-        return Failure(f"{where} gave no answer ({reason})", lost=True)
-    return Answer(response.status, response.getheader("Location"), content)
+        return RequestFailure(f"{where} gave no answer ({reason})", lost=True)
+    return HttpAnswer(response.status, response.getheader("Location"), content)
 
 
-def _remote_exception(answer: Answer) -> tuple[str, str]:
+def _remote_exception(answer: HttpAnswer) -> tuple[str, str]:
     """The Java exception in an answer and the first line of its message; empty on success."""
     if answer.status < 400:
         return "", ""
@@ -228,7 +232,7 @@ def _remote_exception(answer: Answer) -> tuple[str, str]:
         return f"HTTP {answer.status}", answer.body[:200].decode("utf-8", "replace").strip()
 
 
-def _raise_for(answer: Answer, url: str) -> None:
+def _raise_for(answer: HttpAnswer, url: str) -> None:
     exception, message = _remote_exception(answer)
     if not exception:
         return

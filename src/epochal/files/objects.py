@@ -24,11 +24,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from epochal.errors import OptionError, StorageError
-from epochal.files.buffered import BufferedAtomicFile
 from epochal.files.contract import (
     SILENCE_SECONDS,
     UNBOUNDED,
     Bounds,
+    BufferedAtomicFile,
     FileInfo,
     checked_path,
     join_url,
@@ -166,7 +166,7 @@ class ObjectFiles:
         key, token, url = self._key(path), uuid.uuid4().hex, self._full(path)
         for left in reversed(range(CREATE_TRIES)):
             try:
-                with _translated(url):
+                with _translate_errors(url):
                     put(
                         self._store,
                         key,
@@ -199,18 +199,18 @@ class ObjectFiles:
     def replace(self, path: str, data: bytes) -> None:
         from obstore import put
 
-        with _translated(self._full(path)):
+        with _translate_errors(self._full(path)):
             put(self._store, self._key(path), data, use_multipart=False)
 
     def read(self, path: str, *, large: bool = False) -> bytes:
         from obstore import get
 
         url = self._full(path)
-        with _translated(url):
+        with _translate_errors(url):
             answer = get(self._store, self._key(path))
             size = answer.meta["size"]
         self._bounds.check(url, size, large=large)  # the body has not been read yet
-        with _translated(url):
+        with _translate_errors(url):
             return bytes(answer.bytes())
 
     def info(self, path: str) -> FileInfo | None:
@@ -226,16 +226,16 @@ class ObjectFiles:
         folders, files = self._children(path)
         if not folders and not files:
             self._refuse_a_file(path)
-        found = {name: FileInfo(name, True, 0, 0) for name in map(_name, folders)}
-        found |= {_name(file["path"]): _info(_name(file["path"]), file) for file in files}
-        return [found[name] for name in sorted(found)]
+        infos = {name: FileInfo(name, True, 0, 0) for name in map(_name, folders)}
+        infos |= {_name(file["path"]): _info(_name(file["path"]), file) for file in files}
+        return [infos[name] for name in sorted(infos)]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
-        found = sorted(self._below(path), key=lambda file: file["path"])
-        if not found:
+        files = sorted(self._below(path), key=lambda file: file["path"])
+        if not files:
             self._refuse_a_file(path)
         start = len(self._prefix) + 1 if self._prefix else 0
-        for file in found:
+        for file in files:
             below = file["path"][start:]
             # obstore lists the marker `DIR/` as `DIR`, which looks like an empty file. Only a HEAD
             # request shows whether there is an object of that name.
@@ -270,7 +270,7 @@ class ObjectFiles:
     def _delete(self, path: str, keys: Sequence[str]) -> None:
         from obstore import delete
 
-        with _translated(self._full(path)):
+        with _translate_errors(self._full(path)):
             delete(self._store, keys)
 
     def _writer(self, key: str, url: str) -> str | None:
@@ -278,11 +278,11 @@ class ObjectFiles:
         from obstore import get
 
         try:
-            with _translated(url):
-                found = get(self._store, key, options={"head": True})
+            with _translate_errors(url):
+                answer = get(self._store, key, options={"head": True})
         except FileNotFoundError:
             return None
-        return str(found.attributes.get(WRITER_KEY, ""))
+        return str(answer.attributes.get(WRITER_KEY, ""))
 
     def _head(self, path: str) -> ObjectMeta | None:
         from obstore import head
@@ -290,7 +290,7 @@ class ObjectFiles:
         if not self._key(path):
             return None
         try:
-            with _translated(self._full(path)):
+            with _translate_errors(self._full(path)):
                 return head(self._store, self._key(path))
         except FileNotFoundError:
             return None
@@ -298,14 +298,14 @@ class ObjectFiles:
     def _children(self, path: str) -> tuple[Sequence[str], Sequence[ObjectMeta]]:
         from obstore import list_with_delimiter
 
-        with _translated(self._full(path), listing=True):
-            found = list_with_delimiter(self._store, self._key(path) or None)
-        return found["common_prefixes"], found["objects"]
+        with _translate_errors(self._full(path), listing=True):
+            listing = list_with_delimiter(self._store, self._key(path) or None)
+        return listing["common_prefixes"], listing["objects"]
 
     def _below(self, path: str) -> Sequence[ObjectMeta]:
         from obstore import list as list_objects
 
-        with _translated(self._full(path), listing=True):
+        with _translate_errors(self._full(path), listing=True):
             pages = list_objects(self._store, self._key(path) or None, chunk_size=1000)
             return [file for page in pages for file in page]
 
@@ -322,7 +322,7 @@ class ObjectFiles:
 
 
 @contextmanager
-def _translated(url: str, *, listing: bool = False) -> Iterator[None]:
+def _translate_errors(url: str, *, listing: bool = False) -> Iterator[None]:
     from obstore import exceptions
 
     try:

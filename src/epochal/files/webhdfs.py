@@ -25,8 +25,14 @@ from contextlib import suppress
 from typing import Any
 
 from epochal.errors import LostAnswerError, OptionError, StorageError
-from epochal.files.buffered import BufferedAtomicFile
-from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, checked_path, join_url
+from epochal.files.contract import (
+    UNBOUNDED,
+    Bounds,
+    BufferedAtomicFile,
+    FileInfo,
+    checked_path,
+    join_url,
+)
 from epochal.files.namenode import NameNodes
 
 DEFAULT_PORTS = {"http": 9870, "https": 9871}
@@ -112,18 +118,18 @@ class WebHdfsFiles:
             self._bounds.check(url, len(content), large=large)
             return content
         except (FileNotFoundError, NotADirectoryError):
-            found = self.info(path)
-            if found is not None and found.is_dir:
+            info = self.info(path)
+            if info is not None and info.is_dir:
                 raise IsADirectoryError(errno.EISDIR, "Is a directory", url) from None
             raise FileNotFoundError(errno.ENOENT, "No such file", url) from None
 
     def info(self, path: str) -> FileInfo | None:
         full = self._path(path)
         try:
-            found = self._namenodes.call("GET", full, "GETFILESTATUS", self._full(path))
+            status = self._namenodes.call("GET", full, "GETFILESTATUS", self._full(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return _info(posixpath.basename(full), found["FileStatus"])
+        return _info(posixpath.basename(full), status["FileStatus"])
 
     def list(self, path: str = "") -> list[FileInfo]:
         names: list[FileInfo] = []
@@ -147,13 +153,13 @@ class WebHdfsFiles:
             after = statuses[-1]["pathSuffix"]
 
     def _page(self, path: str, after: str) -> tuple[Any, int]:
-        found = self._namenodes.call(
+        listing = self._namenodes.call(
             *("GET", self._path(path), "LISTSTATUS_BATCH", self._full(path)),
             # The NameNode reads the first name, Hadoop's gateway HttpFS the second.
             startafter=after,
             startAfter=after,
         )["DirectoryListing"]
-        return found["partialListing"]["FileStatuses"]["FileStatus"], found["remainingEntries"]
+        return listing["partialListing"]["FileStatuses"]["FileStatus"], listing["remainingEntries"]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
         # Directories sort with their slash, so that the paths below them come out in order.

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from epochal.metrics.phases import phases_of
-from epochal.metrics.run_records import EpochDone, Record, RunStarted
+from epochal.metrics.run_records import EpochDone, Record, RunStarted, phases_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

@@ -1,4 +1,4 @@
-"""Turns the records of a run into metrics.
+"""Every metric of a query: name, kind and meaning; turns the records of a run into metrics.
 
 Counters start at zero with every run, as Prometheus expects. A query that has ended keeps its last
 values, except that its rates are zero.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from epochal.metrics import table
-from epochal.metrics.phases import phases_of
+from epochal.metrics.prometheus import Metric, Sample
 from epochal.metrics.run_records import (
     EpochDone,
     Progressed,
@@ -21,9 +21,111 @@ from epochal.metrics.run_records import (
     RunEnded,
     RunStarted,
     StatusChanged,
+    phases_of,
 )
-from epochal.metrics.table import MetricSpec
-from epochal.metrics.text import Metric, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric. All have the labels `query`, `query_id` and `run_id` in addition to `labels`."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+# Spark's own gauges keep their names, with the prefix `spark_streaming_` and `_` instead of `-`, as
+# Spark's Prometheus servlet writes them. The query is a label, not part of the name.
+_S = "spark_streaming_"
+_E = "epochal_"
+
+INPUT_RATE = MetricSpec(f"{_S}inputRate_total", "gauge", "Rows that arrive per second.")
+PROCESSING_RATE = MetricSpec(
+    f"{_S}processingRate_total", "gauge", "Rows processed per second of reading."
+)
+LATENCY = MetricSpec(
+    f"{_S}latency", "gauge", "Milliseconds from an epoch's start to its commit (triggerExecution)."
+)
+WATERMARK = MetricSpec(
+    f"{_S}eventTime_watermark", "gauge", "The watermark, in milliseconds since 1970; 0 if none."
+)
+STATE_ROWS = MetricSpec(f"{_S}states_rowsTotal", "gauge", "Rows in all state stores.")
+STATE_BYTES = MetricSpec(f"{_S}states_usedBytes", "gauge", "Bytes used by all state stores.")
+
+QUERY_UP = MetricSpec(
+    f"{_E}query_up", "gauge", "1 while the query is active, 0 after it has ended."
+)
+QUERY_FAILED = MetricSpec(f"{_E}query_failed", "gauge", "1 if the query ended with an error.")
+RESTARTS = MetricSpec(f"{_E}query_restarts_total", "counter", "Restarts of the query's tasks.")
+DEGRADED = MetricSpec(
+    f"{_E}query_degraded",
+    "gauge",
+    "1 while a source cannot be reached from the driver and the query waits for it.",
+)
+ATTEMPT = MetricSpec(f"{_E}query_attempt", "gauge", "The number of the current attempt.")
+START_TIME = MetricSpec(f"{_E}query_start_time_seconds", "gauge", "When the run started.")
+EPOCH = MetricSpec(f"{_E}epoch", "gauge", "The newest committed epoch: Spark's batch id.")
+EPOCHS = MetricSpec(f"{_E}epochs_committed_total", "counter", "Epochs committed in this run.")
+LAST_COMMIT = MetricSpec(
+    f"{_E}last_commit_timestamp_seconds", "gauge", "When the newest epoch was committed."
+)
+ROWS_IN = MetricSpec(f"{_E}rows_in_total", "counter", "Rows read in this run.", ("source",))
+ROWS_OUT = MetricSpec(f"{_E}rows_out_total", "counter", "Rows written to the sink in this run.")
+DEAD_LETTERS = MetricSpec(
+    f"{_E}dead_letters_total", "counter", "Rows that the sink refused in this run."
+)
+EPOCH_LATENCY = MetricSpec(
+    f"{_E}epoch_latency_seconds", "histogram", "From the cut of an epoch to its commit."
+)
+PHASE_SECONDS = MetricSpec(
+    f"{_E}epoch_phase_seconds_total",
+    "counter",
+    "Time spent in each phase of epochs: cut, state, prepare, log, commit, ack.",
+    ("phase",),
+)
+BEHIND = MetricSpec(
+    f"{_E}source_behind_latest",
+    "gauge",
+    "Data in the source that is not processed yet, in the source's own unit.",
+    ("source",),
+)
+OPERATOR_ROWS = MetricSpec(
+    f"{_E}state_operator_rows", "gauge", "Rows in an operator's state.", ("operator",)
+)
+OPERATOR_UPDATED = MetricSpec(
+    f"{_E}state_operator_rows_updated_total",
+    "counter",
+    "Rows written to an operator's state.",
+    ("operator",),
+)
+OPERATOR_REMOVED = MetricSpec(
+    f"{_E}state_operator_rows_removed_total",
+    "counter",
+    "Rows removed from an operator's state.",
+    ("operator",),
+)
+OPERATOR_LATE = MetricSpec(
+    f"{_E}state_operator_rows_dropped_by_watermark_total",
+    "counter",
+    "Rows that an operator dropped because they came too late.",
+    ("operator",),
+)
+GROUP_LAG = MetricSpec(
+    "kafka_consumergroup_group_lag",
+    "gauge",
+    "Records of a Kafka partition that the query has not committed; the group is the query's name.",
+    ("group", "topic", "partition"),
+)
+
+METRICS = (
+    *(INPUT_RATE, PROCESSING_RATE, LATENCY, WATERMARK, STATE_ROWS, STATE_BYTES),
+    *(QUERY_UP, QUERY_FAILED, DEGRADED, RESTARTS, ATTEMPT, START_TIME),
+    *(EPOCH, EPOCHS, LAST_COMMIT),
+    *(ROWS_IN, ROWS_OUT, DEAD_LETTERS, EPOCH_LATENCY, PHASE_SECONDS, BEHIND),
+    *(OPERATOR_ROWS, OPERATOR_UPDATED, OPERATOR_REMOVED, OPERATOR_LATE, GROUP_LAG),
+)
+
 
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 MAX_LAG_PARTITIONS = 1_000
@@ -64,16 +166,19 @@ class QueryMetrics:
             run = self._run
             if run is None:
                 return []
-            found = [*self._run_metrics(), *self._epoch_metrics(), *self._report_metrics(run)]
+            metrics = [*self._run_metrics(), *self._epoch_metrics(), *self._report_metrics(run)]
         base = {"query": run.name or run.query_id, "query_id": run.query_id, "run_id": run.run_id}
         return [
             Metric(
                 spec.name,
                 spec.kind,
                 spec.help,
-                [Sample({**base, **each.labels}, each.value, each.suffix) for each in samples],
+                [
+                    Sample({**base, **sample.labels}, sample.value, sample.suffix)
+                    for sample in samples
+                ],
             )
-            for spec, samples in found
+            for spec, samples in metrics
         ]
 
     def _add(self, record: Record) -> None:
@@ -115,12 +220,12 @@ class QueryMetrics:
         failed = self._end is not None and self._end.error is not None
         status = self._status
         return [
-            (table.QUERY_UP, [Sample({}, int(self._end is None))]),
-            (table.QUERY_FAILED, [Sample({}, int(failed))]),
-            (table.DEGRADED, [Sample({}, int(bool(status and status.degraded)))]),
-            (table.RESTARTS, [Sample({}, status.restarts if status else 0)]),
-            (table.ATTEMPT, [Sample({}, status.attempt if status else 0)]),
-            (table.START_TIME, [Sample({}, self._run.started_ms / 1000)]),
+            (QUERY_UP, [Sample({}, int(self._end is None))]),
+            (QUERY_FAILED, [Sample({}, int(failed))]),
+            (DEGRADED, [Sample({}, int(bool(status and status.degraded)))]),
+            (RESTARTS, [Sample({}, status.restarts if status else 0)]),
+            (ATTEMPT, [Sample({}, status.attempt if status else 0)]),
+            (START_TIME, [Sample({}, self._run.started_ms / 1000)]),
         ]
 
     def _epoch_metrics(self) -> list[tuple[MetricSpec, list[Sample]]]:
@@ -135,14 +240,14 @@ class QueryMetrics:
             for number, count in enumerate(self._rows_in)
         ]
         return [
-            (table.EPOCH, [Sample({}, self._epoch)]),
-            (table.EPOCHS, [Sample({}, self._epochs)]),
-            (table.LAST_COMMIT, [Sample({}, self._committed_ms / 1000)]),
-            (table.ROWS_IN, rows),
-            (table.ROWS_OUT, [Sample({}, self._rows_out)]),
-            (table.DEAD_LETTERS, [Sample({}, self._dead_letters)]),
+            (EPOCH, [Sample({}, self._epoch)]),
+            (EPOCHS, [Sample({}, self._epochs)]),
+            (LAST_COMMIT, [Sample({}, self._committed_ms / 1000)]),
+            (ROWS_IN, rows),
+            (ROWS_OUT, [Sample({}, self._rows_out)]),
+            (DEAD_LETTERS, [Sample({}, self._dead_letters)]),
             (
-                table.EPOCH_LATENCY,
+                EPOCH_LATENCY,
                 [
                     *buckets,
                     Sample({}, self._latency_seconds, "_sum"),
@@ -150,7 +255,7 @@ class QueryMetrics:
                 ],
             ),
             (
-                table.PHASE_SECONDS,
+                PHASE_SECONDS,
                 [Sample({"phase": name}, took) for name, took in self._phases.items()],
             ),
         ]
@@ -170,38 +275,38 @@ class QueryMetrics:
             for source in sources
             for (topic, partition), lag in kafka_lag(source).items()
         ]
-        names = [str(each.get("operatorName")) for each in operators]
+        names = [str(operator.get("operatorName")) for operator in operators]
         return [
-            (table.INPUT_RATE, [Sample({}, running * report.get("inputRowsPerSecond", 0.0))]),
+            (INPUT_RATE, [Sample({}, running * report.get("inputRowsPerSecond", 0.0))]),
             (
-                table.PROCESSING_RATE,
+                PROCESSING_RATE,
                 [Sample({}, running * report.get("processedRowsPerSecond", 0.0))],
             ),
-            (table.LATENCY, [Sample({}, report.get("durationMs", {}).get("triggerExecution", 0))]),
-            (table.WATERMARK, [Sample({}, _millis(report.get("eventTime", {}).get("watermark")))]),
-            (table.STATE_ROWS, [Sample({}, sum(each["numRowsTotal"] for each in operators))]),
-            (table.STATE_BYTES, [Sample({}, sum(each["memoryUsedBytes"] for each in operators))]),
-            (table.BEHIND, behind),
+            (LATENCY, [Sample({}, report.get("durationMs", {}).get("triggerExecution", 0))]),
+            (WATERMARK, [Sample({}, _millis(report.get("eventTime", {}).get("watermark")))]),
+            (STATE_ROWS, [Sample({}, sum(operator["numRowsTotal"] for operator in operators))]),
+            (STATE_BYTES, [Sample({}, sum(operator["memoryUsedBytes"] for operator in operators))]),
+            (BEHIND, behind),
             (
-                table.OPERATOR_ROWS,
+                OPERATOR_ROWS,
                 [
-                    Sample({"operator": name}, each["numRowsTotal"])
-                    for name, each in zip(names, operators, strict=True)
+                    Sample({"operator": name}, operator["numRowsTotal"])
+                    for name, operator in zip(names, operators, strict=True)
                 ],
             ),
             (
-                table.OPERATOR_UPDATED,
+                OPERATOR_UPDATED,
                 [Sample({"operator": name}, count) for name, count in self._updated.items()],
             ),
             (
-                table.OPERATOR_REMOVED,
+                OPERATOR_REMOVED,
                 [Sample({"operator": name}, count) for name, count in self._removed.items()],
             ),
             (
-                table.OPERATOR_LATE,
+                OPERATOR_LATE,
                 [Sample({"operator": name}, count) for name, count in self._late.items()],
             ),
-            (table.GROUP_LAG, lags if len(lags) <= MAX_LAG_PARTITIONS else []),
+            (GROUP_LAG, lags if len(lags) <= MAX_LAG_PARTITIONS else []),
         ]
 
 
@@ -219,7 +324,7 @@ def kafka_lag(source: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     end, latest = source.get("endOffset"), source.get("latestOffset")
     if not isinstance(end, dict) or not isinstance(latest, dict):
         return {}
-    found: dict[tuple[str, str], int] = {}
+    lags: dict[tuple[str, str], int] = {}
     for topic, partitions in latest.items():
         read = end.get(topic)
         if not isinstance(partitions, dict) or not isinstance(read, dict):
@@ -227,8 +332,8 @@ def kafka_lag(source: Mapping[str, Any]) -> dict[tuple[str, str], int]:
         for partition, offset in partitions.items():
             at = read.get(partition)
             if isinstance(offset, int) and isinstance(at, int):
-                found[topic, partition] = max(0, offset - at)
-    return found
+                lags[topic, partition] = max(0, offset - at)
+    return lags
 
 
 def _source(names: tuple[str, ...], number: int) -> str:

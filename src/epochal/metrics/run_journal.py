@@ -132,13 +132,13 @@ class JournalTail:
             # Check the lock before reading. Otherwise a writer could write its last records and
             # end in between, and the caller would stop reading without them.
             self.alive = _is_locked(file)
-            found = os.fstat(file)
-            replaced = found.st_ino != self._inode
+            status = os.fstat(file)
+            replaced = status.st_ino != self._inode
             if replaced:
-                self._inode, self._offset, self._rest = found.st_ino, 0, b""
-            if found.st_size <= self._offset:
+                self._inode, self._offset, self._rest = status.st_ino, 0, b""
+            if status.st_size <= self._offset:
                 return [], replaced
-            data = os.pread(file, found.st_size - self._offset, self._offset)
+            data = os.pread(file, status.st_size - self._offset, self._offset)
         finally:
             os.close(file)
         self._offset += len(data)
@@ -151,7 +151,7 @@ def run_files(directory: Path) -> list[Path]:
     """The journals of all runs in a directory; empty if it does not exist."""
     try:
         with os.scandir(directory) as entries:
-            names = [each.name for each in entries if not each.name.startswith(".")]
+            names = [entry.name for entry in entries if not entry.name.startswith(".")]
     except FileNotFoundError:
         return []
     return [directory / name for name in sorted(names) if name.endswith(SUFFIX)]
@@ -167,17 +167,17 @@ def _is_locked(file: int) -> bool:
 
 def _require_private(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = os.stat(directory)
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    status = os.stat(directory)
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise OptionError(
-            f"{directory} belongs to user {found.st_uid} and has mode "
-            f"{stat.S_IMODE(found.st_mode):o}. Journals contain details of queries, so other users "
-            f"must not be able to read them. Make the directory yours with mode 700, or use "
+            f"{directory} belongs to user {status.st_uid} and has mode "
+            f"{stat.S_IMODE(status.st_mode):o}. Journals contain details of queries, so other "
+            f"users must not be able to read them. Make the directory yours with mode 700, or use "
             f"another telemetryLocation."
         )
 
 
-def _delete_old(directory: Path, kept: int) -> None:
+def _delete_old(directory: Path, most: int) -> None:
     """Delete the oldest journals of ended runs, so that `kept` remain with the new one."""
 
     def modified(path: Path) -> float:
@@ -186,7 +186,7 @@ def _delete_old(directory: Path, kept: int) -> None:
         except OSError:
             return 0.0
 
-    for path in sorted(run_files(directory), key=modified, reverse=True)[max(0, kept - 1) :]:
+    for path in sorted(run_files(directory), key=modified, reverse=True)[max(0, most - 1) :]:
         with suppress(OSError):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:

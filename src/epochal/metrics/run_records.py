@@ -1,4 +1,4 @@
-"""The records that a run emits about its progress. Pure data.
+"""The records that a run emits about its progress, and the phases of an epoch in them. Pure.
 
 The engine creates them. Three outputs consume them: the journal that the dashboard reads, the
 metrics and the traces. A dashboard may be newer or older than the query that it shows. Fields may
@@ -7,6 +7,7 @@ therefore be added with a default, but never renamed or removed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -90,7 +91,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):
 Record: TypeAlias = RunStarted | EpochDone | Progressed | StatusChanged | RunEnded
 
 
-class Output(Protocol):
+class RecordOutput(Protocol):
     """A consumer of records. Called from one thread at a time; may raise OSError."""
 
     def write(self, records: list[Record]) -> None:
@@ -117,3 +118,51 @@ def decode(line: bytes) -> Record | None:
         return _decoder.decode(line)
     except msgspec.DecodeError:
         return None
+
+
+PHASES = ("cut", "state", "prepare", "log", "commit", "ack")
+"""The steps of the protocol in an epoch, for timelines and traces. They follow each other without
+gaps from the cut to the commit, even if clocks disagree.
+
+    cut       markers travel through the plan and are aligned; starts when the cut is announced
+    state     tasks write the state that the epoch changed
+    prepare   tasks stage the epoch's output
+    log       the offset entry is written, after waiting for earlier epochs
+    commit    the sink commits, the state is published, the commit entry is written
+    ack       sources are acknowledged, after the commit
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPhase:
+    """One step of one epoch."""
+
+    name: str
+    start_ms: float
+    """In milliseconds since the Unix epoch."""
+    took_ms: float
+
+    @property
+    def end_ms(self) -> float:
+        return self.start_ms + self.took_ms
+
+
+def phases_of(epoch: EpochDone) -> tuple[EpochPhase, ...]:
+    """The phases of an epoch in order; `ack` only if its time is known."""
+    # Tasks work in parallel, so `state` and `prepare` are the times of the slowest task, and `cut`
+    # is the rest of the time until all tasks were done.
+    whole = max(0.0, epoch.prepare_ms)
+    # These times come from other hosts and threads, so none may exceed the time it is part of.
+    state = min(max(0.0, epoch.state_ms), whole)
+    stage = min(max(0.0, epoch.stage_ms), whole - state)
+    total = max(0.0, float(epoch.committed_ms - epoch.cut_ms), whole)
+    log = min(max(0.0, epoch.queue_ms) + max(0.0, epoch.wal_ms), total - whole)
+    took = [whole - state - stage, state, stage, log, total - whole - log]
+    if epoch.ack_ms is not None:
+        took.append(max(0.0, epoch.ack_ms))
+    phases: list[EpochPhase] = []
+    at = float(epoch.cut_ms)
+    for name, length in zip(PHASES, took, strict=False):
+        phases.append(EpochPhase(name, at, length))
+        at += length
+    return tuple(phases)

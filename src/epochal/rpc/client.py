@@ -25,8 +25,16 @@ import zmq
 
 from epochal.errors import RpcRemoteError, RpcTimeoutError
 from epochal.rpc.curve import CurveKeys, introduce
-from epochal.rpc.envelope import ONE_WAY, EndpointType, Pushed, RpcAddress
-from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request
+from epochal.rpc.envelope import (
+    ONE_WAY,
+    EndpointType,
+    Pushed,
+    RpcAddress,
+    decode_body,
+    decode_push,
+    decode_reply,
+    encode_request,
+)
 
 QUEUED_FRAMES = 1_000
 """One-way frames that wait for the network. Above this number `send` waits, then fails."""
@@ -53,7 +61,7 @@ class RpcClient:
     def send(self, endpoint: EndpointType, message: object) -> None:
         """Queue a one-way message; it is lost if the driver ends before it arrives."""
         frame = encode_request(endpoint.name, ONE_WAY, message)
-        with self._locked():
+        with self._lock_of_process():
             self._put(endpoint, frame, self._timeout_seconds)
 
     def ask(
@@ -61,7 +69,7 @@ class RpcClient:
     ) -> Any:
         """Send a request and wait for its reply."""
         allowed = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        with self._locked():
+        with self._lock_of_process():
             call = next(self._calls)
             deadline = time.monotonic() + allowed
             socket = self._put(endpoint, encode_request(endpoint.name, call, message), allowed)
@@ -80,8 +88,8 @@ class RpcClient:
 
     def poll_push(self, endpoint: EndpointType) -> Any | None:
         """Return the next message that the endpoint has pushed, or None. Never waits."""
-        with self._locked():
-            socket = self._connected()
+        with self._lock_of_process():
+            socket = self._connect()
             while True:
                 while self._pushes:
                     pushed = self._pushes.popleft()
@@ -97,12 +105,12 @@ class RpcClient:
     @property
     def fd(self) -> int:
         """A descriptor that is readable when a push may have come; see the module's note."""
-        with self._locked():
-            return int(self._connected().getsockopt(zmq.FD))
+        with self._lock_of_process():
+            return int(self._connect().getsockopt(zmq.FD))
 
     def close(self) -> None:
         """Close the socket. Messages that are still queued get a second to be sent."""
-        with self._locked():
+        with self._lock_of_process():
             context, socket = self._context, self._socket
             self._context = self._socket = None
         if socket is not None and context is not None:
@@ -116,7 +124,7 @@ class RpcClient:
         self._pushes: deque[Pushed] = deque(maxlen=KEPT_PUSHES)
         self._context = self._socket = None
 
-    def _locked(self) -> threading.Lock:
+    def _lock_of_process(self) -> threading.Lock:
         if os.getpid() != self._pid:
             _abandoned.append((self._context, self._socket))
             self._reset()
@@ -125,13 +133,13 @@ class RpcClient:
     def _put(
         self, endpoint: EndpointType, frame: bytes, timeout_seconds: float
     ) -> zmq.Socket[bytes]:
-        socket = self._connected()
+        socket = self._connect()
         if not socket.poll(int(timeout_seconds * 1000), zmq.POLLOUT):
             raise RpcTimeoutError(endpoint.name, self.address.url, timeout_seconds)
         socket.send(frame, zmq.NOBLOCK)
         return socket
 
-    def _connected(self) -> zmq.Socket[bytes]:
+    def _connect(self) -> zmq.Socket[bytes]:
         if self._socket is None:
             self._context = zmq.Context()
             socket = self._context.socket(zmq.DEALER)

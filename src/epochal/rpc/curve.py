@@ -95,6 +95,6 @@ class Gatekeeper:
         parts = self._zap.recv_multipart()
         version, request_id = parts[0], parts[1]
         mechanism, credentials = parts[5], parts[6:]
-        known = mechanism == b"CURVE" and z85.encode(credentials[0]) == self._admitted
-        status = (b"200", b"OK") if known else (b"400", b"unknown key")
+        admitted = mechanism == b"CURVE" and z85.encode(credentials[0]) == self._admitted
+        status = (b"200", b"OK") if admitted else (b"400", b"unknown key")
         self._zap.send_multipart([version, request_id, *status, b"", b""])

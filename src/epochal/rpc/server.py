@@ -26,16 +26,20 @@ import zmq
 
 from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError, StaleAttemptError
 from epochal.rpc.curve import CurveKeys, Gatekeeper, protect
-from epochal.rpc.envelope import ONE_WAY, EndpointType, PeerId, Request, RpcAddress
-from epochal.rpc.framing import (
+from epochal.rpc.driver_address import listening_address
+from epochal.rpc.envelope import (
     MAX_FRAME_BYTES,
+    ONE_WAY,
+    EndpointType,
+    PeerId,
+    Request,
+    RpcAddress,
     decode_body,
     decode_request,
     encode_failure,
     encode_push,
     encode_reply,
 )
-from epochal.rpc.local_host import listening_address
 
 logger = logging.getLogger(__name__)
 
@@ -266,11 +270,11 @@ class RpcServer:
 
     def _handle(self, request: Request, peer: PeerId) -> Any:
         name = request.endpoint
-        found = self._endpoints.get(name)
-        if found is None:
+        wanted = self._endpoints.get(name)
+        if wanted is None:
             self.counters.unknown_endpoint += 1
             raise RpcFrameError(f"it is for endpoint {name!r}, which does not exist")
-        endpoint, handle = found
+        endpoint, handle = wanted
         try:
             message = decode_body(endpoint.requests, request.body)
         except RpcFrameError as error:

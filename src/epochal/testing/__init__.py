@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from epochal.testing.driver.compare_rows import rows_equal
-    from epochal.testing.driver.fed_stream import frame, stream
-    from epochal.testing.driver.fuzz import FuzzError
+    from epochal.testing.driver.fed_sources import frame, stream
+    from epochal.testing.driver.histories import FuzzError
     from epochal.testing.driver.query_driver import Driver
     from epochal.testing.driver.row_strategies import rows
     from epochal.testing.driver.spark_driver import SparkDriver
@@ -21,12 +21,12 @@ __all__ = ["Driver", "FuzzError", "SparkDriver", "frame", "rows", "rows_equal", 
 
 _HOMES = {
     "Driver": "epochal.testing.driver.query_driver",
-    "FuzzError": "epochal.testing.driver.fuzz",
+    "FuzzError": "epochal.testing.driver.histories",
     "SparkDriver": "epochal.testing.driver.spark_driver",
-    "frame": "epochal.testing.driver.fed_stream",
+    "frame": "epochal.testing.driver.fed_sources",
     "rows": "epochal.testing.driver.row_strategies",
     "rows_equal": "epochal.testing.driver.compare_rows",
-    "stream": "epochal.testing.driver.fed_stream",
+    "stream": "epochal.testing.driver.fed_sources",
 }
 
 

@@ -14,7 +14,7 @@ from epochal.files import (
     checked_path,
     join_url,
 )
-from epochal.files.buffered import BufferedAtomicFile
+from epochal.files.contract import BufferedAtomicFile
 
 
 class MemoryFiles:
@@ -82,18 +82,18 @@ class MemoryFiles:
         return None
 
     def list(self, path: str = "") -> list[FileInfo]:
-        found: dict[str, FileInfo] = {}
+        infos: dict[str, FileInfo] = {}
         start = self._start(path)
         self._raise_if_file(path)
         for key, (data, modified_ms) in self.tree.copy().items():
             if key.startswith(start):
                 name, slash, _ = key[len(start) :].partition("/")
-                found[name] = (
+                infos[name] = (
                     FileInfo(name, True, 0, 0)
                     if slash
                     else FileInfo(name, False, len(data), modified_ms)
                 )
-        return [found[name] for name in sorted(found)]
+        return [infos[name] for name in sorted(infos)]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
         root, start = self._start(""), self._start(path)

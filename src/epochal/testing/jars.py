@@ -116,8 +116,8 @@ def _ivy_file(coordinates: Sequence[str], overrides: Sequence[str]) -> str:
         names = ' xmlns:m="http://ant.apache.org/ivy/maven"'
         jars = "".join(
             f'<artifact name={artifact} type="jar" ext="jar"'
-            + (f" m:classifier={each}/>" if each else "/>")
-            for each in classifiers
+            + (f" m:classifier={classifier}/>" if classifier else "/>")
+            for classifier in classifiers
         )
         lines.append(f"{line}>{jars}</dependency>")
     for coordinate in overrides:
@@ -144,16 +144,16 @@ def _attributes(coordinate: str) -> tuple[str, str, str, str]:
 def _ivy_jar() -> Path:
     spark = importlib.util.find_spec("pyspark")
     homes = spark.submodule_search_locations if spark else None
-    found = [jar for home in homes or () for jar in Path(home, "jars").glob("ivy-*.jar")]
-    if not found:
+    jars = [jar for home in homes or () for jar in Path(home, "jars").glob("ivy-*.jar")]
+    if not jars:
         raise ComponentError(
             "Ivy was not found, because PySpark is not installed. Run "
             "`pip install 'epochal[spark]'`."
         )
-    return found[0]
+    return jars[0]
 
 
 def _tail(text: str, lines: int = 30) -> str:
     # Skip Ivy's progress lines, which consist of thousands of dots.
-    kept = [line for line in text.splitlines() if line.strip(". ")]
-    return "\n".join(line[:300] for line in kept[-lines:])
+    lines_left = [line for line in text.splitlines() if line.strip(". ")]
+    return "\n".join(line[:300] for line in lines_left[-lines:])

@@ -51,5 +51,5 @@ def running_server(*options: str) -> Iterator[PubSubServer]:
 
 
 def _address(log: Path) -> str | None:
-    found = _READY.search(log.read_text(encoding="utf-8"))
-    return found[1] if found else None
+    match = _READY.search(log.read_text(encoding="utf-8"))
+    return match[1] if match else None

@@ -56,7 +56,7 @@ def epochal_driver(request: pytest.FixtureRequest) -> Iterator[Make]:
 @pytest.fixture(scope="session")
 def epochal_session() -> Iterator[Any]:
     """The Spark session of tests with `--epochal-spark`. Override it to use one of your own."""
-    from epochal.testing.driver.fed_stream import active_session, local_session
+    from epochal.testing.driver.fed_sources import active_session, local_session
 
     existing = active_session()
     session = existing or local_session()
@@ -70,7 +70,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     module = sys.modules.get(COMPARE)
     if module is None or op != "==":
         return None
-    if not any(isinstance(each, module.OutputRows) for each in (left, right)):
+    if not any(isinstance(side, module.OutputRows) for side in (left, right)):
         return None
     if not (isinstance(left, list) and isinstance(right, list)):
         return None

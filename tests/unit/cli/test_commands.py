@@ -18,14 +18,14 @@ from epochal.checkpoint.entries import (
     QueryMetadata,
     SinkMetadata,
 )
+from epochal.cli.check import print_check
 from epochal.cli.checkpoint import CheckpointCommands
 from epochal.cli.groups import LazyGroup
 from epochal.cli.main import Commands, describe, main
 from epochal.cli.printing.output import print_table
-from epochal.cli.upgrade.check import print_check
 from epochal.errors import CheckpointError, StorageError
 from epochal.files.local import LocalFiles
-from epochal.tools.upgrade.upgrade_findings import Difference, Impossible, Report
+from epochal.tools.upgrade.upgrade_findings import Impossible, UpgradeDifference, UpgradeReport
 from epochal.wording import time_text
 
 QUERY_ID = "53b62e34-0476-452d-8313-c1786e091891"
@@ -182,8 +182,10 @@ def test_a_commit_that_cannot_be_read_is_neither_there_nor_missing(
 
 
 def test_check_quotes_a_part_of_the_error_as_such(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Difference("operator 0, key", "user", "user, id", Impossible("why"), "was written by")
-    print_check(Report("here", (found,), (), "Epochal"))
+    found = UpgradeDifference(
+        "operator 0, key", "user", "user, id", Impossible("why"), "was written by"
+    )
+    print_check(UpgradeReport("here", (found,), (), "Epochal"))
     told = "  Epochal would refuse to start, with an error that contains: was written by\n"
     assert told in capsys.readouterr().out
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from tests.unit.dashboard.asgi import Answer, ask
 
-from epochal.dashboard.auth import HEADERS, Guard, host_rule, is_loopback
+from epochal.dashboard.dashboard_server import HEADERS, Guard, host_rule, is_loopback
 
 TOKEN = "correct-horse-battery-staple"
 COOKIE = {"cookie": f"other=1; epochal-8000={TOKEN}"}

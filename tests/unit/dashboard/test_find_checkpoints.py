@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from epochal.dashboard import find_checkpoints as module
-from epochal.dashboard.find_checkpoints import find_checkpoints
+from epochal.dashboard import board as module
+from epochal.dashboard.board import find_checkpoints
 from epochal.files.local import LocalFiles
 
 

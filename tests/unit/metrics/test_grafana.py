@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from epochal.metrics.table import METRICS
+from epochal.metrics.query_metrics import METRICS
 
 GRAFANA = Path(__file__).parents[3] / "docs" / "grafana"
 SUFFIXES = ("_bucket", "_sum", "_count")

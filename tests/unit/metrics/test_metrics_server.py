@@ -8,7 +8,7 @@ import pytest
 from tests.unit.metrics.runs import RUN, epoch
 
 from epochal.errors import OptionError
-from epochal.metrics.metrics_server import MetricsServer, serve
+from epochal.metrics.prometheus import MetricsServer, serve
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.testing.server import free_port
 

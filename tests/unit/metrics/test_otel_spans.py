@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.unit.metrics.runs import RUN, epoch, progress
 
 from epochal.metrics.otel_spans import SpanWriter, find_tracer
-from epochal.metrics.phases import PHASES
+from epochal.metrics.run_records import PHASES
 
 
 def test_an_epoch_is_a_span_with_its_phases_below() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.metrics.runs import epoch
 
-from epochal.metrics.phases import PHASES, phases_of
+from epochal.metrics.run_records import PHASES, phases_of
 
 LENGTH = st.floats(-50, 500)
 

@@ -7,10 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.metrics.runs import RUN, epoch, progress
 
-from epochal.metrics.query_metrics import QueryMetrics, behind_latest, kafka_lag
+from epochal.metrics.prometheus import Metric, Sample, merge_metrics, text_of
+from epochal.metrics.query_metrics import METRICS, QueryMetrics, behind_latest, kafka_lag
 from epochal.metrics.run_records import RunEnded, StatusChanged
-from epochal.metrics.table import METRICS
-from epochal.metrics.text import Metric, Sample, merged, text_of
 
 
 def filled() -> QueryMetrics:
@@ -146,7 +145,7 @@ def test_label_values_may_hold_anything() -> None:
 def test_metrics_of_several_queries_stand_together_under_one_name() -> None:
     one = Metric("m", "gauge", "h", [Sample({"query": "a"}, 1)])
     two = Metric("m", "gauge", "h", [Sample({"query": "b"}, 2)])
-    assert text_of(merged([one, two])).count("# TYPE") == 1
+    assert text_of(merge_metrics([one, two])).count("# TYPE") == 1
 
 
 def test_every_metric_is_described_on_its_page() -> None:

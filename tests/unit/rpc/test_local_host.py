@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.rpc.local_host import listening_address, local_host
+from epochal.rpc.driver_address import listening_address, local_host
 
 
 def test_a_host_is_reached_by_the_address_by_which_it_reaches_its_peer() -> None:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from epochal.errors import RpcFrameError
-from epochal.rpc.envelope import PROTOCOL_VERSION
-from epochal.rpc.framing import (
+from epochal.rpc.envelope import (
     MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
     decode_body,
     decode_reply,
     decode_request,

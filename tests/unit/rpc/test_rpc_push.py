@@ -16,8 +16,15 @@ from epochal.errors import RpcFrameError, RpcRemoteError, StaleAttemptError
 from epochal.rpc import server as server_module
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys, introduce
-from epochal.rpc.envelope import ONE_WAY, EndpointType, PeerId
-from epochal.rpc.framing import decode_push, decode_reply, encode_push, encode_reply
+from epochal.rpc.envelope import (
+    ONE_WAY,
+    EndpointType,
+    PeerId,
+    decode_push,
+    decode_reply,
+    encode_push,
+    encode_reply,
+)
 from epochal.rpc.server import RpcServer
 
 

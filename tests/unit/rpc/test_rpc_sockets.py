@@ -17,8 +17,7 @@ from tests.waiting import eventually
 
 from epochal.errors import OptionError, RpcError, RpcRemoteError, RpcTimeoutError, StateError
 from epochal.rpc.client import RpcClient
-from epochal.rpc.envelope import EndpointType, PeerId, RpcAddress
-from epochal.rpc.framing import encode_request
+from epochal.rpc.envelope import EndpointType, PeerId, RpcAddress, encode_request
 from epochal.rpc.server import RpcServer
 
 

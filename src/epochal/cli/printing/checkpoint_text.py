@@ -11,7 +11,7 @@ from epochal.cli.printing.output import (
     GREEN,
     RED,
     YELLOW,
-    painted,
+    paint,
     print_facts,
     print_line,
     print_table,
@@ -40,7 +40,7 @@ def print_view(view: CheckpointView, limit: int) -> None:
         title = f"{plural(noun)} ({left_out:,} older not shown)" if left_out else plural(noun)
         print_line()
         unreadable = {problem.path for problem in view.problems}
-        rows = [_batch_row(each, f"{COMMITS}/{each.batch_id}" in unreadable) for each in shown]
+        rows = [_batch_row(batch, f"{COMMITS}/{batch.batch_id}" in unreadable) for batch in shown]
         columns = [noun, "committed", "time", "watermark", "offsets"]
         _print_without_empty(columns, rows, "watermark", title)
     _print_parts(view)
@@ -68,7 +68,7 @@ def _print_without_empty(
 
 
 def _facts(view: CheckpointView) -> list[tuple[str, str]]:
-    from epochal.tools.inspect.difference_text import offsets_text
+    from epochal.tools.inspect.checkpoint_diff import offsets_text
     from epochal.tools.inspect.view_models import offsets_json
 
     restart, restarted, place = view.restart, _restart_text(view), shlex.quote(view.url)
@@ -139,7 +139,7 @@ def _restart_text(view: CheckpointView) -> str:
 
 
 def _batch_row(batch: BatchView, commit_is_unreadable: bool) -> tuple[str, ...]:
-    from epochal.tools.inspect.difference_text import offsets_text
+    from epochal.tools.inspect.checkpoint_diff import offsets_text
 
     origin = f" (made up: those of {batch.stand_in_for})" if batch.stand_in_for is not None else ""
     return (
@@ -194,14 +194,14 @@ def _print_conf(view: CheckpointView, noun: str) -> None:
     pinned = next((batch for batch in reversed(view.batches) if batch.conf), None)
     if pinned is not None and pinned.conf:
         print_line()
-        print_line(painted(f"settings pinned by {noun} {pinned.batch_id}", BOLD))
+        print_line(paint(f"settings pinned by {noun} {pinned.batch_id}", BOLD))
         for name, value in sorted(pinned.conf.items()):
             print_text(f"{name} = {value}")
 
 
 def _span(lows: list[int | None], highs: list[int | None]) -> str:
-    low = [each for each in lows if each is not None]
-    high = [each for each in highs if each is not None]
+    low = [bound for bound in lows if bound is not None]
+    high = [bound for bound in highs if bound is not None]
     if not low or not high:
         return "-"
     return str(min(low)) if min(low) == max(high) else f"{min(low)}..{max(high)}"
@@ -216,8 +216,12 @@ def _count_entries(kind: LogKind, lines: list[Line]) -> str:
 
 def print_entries(kind: LogKind, lines: list[Line]) -> None:
     """Print the entries of a log: of each, what has changed since the one before it."""
-    from epochal.tools.inspect.checkpoint_diff import diff_entries
-    from epochal.tools.inspect.difference_text import change_lines, first_lines, offsets_text
+    from epochal.tools.inspect.checkpoint_diff import (
+        change_lines,
+        diff_entries,
+        first_lines,
+        offsets_text,
+    )
 
     print_line(f"{kind} log, {_count_entries(kind, lines)}")
     if not lines:
@@ -238,12 +242,12 @@ def print_entries(kind: LogKind, lines: list[Line]) -> None:
             else change_lines(diff_entries(before, entry), brief=True)
         )
         # The time of every entry differs; it has a column of its own.
-        told = "; ".join(each for each in changes if not each.startswith("time "))
-        rows.append((str(batch), time_text(entry.get("timestamp_ms") or 0), told or "no change"))
+        changed = "; ".join(change for change in changes if not change.startswith("time "))
+        rows.append((str(batch), time_text(entry.get("timestamp_ms") or 0), changed or "no change"))
         before = entry
     noun = "epoch" if isinstance(before, dict) and OWN_KEY in before else "batch"
     if all(moment in ("", "-") for _, moment, _ in rows):
-        print_table((noun, "change"), [(batch, told) for batch, _, told in rows])
+        print_table((noun, "change"), [(batch, changed) for batch, _, changed in rows])
     else:
         print_table((noun, "time", "change"), rows)
 
@@ -261,20 +265,22 @@ def _file_cells(entry: Any) -> tuple[str, ...]:
 def print_report(report: Report, checkpoint: str, output: str | None = None) -> None:
     """Print what `verify` has found at a checkpoint, and at the output of its sink."""
     colours = {"error": RED, "warning": YELLOW}
-    for each in report.findings:
+    for finding in report.findings:
         from epochal.tools.verify.remedies import with_places  # a healthy checkpoint needs none
 
-        severity = painted(f"{each.severity}: {each.code}", colours.get(str(each.severity), ""))
-        print_line(f"{severity}  {each.path}")
-        print_text(f"  {each.message}")
+        severity = paint(
+            f"{finding.severity}: {finding.code}", colours.get(str(finding.severity), "")
+        )
+        print_line(f"{severity}  {finding.path}")
+        print_text(f"  {finding.message}")
         remedy = with_places(
-            each.remedy, checkpoint, output, no_file_sink=report.sink.value == "absent"
+            finding.remedy, checkpoint, output, no_file_sink=report.sink.value == "absent"
         )
         print_text(f"  remedy: {remedy}", "    ")
-    verdict = painted("healthy", GREEN) if report.healthy else painted("not healthy", RED)
+    verdict = paint("healthy", GREEN) if report.healthy else paint("not healthy", RED)
     unsure = ", sink not checked" if report.sink.value == "not checked" else ""
     print_line(
-        f"{verdict}{painted(unsure, YELLOW)}: {counted(len(report.findings), 'finding')} in "
+        f"{verdict}{paint(unsure, YELLOW)}: {counted(len(report.findings), 'finding')} in "
         f"{counted(report.files, 'file')}, "
         f"{counted(report.batches, 'epoch' if report.continuous else 'batch')}"
     )

@@ -36,7 +36,7 @@ _COLOUR = re.compile(f"(\033\\[(?:{BOLD}|{RED}|{GREEN}|{YELLOW}|{CYAN}|0)m)")
 def print_line(text: str = "") -> None:
     """Print one line; exit if the reader of the output has ended, as after `| head`."""
     if not text.isprintable():
-        # What stands at odd places are colours, as `painted` writes them.
+        # What stands at odd places are colours, as `paint` writes them.
         parts = _COLOUR.split(text)
         parts[::2] = map(printable, parts[::2])
         text = "".join(parts)
@@ -62,7 +62,7 @@ def print_text(text: str, indent: str = "  ", *, head: str = "", style: str = BO
     """
     head, text = printable(head), printable(text)
     first, *rest = text_lines(head + text, terminal_width(), indent)
-    print_line(painted(head, style) + first.removeprefix(head))
+    print_line(paint(head, style) + first.removeprefix(head))
     for line in rest:
         print_line(line)
 
@@ -78,15 +78,15 @@ def print_error(text: str) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
     """Print a table that fits the terminal."""
     if title:
-        print_line(painted(title, BOLD))
+        print_line(paint(title, BOLD))
     width = terminal_width()
     if taken := shared_columns(columns, rows, width):
-        said = ", ".join(f"{columns[at]} {rows[0][at] or '-'}" for at in taken)
-        print_text(f"all rows: {said}")
-        kept = [at for at in range(len(columns)) if at not in taken]
-        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        shared = ", ".join(f"{columns[at]} {rows[0][at] or '-'}" for at in taken)
+        print_text(f"all rows: {shared}")
+        shown = [at for at in range(len(columns)) if at not in taken]
+        columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
     head, lines = table_lines(columns, rows, width)
-    for line in (painted(head, BOLD), *lines) if head else lines:
+    for line in (paint(head, BOLD), *lines) if head else lines:
         print_line(line)
 
 
@@ -96,7 +96,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     width = terminal_width()
     for name, value in facts:
         room = None if width is None else max(width - margin, 20)
-        first = painted(name, BOLD) + " " * (margin - cells_wide(name))
+        first = paint(name, BOLD) + " " * (margin - cells_wide(name))
         for line in text_lines(printable(value), room):
             print_line(f"{first}{line}".rstrip())
             first = " " * margin
@@ -107,7 +107,7 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def painted(text: str, style: str) -> str:
+def paint(text: str, style: str) -> str:
     """Text in a colour or in bold, if stdout is a terminal that wants it."""
     plain = (
         not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"

@@ -16,7 +16,7 @@ DIRECTORY_COLUMNS = ("action", "directory", "files", "size", "why")
 FILE_COLUMNS = ("action", "file", "size", "why")
 
 
-def worded_for_epochs(plan: Plan) -> Plan:
+def word_for_epochs(plan: Plan) -> Plan:
     """A plan that speaks of epochs, as for the checkpoint of a continuous query.
 
     Not its details: they quote the user's rows.
@@ -25,33 +25,36 @@ def worded_for_epochs(plan: Plan) -> Plan:
         plan,
         summary=of_epochs(plan.summary),
         warnings=tuple(map(of_epochs, plan.warnings)),
-        changes=tuple(replace(each, why=of_epochs(each.why)) for each in plan.changes),
+        changes=tuple(replace(change, why=of_epochs(change.why)) for change in plan.changes),
     )
 
 
 def file_rows(changes: Iterable[Change]) -> list[tuple[str, ...]]:
     """A row for each changed file."""
     return [
-        (each.action, _named(each, each.path), size_text(each.size), each.why) for each in changes
+        (change.action, _name_path(change, change.path), size_text(change.size), change.why)
+        for change in changes
     ]
 
 
 def directory_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
     """A row for each action and directory; all partitions of an operator share one."""
     groups: dict[tuple[str, str], list[Change]] = {}
-    for each in changes:
-        groups.setdefault((each.action, _named(each, _place(each.path))), []).append(each)
+    for change in changes:
+        groups.setdefault((change.action, _name_path(change, _place(change.path))), []).append(
+            change
+        )
     rows: list[tuple[str, ...]] = []
-    for (action, place), found in groups.items():
-        folders = {_folder(each.path) for each in found}
+    for (action, place), changed in groups.items():
+        folders = {_folder(change.path) for change in changed}
         if len(folders) == 1:
-            place = _named(found[0], folders.pop())
-        size = size_text(sum(each.size for each in found))
-        rows.append((action, place, f"{len(found):,}", size, _reasons(found)))
+            place = _name_path(changed[0], folders.pop())
+        size = size_text(sum(change.size for change in changed))
+        rows.append((action, place, f"{len(changed):,}", size, _reasons(changed)))
     return rows
 
 
-def _named(change: Change, path: str) -> str:
+def _name_path(change: Change, path: str) -> str:
     return f"{change.root}:{path}" if change.root else path
 
 
@@ -69,15 +72,15 @@ def _place(path: str) -> str:
 
 def _reasons(changes: Sequence[Change]) -> str:
     """`delta of version 5 to 11, snapshot of version 8`: reasons that differ in numbers merge."""
-    found: dict[str, list[int]] = {}
-    for each in changes:
-        numbers = _NUMBER.findall(each.why)
+    numbers_by_text: dict[str, list[int]] = {}
+    for change in changes:
+        numbers = _NUMBER.findall(change.why)
         if len(numbers) == 1:
-            found.setdefault(_NUMBER.sub("{}", each.why), []).append(int(numbers[0]))
+            numbers_by_text.setdefault(_NUMBER.sub("{}", change.why), []).append(int(numbers[0]))
         else:
-            found.setdefault(each.why.replace("{", "{{").replace("}", "}}"), [])
+            numbers_by_text.setdefault(change.why.replace("{", "{{").replace("}", "}}"), [])
     words = []
-    for text, numbers_of in found.items():
+    for text, numbers_of in numbers_by_text.items():
         low, high = min(numbers_of, default=0), max(numbers_of, default=0)
         words.append(text.format(low if low == high else f"{low} to {high}"))
     apart = "; " if any("," in word for word in words) else ", "

@@ -8,9 +8,11 @@ Without a width nothing is folded, so that the output of a pipe can be searched.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 GAP = "  "
 NARROWEST = 12
@@ -53,9 +55,9 @@ def shared_columns(
         return []
     taken: list[int] = []
     while True:
-        kept = [at for at in range(len(columns)) if at not in taken]
-        left = [[row[at] for at in kept] for row in cells]
-        if _table([columns[at] for at in kept], left, width) is not None:
+        shown = [at for at in range(len(columns)) if at not in taken]
+        left = [[row[at] for at in shown] for row in cells]
+        if _table([columns[at] for at in shown], left, width) is not None:
             return sorted(taken)
         if not same:
             return []
@@ -71,10 +73,10 @@ def _table(
     if room is None or sum(natural) <= room:
         return _line(columns, natural), [_line(row, natural) for row in cells]
     words = [_longest_word(column) for column in zip(columns, *cells, strict=True)]
-    widths = _narrowed(natural, words, room)
+    widths = _narrow(natural, words, room)
     if widths is None:
         return None
-    folded = [[folded_text(cell, widths[at]) for at, cell in enumerate(row)] for row in cells]
+    folded = [[fold_text(cell, widths[at]) for at, cell in enumerate(row)] for row in cells]
     if any(len(cell) > MOST_LINES for row in folded for cell in row):
         return None
     lines = []
@@ -95,7 +97,7 @@ def text_lines(text: str, width: int | None, indent: str = "") -> list[str]:
         return [text]
     lines: list[str] = []
     line: str | None = None
-    for word in _QUOTED.sub(lambda found: found[0].replace(" ", _UNBROKEN), text).split(" "):
+    for word in _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _UNBROKEN), text).split(" "):
         room = width - (len(indent) if lines else 0)
         longer = word if line is None else f"{line} {word}"
         if cells_wide(longer) <= room:
@@ -107,13 +109,13 @@ def text_lines(text: str, width: int | None, indent: str = "") -> list[str]:
         if "`" in word:
             line = word
         else:
-            *full, line = folded_text(word, room)
+            *full, line = fold_text(word, room)
             lines += full
-    first, *rest = (each.replace(_UNBROKEN, " ") for each in (*lines, line or ""))
-    return [first, *(f"{indent}{each}" for each in rest)]
+    first, *rest = (wrapped.replace(_UNBROKEN, " ") for wrapped in (*lines, line or ""))
+    return [first, *(f"{indent}{text}" for text in rest)]
 
 
-def folded_text(text: str, width: int) -> list[str]:
+def fold_text(text: str, width: int) -> list[str]:
     """Fold text at spaces, or else after punctuation, or else anywhere."""
     lines = []
     left = text
@@ -166,12 +168,12 @@ def _blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
         for name, cell in zip(columns, row, strict=True):
             if cell:
                 first = name + " " * (margin - cells_wide(name))
-                for line in folded_text(cell, max(width - margin, NARROWEST)):
+                for line in fold_text(cell, max(width - margin, NARROWEST)):
                     yield f"{first}{line}".rstrip(" ")
                     first = " " * margin
 
 
-def _narrowed(natural: Sequence[int], words: Sequence[int], room: int) -> list[int] | None:
+def _narrow(natural: Sequence[int], words: Sequence[int], room: int) -> list[int] | None:
     """Widths that fit: the widest columns are narrowed to one common width; None if too narrow."""
     least = [
         min(wide, max(min(word, LONGEST_WORD), NARROWEST))
@@ -183,15 +185,15 @@ def _narrowed(natural: Sequence[int], words: Sequence[int], room: int) -> list[i
     low, high = 0, max(natural)
     while low < high:
         limit = (low + high + 1) // 2
-        if sum(_limited(least, natural, limit)) <= room:
+        if sum(_limit_widths(least, natural, limit)) <= room:
             low = limit
         else:
             high = limit - 1
-    return _limited(least, natural, low)
+    return _limit_widths(least, natural, low)
 
 
-def _limited(least: Sequence[int], natural: Sequence[int], limit: int) -> list[int]:
-    return [max(each, min(wide, limit)) for each, wide in zip(least, natural, strict=True)]
+def _limit_widths(least: Sequence[int], natural: Sequence[int], limit: int) -> list[int]:
+    return [max(width, min(wide, limit)) for width, wide in zip(least, natural, strict=True)]
 
 
 def _longest_word(cells: Sequence[str]) -> int:
@@ -208,3 +210,22 @@ def _fits(text: str, width: int) -> int:
         if taken > width:
             return max(number, 1)
     return len(text)
+
+
+_ZERO_MICROS = re.compile(r"(?<=:\d\d)\.0+(?=Z$)")
+
+
+def cell_text(value: Any) -> str:
+    """A key or a value of a state store in one cell: `window=08:00 to 09:00, k=a`."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_inner(item)}" for name, item in value.items())
+    return "-" if value is None else _inner(value)
+
+
+def _inner(value: Any) -> str:
+    match value:
+        case str():
+            return _ZERO_MICROS.sub("", value)
+        case {"start": str() as start, "end": str() as end} if len(value) == 2:
+            return f"[{_inner(start)}, {_inner(end)})"
+    return json.dumps(value, ensure_ascii=False)

@@ -22,9 +22,10 @@ from epochal.cli.arguments import (
     Store,
     Timers,
     Variable,
+    open_place,
+    open_sink,
 )
 from epochal.cli.editing import Flags, run_edit, takes_flags
-from epochal.cli.places import open_place, open_sink
 from epochal.cli.state.state_read import json_lines, parse_json
 from epochal.errors import OptionError
 
@@ -282,7 +283,7 @@ def repair(
 
     This is `epochal checkpoint repair --rewind`, limited to what `verify` finds in the state.
     """
-    from epochal.cli.repairing import run_repair
+    from epochal.cli.editing import run_repair
     from epochal.tools.edit.repair_draft import RepairOptions
 
     run_repair(
@@ -291,7 +292,7 @@ def repair(
         RepairOptions(query_id=str(uuid.uuid4()), may_go_back=True),
         open_sink(sink, no_file_sink),
         flags,
-        lambda found: found.path.startswith(f"{STATE}/") or found.code == "EDIT_UNFINISHED",
+        lambda finding: finding.path.startswith(f"{STATE}/") or finding.code == "EDIT_UNFINISHED",
         "it is not in the state: run `epochal checkpoint repair CHECKPOINT --sink OUTPUT`",
     )
 
@@ -339,17 +340,17 @@ def _steps(
 
 
 def _pair(text: str, separator: str, option: str) -> tuple[str, str]:
-    left, found, right = text.partition(separator)
-    if not (left and found and right):
+    left, between, right = text.partition(separator)
+    if not (left and between and right):
         raise OptionError(f"{option} {text!r}: there must be text before and after {separator!r}.")
     return left, right
 
 
 def _object(text: str | None, option: str) -> dict[str, Any]:
-    found = parse_json(text or "", option)
-    if not isinstance(found, dict):
+    value = parse_json(text or "", option)
+    if not isinstance(value, dict):
         raise OptionError(f'{option} {text!r} is not a JSON object such as {{"k": 1}}.')
-    return found
+    return value
 
 
 def _key_of(row: Any, number: int) -> dict[str, Any]:
@@ -367,10 +368,10 @@ def _value_of(row: Any, number: int) -> dict[str, Any]:
 
 
 def _member(row: Any, name: str, number: int) -> dict[str, Any]:
-    found = row.get(name) if isinstance(row, dict) else None
-    if not isinstance(found, dict):
+    value = row.get(name) if isinstance(row, dict) else None
+    if not isinstance(value, dict):
         raise OptionError(
             f"Row {number} of the file has no JSON object {name!r}. Write each row as "
             f'{{"key": {{...}}, "value": {{...}}}}.'
         )
-    return found
+    return value

@@ -29,12 +29,12 @@ from epochal.cli.arguments import (
     Timers,
     ValueSchema,
     Variable,
+    open_state,
 )
 from epochal.cli.interruption import says_when_interrupted
 from epochal.cli.printing.output import print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
-from epochal.cli.printing.row_text import cell_text
-from epochal.cli.state.open_state import open_state
+from epochal.cli.printing.table_layout import cell_text
 from epochal.errors import OptionError
 from epochal.tools.reporting import reporting
 from epochal.wording import counted
@@ -169,27 +169,27 @@ def diff(
         earlier = open_state(directory, later.batch_id - 1 if from_batch is None else from_batch)
     readers = [
         open_reader(
-            each, operator, store, join_side=_side(side), state_variable=variable, timers=timers
+            opened, operator, store, join_side=_side(side), state_variable=variable, timers=timers
         )
-        for each in (earlier, later)
+        for opened in (earlier, later)
     ]
     with progress("reading", "partition") as advance, reporting(advance):
-        found = differences(*readers, limit=limit)
+        changes = differences(*readers, limit=limit)
     if as_json:
-        _write_lines([row.as_json() for row in found.rows])
+        _write_lines([row.as_json() for row in changes.rows])
     else:
         places = ("", "") if other is None else (f" of {directory}", f" of {other}")
         print_text(
             f"from batch {earlier.batch_id}{places[0]} to batch {later.batch_id}{places[1]}: "
-            f"{found.added} added, {found.removed} removed, {found.changed} changed, "
-            f"{found.same} the same"
+            f"{changes.added} added, {changes.removed} removed, {changes.changed} changed, "
+            f"{changes.same} the same"
         )
         cells = [
-            (row.change, *map(cell_text, (row.key, row.before, row.after))) for row in found.rows
+            (row.change, *map(cell_text, (row.key, row.before, row.after))) for row in changes.rows
         ]
         if cells:
             print_table(("change", "key", "before", "after"), cells)
-    if found.added or found.removed or found.changed:
+    if changes.added or changes.removed or changes.changed:
         raise typer.Exit(1)
 
 

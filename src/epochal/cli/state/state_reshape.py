@@ -21,10 +21,10 @@ from epochal.cli.arguments import (
     Operator,
     Sink,
     Store,
+    open_sink,
     parse_pairs,
 )
 from epochal.cli.editing import Flags, takes_flags
-from epochal.cli.places import open_sink
 from epochal.cli.state.state_edit import run_state_edit
 from epochal.cli.state.state_read import parse_json
 from epochal.errors import OptionError
@@ -75,7 +75,7 @@ def rekey(
 
     function = load_function(key_function, "--key-function")
     merge = merge_function and load_function(merge_function, "--merge-function")
-    given = given_schemas(key_schema, value_schema)
+    schemas = given_schemas(key_schema, value_schema)
     run_state_edit(
         directory,
         "state-rekey",
@@ -84,8 +84,8 @@ def rekey(
             surveyed,
             function,
             merge=merge or None,
-            key_schema=given.key,
-            value_schema=given.value,
+            key_schema=schemas.key,
+            value_schema=schemas.value,
             operator_id=operator,
             store_name=store,
             sink=output,
@@ -191,10 +191,10 @@ def load_function(text: str, option: str) -> Callable[..., Any]:
         module: Any = _load_file(name) if name.endswith(".py") else _load_module(name)
     except (ImportError, OSError, SyntaxError) as error:
         raise OptionError(f"{option} {text!r}: {name} cannot be imported: {error}") from error
-    found = getattr(module, attribute, None)
-    if not callable(found):
+    target = getattr(module, attribute, None)
+    if not callable(target):
         raise OptionError(f"{option} {text!r}: {name} has no function {attribute!r}.")
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = target
     return function
 
 

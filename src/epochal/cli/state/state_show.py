@@ -16,13 +16,13 @@ from epochal.cli.arguments import (
     Store,
     ValueSchema,
     Variable,
+    open_place,
+    open_state,
 )
-from epochal.cli.places import open_place
 from epochal.cli.printing.checkpoint_text import print_report
 from epochal.cli.printing.output import print_json, print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
-from epochal.cli.printing.row_text import cell_text
-from epochal.cli.state.open_state import open_state
+from epochal.cli.printing.table_layout import cell_text
 from epochal.tools.reporting import reporting
 from epochal.wording import counted, size_text
 
@@ -38,21 +38,21 @@ def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> No
     from epochal.tools.inspect.listing import is_continuous
     from epochal.tools.read_state.overview import overview
 
-    found = overview(open_state(directory, batch))
+    view = overview(open_state(directory, batch))
     if as_json:
-        print_json(found.as_json())
+        print_json(view.as_json())
         return
     noun = "epoch" if is_continuous(open_place(directory)) else "batch"
-    if not found.stores:
-        print_line(f"{noun} {found.batch_id}: the query has no stateful operator")
+    if not view.stores:
+        print_line(f"{noun} {view.batch_id}: the query has no stateful operator")
         return
     print_line(
-        f"{noun} {found.batch_id}, version {found.version}, {found.provider} provider, "
-        f"{_partitions(found.partitions)}, {found.codec}"
+        f"{noun} {view.batch_id}, version {view.version}, {view.provider} provider, "
+        f"{_partitions(view.partitions)}, {view.codec}"
     )
     rows = [
-        (str(each.operator_id), each.operator_name or "?", each.name, each.key, each.value)
-        for each in found.stores
+        (str(store.operator_id), store.operator_name or "?", store.name, store.key, store.value)
+        for store in view.stores
     ]
     print_table(("operator", "kind", "store", "key", "value"), rows)
 
@@ -82,11 +82,11 @@ def stats(
     opened = open_state(directory, batch, key_schema, value_schema)
     reader = open_reader(opened, operator, store, state_variable=variable)
     with progress("reading", "partition") as advance, reporting(advance):
-        found = state_stats(reader, largest=largest)
+        measured = state_stats(reader, largest=largest)
     if as_json:
-        print_json(found.as_json())
+        print_json(measured.as_json())
     else:
-        _show_stats(found)
+        _show_stats(measured)
 
 
 @app.command()
@@ -103,10 +103,10 @@ def verify(directory: Directory, as_json: Json = False) -> None:
 
     with progress("verifying") as advance:
         report = verify_checkpoint(open_place(directory), depth=Depth.DEEP, progress=advance)
-    findings = [each for each in report.findings if each.path.startswith(f"{STATE}/")]
+    findings = [finding for finding in report.findings if finding.path.startswith(f"{STATE}/")]
     healthy = is_healthy(findings)
     if as_json:
-        print_json({"healthy": healthy, "findings": [each.as_json() for each in findings]})
+        print_json({"healthy": healthy, "findings": [finding.as_json() for finding in findings]})
     else:
         only = replace(report, findings=tuple(findings), sink=SinkCheck.CHECKED)  # no part of it
         print_report(only, directory)
@@ -114,21 +114,21 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _show_stats(found: StateStats) -> None:
+def _show_stats(measured: StateStats) -> None:
     print_text(
-        f"{counted(found.rows, 'row')}, {size_text(found.bytes)} of keys and values, "
-        f"{size_text(found.file_bytes)} of files, "
-        f"skew {found.skew} (rows of the largest partition / average)"
+        f"{counted(measured.rows, 'row')}, {size_text(measured.bytes)} of keys and values, "
+        f"{size_text(measured.file_bytes)} of files, "
+        f"skew {measured.skew} (rows of the largest partition / average)"
     )
     rows = [
         (
-            str(each.partition_id),
-            str(each.rows),
-            size_text(each.key_bytes),
-            size_text(each.value_bytes),
-            size_text(each.file_bytes),
-            "; ".join(f"{cell_text(large.key)} ({large.bytes})" for large in each.largest),
+            str(partition.partition_id),
+            str(partition.rows),
+            size_text(partition.key_bytes),
+            size_text(partition.value_bytes),
+            size_text(partition.file_bytes),
+            "; ".join(f"{cell_text(large.key)} ({large.bytes})" for large in partition.largest),
         )
-        for each in found.partitions
+        for partition in measured.partitions
     ]
     print_table(("partition", "rows", "keys", "values", "files", "largest keys (bytes)"), rows)

@@ -108,8 +108,8 @@ class ClusterWorker:
             pending = self._pending.get(request.group)
             merged = merge_requests(pending.request if pending else None, request)
             others = sum(
-                len(each.request.offsets)
-                for group, each in self._pending.items()
+                len(pending.request.offsets)
+                for group, pending in self._pending.items()
                 if group != request.group
             )
             if others + len(merged.offsets) > self._max_pending:
@@ -148,7 +148,7 @@ class ClusterWorker:
     def pending(self) -> int:
         """The number of offsets that are not committed yet."""
         with self._changed:
-            return sum(len(each.request.offsets) for each in self._pending.values())
+            return sum(len(pending.request.offsets) for pending in self._pending.values())
 
     def close(self, seconds: float) -> None:
         """Stop the thread after its current attempt."""
@@ -172,7 +172,7 @@ class ClusterWorker:
             while not self._closing:
                 now = self._clock.monotonic()
                 soonest = min(
-                    self._pending.values(), key=lambda each: each.not_before, default=None
+                    self._pending.values(), key=lambda pending: pending.not_before, default=None
                 )
                 if soonest is not None and soonest.not_before <= now:
                     # Set together with the pop: `flush` waits until there is neither a pending

@@ -30,7 +30,7 @@ class CommittedOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CommitPlan:
     """Which offsets of a request to commit, and which to leave alone."""
 
     commit: Mapping[KafkaPartition, int]
@@ -48,28 +48,28 @@ def plan_commit(
     *,
     owned: bool,
     allow_backwards: bool,
-) -> Plan:
+) -> CommitPlan:
     """Compare a request with the offsets that the group has now.
 
     `owned` means that this process has already committed to the group for this query.
     """
     foreign = _foreign_query(request, committed)
     if foreign is not None and owned:
-        return Plan({}, taken_by=foreign)
+        return CommitPlan({}, taken_by=foreign)
     commit: dict[KafkaPartition, int] = {}
     behind: dict[KafkaPartition, tuple[int, int]] = {}
     for tp, offset in request.offsets.items():
-        found = committed.get(tp)
-        if found is None or found.offset < offset:
+        held = committed.get(tp)
+        if held is None or held.offset < offset:
             commit[tp] = offset
-        elif found.offset > offset:
+        elif held.offset > offset:
             if allow_backwards:
                 commit[tp] = offset
             else:
-                behind[tp] = (found.offset, offset)
+                behind[tp] = (held.offset, offset)
         elif foreign is not None:
             commit[tp] = offset  # same offset, but the mark must name this query
-    return Plan(commit, behind, taken_from=foreign)
+    return CommitPlan(commit, behind, taken_from=foreign)
 
 
 def _foreign_query(

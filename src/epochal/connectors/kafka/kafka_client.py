@@ -11,10 +11,12 @@ nothing can ask the same question safely, but needs one client per group.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from epochal.clock import Clock
 from epochal.connectors.kafka.commit_rules import CommittedOffset
 from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
 from epochal.errors import (
@@ -78,16 +80,16 @@ class KafkaClient:
             answer = self._ask(lambda: consumer.committed(asked, timeout=self._seconds), group)
         except _NoSuchPartitionError:
             answer = []
-        found: dict[KafkaPartition, CommittedOffset] = {}
-        for each in answer:
-            if each.error is not None:
-                if each.error.code() not in self._ignored_codes(partitions is None):
-                    raise self._error(each.error, group)
-            elif each.offset >= 0:
-                found[each.topic, each.partition] = CommittedOffset(
-                    each.offset, each.metadata or ""
+        committed: dict[KafkaPartition, CommittedOffset] = {}
+        for partition in answer:
+            if partition.error is not None:
+                if partition.error.code() not in self._ignored_codes(partitions is None):
+                    raise self._error(partition.error, group)
+            elif partition.offset >= 0:
+                committed[partition.topic, partition.partition] = CommittedOffset(
+                    partition.offset, partition.metadata or ""
                 )
-        return found
+        return committed
 
     def commit(
         self, group: str, offsets: Mapping[KafkaPartition, int], metadata: str
@@ -97,8 +99,8 @@ class KafkaClient:
             self._commit(group, offsets, metadata)
             return []
         except _NoSuchPartitionError:  # the answer does not name the partition
-            known = set(self.partitions({topic for topic, _ in offsets}))
-        left = {tp: offset for tp, offset in offsets.items() if tp in known}
+            existing = set(self.partitions({topic for topic, _ in offsets}))
+        left = {tp: offset for tp, offset in offsets.items() if tp in existing}
         try:
             if left:
                 self._commit(group, left, metadata)
@@ -106,7 +108,7 @@ class KafkaClient:
             raise KafkaUnavailableError(
                 self._servers, "its brokers do not agree on which partitions exist"
             ) from None
-        return [tp for tp in offsets if tp not in known]
+        return [tp for tp in offsets if tp not in existing]
 
     def latest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]:
         """The end offsets; partitions that do not exist are missing from the result."""
@@ -119,19 +121,21 @@ class KafkaClient:
     def at_times(self, times_ms: Mapping[KafkaPartition, int]) -> dict[KafkaPartition, int | None]:
         """The offset of the first record at or after the time; None if all records are older."""
         spec = self._kafka.admin.OffsetSpec.for_timestamp
-        found = self._log_offsets({tp: spec(time_ms) for tp, time_ms in times_ms.items()})
-        return {tp: None if offset < 0 else offset for tp, offset in found.items()}
+        offsets = self._log_offsets({tp: spec(time_ms) for tp, time_ms in times_ms.items()})
+        return {tp: None if offset < 0 else offset for tp, offset in offsets.items()}
 
     def partitions(self, topics: Iterable[str] | None) -> list[KafkaPartition]:
         """Every partition of those of these topics that exist; None means all topics."""
         try:
-            known = self._admin.list_topics(timeout=self._seconds).topics
+            topics_by_name = self._admin.list_topics(timeout=self._seconds).topics
         except self._kafka.KafkaException as error:
             raise self._error(error.args[0], None) from error
         return [
             (topic, partition)
-            for topic in sorted(known if topics is None else set(topics) & set(known))
-            for partition in sorted(known[topic].partitions)
+            for topic in sorted(
+                topics_by_name if topics is None else set(topics) & set(topics_by_name)
+            )
+            for partition in sorted(topics_by_name[topic].partitions)
         ]
 
     def timestamps_ms(
@@ -154,29 +158,29 @@ class KafkaClient:
                 "fetch.message.max.bytes": 4096,  # one record is enough
             }
         )
-        found: dict[KafkaPartition, int | None] = {}
+        timestamps: dict[KafkaPartition, int | None] = {}
         try:
             consumer.assign([kafka.TopicPartition(*tp, offset) for tp, offset in positions.items()])
             deadline = time.monotonic() + self._seconds
-            while len(found) < len(positions) and time.monotonic() < deadline:
+            while len(timestamps) < len(positions) and time.monotonic() < deadline:
                 for record in consumer.consume(500, timeout=0.2):
                     tp = (record.topic(), record.partition())
-                    if tp in found or tp not in positions:
+                    if tp in timestamps or tp not in positions:
                         continue
                     kind, moment = record.timestamp()
                     no_time = record.error() is not None or kind == kafka.TIMESTAMP_NOT_AVAILABLE
-                    found[tp] = None if no_time else moment
+                    timestamps[tp] = None if no_time else moment
                     consumer.pause([kafka.TopicPartition(*tp)])
         finally:
             consumer.close()
-        return found
+        return timestamps
 
     def _log_offsets(self, wanted: Mapping[KafkaPartition, Any]) -> dict[KafkaPartition, int]:
         kafka = self._kafka
         request = {kafka.TopicPartition(*tp): which for tp, which in wanted.items()}
         if not request:
             return {}
-        found: dict[KafkaPartition, int] = {}
+        offsets: dict[KafkaPartition, int] = {}
         for tp, future in self._admin.list_offsets(
             request, isolation_level=self._level, request_timeout=self._seconds
         ).items():
@@ -188,8 +192,8 @@ class KafkaClient:
                 ].code() not in missing_partition_codes(kafka):
                     raise self._translate(error) from error
                 continue
-            found[tp.topic, tp.partition] = answer.offset
-        return found
+            offsets[tp.topic, tp.partition] = answer.offset
+        return offsets
 
     def _commit(self, group: str, offsets: Mapping[KafkaPartition, int], metadata: str) -> None:
         kafka = self._kafka
@@ -199,11 +203,11 @@ class KafkaClient:
         ]
         consumer = self._consumer(group)
         answer = self._ask(lambda: consumer.commit(offsets=wanted, asynchronous=False), group)
-        for each in answer:
-            if each.error is not None:
-                if each.error.code() in missing_partition_codes(kafka):
+        for partition in answer:
+            if partition.error is not None:
+                if partition.error.code() in missing_partition_codes(kafka):
                     raise _NoSuchPartitionError
-                raise self._error(each.error, group)
+                raise self._error(partition.error, group)
 
     def _consumer(self, group: str) -> Any:
         consumer = self._consumers.get(group)
@@ -364,3 +368,37 @@ def import_kafka() -> Any:
             "Kafka needs its client, which is not installed. Run `pip install 'epochal[kafka]'`."
         ) from None
     return confluent_kafka
+
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 1.0
+LOG_SECONDS = 10.0
+
+
+def await_brokers(ask: Callable[[], T], *, seconds: float, clock: Clock) -> T:
+    """The answer to the first request; it is repeated for up to `seconds` while nobody answers.
+
+    Only silence is waited for. A rejected password, an unknown topic or a wrong setting would be
+    the same a minute later, so those errors are raised at once.
+    """
+    began = clock.monotonic()
+    logged: float | None = None
+    while True:
+        try:
+            answer = ask()
+            break
+        except KafkaUnavailableError as error:
+            now = clock.monotonic()
+            left = began + seconds - now
+            if left <= 0:
+                raise
+            if logged is None or now - logged >= LOG_SECONDS:
+                logged = now
+                logger.warning("%s The query starts when they answer within %.0f s", error, left)
+            clock.sleep(min(RETRY_SECONDS, left))
+    if logged is not None:
+        logger.info("the brokers answer after %.0f s", clock.monotonic() - began)
+    return answer

@@ -38,7 +38,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CommitTarget:
     """One source of a query and the group that should show its position."""
 
     group: str
@@ -85,12 +85,12 @@ class Mark:
     def parse(cls, text: str | None) -> Mark | None:
         """The mark in an offset's metadata; None if another program committed the offset."""
         try:
-            found = json.loads(text or "")
+            fields = json.loads(text or "")
         except (ValueError, RecursionError):
             return None
-        if not isinstance(found, dict) or found.get("epochal") != MARK_VERSION:
+        if not isinstance(fields, dict) or fields.get("epochal") != MARK_VERSION:
             return None
-        query, batch = found.get("query"), found.get("batch")
+        query, batch = fields.get("query"), fields.get("batch")
         if not isinstance(query, str) or not isinstance(batch, int):
             return None
         return cls(query, batch)
@@ -101,11 +101,11 @@ def parse_offsets(text: str | None) -> dict[KafkaPartition, int] | None:
 
     Spark Connect before 4.1 gives listeners the Python repr of this object instead of JSON.
     """
-    found = _parse(text)
-    if not isinstance(found, dict) or not found:
+    parsed = _parse(text)
+    if not isinstance(parsed, dict) or not parsed:
         return None
     offsets: dict[KafkaPartition, int] = {}
-    for topic, partitions in found.items():
+    for topic, partitions in parsed.items():
         if not isinstance(topic, str) or not isinstance(partitions, dict):
             return None
         for partition, offset in partitions.items():
@@ -118,7 +118,7 @@ def parse_offsets(text: str | None) -> dict[KafkaPartition, int] | None:
     return offsets
 
 
-def commit_requests(position: Position, targets: Iterable[Target]) -> list[CommitRequest]:
+def commit_requests(position: Position, targets: Iterable[CommitTarget]) -> list[CommitRequest]:
     """The commits that show a query's position in its groups.
 
     If two sources share a group and a partition, the lower offset counts: records above it were

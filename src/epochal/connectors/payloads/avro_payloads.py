@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_decoder import unsupported_type
+from epochal.connectors.payloads.payload_columns import unsupported_type
 from epochal.errors import OptionError
 
 _PRIMITIVE: dict[str, pa.DataType] = {
@@ -54,13 +54,13 @@ def parsed_schema(document: bytes | str, what: str, references: Iterable[str] = 
 def record_type(schema: Any, what: str) -> pa.StructType:
     """Return the Arrow type of an Avro record; `what` names its schema in errors."""
     # A schema that refers to others has them under this key, by their full names.
-    known = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
-    found = avro_type(schema, "payload", dict(known))
-    if not pa.types.is_struct(found):
+    schemas = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
+    kind = avro_type(schema, "payload", dict(schemas))
+    if not pa.types.is_struct(kind):
         raise OptionError(
-            f"{what} is {found}, but only an Avro record can become columns. Wrap it in a record."
+            f"{what} is {kind}, but only an Avro record can become columns. Wrap it in a record."
         )
-    return found
+    return kind
 
 
 def avro_type(schema: Any, what: str, named: dict[str, Any]) -> Any:
@@ -70,18 +70,18 @@ def avro_type(schema: Any, what: str, named: dict[str, Any]) -> Any:
     others that may be named.
     """
     if isinstance(schema, list):
-        arms = [each for each in schema if each != "null"]
+        arms = [branch for branch in schema if branch != "null"]
         if len(arms) != 1:
             raise unsupported_type(what, f"a union of {len(arms)} types")
         return avro_type(arms[0], what, named)
     if isinstance(schema, str):
-        found = _PRIMITIVE.get(schema) or named.get(schema)
-        if isinstance(found, dict):
+        arrow_type = _PRIMITIVE.get(schema) or named.get(schema)
+        if isinstance(arrow_type, dict):
             named[schema] = None  # a type inside itself has no column
-            found = named[schema] = avro_type(found, what, named)
-        if found is None:
+            arrow_type = named[schema] = avro_type(arrow_type, what, named)
+        if arrow_type is None:
             raise unsupported_type(what, schema)
-        return found
+        return arrow_type
     kind, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal":
         return pa.decimal128(schema["precision"], schema.get("scale", 0))
@@ -91,8 +91,8 @@ def avro_type(schema: Any, what: str, named: dict[str, Any]) -> Any:
         case "record":
             named[schema["name"]] = None
             fields = [
-                pa.field(each["name"], avro_type(each["type"], f"{what}.{each['name']}", named))
-                for each in schema["fields"]
+                pa.field(field["name"], avro_type(field["type"], f"{what}.{field['name']}", named))
+                for field in schema["fields"]
             ]
             named[schema["name"]] = pa.struct(fields)
             return named[schema["name"]]
@@ -115,7 +115,7 @@ def plain(value: Any) -> Any:
     if value is not None and type(value).__name__ == "UUID":
         return str(value)
     if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return value

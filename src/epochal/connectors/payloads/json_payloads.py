@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
-from epochal.connectors.payloads.payload_decoder import unsupported_type
+from epochal.connectors.payloads.payload_columns import unsupported_type
 from epochal.evaluator.evaluator_client import CLIENT, EvaluatorStep, Session
 from epochal.record_batches import batch_of
 

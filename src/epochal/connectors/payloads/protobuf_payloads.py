@@ -41,8 +41,8 @@ def message_in(files: Sequence[Any], message: str | None, what: str) -> Any:
     if message is None:
         message = _first_message(files, what)
     try:
-        for each in files:
-            pool.Add(each)
+        for file in files:
+            pool.Add(file)
         return pool.FindMessageTypeByName(message)
     except (KeyError, TypeError) as error:
         raise OptionError(
@@ -66,7 +66,7 @@ class ProtobufDecoder:
         from ptars import HandlerPool
 
         self._handler: Any = HandlerPool([descriptor.file]).get_for_message(descriptor)
-        self.type = pa.struct([_field(each) for each in self._batch([]).schema])
+        self.type = pa.struct([_field(field) for field in self._batch([]).schema])
 
     def decode(
         self, payloads: Sequence[bytes], attributes: Any = None
@@ -117,7 +117,7 @@ def _type(kind: Any) -> Any:
     if kind == pa.uint64():
         return pa.decimal128(20, 0)
     if types.is_struct(kind):
-        return pa.struct([_field(each) for each in kind])
+        return pa.struct([_field(field) for field in kind])
     if types.is_map(kind):
         return pa.map_(_type(kind.key_type), _type(kind.item_type))
     if types.is_list(kind):

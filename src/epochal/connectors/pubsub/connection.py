@@ -21,8 +21,12 @@ from urllib.parse import quote
 
 import grpc
 
-from epochal.connectors.pubsub.credentials import find_credentials
-from epochal.connectors.pubsub.pubsub_access import ROUTING_HEADER, Access, emulator_host
+from epochal.connectors.pubsub.pubsub_access import (
+    ROUTING_HEADER,
+    Access,
+    emulator_host,
+    find_credentials,
+)
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.statuses import Backoff, failure, judge
 from epochal.errors import PubSubClosedError, PubSubFailedError
@@ -56,7 +60,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class FailingCall:
     """A kind of call that keeps failing, and is being retried."""
 
     since_s: float
@@ -72,7 +76,7 @@ class Connection:
         self._closed = threading.Event()
         self._channel = open_channel(access)
         self._calls: dict[str, Any] = {}
-        self._troubles: dict[str, Trouble] = {}
+        self._troubles: dict[str, FailingCall] = {}
 
     @property
     def retry(self) -> Retry:
@@ -81,8 +85,8 @@ class Connection:
     @property
     def retry_timeout_s(self) -> float:
         """How long to retry; infinity for ever."""
-        found = self._access.retry_timeout
-        return math.inf if found is None else found / timedelta(seconds=1)
+        timeout = self._access.retry_timeout
+        return math.inf if timeout is None else timeout / timedelta(seconds=1)
 
     @property
     def request_timeout_s(self) -> float:
@@ -151,7 +155,7 @@ class Connection:
         wait_s = self._retry.backoff.wait_s(failures, self._retry.chance())
         if tried_s + wait_s > limit_s:
             raise failure(what, resource, code, text, tried_s=tried_s)
-        trouble = Trouble(time.monotonic(), f"{what} {resource}: {code}: {text}")
+        trouble = FailingCall(time.monotonic(), f"{what} {resource}: {code}: {text}")
         if self._troubles.setdefault(what, trouble) is trouble:
             logger.warning("%s; retrying until it works again", trouble.text)
         logger.info(
@@ -167,9 +171,9 @@ class Connection:
             seconds = time.monotonic() - trouble.since_s
             logger.warning("works again after %.1f s: %s", seconds, trouble.text)
 
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> FailingCall | None:
         """Return what has been failing for the longest time and is being retried, if anything."""
-        return min(list(self._troubles.values()), key=lambda each: each.since_s, default=None)
+        return min(list(self._troubles.values()), key=lambda call: call.since_s, default=None)
 
     def close(self) -> None:
         self._closed.set()
@@ -177,10 +181,10 @@ class Connection:
 
     def _call(self, service: str, method: str) -> Any:
         path = f"/{service}/{method}"
-        found = self._calls.get(path)
-        if found is None:
-            found = self._calls[path] = self._channel.unary_unary(path)
-        return found
+        call = self._calls.get(path)
+        if call is None:
+            call = self._calls[path] = self._channel.unary_unary(path)
+        return call
 
 
 def routing(method: str, resource: str) -> tuple[tuple[str, str], ...]:
@@ -244,9 +248,9 @@ class Subscriptions:
         Returns its description, or None if the account may not read it.
         """
         try:
-            found = self.look(options.subscription)
-            if found is not None or not options.create_subscription:
-                return found
+            description = self.look(options.subscription)
+            if description is not None or not options.create_subscription:
+                return description
         except PubSubFailedError as error:
             if error.code != "NOT_FOUND" or not options.create_subscription:
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -12,11 +12,11 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def field(number: int, value: bytes) -> bytes:
+def encode_field(number: int, value: bytes) -> bytes:
     """Encode a length-delimited field."""
-    return varint(number << 3 | 2) + varint(len(value)) + value
+    return encode_varint(number << 3 | 2) + encode_varint(len(value)) + value
 
 
-def attribute(key: str, value: str) -> bytes:
+def encode_attribute(key: str, value: str) -> bytes:
     """Encode one entry of PubsubMessage.attributes."""
-    return field(2, field(1, key.encode()) + field(2, value.encode()))
+    return encode_field(2, encode_field(1, key.encode()) + encode_field(2, value.encode()))

@@ -17,8 +17,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from epochal.connectors.pubsub.credentials import find_credentials
-from epochal.connectors.pubsub.pubsub_access import Access, emulator_host
+from epochal.connectors.pubsub.pubsub_access import Access, emulator_host, find_credentials
 from epochal.errors import OptionError
 from epochal.options import ByteSize, option_name, options_of, read_options, suggestion
 
@@ -179,37 +178,39 @@ def source_options(
     options: Mapping[str, str], conf: Mapping[str, str] | None = None
 ) -> SourceOptions:
     """Read a source's options; `conf` gives defaults."""
-    return read_options(SourceOptions, _merged(SourceOptions, options, conf or {}), of="pubsub")
+    return read_options(
+        SourceOptions, _merge_options(SourceOptions, options, conf or {}), of="pubsub"
+    )
 
 
-def merged_source_options(
+def merge_source_options(
     options: Mapping[str, str], conf: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Merge a source's options with the defaults in `conf`, without parsing the values."""
-    return _merged(SourceOptions, options, conf or {})
+    return _merge_options(SourceOptions, options, conf or {})
 
 
 def sink_options(options: Mapping[str, str], conf: Mapping[str, str] | None = None) -> SinkOptions:
     """Read a sink's options; `conf` gives defaults."""
-    return read_options(SinkOptions, _merged(SinkOptions, options, conf or {}), of="pubsub")
+    return read_options(SinkOptions, _merge_options(SinkOptions, options, conf or {}), of="pubsub")
 
 
-def full_name(kind: str, given: str, access: Access) -> str:
+def full_name(kind: str, name_or_path: str, access: Access) -> str:
     """Return `projects/P/KIND/ID` for an id or for a full name."""
-    match given.split("/"):
-        case ["projects", _, found, name] if found == kind:
-            return given
+    match name_or_path.split("/"):
+        case ["projects", _, named_kind, name] if named_kind == kind:
+            return name_or_path
         case [name]:
             pass
         case _:
             raise OptionError(
-                f"pubsub: {given!r} is neither an id nor a full name in {kind}. Give the id alone, "
-                f"or projects/PROJECT/{kind}/ID."
+                f"pubsub: {name_or_path!r} is neither an id nor a full name in {kind}. "
+                f"Give the id alone, or projects/PROJECT/{kind}/ID."
             )
     if not _ID.fullmatch(name):
         raise OptionError(
-            f"pubsub: {given!r} is not a valid id in {kind}. An id has 3 to 255 letters, digits "
-            f"and -_.~+% and starts with a letter."
+            f"pubsub: {name_or_path!r} is not a valid id in {kind}. An id has 3 to 255 "
+            f"letters, digits and -_.~+% and starts with a letter."
         )
     return f"projects/{project(access)}/{kind}/{name}"
 
@@ -219,32 +220,32 @@ def project(access: Access) -> str:
     if access.project_id:
         return access.project_id
     for name in PROJECT_VARIABLES:
-        if found := os.environ.get(name):
-            return found
-    _, found = find_credentials(access)
-    if not found:
+        if project := os.environ.get(name):
+            return project
+    _, project = find_credentials(access)
+    if not project:
         raise OptionError(
             f"pubsub: option projectId must be given, because neither "
             f"{' nor '.join(PROJECT_VARIABLES)} is set and the credentials name no project."
         )
-    return found
+    return project
 
 
-def settled(options: OptionsT) -> OptionsT:
+def settle_options(options: OptionsT) -> OptionsT:
     """Return options that no longer depend on this process's environment.
 
     They are sent to tasks, whose environment may differ from the driver's. So ids become full
     names, and the emulator's address becomes an option.
     """
-    found: dict[str, Any] = {"emulator_host": emulator_host(options)}
+    settled_values: dict[str, Any] = {"emulator_host": emulator_host(options)}
     for name, kind in (("subscription_id", "subscriptions"), ("topic_id", "topics")):
-        given = getattr(options, name, None)
-        if given is not None:
-            found[name] = full_name(kind, given, options)
+        value = getattr(options, name, None)
+        if value is not None:
+            settled_values[name] = full_name(kind, value, options)
     if getattr(options, "dead_letter_topic_id", None) is not None:
-        given = cast(SourceOptions, options).dead_letter_topic_id or ""
-        found["dead_letter_topic_id"] = full_name("topics", given, options)
-    return replace(options, **found)
+        value = cast(SourceOptions, options).dead_letter_topic_id or ""
+        settled_values["dead_letter_topic_id"] = full_name("topics", value, options)
+    return replace(options, **settled_values)
 
 
 def parse_timestamp(text: str) -> datetime:
@@ -252,33 +253,35 @@ def parse_timestamp(text: str) -> datetime:
     if text.strip().isdigit():
         return datetime.fromtimestamp(int(text) / 1000, UTC)
     try:
-        found = datetime.fromisoformat(text.strip())
+        moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise OptionError(
             f"pubsub: seekToTimestamp must be milliseconds since 1970 or ISO 8601, such as "
             f"2026-05-01T12:00:00Z, not {text!r}."
         ) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _merged(cls: type[Any], options: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
-    given = {key: text for key, text in options.items() if key.lower() not in SPARK_OPTIONS}
-    canonical, known = _canonical(cls), _canonical(SourceOptions) | _canonical(SinkOptions)
-    chosen = {canonical.get(key.lower()) for key in given}
+def _merge_options(
+    cls: type[Any], options: Mapping[str, str], conf: Mapping[str, str]
+) -> dict[str, str]:
+    texts = {key: text for key, text in options.items() if key.lower() not in SPARK_OPTIONS}
+    canonical, all_names = _canonical(cls), _canonical(SourceOptions) | _canonical(SinkOptions)
+    chosen = {canonical.get(key.lower()) for key in texts}
     for key, text in conf.items():
         if not key.startswith(CONF_PREFIX):
             continue
         name = key[len(CONF_PREFIX) :]
-        if name.lower() not in known:
+        if name.lower() not in all_names:
             raise OptionError(
                 f"{key} in Spark's conf is not an option of Pub/Sub."
-                f"{suggestion(name, known.values())}"
+                f"{suggestion(name, all_names.values())}"
             )
-        found = canonical.get(name.lower())
+        canonical_name = canonical.get(name.lower())
         # An option beats the conf even if the two use different names of the same option.
-        if found is not None and found not in chosen:
-            given[name] = text
-    return given
+        if canonical_name is not None and canonical_name not in chosen:
+            texts[name] = text
+    return texts
 
 
 def _canonical(cls: type[Any]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from epochal.errors import PubSubFailedError, PubSubRejectedError, PubSubUnavail
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetryAdvice:
     """Whether to retry after a status, and what to tell the user."""
 
     retryable: bool
@@ -24,35 +24,45 @@ class Verdict:
 
 
 _GONE = "It does not exist, or was deleted. Create it, or correct the id or the project."
-TABLE: Mapping[str, Verdict] = {
-    "OK": Verdict(True, "The server ended the stream: reconnect."),
-    "UNAVAILABLE": Verdict(True, "The service cannot be reached: check the network and endpoint."),
-    "DEADLINE_EXCEEDED": Verdict(True, "No answer in time: check the network and endpoint."),
-    "INTERNAL": Verdict(True, "The service failed. If this persists, see Google's status page."),
-    "UNKNOWN": Verdict(True, "The service failed. If this persists, see Google's status page."),
-    "ABORTED": Verdict(True, "The service aborted the call; it can be retried."),
-    "RESOURCE_EXHAUSTED": Verdict(True, "A quota is exhausted: send less, or request more quota."),
-    "NOT_FOUND": Verdict(False, _GONE),
-    "PERMISSION_DENIED": Verdict(
+TABLE: Mapping[str, RetryAdvice] = {
+    "OK": RetryAdvice(True, "The server ended the stream: reconnect."),
+    "UNAVAILABLE": RetryAdvice(
+        True, "The service cannot be reached: check the network and endpoint."
+    ),
+    "DEADLINE_EXCEEDED": RetryAdvice(True, "No answer in time: check the network and endpoint."),
+    "INTERNAL": RetryAdvice(
+        True, "The service failed. If this persists, see Google's status page."
+    ),
+    "UNKNOWN": RetryAdvice(True, "The service failed. If this persists, see Google's status page."),
+    "ABORTED": RetryAdvice(True, "The service aborted the call; it can be retried."),
+    "RESOURCE_EXHAUSTED": RetryAdvice(
+        True, "A quota is exhausted: send less, or request more quota."
+    ),
+    "NOT_FOUND": RetryAdvice(False, _GONE),
+    "PERMISSION_DENIED": RetryAdvice(
         False,
         "Grant the account roles/pubsub.subscriber on the subscription to read or seek, "
         "roles/pubsub.publisher on the topic to write, roles/pubsub.editor on the project to "
         "create or delete subscriptions.",
     ),
-    "UNAUTHENTICATED": Verdict(False, "The credentials are missing, wrong or expired: renew them."),
-    "FAILED_PRECONDITION": Verdict(
+    "UNAUTHENTICATED": RetryAdvice(
+        False, "The credentials are missing, wrong or expired: renew them."
+    ),
+    "FAILED_PRECONDITION": RetryAdvice(
         False,
         "The resource does not allow this in its current state. If the subscription is detached, "
         "create a new one.",
     ),
-    "INVALID_ARGUMENT": Verdict(False, "Pub/Sub rejects the request: see the status text."),
-    "OUT_OF_RANGE": Verdict(False, "Pub/Sub rejects the request: see the status text."),
-    "ALREADY_EXISTS": Verdict(False, "Choose another id, or use the one that exists."),
-    "UNIMPLEMENTED": Verdict(False, "The server does not implement the call: check the endpoint."),
-    "CANCELLED": Verdict(False, "The client cancelled the call."),
-    "DATA_LOSS": Verdict(False, "The service lost data: see Google's status page."),
+    "INVALID_ARGUMENT": RetryAdvice(False, "Pub/Sub rejects the request: see the status text."),
+    "OUT_OF_RANGE": RetryAdvice(False, "Pub/Sub rejects the request: see the status text."),
+    "ALREADY_EXISTS": RetryAdvice(False, "Choose another id, or use the one that exists."),
+    "UNIMPLEMENTED": RetryAdvice(
+        False, "The server does not implement the call: check the endpoint."
+    ),
+    "CANCELLED": RetryAdvice(False, "The client cancelled the call."),
+    "DATA_LOSS": RetryAdvice(False, "The service lost data: see Google's status page."),
 }
-_STALE = Verdict(False, "The credentials cannot be renewed: log in again, or use a valid key.")
+_STALE = RetryAdvice(False, "The credentials cannot be renewed: log in again, or use a valid key.")
 _PLUGIN = "getting metadata from plugin failed"
 _HOPELESS = (
     "invalid_grant",
@@ -64,12 +74,12 @@ _HOPELESS = (
 )
 
 
-def judge(code: str, text: str = "") -> Verdict:
+def judge(code: str, text: str = "") -> RetryAdvice:
     """Judge a status; `text` is the message that came with it."""
     lowered = text.lower()
     if code == "UNAVAILABLE" and _PLUGIN in lowered and any(w in lowered for w in _HOPELESS):
         return _STALE
-    return TABLE.get(code, Verdict(False, "An unexpected status."))
+    return TABLE.get(code, RetryAdvice(False, "An unexpected status."))
 
 
 def failure(

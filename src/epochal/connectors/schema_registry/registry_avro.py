@@ -16,8 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from epochal.connectors.payloads.avro_payloads import parsed_schema, plain, record_type
-from epochal.connectors.payloads.payload_decoder import as_column, reason
-from epochal.connectors.payloads.payload_encoder import encode_rows, fitted
+from epochal.connectors.payloads.payload_columns import as_column, encode_rows, fit_structs, reason
 from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
 from epochal.connectors.schema_registry.wire_format import HEADER_BYTES, header, schema_id
 from epochal.errors import OptionError, PayloadError, SchemaRegistryError
@@ -49,14 +48,14 @@ class AvroValues:
             stream = BytesIO(value)
             written = self._written_with(schema_id(value))
             stream.seek(HEADER_BYTES)
-            found = fastavro.schemaless_reader(stream, written, self._schema)
+            record = fastavro.schemaless_reader(stream, written, self._schema)
             left = len(value) - stream.tell()
             if left:
                 raise PayloadError(f"{left} bytes follow the record")
-            return found
+            return record
 
-        found, errors = _each(values, row)
-        return as_column([plain(each) for each in found], errors, self.type)
+        records, errors = _each(values, row)
+        return as_column([plain(record) for record in records], errors, self.type)
 
     def _written_with(self, identifier: int) -> Any:
         if identifier not in self._written:
@@ -67,18 +66,18 @@ class AvroValues:
 
 def _each(values: Sequence[bytes | None], row: Any) -> tuple[list[Any], list[str | None]]:
     """Decode each value. A registry that fails is not the value's fault: that is raised."""
-    found: list[Any] = []
+    records: list[Any] = []
     errors: list[str | None] = []
     for index, value in enumerate(values):
         try:
-            found.append(row(index, value))
+            records.append(row(index, value))
             errors.append(None)
         except SchemaRegistryError:
             raise
         except Exception as error:  # noqa: BLE001  fastavro raises many kinds on malformed input
-            found.append(None)
+            records.append(None)
             errors.append(reason(error, value or b""))
-    return found, errors
+    return records, errors
 
 
 class AvroEncoder:
@@ -94,10 +93,10 @@ class AvroEncoder:
 
     def _encoded(self, column: Any) -> list[bytes | None]:
         # fastavro writes a number of any size as an int, so the types are compared here.
-        structs = fitted(column, list(self._type), fill=False)
+        structs = fit_structs(column, list(self._type), fill=False)
         return [
-            None if each is None else self._value(each)
-            for each in structs.to_pylist(maps_as_pydicts="strict")
+            None if record is None else self._value(record)
+            for record in structs.to_pylist(maps_as_pydicts="strict")
         ]
 
     def _value(self, struct: Any) -> bytes:
@@ -110,7 +109,7 @@ class AvroEncoder:
 def check_columns(kind: pa.StructType, schema: Any) -> None:
     """Raise OptionError if structs of this type cannot be records of the schema."""
     names = [kind.field(n).name for n in range(kind.num_fields)]
-    wanted = {each["name"]: "default" in each for each in schema["fields"]}
+    wanted = {field["name"]: "default" in field for field in schema["fields"]}
     missing = [name for name, optional in wanted.items() if not optional and name not in names]
     lost = [name for name in names if name not in wanted]
     if missing or lost:
@@ -129,17 +128,17 @@ def derived_schema(kind: pa.StructType, subject: str) -> dict[str, Any]:
 
 
 def _record(kind: Any, name: str) -> dict[str, Any]:
-    found = []
+    fields = []
     for n in range(kind.num_fields):
-        each = kind.field(n)
-        if not re.fullmatch(r"[A-Za-z_]\w*", each.name):
+        field = kind.field(n)
+        if not re.fullmatch(r"[A-Za-z_]\w*", field.name):
             raise OptionError(
-                f"kafka: {each.name!r} cannot be the name of a field in Avro: only letters, digits "
-                f"and _ can. Rename it."
+                f"kafka: {field.name!r} cannot be the name of a field in Avro: only letters, "
+                f"digits and _ can. Rename it."
             )
-        inner = _type(each.type, f"{name}_{each.name}")
-        found.append({"name": each.name, "type": ["null", inner], "default": None})
-    return {"type": "record", "name": name, "fields": found}
+        inner = _type(field.type, f"{name}_{field.name}")
+        fields.append({"name": field.name, "type": ["null", inner], "default": None})
+    return {"type": "record", "name": name, "fields": fields}
 
 
 def _type(kind: Any, name: str) -> Any:
@@ -162,7 +161,7 @@ def _type(kind: Any, name: str) -> Any:
     if types.is_timestamp(kind):
         local = "" if kind.tz else "local-"
         return {"type": "long", "logicalType": f"{local}timestamp-micros"}
-    for test, found in (
+    for test, avro_type in (
         (types.is_boolean, "boolean"),
         (types.is_int64, "long"),
         (types.is_integer, "int"),
@@ -175,7 +174,7 @@ def _type(kind: Any, name: str) -> Any:
         (types.is_date32, {"type": "int", "logicalType": "date"}),
     ):
         if test(kind):
-            return found
+            return avro_type
     raise _no_type(kind)
 
 

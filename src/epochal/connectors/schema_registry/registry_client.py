@@ -48,14 +48,14 @@ class RegistrySettings:
         return ", ".join(self.urls)
 
 
-def registry_settings(given: Mapping[str, str]) -> RegistrySettings:
+def registry_settings(options: Mapping[str, str]) -> RegistrySettings:
     """Read the options that start with `schemaRegistry.`, with that part removed."""
-    found = {key.lower(): text for key, text in given.items()}
-    for key in found:
+    settings = {key.lower(): text for key, text in options.items()}
+    for key in settings:
         if key not in KNOWN:
             raise OptionError(f"There is no option schemaRegistry.{key}.{suggestion(key, KNOWN)}")
-    urls, user_info = [], found.get(USER_INFO)
-    for text in found.get(URL, "").split(","):
+    urls, user_info = [], settings.get(USER_INFO)
+    for text in settings.get(URL, "").split(","):
         parts = urlsplit(text.strip().rstrip("/"))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OptionError(
@@ -67,17 +67,17 @@ def registry_settings(given: Mapping[str, str]) -> RegistrySettings:
             parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
         urls.append(urlunsplit(parts))
     try:
-        seconds = int(found.get(TIMEOUT, "10000")) / 1000
+        seconds = int(settings.get(TIMEOUT, "10000")) / 1000
     except ValueError:
         raise OptionError(
-            f"schemaRegistry.{TIMEOUT} must be a whole number, not {found[TIMEOUT]!r}."
+            f"schemaRegistry.{TIMEOUT} must be a whole number, not {settings[TIMEOUT]!r}."
         ) from None
     encoded = None if user_info is None else base64.b64encode(user_info.encode()).decode()
     return RegistrySettings(
         tuple(urls),
         None if encoded is None else f"Basic {encoded}",
         seconds,
-        *(found.get(name) for name in (CA, CERTIFICATE, KEY)),
+        *(settings.get(name) for name in (CA, CERTIFICATE, KEY)),
     )
 
 
@@ -105,8 +105,8 @@ class RegistryClient:
 
     def schema(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
         """The schema with an id; `serialized` asks for Protobuf as base64 instead of text."""
-        found = self._by_id.get((schema_id, serialized))
-        if found is None:
+        schema = self._by_id.get((schema_id, serialized))
+        if schema is None:
             answer = self._get(f"schemas/ids/{schema_id}{_format(serialized)}")
             if answer is None:
                 raise SchemaRegistryError(
@@ -115,9 +115,9 @@ class RegistryClient:
                     f"Either the record was written with another registry, or the schema was "
                     f"deleted there. Correct schemaRegistry.url, or restore the schema",
                 )
-            found = self._registered(schema_id, answer, serialized)
-            self._by_id[schema_id, serialized] = found
-        return found
+            schema = self._fetch_schema(schema_id, answer, serialized)
+            self._by_id[schema_id, serialized] = schema
+        return schema
 
     def version(self, subject: str, version: int | None) -> tuple[int, int] | None:
         """The version and id of a subject's schema, None if there is none; None asks for the
@@ -142,27 +142,27 @@ class RegistryClient:
         answer = self._ask("POST", f"subjects/{quote(subject, safe='')}", _body(kind, text))
         return None if answer is None else int(answer["id"])
 
-    def _registered(
+    def _fetch_schema(
         self, schema_id: int, answer: Mapping[str, Any], serialized: bool
     ) -> RegisteredSchema:
-        found: dict[str, str] = {}
-        self._add_references(answer, serialized, found, ())
+        references: dict[str, str] = {}
+        self._add_references(answer, serialized, references, ())
         kind = str(answer.get("schemaType", "AVRO"))
-        return RegisteredSchema(schema_id, kind, str(answer["schema"]), tuple(found.items()))
+        return RegisteredSchema(schema_id, kind, str(answer["schema"]), tuple(references.items()))
 
     def _add_references(
         self,
         answer: Mapping[str, Any],
         serialized: bool,
-        found: dict[str, str],
+        references: dict[str, str],
         above: tuple[str, ...],
     ) -> None:
         """Add what a schema refers to. `above` are the names that led to it."""
-        for each in answer.get("references") or ():
-            name, subject, version = each["name"], each["subject"], each["version"]
-            if name in found:
+        for reference in answer.get("references") or ():
+            name, subject, version = reference["name"], reference["subject"], reference["version"]
+            if name in references:
                 continue
-            if name in above or len(above) + len(found) >= MOST_REFERENCES:
+            if name in above or len(above) + len(references) >= MOST_REFERENCES:
                 how = "in a circle" if name in above else f"more than {MOST_REFERENCES} times"
                 raise SchemaRegistryError(
                     self._settings.shown,
@@ -177,8 +177,8 @@ class RegistryClient:
                     f"a schema refers to version {version} of subject {subject}, but that is not "
                     f"there",
                 )
-            self._add_references(inner, serialized, found, (*above, name))
-            found[name] = str(inner["schema"])
+            self._add_references(inner, serialized, references, (*above, name))
+            references[name] = str(inner["schema"])
 
     def _get(self, path: str) -> Any:
         return self._ask("GET", path, None)
@@ -232,9 +232,9 @@ def _error(error: urllib.error.HTTPError) -> tuple[int, str]:
     """The registry's own code, or HTTP's, and the reason."""
     with error:
         try:
-            told = json.loads(error.read(100_000))
-            text = str(told.get("message", told))[:500].rstrip(".")
-            return int(told.get("error_code", error.code)), f"{text} (HTTP {error.code})"
+            answer = json.loads(error.read(100_000))
+            text = str(answer.get("message", answer))[:500].rstrip(".")
+            return int(answer.get("error_code", error.code)), f"{text} (HTTP {error.code})"
         except (ValueError, TypeError, AttributeError, OSError):
             return error.code, f"HTTP {error.code} {error.reason}"
 

@@ -47,10 +47,10 @@ class SchemaRegistryOptions:
 
     def __post_init__(self) -> None:
         if self.value_format is None:
-            for each in fields(self):
-                value, given = getattr(self, each.name), each.name != "auto_register"
-                if (value if given else not value) and each.name != "value_format":
-                    shown = PREFIX if each.name == "schema_registry" else option_name(each.name)
+            for field in fields(self):
+                value, is_set = getattr(self, field.name), field.name != "auto_register"
+                if (value if is_set else not value) and field.name != "value_format":
+                    shown = PREFIX if field.name == "schema_registry" else option_name(field.name)
                     raise OptionError(
                         f"kafka: {shown} has no effect without valueFormat. Set valueFormat to "
                         f"avro or protobuf, or remove it."
@@ -83,22 +83,22 @@ class SchemaRegistryOptions:
 
 
 _NAMES = {
-    option_name(each.name).lower()
-    for each in fields(SchemaRegistryOptions)
-    if "prefix" not in each.metadata
+    option_name(field.name).lower()
+    for field in fields(SchemaRegistryOptions)
+    if "prefix" not in field.metadata
 }
 
 
 def split_registry_options(
-    given: Mapping[str, str],
+    options: Mapping[str, str],
 ) -> tuple[SchemaRegistryOptions, dict[str, str]]:
     """Split options into those about schemas of values and all others."""
     ours = {
         key: text
-        for key, text in given.items()
+        for key, text in options.items()
         if key.lower() in _NAMES or key.lower().startswith(PREFIX.lower())
     }
-    rest = {key: text for key, text in given.items() if key not in ours}
+    rest = {key: text for key, text in options.items() if key not in ours}
     return read_options(SchemaRegistryOptions, ours, of="kafka"), rest
 
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_decoder import reason
-from epochal.connectors.payloads.payload_encoder import encode_rows, fitted
+from epochal.connectors.payloads.payload_columns import encode_rows, fit_structs, reason
 from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_in
 from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
 from epochal.connectors.schema_registry.wire_format import header, message_indices, schema_id
@@ -34,10 +33,10 @@ def files_of(schema: RegisteredSchema) -> list[Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool
     from google.protobuf.message import DecodeError
 
-    found = []
+    files = []
     for name, text in (*schema.references, ("default.proto", schema.text)):
         try:
-            each = descriptor_pb2.FileDescriptorProto.FromString(
+            file = descriptor_pb2.FileDescriptorProto.FromString(
                 base64.b64decode(text, validate=True)
             )
         except (ValueError, DecodeError):
@@ -46,19 +45,19 @@ def files_of(schema: RegisteredSchema) -> list[Any]:
                 f"form. Give the schema in valueSchema: a descriptor set, made with protoc "
                 f"--descriptor_set_out --include_imports."
             ) from None
-        each.name = each.name or name
-        found.append(each)
-    known = {each.name for each in found}
+        file.name = file.name or name
+        files.append(file)
+    names = {file.name for file in files}
     usual = descriptor_pool.Default()
-    for each in list(found):  # Google's own types are not registered
-        for name in each.dependency:
-            if name not in known and name.startswith("google/"):
+    for file in list(files):  # Google's own types are not registered
+        for name in file.dependency:
+            if name not in names and name.startswith("google/"):
                 _import_well_known(name)
                 proto = descriptor_pb2.FileDescriptorProto()
                 usual.FindFileByName(name).CopyToProto(proto)
-                found.insert(0, proto)
-                known.add(name)
-    return found
+                files.insert(0, proto)
+                names.add(name)
+    return files
 
 
 def _import_well_known(name: str) -> None:
@@ -80,7 +79,7 @@ def indices_of(descriptor: Any) -> tuple[int, ...]:
     if descriptor.containing_type is None:
         return (list(descriptor.file.message_types_by_name).index(descriptor.name),)
     outer = descriptor.containing_type
-    names = [each.name for each in outer.nested_types]
+    names = [kind.name for kind in outer.nested_types]
     return (*indices_of(outer), names.index(descriptor.name))
 
 
@@ -117,12 +116,12 @@ class ProtobufValues:
                 places.append(index)
             except PayloadError as error:
                 errors[index] = reason(error, value)
-        found, failed = self._decoder.decode(payloads)
+        records, failed = self._decoder.decode(payloads)
         for index, failure in zip(places, failed, strict=True):
             errors[index] = failure
         at: defaultdict[int, int | None] = defaultdict(lambda: None)
         at.update({index: n for n, index in enumerate(places)})
-        return found.take(pa.array([at[n] for n in range(len(values))], pa.int64())), errors
+        return records.take(pa.array([at[n] for n in range(len(values))], pa.int64())), errors
 
     def _payload(self, value: bytes) -> bytes:
         identifier = schema_id(value)
@@ -178,10 +177,10 @@ class ProtobufEncoder:
         return encode_rows(column, self._encoded)
 
     def _encoded(self, column: Any) -> list[bytes | None]:
-        structs = fitted(column, list(self._schema), fill=True)
+        structs = fit_structs(column, list(self._schema), fill=True)
         batch = batch_of(structs.flatten(), self._schema.names, len(structs))
-        found = self._handler.record_batch_to_array(batch).to_pylist()
-        return [self._header + each for each in found]
+        payloads = self._handler.record_batch_to_array(batch).to_pylist()
+        return [self._header + payload for payload in payloads]
 
 
 def descriptor_of(schema: RegisteredSchema, message: str | None) -> Any:

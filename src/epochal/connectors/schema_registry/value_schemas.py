@@ -79,9 +79,9 @@ class ValueSpec:
             return AvroEncoder(schema, self.identifier)
         from epochal.connectors.schema_registry.registry_protobuf import ProtobufEncoder
 
-        found = ProtobufEncoder(self._protobuf(), self.identifier)
-        found.check_columns(kind)
-        return found
+        encoder = ProtobufEncoder(self._protobuf(), self.identifier)
+        encoder.check_columns(kind)
+        return encoder
 
     def _avro(self) -> Any:
         from epochal.connectors.payloads.avro_payloads import parsed_schema
@@ -102,17 +102,17 @@ class ValueSpec:
         return descriptor_of(self.schema, self.message)
 
 
-def pinned_version(given: Mapping[str, str], topic: str | None) -> dict[str, str]:
+def pinned_version(source_options: Mapping[str, str], topic: str | None) -> dict[str, str]:
     """The options with the version of the schema that is the latest now, unless they name one."""
-    options, _ = split_registry_options(given)
+    options, _ = split_registry_options(source_options)
     if options.value_format is None or options.schema_version is not None:
-        return dict(given)
+        return dict(source_options)
     if options.value_schema is not None:
-        return dict(given)
+        return dict(source_options)
     client = RegistryClient(registry_settings(options.schema_registry))
     subject = subject_of(options, topic)
     version, _ = _existing(client, options, subject)
-    return {**given, "schemaVersion": str(version)}
+    return {**source_options, "schemaVersion": str(version)}
 
 
 def reading_spec(options: SchemaRegistryOptions, topic: str | None) -> ValueSpec | None:
@@ -126,9 +126,9 @@ def reading_spec(options: SchemaRegistryOptions, topic: str | None) -> ValueSpec
         client = RegistryClient(settings)
         _, identifier = _existing(client, options, subject_of(options, topic))
         schema = client.schema(identifier, serialized=form is ValueFormat.PROTOBUF)
-    found = ValueSpec(form, settings, schema, document, options.value_message)
-    _checked(found).decoder()
-    return found
+    spec = ValueSpec(form, settings, schema, document, options.value_message)
+    _check_libraries(spec).decoder()
+    return spec
 
 
 def writing_spec(options: SchemaRegistryOptions, topic: str | None, kind: Any) -> ValueSpec | None:
@@ -148,21 +148,21 @@ def writing_spec(options: SchemaRegistryOptions, topic: str | None, kind: Any) -
     else:
         existing = client.version(subject, options.schema_version)
         if existing is None and options.schema_version is None and form is ValueFormat.AVRO:
-            existing = _derived(client, options, subject, kind)
+            existing = _derive_schema(client, options, subject, kind)
         if existing is None:
             existing = _existing(client, options, subject)
         identifier = existing[1]
         schema = client.schema(identifier, serialized=form is ValueFormat.PROTOBUF)
-    found = ValueSpec(form, settings, schema, document, options.value_message, identifier)
-    _checked(found).encoder(kind)
-    return found
+    spec = ValueSpec(form, settings, schema, document, options.value_message, identifier)
+    _check_libraries(spec).encoder(kind)
+    return spec
 
 
 def _existing(
     client: RegistryClient, options: SchemaRegistryOptions, subject: str
 ) -> tuple[int, int]:
-    found = client.version(subject, options.schema_version)
-    if found is None:
+    registered = client.version(subject, options.schema_version)
+    if registered is None:
         version = options.schema_version
         which = "no schema" if version is None else f"no version {version}"
         raise SchemaRegistryError(
@@ -170,10 +170,10 @@ def _existing(
             f"subject {subject} has {which}. Register one, set the option subject, or give the "
             f"schema in valueSchema",
         )
-    return found
+    return registered
 
 
-def _derived(
+def _derive_schema(
     client: RegistryClient, options: SchemaRegistryOptions, subject: str, kind: pa.StructType
 ) -> tuple[int, int] | None:
     """Register a schema that is made from the column's type."""
@@ -196,17 +196,17 @@ def _identifier(
         kind, text = "PROTOBUF", base64.b64encode(descriptor.file.serialized_pb).decode()
     if options.auto_register:
         return client.register(subject, kind, text)
-    found = client.lookup(subject, kind, text)
-    if found is None:
+    lookup = client.lookup(subject, kind, text)
+    if lookup is None:
         raise SchemaRegistryError(
             registry_settings(options.schema_registry).shown,
             f"subject {subject} does not have the schema in valueSchema, and autoRegister is "
             f"false. Register the schema, or set autoRegister to true",
         )
-    return found
+    return lookup
 
 
-def _checked(spec: ValueSpec) -> ValueSpec:
+def _check_libraries(spec: ValueSpec) -> ValueSpec:
     """The spec, if the libraries of its format are installed."""
     try:
         if spec.form is ValueFormat.AVRO:

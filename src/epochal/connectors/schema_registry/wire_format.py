@@ -37,7 +37,7 @@ def header(schema: int, indices: Sequence[int] | None = None) -> bytes:
         return start
     if list(indices) == [0]:
         return start + b"\x00"
-    return start + b"".join(_varint(each) for each in (len(indices), *indices))
+    return start + b"".join(_varint(number) for number in (len(indices), *indices))
 
 
 def message_indices(value: bytes) -> tuple[tuple[int, ...], int]:
@@ -47,29 +47,29 @@ def message_indices(value: bytes) -> tuple[tuple[int, ...], int]:
         return (0,), at
     if not 0 < count <= MAX_DEPTH:
         raise PayloadError(f"the header names {count} message indices, which is not possible")
-    found = []
+    indices = []
     for _ in range(count):
         index, at = _read_varint(value, at)
-        found.append(index)
-    return tuple(found), at
+        indices.append(index)
+    return tuple(indices), at
 
 
 def _varint(number: int) -> bytes:
-    left, found = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
+    left, encoded = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
     while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
+        encoded.append(left & 0x7F | 0x80)
         left >>= 7
-    found.append(left)
-    return bytes(found)
+    encoded.append(left)
+    return bytes(encoded)
 
 
 def _read_varint(value: bytes, at: int) -> tuple[int, int]:
-    found = shift = 0
+    number = shift = 0
     while True:
         if at >= len(value) or shift > 28:
             raise PayloadError("the header's message indices end too early")
         byte = value[at]
-        found |= (byte & 0x7F) << shift
+        number |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
-            return (found >> 1) ^ -(found & 1), at
+            return (number >> 1) ^ -(number & 1), at

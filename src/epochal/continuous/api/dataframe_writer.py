@@ -25,7 +25,7 @@ from epochal.continuous.api.frame_sinks import (
 from epochal.continuous.api.outputs import (
     APPEND,
     COMPLETE,
-    checked_mode,
+    check_mode,
     option_text,
     output_options,
     sink_definition,
@@ -80,12 +80,12 @@ class DataFrameWriter:
 
     def outputMode(self, outputMode: str) -> DataFrameWriter:
         """Set the output mode: append, update or complete."""
-        self._mode = checked_mode(outputMode)
+        self._mode = check_mode(outputMode)
         return self
 
     def option(self, key: str, value: Any) -> DataFrameWriter:
         """Set an option of the query or of the sink; names are case-insensitive."""
-        self._options = {each: kept for each, kept in self._options.items() if _differ(each, key)}
+        self._options = {name: value for name, value in self._options.items() if _differ(name, key)}
         self._options[key] = option_text(value)
         return self
 
@@ -101,7 +101,7 @@ class DataFrameWriter:
 
     def partitionBy(self, *cols: str | Sequence[str]) -> DataFrameWriter:
         """Write files into a directory per value of these columns."""
-        names = [name for each in cols for name in ([each] if isinstance(each, str) else each)]
+        names = [name for col in cols for name in ([col] if isinstance(col, str) else col)]
         self._partitioned = tuple(self._known(name) for name in names)
         return self
 
@@ -120,9 +120,9 @@ class DataFrameWriter:
         `processingTime` and `continuous` also set the length of an epoch. `once` is `availableNow`
         in one epoch, whatever bounds the sources have.
         """
-        given = {"epoch": epoch, "processingTime": processingTime, "continuous": continuous}
+        triggers = {"epoch": epoch, "processingTime": processingTime, "continuous": continuous}
         more = {"availableNow": availableNow, "once": once, "realTime": realTime}
-        return self.options(**trigger_options({**given, **more}))
+        return self.options(**trigger_options({**triggers, **more}))
 
     def foreach(self, f: Any) -> DataFrameWriter:
         """Call a function, or a ForeachWriter, in the tasks for every row. At least once."""
@@ -186,27 +186,27 @@ class DataFrameWriter:
 
     def definition(self, path: str | None = None) -> QueryDefinition:
         """Return the query as the engine takes it."""
-        given = dict(self._options)
+        options = dict(self._options)
         if path is not None:
-            given = {key: value for key, value in given.items() if key.lower() != "path"}
-            given["path"] = path
+            options = {key: value for key, value in options.items() if key.lower() != "path"}
+            options["path"] = path
         name = self._sink_name()
         spark = self._frame.sparkSession
-        engine, rest = output_options(spark, name, _patient(given) if self._function else given)
+        engine, rest = output_options(spark, name, _patient(options) if self._function else options)
         session = session_settings(spark, FRAME_KEYS)
-        found = find_checkpoint(engine.checkpoint_location)
-        translation = self._read(found.pinned)
-        found.check(operators_of(translation.tree), session)
+        checkpoint = find_checkpoint(engine.checkpoint_location)
+        translation = self._read(checkpoint.pinned)
+        checkpoint.check(operators_of(translation.tree), session)
 
         def refreshed() -> Node:
-            return self._read(found.pinned).tree
+            return self._read(checkpoint.pinned).tree
 
         return QueryDefinition(
             translation.tree,
             self._sink(name, engine, rest),
             engine,
             session=session,
-            state_partitions=found.partitions(session),
+            state_partitions=checkpoint.partitions(session),
             parallelism=spark.sparkContext.defaultParallelism,
             watermarks_move="epoch",
             offset_lines=translation.occurrences,
@@ -268,26 +268,26 @@ class DataFrameWriter:
 
     def _known(self, name: str) -> str:
         columns: list[str] = self._frame.columns
-        found = [each for each in columns if each.lower() == name.lower()]
-        if not found:
+        matching = [column for column in columns if column.lower() == name.lower()]
+        if not matching:
             raise OptionError(f"There is no column {name!r}; the columns are {columns}.")
-        return name if name in found else found[0]
+        return name if name in matching else matching[0]
 
 
 def explain(frame: DataFrame, output_mode: str = APPEND) -> None:
     """Print what of a DataFrame runs where, and all that cannot run. Nothing is started."""
-    sys.stdout.write(explain_plan(frame, output_mode=checked_mode(output_mode)) + "\n")
+    sys.stdout.write(explain_plan(frame, output_mode=check_mode(output_mode)) + "\n")
 
 
 def _differ(one: str, other: str) -> bool:
     return one.lower() != other.lower()
 
 
-def _patient(given: dict[str, str]) -> dict[str, str]:
+def _patient(options: dict[str, str]) -> dict[str, str]:
     """Return the options with a limit for epochs that a user's function on the driver can keep."""
-    if any(key.lower() == "stalltimeout" for key in given):
-        return given
-    return {**given, "stallTimeout": f"{FUNCTION_TIMEOUT // timedelta(seconds=1)} seconds"}
+    if any(key.lower() == "stalltimeout" for key in options):
+        return options
+    return {**options, "stallTimeout": f"{FUNCTION_TIMEOUT // timedelta(seconds=1)} seconds"}
 
 
 def _check_names(sink: str, names: Sequence[str]) -> None:

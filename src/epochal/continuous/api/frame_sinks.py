@@ -88,10 +88,10 @@ class ViewedOutput(MemoryOutput):
 
     def _show(self) -> None:
         # As one chunk: PySpark loses the rows of a table whose first chunk is empty.
-        found = self._spark.createDataFrame(
+        frame = self._spark.createDataFrame(
             self.table().combine_chunks().rename_columns(self._staged.names), self._staged
         )
-        found.toDF(*self._names).createOrReplaceTempView(self._name)
+        frame.toDF(*self._names).createOrReplaceTempView(self._name)
 
 
 def memory_sink(frame: DataFrame, name: str, *, complete: bool) -> SinkDefinition:
@@ -107,7 +107,11 @@ def memory_sink(frame: DataFrame, name: str, *, complete: bool) -> SinkDefinitio
 
 
 def settle_table(
-    frame: DataFrame, name: str, given: str | None, partitioned: Sequence[str], path: str | None
+    frame: DataFrame,
+    name: str,
+    given_format: str | None,
+    partitioned: Sequence[str],
+    path: str | None,
 ) -> tuple[str, str, tuple[str, ...]]:
     """Return format, location and partition columns of a table; create it if it is absent."""
     spark = frame.sparkSession
@@ -118,17 +122,17 @@ def settle_table(
             f"stored as files can be written: {', '.join(FILE_FORMATS)}. Use foreachBatch."
         )
     if not spark.catalog.tableExists(name):
-        form = given or str(spark.conf.get("spark.sql.sources.default"))
+        form = given_format or str(spark.conf.get("spark.sql.sources.default"))
         _check_form(name, form)
         spark.sql(_creation(frame, name, form, partitioned, path))
     table = state.catalog().getTableMetadata(state.sqlParser().parseTableIdentifier(name))
     if table.tableType().name() == "VIEW":
         raise OptionError(f"{name} is a view. Rows can be written to a table only.")
     form = table.provider().get() if table.provider().isDefined() else "hive"
-    if given is not None and given.lower() != form.lower():
+    if given_format is not None and given_format.lower() != form.lower():
         raise OptionError(
-            f"{name} is stored as {form}, but the query writes {given}. Readers of the table would "
-            f"not understand the files: use format({form!r}), or another table."
+            f"{name} is stored as {form}, but the query writes {given_format}. Readers of the "
+            f"table would not understand the files: use format({form!r}), or another table."
         )
     _check_form(name, form)
     columns = tuple(table.partitionColumnNames().mkString("\n").splitlines())
@@ -154,7 +158,7 @@ def _creation(
     """Return the statement that creates the table."""
     columns = frame._jdf.schema().toDDL()
     place = "" if path is None else path.replace("\\", "\\\\").replace("'", "\\'")
-    by = ", ".join("`" + each.replace("`", "``") + "`" for each in partitioned)
+    by = ", ".join("`" + column.replace("`", "``") + "`" for column in partitioned)
     return (
         f"CREATE TABLE {name} ({columns}) USING {form}"
         + (f" PARTITIONED BY ({by})" if by else "")

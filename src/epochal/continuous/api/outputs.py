@@ -26,7 +26,7 @@ CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 """The session's directory for the checkpoints of queries that name none."""
 
 
-def checked_mode(mode: str) -> str:
+def check_mode(mode: str) -> str:
     """Return the output mode in lower case; OptionError if there is none of that name."""
     if mode.lower() not in OUTPUT_MODES:
         raise OptionError(f"Output modes are {', '.join(OUTPUT_MODES)}, not {mode!r}.")
@@ -38,9 +38,9 @@ def option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def trigger_options(given: Mapping[str, Any]) -> dict[str, str]:
+def trigger_options(triggers: Mapping[str, Any]) -> dict[str, str]:
     """Return the options that a trigger stands for. Exactly one kind of trigger must be given."""
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in triggers.items() if value is not None}
     if len(chosen) != 1:
         kinds = ", ".join(chosen) or "none"
         raise OptionError(
@@ -64,12 +64,12 @@ def trigger_options(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def output_options(
-    spark: SparkSession, sink: Any, given: Mapping[str, str]
+    spark: SparkSession, sink: Any, options: Mapping[str, str]
 ) -> tuple[EngineOptions, dict[str, str]]:
     """Split options into the engine's, with a checkpoint if there is one, and the sink's."""
     from epochal.continuous.catalyst.spark_objects import absolute_paths
 
-    engine, rest = split_options(absolute_paths(given))
+    engine, rest = split_options(absolute_paths(options))
     if engine.checkpoint_location is None:
         shared = spark.conf.get(CHECKPOINTS, None)
         if shared:

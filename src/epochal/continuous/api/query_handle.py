@@ -81,7 +81,7 @@ class StreamingQuery:
     @property
     def recent_progress(self) -> list[StreamingQueryProgress]:
         """The newest hundred progress reports, oldest first."""
-        return [_progress(each) for each in self._engine.reports()]
+        return [_progress(report) for report in self._engine.reports()]
 
     def exception(self) -> QueryFailedError | None:
         """Return the error that ended the query; None if it is active or was stopped."""
@@ -126,7 +126,7 @@ class StreamingQuery:
 
 def _progress(report: dict[str, Any]) -> StreamingQueryProgress:
     """Return a report as PySpark's class, which is a dict, including the keys that Spark lacks."""
-    found = StreamingQueryProgress.fromJson(report)
-    for key in report.keys() - found.keys():
-        dict.__setitem__(found, key, report[key])
-    return found
+    progress = StreamingQueryProgress.fromJson(report)
+    for key in report.keys() - progress.keys():
+        dict.__setitem__(progress, key, report[key])
+    return progress

@@ -46,7 +46,7 @@ class StreamingQueryManager:
     def get(self, query_id: str) -> StreamingQuery | None:
         """Return the active query with this id; None if there is none."""
         with self._changed:
-            return next((each for each in self._active.values() if each.id == query_id), None)
+            return next((query for query in self._active.values() if query.id == query_id), None)
 
     def add_listener(self, listener: StreamingQueryListener) -> None:
         """Call a PySpark `StreamingQueryListener` with the events of this session's queries."""
@@ -102,7 +102,7 @@ class StreamingQueryManager:
 
     def _reserve(self, name: str | None) -> None:
         with self._changed:
-            taken = {each.name for each in self._active.values()} | self._starting
+            taken = {query.name for query in self._active.values()} | self._starting
             if name and name in taken:
                 raise OptionError(
                     f"A query named {name!r} is already active in this session. Names identify "
@@ -127,7 +127,7 @@ _managers_lock = threading.Lock()
 def streams(spark: SparkSession) -> StreamingQueryManager:
     """Return the manager of a session's continuous queries."""
     with _managers_lock:
-        found = _managers.get(spark)
-        if found is None:
-            found = _managers[spark] = StreamingQueryManager(spark)
-        return found
+        manager = _managers.get(spark)
+        if manager is None:
+            manager = _managers[spark] = StreamingQueryManager(spark)
+        return manager

@@ -66,8 +66,8 @@ class StreamReader:
         name = format_name(source)
         described = f"{name}[{options.get('path', '')}]" if "path" in options else name
         paths = absolute_paths(options)
-        found = StreamSource(0, source, paths, columns, schema, described, self.spark)
-        stream = Stream(self.spark, found)
+        stream_source = StreamSource(0, source, paths, columns, schema, described, self.spark)
+        stream = Stream(self.spark, stream_source)
         identity = source_identity(source, options)
         if identity is None:
             return stream

@@ -55,23 +55,23 @@ def groups_of(keys: Sequence[str], window: Window | None) -> str:
     return ", ".join([*keys, *([] if window is None else [_window(window)])]) or "()"
 
 
-def options_of(given: Sequence[str]) -> str:
+def options_of(names: Sequence[str]) -> str:
     """Return the names of options that were set, for the end of a repr."""
-    return f", options: {', '.join(given)}" if given else ""
+    return f", options: {', '.join(names)}" if names else ""
 
 
-def format_name(found: Any) -> str:
+def format_name(sink_format: Any) -> str:
     """Return the name of a format: as given, or the class of a user's own source or sink."""
-    match found:
+    match sink_format:
         case None:
             return "no format"
         case str():
-            return found
+            return sink_format
         case (str(kind), _):
             return kind
         case type():
-            return found.__name__
-    return type(found).__name__
+            return sink_format.__name__
+    return type(sink_format).__name__
 
 
 def duration_text(duration_us: int) -> str:
@@ -123,9 +123,9 @@ def _stateful_step(spec: StatefulSpec, before: Node) -> str:
             window = None
             if isinstance(before, Step) and isinstance(before.operator, AssignWindowsSpec):
                 window = before.operator.window
-            keys = [each for each in key if window is None or each != window.name]
-            made = _columns([each.alias for each in aggregates])
-            return f"agg({made}) by {groups_of(keys, window)}"
+            keys = [column for column in key if window is None or column != window.name]
+            columns = _columns([aggregate.alias for aggregate in aggregates])
+            return f"agg({columns}) by {groups_of(keys, window)}"
         case DropDuplicatesSpec(within_watermark=True):
             name = "drop_duplicates_within_watermark"
         case DropDuplicatesSpec():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.continuous.api.outputs import UPDATE, checked_mode
+from epochal.continuous.api.outputs import UPDATE, check_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
 from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.catalyst.given_schema import arrow_schema
@@ -47,7 +47,7 @@ from epochal.continuous.plan.logical import (
     Watermarked,
     postorder,
     preorder,
-    renumbered,
+    renumber,
 )
 from epochal.errors import OptionError, StateSchemaError
 from epochal.options import parse_duration
@@ -98,12 +98,12 @@ class Stream:
         if isinstance(condition, pc.Expression):
             spec = ArrowExpressionSpec((condition,), self.schema, filters=True)
             return self.then(spec, self.schema)
-        found = self._resolved([condition])
-        if not pa.types.is_boolean(found.schema.types[0]):
+        resolved = self._resolve([condition])
+        if not pa.types.is_boolean(resolved.schema.types[0]):
             raise OptionError(
-                f"A filter must be a boolean, but {condition} is {found.schema.types[0]}."
+                f"A filter must be a boolean, but {condition} is {resolved.schema.types[0]}."
             )
-        return self.then(FilterSpec(found.columns[0]), self.schema)
+        return self.then(FilterSpec(resolved.columns[0]), self.schema)
 
     where = filter
 
@@ -111,20 +111,20 @@ class Stream:
         """Compute columns from SQL text or PySpark columns; `*` stands for all columns."""
         if not columns:
             raise OptionError("Select at least one column.")
-        if all(isinstance(each, str) and _PLAIN_NAME.fullmatch(each) for each in columns):
+        if all(isinstance(column, str) and _PLAIN_NAME.fullmatch(column) for column in columns):
             plain = self._plain(columns)
             if plain is not None:
                 return plain
-        found = self._resolved(columns)
-        return self.then(ProjectSpec(found.columns, found.schema), found.schema)
+        resolved = self._resolve(columns)
+        return self.then(ProjectSpec(resolved.columns, resolved.schema), resolved.schema)
 
     def with_column(self, name: str, column: Any) -> Stream:
         """Add a column, or replace the one of that name."""
         if isinstance(column, pc.Expression):
             return self._with_arrow(name, column)
-        added = self._resolved([column])
-        kept = self._resolved([_quoted(each) for each in self.columns])
-        columns = dict(zip(self.columns, kept.columns, strict=True))
+        added = self._resolve([column])
+        projected = self._resolve([_quote(column) for column in self.columns])
+        columns = dict(zip(self.columns, projected.columns, strict=True))
         columns[name] = added.columns[0]
         fields = {field.name: field for field in self.schema}
         fields[name] = added.schema.field(0).with_name(name)
@@ -133,9 +133,9 @@ class Stream:
 
     def drop(self, *names: str) -> Stream:
         """Remove columns; unknown names are ignored, as in Spark."""
-        kept = [name for name in self.columns if name not in names]
-        plain = self._plain(kept) if kept else None
-        return self.select(*map(_quoted, kept)) if plain is None else plain
+        names_left = [name for name in self.columns if name not in names]
+        plain = self._plain(names_left) if names_left else None
+        return self.select(*map(_quote, names_left)) if plain is None else plain
 
     def union(self, other: Stream) -> Stream:
         """Return the rows of both streams, which must have the same columns in the same order."""
@@ -144,7 +144,7 @@ class Stream:
                 f"A union needs the same columns on both sides, not ({_describe(self.schema)}) and "
                 f"({_describe(other.schema)})."
             )
-        shifted = renumbered(
+        shifted = renumber(
             other.tree,
             sources=sum(isinstance(node, StreamSource) for node in preorder(self.tree)),
             operators=sum(isinstance(node, Stateful) for node in preorder(self.tree)),
@@ -218,13 +218,13 @@ class Stream:
         With event time among the columns, a key is forgotten when the watermark passes it; without,
         keys are kept forever.
         """
-        return self.stage(self._deduplicated(columns, within_watermark=False))
+        return self.stage(self._deduplicate(columns, within_watermark=False))
 
     def drop_duplicates_within_watermark(self, columns: Sequence[str] | None = None) -> Stream:
         """Keep the first row of each key; forget the key after the watermark's delay."""
         if self.event_time is None:
             raise OptionError("drop_duplicates_within_watermark needs with_watermark before it.")
-        return self.stage(self._deduplicated(columns, within_watermark=True))
+        return self.stage(self._deduplicate(columns, within_watermark=True))
 
     @property
     def write_stream(self) -> StreamWriter:
@@ -247,28 +247,30 @@ class Stream:
 
         It must if a name is unknown, not unique in any case, or of a type that Spark changes.
         """
-        known = Counter(each.lower() for each in self.columns)
+        counts = Counter(column.lower() for column in self.columns)
         if not set(names) <= set(self.columns) or len(set(names)) < len(names):
             return None
         fields = [self.schema.field(name) for name in names]
-        if any(known[each.name.lower()] > 1 or not _is_canonical(each.type) for each in fields):
+        if any(counts[field.name.lower()] > 1 or not _is_canonical(field.type) for field in fields):
             return None
         columns = tuple(Column(self.columns.index(name)) for name in names)
         return self.then(ProjectSpec(columns, pa.schema(fields)), pa.schema(fields))
 
-    def _resolved(self, columns: Sequence[Any]) -> Resolved:
+    def _resolve(self, columns: Sequence[Any]) -> Resolved:
         from epochal.continuous.catalyst.spark_columns import resolve
 
         return resolve(self.spark, self.schema, columns)
 
     def _with_arrow(self, name: str, column: pc.Expression) -> Stream:
         names = list(dict.fromkeys([*self.columns, name]))
-        expressions = tuple(column if each == name else pc.field(each) for each in names)
-        empty = ArrowExpressionSpec(expressions, pa.schema([(each, pa.null()) for each in names]))
-        schema = _projected(empty, self.schema)
+        expressions = tuple(
+            column if own_name == name else pc.field(own_name) for own_name in names
+        )
+        empty = ArrowExpressionSpec(expressions, pa.schema([(name, pa.null()) for name in names]))
+        schema = _project(empty, self.schema)
         return self.then(ArrowExpressionSpec(expressions, schema), schema)
 
-    def _deduplicated(
+    def _deduplicate(
         self, columns: Sequence[str] | None, *, within_watermark: bool
     ) -> DropDuplicatesSpec:
         names = tuple(self.known(name) for name in (columns or self.columns))
@@ -284,8 +286,8 @@ class Stream:
     @property
     def event_time(self) -> str | None:
         """The column with event time, if there is a watermark."""
-        found = [mark.column for mark in self._marks() if mark.column in self.schema.names]
-        return found[0] if found else None
+        columns = [mark.column for mark in self._marks() if mark.column in self.schema.names]
+        return columns[0] if columns else None
 
     def _marks(self) -> list[Watermarked]:
         """The watermarks, in the order in which they were declared."""
@@ -321,7 +323,7 @@ class GroupedStream:
             aggregates=[_aggregate(name, asked) for name, asked in aggregates.items()],
             input_schema=self.stream.schema,
             event_time=self.stream.event_time,
-            output_mode=checked_mode(output_mode),
+            output_mode=check_mode(output_mode),
         )
         stream = self.stream
         if before is not None:
@@ -346,7 +348,7 @@ def _is_canonical(kind: pa.DataType) -> bool:
         return False
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -362,7 +364,7 @@ def _table(rows: Any) -> pa.Table | None:
     return collected(rows)
 
 
-def _projected(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:
+def _project(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:
     """Return the schema that Arrow gives to the projection's result."""
     from pyarrow import acero
 

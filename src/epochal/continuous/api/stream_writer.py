@@ -11,7 +11,7 @@ import pyarrow as pa
 from epochal.connectors.registry import check_whole_result
 from epochal.continuous.api.outputs import (
     APPEND,
-    checked_mode,
+    check_mode,
     option_text,
     output_options,
     sink_definition,
@@ -38,8 +38,8 @@ class StreamWriter:
     partitioned: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        steps, given = steps_of(self.stream), options_of(list(self.given or ()))
-        return f"StreamWriter({steps}{ARROW}{format_name(self.sink)}, {self.mode}{given})"
+        steps, options = steps_of(self.stream), options_of(list(self.given or ()))
+        return f"StreamWriter({steps}{ARROW}{format_name(self.sink)}, {self.mode}{options})"
 
     def format(self, sink: Any) -> StreamWriter:
         """Set the format by name, or pass a sink that implements `connectors.contract.Sink`."""
@@ -64,7 +64,7 @@ class StreamWriter:
 
     def output_mode(self, mode: str) -> StreamWriter:
         """Set the output mode, append, update or complete, for sinks that can replace rows."""
-        return replace(self, mode=checked_mode(mode))
+        return replace(self, mode=check_mode(mode))
 
     def query_name(self, name: str) -> StreamWriter:
         """Name the query for `epochal.streams(spark)`, progress reports and logs."""
@@ -88,8 +88,8 @@ class StreamWriter:
         `processingTime` and `continuous` also set the length of an epoch. `once` is `availableNow`
         in one epoch, whatever bounds the sources have.
         """
-        given = {"epoch": epoch, "processingTime": processingTime, "continuous": continuous}
-        asked = trigger_options({**given, "availableNow": availableNow, "once": once})
+        triggers = {"epoch": epoch, "processingTime": processingTime, "continuous": continuous}
+        asked = trigger_options({**triggers, "availableNow": availableNow, "once": once})
         return self.options(**asked)
 
     def start(self, path: str | None = None) -> StreamingQuery:
@@ -105,8 +105,8 @@ class StreamWriter:
                 "The query has no sink: call .format(...) or .foreach(...) before .start()."
             )
         check_whole_result(self.sink, self.mode)
-        given = dict(self.given or {}) | ({} if path is None else {"path": path})
-        engine, rest = output_options(self.stream.spark, self.sink, given)
+        options = dict(self.given or {}) | ({} if path is None else {"path": path})
+        engine, rest = output_options(self.stream.spark, self.sink, options)
         for column in self.partitioned:
             self.stream.known(column)
         return QueryDefinition(

@@ -12,15 +12,19 @@ Spark: it follows the highest event time of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, cast
 
 import pyarrow as pa
 
-from epochal.connectors.contract import SinkWriter, Source, WriterContext
+from epochal.connectors.contract import ReaderFactory, SinkWriter, Source, WriterContext
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.operators.expressions.expr import Column
-from epochal.continuous.operators.stateless.row_operators import ProjectSpec
+from epochal.continuous.operators.expressions.expr import Column, Expr, columns_in
+from epochal.continuous.operators.stateless.expand import ExpandSpec
+from epochal.continuous.operators.stateless.generate import GenerateSpec
+from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.logical import (
     Node,
@@ -31,7 +35,6 @@ from epochal.continuous.plan.logical import (
     Watermarked,
     preorder,
 )
-from epochal.continuous.plan.pruning import narrowed
 from epochal.continuous.plan.stages import (
     Branch,
     QueryPlan,
@@ -57,16 +60,16 @@ UNOPENED = UnopenedWriters()
 
 def sources_of(tree: Node) -> tuple[StreamSource, ...]:
     """Return the sources of a query by number, each once."""
-    found: dict[int, StreamSource] = {}
+    sources: dict[int, StreamSource] = {}
     for node in preorder(tree):
         if isinstance(node, StreamSource):
-            found.setdefault(node.number, node)
-    if sorted(found) != list(range(len(found))):
+            sources.setdefault(node.number, node)
+    if sorted(sources) != list(range(len(sources))):
         raise EpochError(
-            f"The sources of the query have the numbers {sorted(found)}, but they must be numbered "
-            f"from 0: a checkpoint has a directory for each number. This is a bug."
+            f"The sources of the query have the numbers {sorted(sources)}, but they must be "
+            f"numbered from 0: a checkpoint has a directory for each number. This is a bug."
         )
-    return tuple(found[number] for number in range(len(found)))
+    return tuple(sources[number] for number in range(len(sources)))
 
 
 def offset_lines_of(tree: Node) -> tuple[int, ...]:
@@ -91,13 +94,15 @@ def compile_plan(
     stages = sum(isinstance(node, Stateful) for node in preorder(tree))
     walk = _Walk(stages)
     walk.feed(tree, (), Target(stages))
-    found = []
+    branches_of_sources = []
     for node, source, in_tasks in zip(nodes, sources, acknowledged_in_tasks(sources), strict=True):
         branches = tuple(walk.branches[node.number])
-        readers = narrowed(source.readers, [each.operators for each in branches], node.schema)
-        found.append(SourcePlan(readers, node.schema, branches, in_tasks))
+        readers = narrow_readers(
+            source.readers, [branch.operators for branch in branches], node.schema
+        )
+        branches_of_sources.append(SourcePlan(readers, node.schema, branches, in_tasks))
     return QueryPlan(
-        tuple(found),
+        tuple(branches_of_sources),
         tuple(walk.watermarks),
         tuple(walk.stages[number] for number in range(stages)),
         UNOPENED,
@@ -132,7 +137,7 @@ class _Walk:
                 self.feed(child, (observe, *operators), to)
             case Union(children=children, schema=schema):
                 for child in children:
-                    self.feed(child, (*_renamed(child.schema, schema), *operators), to)
+                    self.feed(child, (*_rename(child.schema, schema), *operators), to)
             case Stateful(children=children, operator_id=operator_id, spec=spec):
                 self.unnumbered -= 1
                 number = self.unnumbered
@@ -151,8 +156,53 @@ class _Walk:
         return number
 
 
-def _renamed(schema: pa.Schema, wanted: pa.Schema) -> tuple[OperatorSpec, ...]:
+def _rename(schema: pa.Schema, wanted: pa.Schema) -> tuple[OperatorSpec, ...]:
     """Return the projection that gives a child of a union the union's names, if it needs one."""
     if schema.names == wanted.names:
         return ()
     return (ProjectSpec(tuple(Column(at) for at in range(len(wanted))), wanted),)
+
+
+def narrow_readers(
+    readers: ReaderFactory, branches: Sequence[Sequence[OperatorSpec]], schema: pa.Schema
+) -> ReaderFactory:
+    """Return readers that fill only the columns that a branch uses, if the factory can do that.
+
+    `branches` are the operators of each place in the query that the source feeds. Skipped columns
+    stay in the batch as nulls, which cost nothing. Expressions refer to columns by index, so no
+    column may be removed.
+    """
+    wanted: frozenset[str] = frozenset()
+    for operators in branches:
+        used = wanted_columns(operators, schema)
+        if used is None:
+            return readers
+        wanted |= used
+    if not hasattr(readers, "only"):
+        return readers
+    return cast(ReaderFactory, cast(Any, readers).only(wanted))
+
+
+def wanted_columns(operators: Sequence[OperatorSpec], schema: pa.Schema) -> frozenset[str] | None:
+    """Return the columns that these operators use; None if they may use all of them."""
+    names: set[str] = set()
+    for operator in operators:
+        match operator:
+            case FilterSpec(condition):
+                names |= _names_in([condition], schema)
+            case ObserveEventTimeSpec(column=name):
+                names.add(name)
+            case ProjectSpec(columns):
+                return frozenset(names | _names_in(columns, schema))
+            case ExpandSpec(projections):
+                return frozenset(names | _names_in(chain(*projections), schema))
+            case GenerateSpec(arguments=arguments, kept=kept):
+                names |= {schema.names[index] for index in kept}
+                return frozenset(names | _names_in(arguments, schema))
+            case _:
+                return None  # a user's function: it may look at any column
+    return None  # no projection: all columns leave the last operator
+
+
+def _names_in(exprs: Iterable[Expr], schema: pa.Schema) -> set[str]:
+    return {schema.names[index] for expr in exprs for index in columns_in(expr)}

@@ -112,11 +112,11 @@ def postorder(node: Node) -> Iterator[Node]:
     yield node
 
 
-def renumbered(node: Node, *, sources: int, operators: int) -> Node:
+def renumber(node: Node, *, sources: int, operators: int) -> Node:
     """Return the tree with the numbers of its sources and stateful operators raised by these."""
 
     def again(child: Node) -> Node:
-        return renumbered(child, sources=sources, operators=operators)
+        return renumber(child, sources=sources, operators=operators)
 
     match node:
         case StreamSource(number=number):
@@ -133,11 +133,11 @@ def renumbered(node: Node, *, sources: int, operators: int) -> Node:
 def unique_names(names: Sequence[str]) -> list[str]:
     """The names, with a number at each that occurred before."""
     taken: set[str] = set(names)
-    found: list[str] = []
+    names_so_far: list[str] = []
     for name in names:
         number, unique = 1, name
-        while unique in found or (number > 1 and unique in taken):
+        while unique in names_so_far or (number > 1 and unique in taken):
             number += 1
             unique = f"{name}#{number}"
-        found.append(unique)
-    return found
+        names_so_far.append(unique)
+    return names_so_far

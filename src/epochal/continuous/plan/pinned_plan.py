@@ -105,7 +105,7 @@ def _same(stored: OperatorShape, asked: OperatorShape) -> bool:
 def _describe(shape: Shape) -> str:
     if not shape:
         return "no stateful operator"
-    listed = "; ".join(f"{each.operator_id}: {each}" for each in shape)
+    listed = "; ".join(f"{operator.operator_id}: {operator}" for operator in shape)
     return f"stateful operators [{listed}]"
 
 
@@ -113,12 +113,12 @@ def encode_shape(shape: Shape) -> bytes:
     """Return the bytes of the plan file."""
     operators = [
         {
-            "operatorId": each.operator_id,
-            "operatorName": each.name,
-            **_keys_to_json(each.keys or ((),)),
-            "stores": list(each.stores),
+            "operatorId": operator.operator_id,
+            "operatorName": operator.name,
+            **_keys_to_json(operator.keys or ((),)),
+            "stores": list(operator.stores),
         }
-        for each in shape
+        for operator in shape
     ]
     return f"v{PLAN_VERSION}\n{to_json({'operators': operators})}".encode()
 
@@ -134,8 +134,8 @@ def decode_shape(data: bytes, path: str) -> Shape:
     """Parse a plan file."""
     lines = text_lines(data, path)
     parse_version(lines[0] if lines else "", PLAN_VERSION, path)
-    found = parse_object("\n".join(lines[1:]), path)
-    return tuple(_operator(value, path) for value in list_of(found, "operators", path))
+    fields = parse_object("\n".join(lines[1:]), path)
+    return tuple(_operator(value, path) for value in list_of(fields, "operators", path))
 
 
 def _operator(value: JsonValue, path: str) -> OperatorShape:
@@ -152,7 +152,7 @@ def _operator(value: JsonValue, path: str) -> OperatorShape:
 def _keys(value: dict[str, JsonValue], path: str) -> tuple[tuple[str, ...], ...]:
     if "keys" not in value:
         return (_names(value, "key", path),)
-    return tuple(_names({"keys": each}, "keys", path) for each in list_of(value, "keys", path))
+    return tuple(_names({"keys": keys}, "keys", path) for keys in list_of(value, "keys", path))
 
 
 def _names(value: dict[str, JsonValue], key: str, path: str) -> tuple[str, ...]:
@@ -168,9 +168,9 @@ def settle_id(files: Files, has_history: bool) -> str:
     `has_history` says that the logs have entries. As in Spark, a history without an id is an error:
     sinks recognize repeated epochs by the query id and would write everything twice under another.
     """
-    known = QueryMetadata.read(files)
-    if known is not None:
-        return known.id
+    metadata = QueryMetadata.read(files)
+    if metadata is not None:
+        return metadata.id
     if has_history:
         raise CheckpointError(
             f"[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] {join_url(files.url, METADATA)} is "
@@ -238,14 +238,17 @@ def stored_shape(files: Files) -> Shape | None:
     except FileNotFoundError:
         pass
     operators = [read_operator(files, number) for number in list_operators(files)]
-    found = [each for each in operators if each is not None]
-    if not found:
+    stored = [operator for operator in operators if operator is not None]
+    if not stored:
         return None  # a new checkpoint, or one of a query without state
     return tuple(
         OperatorShape(
-            each.operator_id, each.operator_name, None, tuple(store.name for store in each.stores)
+            operator.operator_id,
+            operator.operator_name,
+            None,
+            tuple(store.name for store in operator.stores),
         )
-        for each in sorted(found, key=lambda each: each.operator_id)
+        for operator in sorted(stored, key=lambda operator: operator.operator_id)
     )
 
 

@@ -115,11 +115,11 @@ def edges_of(plan: QueryPlan) -> tuple[Edge, ...]:
     producers, one may already be an epoch ahead of another. The sink then has a local edge from
     each, on which rows of a later epoch wait.
     """
-    found = sorted({*_ways(plan)}, key=lambda way: (way[1].stage, way[1].side, way[0]))
-    to_sink = [producer for producer, to in found if to.stage == plan.sink]
+    ways = sorted({*_ways(plan)}, key=lambda way: (way[1].stage, way[1].side, way[0]))
+    to_sink = [producer for producer, to in ways if to.stage == plan.sink]
     return tuple(
         Edge(producer, to, to.stage == plan.sink)
-        for producer, to in found
+        for producer, to in ways
         if to.stage < plan.sink or len(to_sink) > 1
     )
 
@@ -159,17 +159,17 @@ class ReaderPlan:
 
 def readers_of(positions: Sequence[Positions]) -> tuple[ReaderPlan, ...]:
     """Number the partitions of all sources, in order of source and partition id."""
-    found = [
+    places = [
         (source, partition, position)
         for source, of_source in enumerate(positions)
         for partition, position in sorted(of_source.items())
     ]
-    return tuple(ReaderPlan(number, *each) for number, each in enumerate(found))
+    return tuple(ReaderPlan(number, *place) for number, place in enumerate(places))
 
 
 def readers_of_task(readers: Sequence[ReaderPlan], task: int, tasks: int) -> tuple[ReaderPlan, ...]:
     """Return the readers that a task owns."""
-    return tuple(each for each in readers if each.reader % tasks == task)
+    return tuple(reader for reader in readers if reader.reader % tasks == task)
 
 
 def partitions_of_task(state_partitions: int, task: int, tasks: int) -> range:
@@ -183,4 +183,6 @@ def partitions_of_stage(stage: StagePlan, partitions: Sequence[int]) -> tuple[in
     All rows of an operator without a key belong to the first partition. Spark does not write the
     others.
     """
-    return tuple(each for each in partitions if each == 0 or any(stage.stateful.keys))
+    return tuple(
+        partition for partition in partitions if partition == 0 or any(stage.stateful.keys)
+    )

@@ -29,22 +29,22 @@ def input_watermarks(plan: QueryPlan, watermark_ms: int) -> tuple[int, ...]:
     for source in plan.sources:
         for branch in source.branches:
             arriving[branch.to.stage].append(_after(branch.operators, None, watermark_ms))
-    found = []
+    bounds = []
     for number, stage in enumerate(plan.stages):  # a stage only feeds later ones
         taken = _lowest(arriving[number])
-        found.append(max(NOT_ADVANCED, taken or NOT_ADVANCED))
+        bounds.append(max(NOT_ADVANCED, taken or NOT_ADVANCED))
         passed = None if taken is None else _passed_on(stage.stateful, taken)
         arriving[stage.to.stage].append(_after(stage.operators, passed, watermark_ms))
-    return tuple(found)
+    return tuple(bounds)
 
 
 def _after(operators: Sequence[OperatorSpec], passed: int | None, watermark_ms: int) -> int | None:
-    observed = any(isinstance(each, ObserveEventTimeSpec) for each in operators)
+    observed = any(isinstance(operator, ObserveEventTimeSpec) for operator in operators)
     return watermark_ms if observed else passed
 
 
-def _lowest(found: Iterable[int | None]) -> int | None:
-    return min((each for each in found if each is not None), default=None)
+def _lowest(bounds: Iterable[int | None]) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _passed_on(spec: StatefulSpec, input_ms: int) -> int | None:

@@ -21,15 +21,15 @@ import msgspec
 from epochal.clock import Clock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.errors import OptionError
-from epochal.metrics.metrics_server import serve
 from epochal.metrics.otel_spans import SpanWriter, find_tracer
+from epochal.metrics.prometheus import serve
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalWriter, runs_directory
 from epochal.metrics.run_records import (
     EpochDone,
-    Output,
     Progressed,
     Record,
+    RecordOutput,
     RunEnded,
     RunStarted,
     StatusChanged,
@@ -51,7 +51,7 @@ class Telemetry:
 
     def __init__(
         self,
-        outputs: Sequence[Output],
+        outputs: Sequence[RecordOutput],
         clock: Clock,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
@@ -182,7 +182,7 @@ def open_telemetry(opened: Opened, clock: Clock) -> Telemetry:
     if not options.telemetry and options.metrics_port is None:
         return Telemetry([], clock)
     first = first_record(opened, clock)
-    outputs: list[Output] = []
+    outputs: list[RecordOutput] = []
     on_close: Callable[[], None] = lambda: None  # noqa: E731
     if options.metrics_port is not None:
         metrics = QueryMetrics()

@@ -36,15 +36,15 @@ def difference(
 ) -> list[str]:
     """Return in lines how rows differ from what was expected; none if they do not."""
     columns = _columns([*found, *expected])
-    left, right = (_named(rows, columns) for rows in (found, expected))
+    left, right = (_name_columns(rows, columns) for rows in (found, expected))
     at_left, at_right = ([_frozen(row) for row in rows] for rows in (left, right))
     missing = _without(right, at_right, Counter(at_left))
     unexpected = _without(left, at_left, Counter(at_right))
     if missing or unexpected:
         return [
             f"found {len(left)} row{'s' * (len(left) != 1)}, expected {len(right)}:",
-            *_shown("missing   ", missing),
-            *_shown("unexpected", unexpected),
+            *_show("missing   ", missing),
+            *_show("unexpected", unexpected),
         ]
     if ordered and at_left != at_right:
         at = next(
@@ -63,7 +63,7 @@ def _columns(rows: Iterable[Expected]) -> list[str] | None:
     return next((list(row) for row in rows if isinstance(row, Mapping)), None)
 
 
-def _named(rows: Iterable[Expected], columns: list[str] | None) -> list[Any]:
+def _name_columns(rows: Iterable[Expected], columns: list[str] | None) -> list[Any]:
     return [
         dict(row)
         if isinstance(row, Mapping)
@@ -78,7 +78,7 @@ def _frozen(value: Any) -> Any:
     """Return something that has a hash, and is equal for equal values. NaN equals NaN here."""
     match value:
         case Mapping():
-            return frozenset((_frozen(key), _frozen(each)) for key, each in value.items())
+            return frozenset((_frozen(key), _frozen(item)) for key, item in value.items())
         case list() | tuple():
             return tuple(map(_frozen, value))
         case set():
@@ -92,16 +92,16 @@ def _frozen(value: Any) -> Any:
 
 def _without(rows: Sequence[Any], frozen: Sequence[Any], others: Counter[Any]) -> list[Any]:
     """Return the rows that are not among the others, each as often as it is not."""
-    left, found = Counter(others), []
+    left, missing = Counter(others), []
     for row, key in zip(rows, frozen, strict=True):
         if left[key] > 0:
             left[key] -= 1
         else:
-            found.append(row)
-    return found
+            missing.append(row)
+    return missing
 
 
-def _shown(kind: str, rows: Sequence[Any]) -> list[str]:
+def _show(kind: str, rows: Sequence[Any]) -> list[str]:
     lines = [f"  {kind} {row}" for row in rows[:MAX_SHOWN]]
     if len(rows) > MAX_SHOWN:
         lines.append(f"  {kind} … and {len(rows) - MAX_SHOWN} more")

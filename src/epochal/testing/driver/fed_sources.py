@@ -1,4 +1,4 @@
-"""Sources that a test feeds.
+"""Sources that a test feeds, and how a pipeline begins with one: `stream` and `frame`.
 
 Rows are kept in memory in the order in which they were fed. A position is the number of rows before
 it in its partition, so every row can be read again after a crash. On the copy of a checkpoint, rows
@@ -7,16 +7,28 @@ that are fed come after all that the checkpoint has read.
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
 from epochal.connectors.contract import Offset, Positions
+from epochal.continuous.api.stream import Stream
+from epochal.continuous.catalyst.given_schema import arrow_schema
+from epochal.continuous.plan.logical import StreamSource
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of_dicts, cast_table, joined_tables, table_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any] | Sequence[Any]]
 """Rows of a test: dicts by column, tuples in the order of the columns, or Arrow data."""
@@ -59,17 +71,17 @@ class FedSource:
                 f"Source {self.name!r} has {self.partitions} partitions, numbered from 0, so "
                 f"nothing can be fed to partition {partition}. Set Driver(partitions=...)."
             )
-        table = fitted_table(rows, self.schema)
+        table = fit_table(rows, self.schema)
         self.fed[str(partition)] = joined_tables([self.fed[str(partition)], table], self.schema)
 
     def with_schema(self, schema: pa.Schema) -> FedSource:
         """Return the source with other columns: its rows get nulls in those that are new."""
         if schema == self.schema:
             return self
-        made = FedSource(self.name, schema, self.origin, self.partitions, self.on_acknowledge)
-        made.acknowledged, made._turn = self.acknowledged, self._turn
-        made.fed = {name: _with_columns(table, schema) for name, table in self.fed.items()}
-        return made
+        source = FedSource(self.name, schema, self.origin, self.partitions, self.on_acknowledge)
+        source.acknowledged, source._turn = self.acknowledged, self._turn
+        source.fed = {name: _with_columns(table, schema) for name, table in self.fed.items()}
+        return source
 
     @property
     def readers(self) -> FedReaders:
@@ -79,10 +91,10 @@ class FedSource:
         return dict.fromkeys(self.fed, "0")
 
     def resume(self, offset: Offset) -> Positions:
-        found = json.loads(offset)
-        if not isinstance(found, dict) or found.get("origin") != self.origin:
+        saved = json.loads(offset)
+        if not isinstance(saved, dict) or saved.get("origin") != self.origin:
             return self.initial()  # of a copied checkpoint: what is fed comes after it
-        positions: dict[str, str] = found["positions"]
+        positions: dict[str, str] = saved["positions"]
         return positions
 
     def discover(self, known: Positions) -> Positions:
@@ -157,48 +169,52 @@ def chosen(
 ) -> tuple[FedSource, Rows]:
     """Return the source that a call of `feed` means, and its rows. A source that is the only one
     can be left out."""
-    names = [each.name for each in sources]
+    names = [source.name for source in sources]
     if rows is None:
         if len(sources) != 1 or isinstance(source, str | int):
             raise OptionError(
                 f"Nothing was fed: call feed(source, rows). The query has the sources {names}."
             )
         return sources[0], source
-    found = [each for number, each in enumerate(sources) if source in (number, each.name)]
-    if len(found) != 1:
+    matching = [
+        source_fed
+        for number, source_fed in enumerate(sources)
+        if source in (number, source_fed.name)
+    ]
+    if len(matching) != 1:
         raise OptionError(
-            f"{source!r} names {len(found)} sources of the query; its sources are {names}. Use a "
-            f"name that occurs once, or the number."
+            f"{source!r} names {len(matching)} sources of the query; its sources are {names}. Use "
+            f"a name that occurs once, or the number."
         )
-    return found[0], rows
+    return matching[0], rows
 
 
 def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = [
-        table[each.name] if each.name in table.schema.names else pa.nulls(len(table), each.type)
-        for each in schema
+        table[field.name] if field.name in table.schema.names else pa.nulls(len(table), field.type)
+        for field in schema
     ]
     try:
         return cast_table(table_of(columns, schema.names, len(table)), schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise OptionError(
             f"Rows that were fed before do not fit the source's new columns "
-            f"({_described(schema)}): {error}."
+            f"({_describe(schema)}): {error}."
         ) from None
 
 
-def fitted_table(rows: Rows, schema: pa.Schema) -> pa.Table:
+def fit_table(rows: Rows, schema: pa.Schema) -> pa.Table:
     """Return rows as a table of this schema; OptionError if they do not fit it."""
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if isinstance(rows, pa.Table):
             return cast_table(rows.select(schema.names), schema)
-        made = batch_of_dicts([_as_dict(row, schema) for row in rows], schema)
-        return pa.Table.from_batches([made])
+        batch = batch_of_dicts([_as_dict(row, schema) for row in rows], schema)
+        return pa.Table.from_batches([batch])
     except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
         raise OptionError(
-            f"The rows do not fit the source's columns ({_described(schema)}): {error}."
+            f"The rows do not fit the source's columns ({_describe(schema)}): {error}."
         ) from None
 
 
@@ -207,16 +223,79 @@ def _as_dict(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> dict[
         if unknown := sorted(set(row) - set(schema.names)):
             raise OptionError(
                 f"{dict(row)} has the columns {unknown}, which the source does not have; it has "
-                f"({_described(schema)})."
+                f"({_describe(schema)})."
             )
         return dict(row)
     if len(row) != len(schema):
         raise OptionError(
             f"{tuple(row)} has {len(row)} values, but the source has {len(schema)} columns "
-            f"({_described(schema)})."
+            f"({_describe(schema)})."
         )
     return dict(zip(schema.names, row, strict=True))
 
 
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{each.name} {each.type}" for each in schema)
+def _describe(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
+
+LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    **DEFAULTS,
+}
+"""Settings of a session that is started for tests."""
+
+
+class LaterSession:
+    """Stands for a session. A local one is started when it is needed first: for SQL expressions."""
+
+    @property
+    def conf(self) -> Any:
+        active = active_session()
+        return DEFAULTS if active is None else active.conf
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(local_session(), name)
+
+
+def active_session() -> SparkSession | None:
+    """Return the session of this process, if it has one."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def local_session() -> SparkSession:
+    """Return the session of this process. If there is none, a local one is started."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").appName("epochal-testing")
+    return cast("SparkSession", builder.config(map=LOCAL).getOrCreate())
+
+
+def stream(schema: Any, name: str = "source") -> Stream:
+    """Return a stream of this schema (Arrow's, Spark's or DDL text) that `Driver.feed` fills."""
+    columns = arrow_schema(schema)
+    source = StreamSource(0, name, {}, columns, columns, name)
+    return Stream(cast("SparkSession", LaterSession()), source)
+
+
+def frame(schema: Any, name: str = "source", *, spark: SparkSession | None = None) -> DataFrame:
+    """Return a streaming DataFrame of this schema (Spark's or DDL text) that `Driver.feed` fills.
+
+    Without `spark` it is of the active session, or of a local one that is started.
+    """
+    session = local_session() if spark is None else spark
+    place = os.path.join(tempfile.mkdtemp(prefix="epochal-frame-"), name)
+    os.mkdir(place)
+    atexit.register(shutil.rmtree, os.path.dirname(place), ignore_errors=True)
+    return session.readStream.schema(schema).parquet(place)

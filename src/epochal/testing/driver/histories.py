@@ -1,5 +1,4 @@
-"""Histories of a query under test: drawn at random, told in words, and shortened. Pure, given a
-random generator.
+"""Histories of a query under test: drawn at random, told in words, run and shortened.
 
 A history is a list of actions: feed rows, feed some again, end an epoch, wait, disturb messages,
 crash and restart. The calm history of the same rows feeds them all and runs.
@@ -8,9 +7,17 @@ crash and restart. The calm history of the same rows feeds them all and runs.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from epochal.testing.driver.compare_rows import OutputRows, difference
+from epochal.testing.driver.wall_clock import seen_time
+
+if TYPE_CHECKING:
+    from epochal.testing.driver.query_driver import Driver
+
 
 MAX_ROWS_AT_ONCE = 3
 
@@ -93,30 +100,32 @@ class Trouble:
     disturbances: bool = True
 
 
-def drawn(chance: random.Random, feed: Mapping[str, Sequence[Any]], trouble: Trouble) -> History:
+def draw_history(
+    chance: random.Random, feed: Mapping[str, Sequence[Any]], trouble: Trouble
+) -> History:
     """Draw a history that feeds all these rows."""
     left = {
         source: _order(chance, len(rows), trouble.late_rows)
         for source, rows in feed.items()
         if rows
     }
-    found: list[Action] = []
+    actions: list[Action] = []
     while left:
         roll = chance.random()
         if roll < 0.45:
             source = chance.choice(sorted(left))
             places = tuple(left[source][: chance.randint(1, MAX_ROWS_AT_ONCE)])
             rows = tuple(feed[source][place] for place in places)
-            found.append(Feed(source, rows, places))
+            actions.append(Feed(source, rows, places))
             left[source] = left[source][len(places) :]
             if not left[source]:
                 del left[source]
         elif roll < 0.65:
-            found.append(EndEpoch())
+            actions.append(EndEpoch())
         else:
-            found += _trouble(chance, found, trouble)
-    found += _trouble(chance, found, trouble)  # the last rows deserve some too
-    return tuple(found)
+            actions += _trouble(chance, actions, trouble)
+    actions += _trouble(chance, actions, trouble)  # the last rows deserve some too
+    return tuple(actions)
 
 
 def _order(chance: random.Random, count: int, late_rows: int) -> list[int]:
@@ -125,7 +134,7 @@ def _order(chance: random.Random, count: int, late_rows: int) -> list[int]:
 
 
 def _trouble(chance: random.Random, before: Sequence[Action], trouble: Trouble) -> list[Action]:
-    fed = [each for each in before if isinstance(each, Feed)]
+    fed = [action for action in before if isinstance(action, Feed)]
     makers: list[Callable[[], Action]] = []
     if trouble.steps:
         makers += 2 * [lambda: CrashAndRestart(chance.choice(trouble.steps))]
@@ -145,12 +154,12 @@ def _again(fed: Feed) -> Feed:
 def calm(history: History) -> History:
     """Return the history of the same rows in which nothing else happens."""
     rows: dict[str, dict[int, Any]] = {}
-    for each in history:
-        if isinstance(each, Feed) and not each.again:
-            rows.setdefault(each.source, {}).update(zip(each.places, each.rows, strict=True))
+    for action in history:
+        if isinstance(action, Feed) and not action.again:
+            rows.setdefault(action.source, {}).update(zip(action.places, action.rows, strict=True))
     return tuple(
-        Feed(source, tuple(found[place] for place in sorted(found)), tuple(sorted(found)))
-        for source, found in sorted(rows.items())
+        Feed(source, tuple(feeds[place] for place in sorted(feeds)), tuple(sorted(feeds)))
+        for source, feeds in sorted(rows.items())
     )
 
 
@@ -189,14 +198,113 @@ def _with_fewer_rows(history: History, fails: Callable[[History], bool]) -> Hist
     for number, action in enumerate(history):
         if not isinstance(action, Feed):
             continue
-        kept = action
+        kept_action = action
         for place in action.places:
-            if len(kept.places) == 1:
+            if len(kept_action.places) == 1:
                 break
-            pairs = zip(kept.rows, kept.places, strict=True)
-            rows, places = zip(*[each for each in pairs if each[1] != place], strict=True)
-            fewer = Feed(kept.source, rows, places, kept.again)
+            pairs = zip(kept_action.rows, kept_action.places, strict=True)
+            rows, places = zip(*[pair for pair in pairs if pair[1] != place], strict=True)
+            fewer = Feed(kept_action.source, rows, places, kept_action.again)
             shorter = (*history[:number], fewer, *history[number + 1 :])
             if fails(shorter):
-                history, kept = shorter, fewer
+                history, kept_action = shorter, fewer
     return history
+
+
+Result: TypeAlias = Callable[[list[dict[str, Any]]], Any]
+"""Makes of all output what must be the same in every history."""
+
+
+class FuzzError(AssertionError):
+    """A history in which the query goes wrong: the seed, the shortened history, the difference."""
+
+    def __init__(self, seed: int, history: History, wrong: str) -> None:
+        super().__init__(seed, history, wrong)
+        self.seed, self.history, self.wrong = seed, history, wrong
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"  {number}. {action}" for number, action in enumerate(self.history, 1))
+        return (
+            f"the query goes wrong in this history (seed {self.seed}):\n{lines}\n{self.wrong}\n"
+            f"To run it again: fuzz(..., seeds=[{self.seed}])"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fuzzing:
+    """How histories of one query are run and compared."""
+
+    make: Callable[[int, int], Driver]
+    """Returns a driver that has not run yet, for a number of tasks and a seed."""
+    functions: Sequence[Any]
+    """Those of the pipeline, which see the time of the driver."""
+    result: Result | None
+    reset: Callable[[], None] | None
+
+    def search(
+        self, feed: Mapping[str, Sequence[Any]], seeds: Iterable[int], trouble: Trouble
+    ) -> None:
+        """Run a history per seed; FuzzError for the first that goes wrong."""
+        for seed in seeds:
+            chance = random.Random(seed)
+            tasks = chance.choice((1, 2, 3))
+            history = draw_history(chance, feed, trouble)
+            if self.wrong(history, tasks, seed) is None:
+                continue
+            short = shrunk(history, partial(self._fails, tasks=tasks, seed=seed))
+            raise FuzzError(seed, short, self.wrong(short, tasks, seed) or "")
+
+    def _fails(self, history: History, tasks: int, seed: int) -> bool:
+        try:
+            return self.wrong(history, tasks, seed) is not None
+        except Exception:  # noqa: BLE001  without trouble it fails too, so it shows nothing
+            return False
+
+    def wrong(self, history: History, tasks: int, seed: int) -> str | None:
+        """Return what is wrong with a history; None if all is well.
+
+        An error that also comes without any trouble is raised.
+        """
+        if not is_possible(history):
+            return None
+        expected = self._outcome(calm(history), tasks, seed)
+        try:
+            outcome = self._outcome(history, tasks, seed)
+        except Exception as error:  # noqa: BLE001  it is the user's code that fails
+            return f"it fails: {type(error).__name__}: {error}"
+        if isinstance(outcome, OutputRows):
+            lines = difference(outcome, expected, ordered=False)
+            return "\n".join(lines) or None
+        if outcome == expected:
+            return None
+        return f"the result is        {outcome}\nand in a calm history {expected}"
+
+    def _outcome(self, history: History, tasks: int, seed: int) -> Any:
+        if self.reset is not None:
+            self.reset()
+        driver = self.make(tasks, seed)
+        try:
+            with seen_time(driver.clock.now_ms, self.functions):
+                run_history(driver, history)
+            rows = driver.output
+        finally:
+            driver.close()
+        return rows if self.result is None else self.result(rows)
+
+
+def run_history(driver: Driver, history: History) -> None:
+    """Let a driver that has just been made go through a history, and run until it is at rest."""
+    for action in history:
+        match action:
+            case Feed(source, rows):
+                driver.feed(source, rows)
+            case EndEpoch():
+                driver.epoch()
+            case Wait(time):
+                driver.advance(DELAYS_MS[time])
+            case Disturb(how):
+                driver.disturb(how)
+            case CrashAndRestart(step):
+                driver.crash(at=step)
+                driver.restart()
+    driver.run()

@@ -51,7 +51,7 @@ from epochal.files import Files
 from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock
 from epochal.testing.driver.staged_sink import StagingWriter
-from epochal.testing.driver.user_sinks import CallingWriter
+from epochal.testing.driver.under_test import CallingWriter
 
 CHECKPOINT = "checkpoint"
 EPOCH_SECONDS = 1.0
@@ -110,22 +110,22 @@ class TaskProcess:
 
     def turn(self, now_ms: int, frames: list[Frame]) -> None:
         """Take what has come from the driver and from peers, and work."""
-        said, self.pushes = list(self.pushes), deque()
-        for each in said:
-            if isinstance(each, Leave) and each.attempt == self.attempt:
+        pushes, self.pushes = list(self.pushes), deque()
+        for push in pushes:
+            if isinstance(push, Leave) and push.attempt == self.attempt:
                 if self.core is not None:
-                    self.core.note_commit(each.committed)
+                    self.core.note_commit(push.committed)
                 self.left = True
                 self.alive = False
                 return
-            if isinstance(each, Peers):
+            if isinstance(push, Peers):
                 self._prepare()
         if self.core is None:
             assert not frames
             return
-        started = [each for each in said if isinstance(each, EpochStarted)]
-        for each in started:
-            self._hear(each)
+        started = [push for push in pushes if isinstance(push, EpochStarted)]
+        for push in started:
+            self._hear(push)
         out = self.core.turn(now_ms, frames, started)
         self.worked = out.busy or out.had_rows
         self.outgoing.extend(out.frames)
@@ -177,11 +177,11 @@ class TaskProcess:
 
     def ask(self, ask: Callable[[EpochRequest], EpochReply | None]) -> None:
         """What a task does after a second of silence."""
-        said = ask(GetCurrentEpoch(self.attempt))
-        if isinstance(said, EpochStarted):
-            self.durable.extend(self.reports.undecided(said.epoch))
-        if said is not None:
-            self.pushes.append(said)
+        answer = ask(GetCurrentEpoch(self.attempt))
+        if isinstance(answer, EpochStarted):
+            self.durable.extend(self.reports.undecided(answer.epoch))
+        if answer is not None:
+            self.pushes.append(answer)
             self.outgoing.extend([] if self.core is None else self.core.pulse())
 
     def fail(self, error: Exception) -> None:
@@ -190,19 +190,19 @@ class TaskProcess:
 
     def _prepare(self) -> None:
         if self.core is None:
-            found = self.recovered
+            recovered = self.recovered
             schema = self.plan.output_schema
-            context = WriterContext(self.task, self.attempt, "run", schema, found.first_epoch)
+            context = WriterContext(self.task, self.attempt, "run", schema, recovered.first_epoch)
             writer: SinkWriter = StagingWriter(self.files, context)
             if self.code is not None:
                 writer = CallingWriter(writer, self.code, context)
-            readers = readers_of_task(readers_of(found.positions), self.task, self.tasks)
+            readers = readers_of_task(readers_of(recovered.positions), self.task, self.tasks)
             core = TaskCore(
                 self.plan,
                 task=self.task,
                 tasks=self.tasks,
                 attempt=self.attempt,
-                first_epoch=found.first_epoch,
+                first_epoch=recovered.first_epoch,
                 readers=readers,
                 writer=writer,
             )
@@ -218,7 +218,9 @@ class TaskProcess:
                 tasks=self.tasks,
                 writers=1,
             )
-            start = StateStart(found.first_epoch, found.state, found.commit, found.chain)
+            start = StateStart(
+                recovered.first_epoch, recovered.state, recovered.commit, recovered.chain
+            )
             self.stores.load(core.operators, start)
             self.core = core
         self.data.append(TaskReady(self.attempt, self.task))

@@ -29,8 +29,7 @@ from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock
 from epochal.testing.driver.compare_rows import OutputRows
 from epochal.testing.driver.fed_sources import FedSource, Rows, chosen
-from epochal.testing.driver.fuzz import Fuzzing, Result
-from epochal.testing.driver.histories import CrashStep, Disturbance, Trouble
+from epochal.testing.driver.histories import CrashStep, Disturbance, Fuzzing, Result, Trouble
 from epochal.testing.driver.processes import CHECKPOINT
 from epochal.testing.driver.staged_sink import StagedSink, StagingWriter, visible_tables
 from epochal.testing.driver.stepped_run import RETAINED, RunSpec, SteppedRun
@@ -39,12 +38,14 @@ from epochal.testing.driver.stored_state import (
     newest_watermark_ms,
     stored_values,
 )
-from epochal.testing.driver.under_test import Pipeline, QueryUnderTest, query_under_test
-from epochal.testing.driver.user_sinks import (
+from epochal.testing.driver.under_test import (
     CallingSink,
+    Pipeline,
+    QueryUnderTest,
     calls_in_tasks,
     delivery,
     is_called_on_driver,
+    query_under_test,
 )
 from epochal.testing.driver.wall_clock import functions_of
 from epochal.testing.files import Crash, MemoryFiles
@@ -98,8 +99,8 @@ class Driver:
 
         By default calls take turns over the partitions of the source.
         """
-        found, given = chosen(self._fed, source, rows)
-        found.feed(given, partition)
+        fed_source, table = chosen(self._fed, source, rows)
+        fed_source.feed(table, partition)
 
     def advance(self, ms: int) -> None:
         """Move the clock. Timers that are due fire in the next epoch."""
@@ -117,17 +118,17 @@ class Driver:
 
     def run(self) -> list[dict[str, Any]]:
         """Run epochs until nothing happens in one; return their rows of output."""
-        found, calm = OutputRows(), 0
+        output, calm = OutputRows(), 0
         # If rows waited at the start, tasks hear of the watermark one epoch after it has moved.
         needed = 2 if self._plan.watermarks and self._plan.watermarks_move == "turn" else 1
         for _ in range(MAX_EPOCHS):
             before = (self.watermark_ms, self._is_read())
             rows = self.epoch()
-            found = OutputRows(rows if self._is_complete and rows else [*found, *rows])
+            output = OutputRows(rows if self._is_complete and rows else [*output, *rows])
             at_rest = before == (self.watermark_ms, True) and (not rows or self._is_complete)
             calm = calm + 1 if at_rest else 0
             if calm == needed:
-                return found
+                return output
         raise EpochError(
             f"The query still has output or a moving watermark after {MAX_EPOCHS} epochs."
         )
@@ -159,8 +160,8 @@ class Driver:
         dict by column, None if there is none. `store` is needed if the operator has several.
         """
         conf = self._settings(self._query, self._plan)[1]
-        found = stored_values(self._checkpoint, self._plan, conf, operator, store)
-        return found if key is None else found.get(key)
+        values = stored_values(self._checkpoint, self._plan, conf, operator, store)
+        return values if key is None else values.get(key)
 
     def crash(self, at: CrashStep) -> None:
         """Run an epoch and kill all processes of the query just before this step of it.
@@ -193,13 +194,13 @@ class Driver:
         If the new one is refused, the old one can be started again.
         """
         self.close()
-        kept = self._query, self._fed, self._plan
+        before = self._query, self._fed, self._plan
         try:
             if new_pipeline is not None:
                 self._settle_plan(query_under_test(new_pipeline, self._checkpoint))
             self._start()
         except BaseException:
-            self._query, self._fed, self._plan = kept
+            self._query, self._fed, self._plan = before
             raise
 
     def close(self) -> None:
@@ -255,11 +256,11 @@ class Driver:
 
     def _again(self, tasks: int, seed: int) -> Driver:
         """Return a driver of the same query that has not run yet, on what this one began with."""
-        made = Driver.__new__(Driver)
-        made.clock = ManualClock(self._began_ms)
-        made.files = MemoryFiles(dict(self._began), clock=made.clock)
-        made._begin(self._query, tasks, self._partitions, None, random.Random(seed))
-        return made
+        driver = Driver.__new__(Driver)
+        driver.clock = ManualClock(self._began_ms)
+        driver.files = MemoryFiles(dict(self._began), clock=driver.clock)
+        driver._begin(self._query, tasks, self._partitions, None, random.Random(seed))
+        return driver
 
     # How it runs.
 
@@ -291,10 +292,10 @@ class Driver:
     def _settle_plan(self, query: QueryUnderTest) -> None:
         """Plan the query over sources that are fed; those that it had before keep their rows."""
         fed = []
-        known = {each.name: each for each in self._fed}
+        sources = {source.name: source for source in self._fed}
         for node, name in zip(sources_of(query.tree), query.source_names, strict=True):
-            if name in known:
-                fed.append(known[name].with_schema(node.schema))
+            if name in sources:
+                fed.append(sources[name].with_schema(node.schema))
             else:
                 origin = f"{uuid4().hex}/{name}"
                 fed.append(
@@ -334,9 +335,9 @@ class Driver:
         self, query: QueryUnderTest, plan: QueryPlan
     ) -> tuple[dict[str, str], StateStoreConf]:
         """Return what the checkpoint pins, or will pin, and how state is kept by it."""
-        stores = [each for stage in plan.stages for each in stage.stateful.stores]
+        stores = [store for stage in plan.stages for store in stage.stateful.stores]
         session = dict(query.session)
-        if any(each.has_families for each in stores):
+        if any(store.has_families for store in stores):
             session[PROVIDER] = ROCKSDB_PROVIDER_CLASS
         settings = settings_in_force(self._checkpoint, session)
         conf = state_conf(self._checkpoint, settings, session)

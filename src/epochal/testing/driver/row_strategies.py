@@ -34,12 +34,12 @@ def rows(
     a few keys that repeat. Without `nulls` there are none, not even in columns that allow them.
     """
     strategies = _hypothesis()
-    fields, given = arrow_schema(schema), dict(columns or {})
-    if unknown := sorted(set(given) - set(fields.names)):
+    fields, by_column = arrow_schema(schema), dict(columns or {})
+    if unknown := sorted(set(by_column) - set(fields.names)):
         raise OptionError(
             f"There are strategies for the columns {unknown}, but the schema has {fields.names}."
         )
-    drawn = {each.name: given.get(each.name, _of_field(each, nulls)) for each in fields}
+    drawn = {field.name: by_column.get(field.name, _of_field(field, nulls)) for field in fields}
     return strategies.lists(  # type: ignore[no-any-return]
         strategies.fixed_dictionaries(drawn), min_size=min_size, max_size=max_size
     )
@@ -57,8 +57,8 @@ def _hypothesis() -> Any:
 
 
 def _of_field(field: pa.Field[Any], nulls: bool) -> Any:
-    found = _of_type(field.type, nulls)
-    return _hypothesis().none() | found if nulls and field.nullable else found
+    strategy = _of_type(field.type, nulls)
+    return _hypothesis().none() | strategy if nulls and field.nullable else strategy
 
 
 def _of_type(kind: pa.DataType, nulls: bool) -> Any:
@@ -90,7 +90,7 @@ def _of_nested(kind: pa.DataType, nulls: bool) -> Any:
     strategies, types = _hypothesis(), pa.types
     if types.is_struct(kind):
         return strategies.fixed_dictionaries(
-            {each.name: _of_field(each, nulls) for each in kind.fields}
+            {field.name: _of_field(field, nulls) for field in kind.fields}
         )
     if types.is_list(kind) or types.is_large_list(kind):
         return strategies.lists(_of_field(kind.value_field, nulls), max_size=MAX_ELEMENTS)

@@ -39,8 +39,7 @@ from epochal.errors import OptionError
 from epochal.files.local import LocalFiles
 from epochal.record_batches import joined_tables
 from epochal.testing.driver.compare_rows import OutputRows
-from epochal.testing.driver.fed_sources import FedSource, Rows, chosen
-from epochal.testing.driver.fed_stream import local_session
+from epochal.testing.driver.fed_sources import FedSource, Rows, chosen, local_session
 from epochal.testing.driver.stored_state import newest_watermark_ms, stored_values
 from epochal.testing.driver.under_test import (
     Pipeline,
@@ -116,17 +115,17 @@ class SparkDriver:
         self, source: str | int | Rows, rows: Rows | None = None, *, partition: int | None = None
     ) -> None:
         """Add rows to a source. The query gets them in the next epoch."""
-        found, given = chosen(self._fed, source, rows)
-        found.feed(given, partition)
+        fed_source, table = chosen(self._fed, source, rows)
+        fed_source.feed(table, partition)
 
     def epoch(self) -> list[dict[str, Any]]:
         """Let the session process all that was fed; return the new rows of output."""
         if self._query is None:
             self._query = self._started()
-        tables = [joined_tables(each.fed.values(), each.schema) for each in self._fed]
+        tables = [joined_tables(source.fed.values(), source.schema) for source in self._fed]
         self._query.process(tables)
-        for each in self._fed:
-            each.clear()  # the rows are with the query now
+        for source in self._fed:
+            source.clear()  # the rows are with the query now
         by_epoch = self._epochs()
         new = [rows for epoch, rows in by_epoch.items() if epoch not in self._seen]
         self._seen.update(by_epoch)
@@ -157,8 +156,8 @@ class SparkDriver:
         conf = state_conf(self._files, settings, tested.session)
         plan = compile_plan(tested.tree, fed, offset_lines=tested.offset_lines)
         plan = replace(plan, state_partitions=int(settings[SHUFFLE_PARTITIONS]))
-        found = stored_values(self._files, plan, conf, operator, store)
-        return found if key is None else found.get(key)
+        values = stored_values(self._files, plan, conf, operator, store)
+        return values if key is None else values.get(key)
 
     def restart(self, new_pipeline: Pipeline | None = None) -> None:
         """Stop the query, and start it again, or another one on its checkpoint."""
@@ -205,17 +204,17 @@ class SparkDriver:
     def _only_driver(self, call: str, why: str) -> NoReturn:
         self._refuse(f"{call} is only in epochal.testing.Driver, not on Spark: {why}.")
 
-    def _settle(self, given: Pipeline, output_mode: str | None) -> None:
-        tested = query_under_test(given, self._files, output_mode)
+    def _settle(self, pipeline: Pipeline, output_mode: str | None) -> None:
+        tested = query_under_test(pipeline, self._files, output_mode)
         if tested.sink is not None:
             self._only_driver(
                 tested.sink.kind, "its function runs in other processes, where a test cannot look"
             )
-        self._given, self._tested = given, tested
-        known = {each.name: each for each in self._fed}
+        self._given, self._tested = pipeline, tested
+        sources = {source.name: source for source in self._fed}
         self._fed = [
-            known[name].with_schema(node.schema)
-            if name in known
+            sources[name].with_schema(node.schema)
+            if name in sources
             else FedSource(name, node.schema, name, self._partitions)
             for node, name in zip(sources_of(tested.tree), tested.source_names, strict=True)
         ]

@@ -100,15 +100,15 @@ def visible(truth: MemoryFiles) -> dict[int, list[Row]]:
 
 def visible_tables(truth: MemoryFiles, since: int = 0) -> dict[int, pa.Table]:
     """What the sink shows, by epoch, from an epoch on."""
-    found: dict[int, pa.Table] = {}
+    tables: dict[int, pa.Table] = {}
     for info in truth.list(OUTPUT):
         if int(info.name) < since:
             continue
         names = truth.read(f"{OUTPUT}/{info.name}").decode().split("\n")
         table = _staged(truth, names)
         if table is not None:
-            found[int(info.name)] = table
-    return dict(sorted(found.items()))
+            tables[int(info.name)] = table
+    return dict(sorted(tables.items()))
 
 
 def _staged(truth: MemoryFiles, names: Sequence[str]) -> pa.Table | None:

@@ -44,13 +44,13 @@ def stored_values(
     A key is the tuple of its columns, or the column itself if there is just one.
     """
     schemas = _schemas(plan, operator)
-    names = [each for each in schemas if store in (None, each)]
+    names = [schema for schema in schemas if store in (None, schema)]
     if len(names) != 1:
         raise OptionError(
             f"Operator {operator} has the stores {sorted(schemas)}. Say which: store=..."
         )
     (name,) = names
-    rows = _loaded(checkpoint, plan, conf).get((operator, name), {})
+    rows = _load_rows(checkpoint, plan, conf).get((operator, name), {})
     columns = unique_names(schemas[name].names)
     return {
         (key[0] if len(key) == 1 else key): dict(zip(columns, row, strict=True))
@@ -66,24 +66,24 @@ def _schemas(plan: QueryPlan, operator: int) -> dict[str, StructType]:
             f"There is no stateful operator {operator}; the query has {sorted(stages)}."
         )
     stored = stages[operator].stateful.stores
-    found = {each.name: each.value for each in stored if not each.has_families}
-    families = [family for each in stored for family in each.families]
-    return found | {family.name: family.rows.schema.value for family in families}
+    schemas = {schema.name: schema.value for schema in stored if not schema.has_families}
+    families = [family for schema in stored for family in schema.families]
+    return schemas | {family.name: family.rows.schema.value for family in families}
 
 
-def _loaded(
+def _load_rows(
     checkpoint: Files, plan: QueryPlan, conf: StateStoreConf
 ) -> dict[tuple[int, str], dict[Row, Row]]:
     """Return the rows of all operators as a task gets them that goes on from the checkpoint."""
-    found: dict[tuple[int, str], dict[Row, Row]] = {}
+    rows_by_key: dict[tuple[int, str], dict[Row, Row]] = {}
     start = _start_of(checkpoint, conf)
     if start is None:
-        return found
+        return rows_by_key
 
     def taking(operator: int) -> _Loading:
         def take(store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-            known = found.setdefault((operator, store), {})
-            known.update({tuple(key): tuple(value) for key, value in rows})
+            loaded = rows_by_key.setdefault((operator, store), {})
+            loaded.update({tuple(key): tuple(value) for key, value in rows})
 
         return _Loading(take)
 
@@ -91,7 +91,7 @@ def _loaded(
     stores = TaskStores(plan, partitions, checkpoint, conf, attempt=0, run_id="", writers=1)
     operators: list[Any] = [taking(stage.operator_id) for stage in plan.stages]
     stores.load(operators, start)
-    return found
+    return rows_by_key
 
 
 def _start_of(checkpoint: Files, conf: StateStoreConf) -> StateStart | None:

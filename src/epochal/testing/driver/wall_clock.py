@@ -73,51 +73,51 @@ def seen_time(now_ms: NowMs, functions: Iterable[Any] = ()) -> Iterator[None]:
     module.__dict__.update(vars(real))
     module.__dict__.update(datetime=replaced[id(real.datetime)], date=replaced[id(real.date)])
     replaced[id(real)] = module
-    spaces = list({id(each): each for each in _spaces(functions)}.values())
-    found = [(space, _uses(space, replaced)) for space in spaces]
-    kept = [(space, {name: space[name] for name in names}) for space, names in found]
+    spaces = list({id(space): space for space in _spaces(functions)}.values())
+    replacements = [(space, _uses(space, replaced)) for space in spaces]
+    originals = [(space, {name: space[name] for name in names}) for space, names in replacements]
     try:
-        for space, names in found:
+        for space, names in replacements:
             space.update(names)
         yield
     finally:
-        for space, names in kept:
+        for space, names in originals:
             space.update(names)
 
 
 def functions_of(value: Any) -> list[Any]:
     """Return the Python functions in a tree of dataclasses and sequences."""
-    found: list[Any] = []
+    functions: list[Any] = []
     if isinstance(value, types.MethodType):
         value = value.__func__
     if isinstance(value, types.FunctionType):
-        found.append(value)
+        functions.append(value)
     elif is_dataclass(value) and not isinstance(value, type):
-        for each in fields(value):
-            found += functions_of(getattr(value, each.name))
+        for field in fields(value):
+            functions += functions_of(getattr(value, field.name))
     elif isinstance(value, tuple | list):
         for element in value:
-            found += functions_of(element)
-    return found
+            functions += functions_of(element)
+    return functions
 
 
 def _uses(space: Mapping[str, Any], replaced: Mapping[int, Any]) -> dict[str, Any]:
-    return {name: replaced[id(each)] for name, each in space.items() if id(each) in replaced}
+    return {name: replaced[id(value)] for name, value in space.items() if id(value) in replaced}
 
 
 def _spaces(functions: Iterable[Any]) -> Iterator[dict[str, Any]]:
     yield vars(time)
     yield from _user_modules()
-    yield from (each.__globals__ for each in functions)
+    yield from (function.__globals__ for function in functions)
 
 
 def _user_modules() -> list[dict[str, Any]]:
     """Return the globals of modules that are neither Python's, nor installed, nor this package."""
     paths = sysconfig.get_paths()
     installed = tuple(paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
-    found = []
+    spaces = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if file and not file.startswith(installed) and name.partition(".")[0] != PACKAGE:
-            found.append(vars(module))
-    return found
+            spaces.append(vars(module))
+    return spaces

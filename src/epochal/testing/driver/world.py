@@ -149,7 +149,7 @@ class World(ABC):
 
     def _serve_tasks(self, driver: DriverProcess) -> None:
         """Let each task of the attempt do all that it can, and be heard."""
-        for task in [each for each in self.tasks.values() if each.attempt == self._attempt()]:
+        for task in [task for task in self.tasks.values() if task.attempt == self._attempt()]:
             for _ in range(3):
                 self._turn(task)
             while task.alive and task.cuts:
@@ -280,7 +280,7 @@ class World(ABC):
         """Let the driver of the moment hear what a task said, whichever driver it was said to."""
         if task is None:
             return
-        queues = [each for each in (task.data, task.durable) if each]
+        queues = [queue for queue in (task.data, task.durable) if queue]
         if not queues:
             return
         queue = self.chance.choice(queues)
@@ -455,7 +455,7 @@ class World(ABC):
         return -1 if driver is None or driver.driver is None else driver.driver.attempt
 
     def _some_task(self) -> TaskProcess | None:
-        there = [each for each in self.tasks.values() if each.alive or each.data or each.durable]
+        there = [task for task in self.tasks.values() if task.alive or task.data or task.durable]
         return self.chance.choice(there) if there else None
 
     def _push(self, peer: bytes, message: EpochReply) -> None:

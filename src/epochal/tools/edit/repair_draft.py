@@ -15,7 +15,7 @@ from epochal.tools.edit.edit_file_log import SinkSurvey, rewind_sink, skipped_by
 from epochal.tools.edit.edit_plan import Change, Tree, crc_of
 from epochal.tools.edit.rewind import delete_state_after, possible_batches
 from epochal.tools.edit.survey import Survey, delete_batches_after, rocks_directory
-from epochal.tools.inspect.overlaid_files import OverlaidFiles
+from epochal.tools.inspect.epoch_overlay import OverlaidFiles
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.findings import Finding
 from epochal.wording import span

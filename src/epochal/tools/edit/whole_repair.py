@@ -23,7 +23,7 @@ from epochal.tools.edit.repair import Left, Repair, plan_repair
 from epochal.tools.edit.repair_draft import RepairOptions
 from epochal.tools.edit.rewind import plan_rewind
 from epochal.tools.edit.survey import Survey, survey
-from epochal.tools.inspect.overlaid_files import OverlaidFiles
+from epochal.tools.inspect.epoch_overlay import OverlaidFiles
 from epochal.tools.verify.findings import Finding, Severity
 from epochal.wording import counted
 

@@ -93,7 +93,7 @@ def journal_entries(files: Files) -> list[JournalEntry]:
 
     A directory without a plan belongs to an edit that crashed before it changed anything.
     """
-    found = []
+    entries = []
     for entry_id in entry_ids(files):
         path = f"{entry_path(entry_id)}/{PLAN_FILE}"
         try:
@@ -101,7 +101,7 @@ def journal_entries(files: Files) -> list[JournalEntry]:
         except FileNotFoundError:
             continue
         header = decode_plan(raw, _PlanHeader, join_url(files.url, path))
-        found.append(
+        entries.append(
             JournalEntry(
                 entry_id,
                 header.command,
@@ -112,7 +112,7 @@ def journal_entries(files: Files) -> list[JournalEntry]:
                 entry_state(files, entry_id),
             )
         )
-    return found
+    return entries
 
 
 def unfinished_edit(files: Files) -> JournalEntry | None:

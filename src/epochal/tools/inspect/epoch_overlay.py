@@ -9,8 +9,9 @@ Note: what reads epoch files is imported only if there are some, so that `show` 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import (
@@ -23,10 +24,9 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
-from epochal.errors import EpochalError
-from epochal.files import Files, join_url
+from epochal.errors import EditError, EpochalError
+from epochal.files import AtomicFile, Bounds, FileInfo, Files, join_url
 from epochal.state.files.chain import HDFS_FILES, ROCKSDB_FILES
-from epochal.tools.inspect.overlaid_files import OverlaidFiles
 
 TORN_AT_MOST = 3
 """How many of the newest entries of `offsets` may be unreadable."""
@@ -175,7 +175,7 @@ def _older(files: Files, decided: Decided) -> dict[str, bytes]:
     from epochal.epoch.manifest import manifest_of
 
     log = OffsetLog(files.at(OFFSETS), read_only=True)
-    epochs = [each for each in log.batch_ids() if each < decided.chain.published]
+    epochs = [epoch for epoch in log.batch_ids() if epoch < decided.chain.published]
 
     def read(epoch: int) -> Mapping[str, bytes]:
         try:
@@ -189,4 +189,98 @@ def _older(files: Files, decided: Decided) -> dict[str, bytes]:
         except EpochalError:
             return {}  # beyond the retention, and deleted
 
-    return {path: data for found in in_parallel(read, epochs) for path, data in found.items()}
+    return {path: data for files in in_parallel(read, epochs) for path, data in files.items()}
+
+
+class OverlaidFiles:
+    """Files with some more in memory, and without those whose path `is_hidden`."""
+
+    def __init__(
+        self,
+        files: Files,
+        contents: Mapping[str, bytes],
+        is_hidden: Callable[[str], bool],
+        prefix: str = "",
+    ) -> None:
+        self._files, self._contents = files, contents
+        self._is_hidden, self._prefix = is_hidden, prefix
+
+    @property
+    def url(self) -> str:
+        return self._files.url
+
+    @property
+    def bounds(self) -> Bounds:
+        return self._files.bounds
+
+    def at(self, path: str) -> Files:
+        if not path:
+            return self
+        return OverlaidFiles(self._files.at(path), self._contents, self._is_hidden, self._key(path))
+
+    def read(self, path: str, *, large: bool = False) -> bytes:
+        key = self._key(path)
+        if key in self._contents:
+            return self._contents[key]
+        if self._is_hidden(key):
+            raise FileNotFoundError(2, "No such file", join_url(self.url, path))
+        return self._files.read(path, large=large)
+
+    def info(self, path: str) -> FileInfo | None:
+        key = self._key(path)
+        if key in self._contents:
+            return FileInfo(path.rpartition("/")[2], False, len(self._contents[key]), 0)
+        if any(other.startswith(f"{key}/") for other in self._contents):
+            return FileInfo(path.rpartition("/")[2], True, 0, 0)
+        return None if self._is_hidden(key) else self._files.info(path)
+
+    def list(self, path: str = "") -> list[FileInfo]:
+        key = self._key(path)
+        start = f"{key}/" if key else ""
+        listed = self._files.list(path)
+        infos = {info.name: info for info in listed if not self._is_hidden(start + info.name)}
+        for file_name, data in self._below(key):
+            name, slash, _ = file_name.partition("/")
+            infos[name] = FileInfo(name, bool(slash), 0 if slash else len(data), 0)
+        return [infos[name] for name in sorted(infos)]
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        infos = {
+            name: info
+            for name, info in self._files.walk(path)
+            if not self._is_hidden(self._key(name))
+        }
+        start = f"{path}/" if path else ""
+        for name, data in self._below(self._key(path)):
+            infos[start + name] = FileInfo(name.rpartition("/")[2], False, len(data), 0)
+        yield from sorted(infos.items())
+
+    def create_atomic(self, path: str, *, overwrite: bool = False) -> AtomicFile:
+        self._refuse()
+
+    def create(self, path: str, data: bytes) -> None:
+        self._refuse()
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._refuse()
+
+    def make_dirs(self, path: str = "") -> None:
+        self._refuse()
+
+    def delete(self, path: str) -> None:
+        self._refuse()
+
+    def delete_tree(self, path: str = "") -> None:
+        self._refuse()
+
+    def _key(self, path: str) -> str:
+        return "/".join(part for part in (self._prefix, path) if part)
+
+    def _below(self, key: str) -> Iterator[tuple[str, bytes]]:
+        start = f"{key}/" if key else ""
+        for name, data in self._contents.items():
+            if name.startswith(start):
+                yield name[len(start) :], data
+
+    def _refuse(self) -> NoReturn:
+        raise EditError(self.url, "cannot be changed through a view that is read-only")

@@ -58,12 +58,14 @@ def read_lines(files: Files) -> tuple[LogKind, list[Line], list[EpochalError]]:
     if kind is LogKind.OFFSETS:
         offsets = read_log(files, "", directory, OFFSET_FORMAT.deserialize)
         lines: list[Line] = [
-            (each, offset_json(entry)) for each, entry in sorted(offsets.entries.items())
+            (batch_id, offset_json(entry)) for batch_id, entry in sorted(offsets.entries.items())
         ]
         return kind, lines, list(offsets.broken.values())
     if kind is LogKind.COMMITS:
         commits = read_log(files, "", directory, COMMIT_FORMAT.deserialize)
-        lines = [(each, commit_json(entry)) for each, entry in sorted(commits.entries.items())]
+        lines = [
+            (batch_id, commit_json(entry)) for batch_id, entry in sorted(commits.entries.items())
+        ]
         return kind, lines, list(commits.broken.values())
     return kind, list(_source_lines(files, kind)), []
 
@@ -78,9 +80,9 @@ def kind_of(files: Files, directory: Directory) -> LogKind:
     if name == SINK_LOG:
         return LogKind.FILE_SINK
     batches = [
-        (batch_id, each)
-        for each in directory.files
-        if (batch_id := parse_batch_id(each.removesuffix(COMPACT_SUFFIX))) is not None
+        (batch_id, file)
+        for file in directory.files
+        if (batch_id := parse_batch_id(file.removesuffix(COMPACT_SUFFIX))) is not None
     ]
     if not batches:
         raise CheckpointError(
@@ -154,17 +156,17 @@ def offset_json(entry: OffsetEntry) -> dict[str, object]:
 
 def commit_json(entry: CommitEntry) -> dict[str, object]:
     """Convert a commit entry to JSON."""
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "version": entry.version,
         "next_watermark_ms": entry.next_watermark_ms,
     }
     if entry.state_unique_ids is not None:
-        found["state_unique_ids"] = {
+        fields["state_unique_ids"] = {
             str(operator): [list(stores) for stores in partitions]
             for operator, partitions in entry.state_unique_ids.items()
         }
     if entry.sink_metadata:
-        found["sinks"] = {
+        fields["sinks"] = {
             name: {
                 "commit_offset": sink.commit_offset,
                 "provider": sink.provider_name,
@@ -173,4 +175,4 @@ def commit_json(entry: CommitEntry) -> dict[str, object]:
             }
             for name, sink in entry.sink_metadata.items()
         }
-    return {**found, **dict(entry.extra)}
+    return {**fields, **dict(entry.extra)}

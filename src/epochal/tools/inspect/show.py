@@ -49,7 +49,7 @@ from epochal.tools.inspect.view_models import (
     OwnerView,
     Problem,
     SourceView,
-    StoreView,
+    StoreVersions,
     offsets_of,
 )
 
@@ -235,7 +235,7 @@ def _operator(
     listing: CheckpointListing, operator: OperatorListing, problems: list[Problem]
 ) -> OperatorView:
     metadata = _operator_metadata(listing, operator.operator, problems)
-    stores: dict[str, list[StoreView]] = {name: [] for name in operator.store_names}
+    stores: dict[str, list[StoreVersions]] = {name: [] for name in operator.store_names}
     for store in operator.stores:
         stores[store.name].append(_store(store))
     return OperatorView(
@@ -247,9 +247,9 @@ def _operator(
     )
 
 
-def _store(store: StoreListing) -> StoreView:
+def _store(store: StoreListing) -> StoreVersions:
     versions, bases = store.versions, store.bases
-    return StoreView(
+    return StoreVersions(
         store.partition,
         versions[0] if versions else None,
         versions[-1] if versions else None,

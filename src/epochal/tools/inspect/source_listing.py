@@ -54,7 +54,7 @@ def read_sink_log(files: Files, directories: Directories, path: str = SINK_LOG) 
 
 
 def _read_source(files: Files, name: str, path: str, directory: Directory) -> SourceListing:
-    batches = [each for each in directory.files if batch_id_of_file_name(each) is not None]
+    batches = [file for file in directory.files if batch_id_of_file_name(file) is not None]
     if not batches:
         return SourceListing(name, EMPTY, LogListing(path, directory))
     only = read_bytes(files, f"{path}/0") if batches == ["0"] else b""

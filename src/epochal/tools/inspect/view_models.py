@@ -83,7 +83,7 @@ class SourceView:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreView:
+class StoreVersions:
     """One store of one partition: the range of versions that have files."""
 
     partition_id: int
@@ -102,7 +102,7 @@ class OperatorView:
     """From its metadata; None for checkpoints of Spark before 4.0, which have no metadata."""
     provider: str | None
     partitions: int
-    stores: Mapping[str, tuple[StoreView, ...]]
+    stores: Mapping[str, tuple[StoreVersions, ...]]
 
 
 @dataclass(frozen=True, slots=True)

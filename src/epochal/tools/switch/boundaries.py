@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[tuple[str | None, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReadPosition:
     """How far an epoch has read."""
 
     offsets: tuple[str | None, ...]
@@ -59,23 +59,23 @@ class Segment:
 
 
 def common_boundaries(
-    a: Mapping[int, Place], b: Mapping[int, Place], *, timed: bool = True
+    a: Mapping[int, ReadPosition], b: Mapping[int, ReadPosition], *, timed: bool = True
 ) -> list[Boundary]:
     """The boundaries that two queries have in common, given their committed epochs, in order.
 
     `timed` says whether the watermark matters.
     """
     of_b = _newest_by_key(b, timed)
-    found: list[Boundary] = []
+    boundaries: list[Boundary] = []
     for key, epoch in _newest_by_key(a, timed).items():
         other = of_b.get(key)
         # A query that was rewound may have a boundary twice. Then only what follows it counts.
-        if other is not None and (not found or other > found[-1].b):
-            found.append(Boundary(epoch, other, a[epoch].offsets, a[epoch].watermark_ms))
-    return found
+        if other is not None and (not boundaries or other > boundaries[-1].b):
+            boundaries.append(Boundary(epoch, other, a[epoch].offsets, a[epoch].watermark_ms))
+    return boundaries
 
 
-def why_none(a: Mapping[int, Place], b: Mapping[int, Place]) -> str:
+def why_none(a: Mapping[int, ReadPosition], b: Mapping[int, ReadPosition]) -> str:
     """Say what two queries lack to be comparable, if they have at most one common boundary."""
     if not a or not b:
         return f"{'the first' if not a else 'the second'} query has not committed an epoch yet"
@@ -98,15 +98,15 @@ def why_none(a: Mapping[int, Place], b: Mapping[int, Place]) -> str:
     )
 
 
-def _newest_by_key(places: Mapping[int, Place], timed: bool) -> dict[Key, int]:
-    found: dict[Key, int] = {}
+def _newest_by_key(places: Mapping[int, ReadPosition], timed: bool) -> dict[Key, int]:
+    newest: dict[Key, int] = {}
     for epoch in sorted(places):
         place = places[epoch]
         key = (place.key, place.watermark_ms if timed else 0)
-        found.pop(key, None)  # the newest epoch counts, at its position in the order
-        found[key] = epoch
-    return found
+        newest.pop(key, None)  # the newest epoch counts, at its position in the order
+        newest[key] = epoch
+    return newest
 
 
-def _text(place: Place) -> str:
-    return ", ".join(str(each) for each in place.offsets)
+def _text(place: ReadPosition) -> str:
+    return ", ".join(str(offset) for offset in place.offsets)

@@ -87,7 +87,7 @@ def plan_clone(
         planned = _planned(surveyed, batch, options.until)
         contents[f"{OFFSETS}/{batch + 1}"] = OFFSET_FORMAT.serialize(planned)
     contents[METADATA] = QueryMetadata(options.query_id).serialize()
-    changes = [empty.write(path, each, why(each)) for path, each in contents.items()]
+    changes = [empty.write(path, content, why(content)) for path, content in contents.items()]
     roots = {ORIGIN: surveyed.files}
     arguments = {"from": surveyed.url, "at": str(batch), "query_id": options.query_id}
     if options.until is not None:
@@ -170,8 +170,8 @@ def _logs(surveyed: Survey, batch: int, base: int) -> Iterator[tuple[str, Conten
                 yield path, _ref(surveyed, path)
             else:
                 # An older entry names state files that the clone does not have.
-                kept = without_messages(entry) if batch_id == batch else _of_spark(entry)
-                yield path, OFFSET_FORMAT.serialize(kept)
+                logged = without_messages(entry) if batch_id == batch else _of_spark(entry)
+                yield path, OFFSET_FORMAT.serialize(logged)
         if batch_id in surveyed.commits:
             yield f"{COMMITS}/{batch_id}", _ref(surveyed, f"{COMMITS}/{batch_id}")
 
@@ -204,7 +204,9 @@ def _planned(surveyed: Survey, batch: int, until: int) -> OffsetEntry:
             f"does not exist, so it is not known where epoch {missing} ended. Choose --until among "
             f"the logged epochs, of which the newest is {max(surveyed.offsets)}.",
         )
-    counts = {surveyed.offsets[each].conf.get(SHUFFLE_PARTITIONS) for each in (batch, until)}
+    counts = {
+        surveyed.offsets[batch_id].conf.get(SHUFFLE_PARTITIONS) for batch_id in (batch, until)
+    }
     if len(counts) > 1:
         raise EditError(
             surveyed.url,
@@ -286,9 +288,9 @@ def new_sink_log(output: Files, batch: int) -> Iterator[Change]:
     interval = DEFAULT_COMPACT_INTERVAL
     last = live_batches(batch, interval).start
     compact = (last - interval, last) if batch + 1 >= 2 * interval else (batch,)
-    for each in (*compact, *range(compact[-1] + 1, batch + 1)):
-        name = f"{each}{COMPACT_SUFFIX}" if each in compact else str(each)
-        why_written = f"empty log entry of {each}"
+    for batch_id in (*compact, *range(compact[-1] + 1, batch + 1)):
+        name = f"{batch_id}{COMPACT_SUFFIX}" if batch_id in compact else str(batch_id)
+        why_written = f"empty log entry of {batch_id}"
         yield Change(f"{SINK_LOG}/{name}", None, SINK_FORMAT.serialize(()), why_written, SINK)
 
 
@@ -311,7 +313,9 @@ def _warnings(surveyed: Survey, batch: int, decided: Decided | None) -> Iterator
             "Its newest state is in epoch files. Epochal can start from it; for Spark, run "
             "`epochal checkpoint publish` on the clone first."
         )
-    if any('"partitions"' in (each or "") for each in surveyed.offsets[batch].by_source.values()):
+    if any(
+        '"partitions"' in (offset or "") for offset in surveyed.offsets[batch].by_source.values()
+    ):
         yield (
             "A Pub/Sub source cannot be read twice: both queries would take messages from each "
             "other. Give the clone a subscription of its own."

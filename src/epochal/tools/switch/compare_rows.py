@@ -45,11 +45,11 @@ class RowDifference:
 def count_rows(rows: Iterable[Row], ignored: Iterable[str] = ()) -> Rows:
     """Count rows, without the columns to ignore."""
     left_out = frozenset(ignored)
-    found: Rows = Counter()
+    counts: Rows = Counter()
     for row in rows:
-        kept = {name: value for name, value in row.items() if name not in left_out}
-        found[row_text(kept)] += 1
-    return found
+        compared = {name: value for name, value in row.items() if name not in left_out}
+        counts[row_text(compared)] += 1
+    return counts
 
 
 def row_text(row: Row) -> str:
@@ -61,7 +61,7 @@ def _text(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def written(new: Rows, old: Rows, whole: Rows | None = None) -> Written:
+def subtract_moved(new: Rows, old: Rows, whole: Rows | None = None) -> Written:
     """What a query has written, given the rows in new and in removed parts of its output.
 
     A row in both was only moved, by a compaction for example.
@@ -96,4 +96,4 @@ def pairs_of(
             values = json.loads(row)
             shown = row_text({name: values.get(name) for name in key})
             sides.setdefault(shown, [None, None])[place] = row
-    return [(sides[each][0], sides[each][1]) for each in sorted(sides)[:limit]]
+    return [(sides[side][0], sides[side][1]) for side in sorted(sides)[:limit]]

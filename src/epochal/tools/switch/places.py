@@ -23,30 +23,30 @@ from epochal.checkpoint.source_logs import open_source_log
 from epochal.epoch.manifest import manifest_of
 from epochal.files import Files, join_url
 from epochal.tools.edit.offsets.offset_targets import is_file_offset
-from epochal.tools.switch.boundaries import Place
+from epochal.tools.switch.boundaries import ReadPosition
 
 
-def places_of(files: Files, entries: Mapping[int, OffsetEntry]) -> dict[int, Place]:
+def places_of(files: Files, entries: Mapping[int, OffsetEntry]) -> dict[int, ReadPosition]:
     """How far each epoch has read, by epoch."""
     logs = _file_logs(files)
-    found = {}
+    by_epoch = {}
     for epoch, entry in entries.items():
         positions = _positions(files, epoch, entry)
         key = tuple(
             _key(offset, logs.get(source), positions.get(number, {}))
             for number, (source, offset) in enumerate(entry.by_source.items())
         )
-        found[epoch] = Place(tuple(entry.by_source.values()), entry.watermark_ms, key)
-    return found
+        by_epoch[epoch] = ReadPosition(tuple(entry.by_source.values()), entry.watermark_ms, key)
+    return by_epoch
 
 
 class _FileLog:
     """The files of a source's log, in order."""
 
     def __init__(self, entries: Sequence[FileEntry]) -> None:
-        self._entries = sorted(entries, key=lambda each: each.batch_id)
-        self._batches = [each.batch_id for each in self._entries]
-        hashes = (_number(each.path) for each in self._entries)
+        self._entries = sorted(entries, key=lambda entry: entry.batch_id)
+        self._batches = [entry.batch_id for entry in self._entries]
+        hashes = (_number(entry.path) for entry in self._entries)
         self._sums = [0, *accumulate(hashes)]
 
     def read_up_to(self, batch: int) -> str:
@@ -56,9 +56,9 @@ class _FileLog:
 
     def listed_up_to(self, batch: int) -> str:
         """Identifies the files up to a batch, with their order and their batches."""
-        known = self._entries[: bisect_right(self._batches, batch)]
-        text = json.dumps([(each.batch_id, each.path) for each in known])
-        return f"{len(known)} files in order {_number(text) % 2**64:x}"
+        listed = self._entries[: bisect_right(self._batches, batch)]
+        text = json.dumps([(entry.batch_id, entry.path) for entry in listed])
+        return f"{len(listed)} files in order {_number(text) % 2**64:x}"
 
 
 def _file_logs(files: Files) -> dict[str, _FileLog]:

@@ -22,7 +22,7 @@ from epochal.tools.inspect.edit_status import JournalEntry, JournalState, journa
 from epochal.tools.reporting import tracked
 from epochal.tools.switch.boundaries import (
     Boundary,
-    Place,
+    ReadPosition,
     Segment,
     common_boundaries,
     why_none,
@@ -36,7 +36,7 @@ from epochal.tools.switch.compare_rows import (
     count_rows,
     pairs_of,
     row_text,
-    written,
+    subtract_moved,
 )
 from epochal.tools.switch.output_contract import Output
 from epochal.tools.switch.places import places_of
@@ -68,7 +68,7 @@ class ShadowOptions:
 class Side:
     """One of the two queries: its committed epochs, and its output."""
 
-    places: Mapping[int, Place]
+    places: Mapping[int, ReadPosition]
     output: Output
     is_stateful: bool = True
 
@@ -97,7 +97,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
 
-def committed_places(files: Files) -> dict[int, Place]:
+def committed_places(files: Files) -> dict[int, ReadPosition]:
     """How far the committed epochs have read that a query has run itself, and the one before them.
 
     A clone also has entries of the query that it was made from. Its output does not.
@@ -105,9 +105,11 @@ def committed_places(files: Files) -> dict[int, Place]:
     first = max((_cloned_after(entry) for entry in journal_entries(files)), default=-1)
     commits = set(CommitLog(files.at(COMMITS), read_only=True).batch_ids())
     log = OffsetLog(files.at(OFFSETS), read_only=True)
-    wanted = (each for each in log.batch_ids() if each in commits and each >= first)
-    found = {each: log.get(each) for each in wanted}
-    return places_of(files, {each: entry for each, entry in found.items() if entry is not None})
+    wanted = (epoch for epoch in log.batch_ids() if epoch in commits and epoch >= first)
+    entries = {batch_id: log.get(batch_id) for batch_id in wanted}
+    return places_of(
+        files, {batch_id: entry for batch_id, entry in entries.items() if entry is not None}
+    )
 
 
 def _cloned_after(entry: JournalEntry) -> int:
@@ -168,14 +170,14 @@ def _compare_segment(
     options: ShadowOptions,
 ) -> tuple[RowDifference, int]:
     epochs = segment.epochs_a, segment.epochs_b
-    replaced = any(each.replaces(of) for each, of in zip(outputs, epochs, strict=True))
+    replaced = any(output.replaces(of) for output, of in zip(outputs, epochs, strict=True))
     sides: list[Written] = []
     for output, then, now in zip(outputs, before, after, strict=True):
         new, gone, whole = (
             count_rows(output.rows(parts), options.ignored)
             for parts in (now - then, then - now, now if replaced else Parts())
         )
-        sides.append(written(new, gone, whole if replaced else None))
+        sides.append(subtract_moved(new, gone, whole if replaced else None))
     difference = compare(sides[0], sides[1], keyed=bool(options.key))
     return difference, sides[0].added.total()
 
@@ -204,18 +206,18 @@ def _compare_whole(
         parts = side.output.parts_at(epoch) or Parts()
         rows.append(count_rows(side.output.rows(parts), options.ignored))
     if options.key:
-        kept = _with_keys_of(rows[0], rows[1], options.key)
-        if left_out := rows[0].total() - kept.total():
+        rows_with_keys = _with_keys_of(rows[0], rows[1], options.key)
+        if left_out := rows[0].total() - rows_with_keys.total():
             notes.append(
                 f"Left out: {counted(left_out, 'row')} of the first output, whose keys the second "
                 f"has not."
             )
-        rows[0] = kept
+        rows[0] = rows_with_keys
     segment = Segment(Boundary(-1, -1, (), 0), newest)
     difference = RowDifference(rows[0] - rows[1], rows[1] - rows[0])
     if not difference:
-        found = (Compared(segment, rows[0].total()),)
-        return Comparison(Verdict.SAME, found, notes=tuple(notes))
+        compared = (Compared(segment, rows[0].total()),)
+        return Comparison(Verdict.SAME, compared, notes=tuple(notes))
     pairs = tuple(pairs_of(difference, options.key, options.rows_shown))
     return Comparison(Verdict.DIFFERENT, (), segment, difference, pairs, "", tuple(notes))
 
@@ -225,8 +227,8 @@ def _with_keys_of(rows: Rows, others: Rows, key: Sequence[str]) -> Rows:
         values = json.loads(row)
         return row_text({name: values.get(name) for name in key})
 
-    known = {key_of(row) for row in others}
-    return Rows({row: count for row, count in rows.items() if key_of(row) in known})
+    keys = {key_of(row) for row in others}
+    return Rows({row: count for row, count in rows.items() if key_of(row) in keys})
 
 
 def _notes(

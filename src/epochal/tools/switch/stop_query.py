@@ -73,7 +73,7 @@ def stop_query(
     on_asked(owner)
     ending = _wait(files, owner, timeout_seconds, clock, advance)
     forget_stop(files, owner.run_id)
-    return _judged(files, owner, ending)
+    return _judge(files, owner, ending)
 
 
 def _not_running(files: Files, owner: Attempt | None) -> StoppedQuery:
@@ -90,7 +90,7 @@ def _not_running(files: Files, owner: Attempt | None) -> StoppedQuery:
             "its program, or end the program. If it leaves a batch that is not committed, start "
             "it once more with trigger(availableNow=True).",
         )
-    return _judged(files, owner, Ending.ENDED_BEFORE)
+    return _judge(files, owner, Ending.ENDED_BEFORE)
 
 
 def _wait(
@@ -136,7 +136,7 @@ def _too_slow(files: Files, owner: Attempt, timeout_seconds: float) -> str:
     )
 
 
-def _judged(files: Files, owner: Attempt, ending: Ending) -> StoppedQuery:
+def _judge(files: Files, owner: Attempt, ending: Ending) -> StoppedQuery:
     committed = CommitLog(files.at(COMMITS), read_only=True).latest_batch_id()
     newest = OffsetLog(files.at(OFFSETS), read_only=True).latest_batch_id()
     epoch = -1 if committed is None else committed
@@ -158,10 +158,10 @@ def _newest(files: Files) -> Attempt | None:
     log = MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT, read_only=True)
     while True:
         try:
-            found = log.get_latest()
+            newest = log.get_latest()
         except MissingBatchError:
             continue  # a newer attempt has just purged it
-        return None if found is None else found[1]
+        return None if newest is None else newest[1]
 
 
 def _is_claimed(files: Files, owner: Attempt) -> bool:

@@ -49,7 +49,7 @@ FENCED = ORIGIN
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class SwitchedOutput:
     """What is known of the query's output."""
 
     sink: SinkSurvey | None = None
@@ -68,7 +68,7 @@ def plan_new(old: Survey, target: Files, query_id: str) -> Plan:
     empty = Tree({})
     contents = dict(clone_contents(old, target, epoch, decided_after(old, epoch)))
     contents[METADATA] = QueryMetadata(query_id).serialize()
-    written = [empty.write(path, each, why(each)) for path, each in contents.items()]
+    written = [empty.write(path, content, why(content)) for path, content in contents.items()]
     return Plan(
         command=COMMAND,
         summary=f"switch from {old.url} to {target.url} after epoch {epoch}",
@@ -85,8 +85,8 @@ def plan_existing(old: Survey, new: Survey, sink: SinkSurvey | None) -> Plan:
     refuse_nested(old.url, new.url)
     epoch, new_epoch = _end_of(old), _end_of(new)
     old_end, new_end = (
-        places_of(each.files, {at: each.offsets[at]})
-        for each, at in ((old, epoch), (new, new_epoch))
+        places_of(files.files, {at: files.offsets[at]})
+        for files, at in ((old, epoch), (new, new_epoch))
     )
     if not common_boundaries(old_end, new_end, timed=bool(old.operators or new.operators)):
         raise EditError(
@@ -123,29 +123,29 @@ def plan_existing(old: Survey, new: Survey, sink: SinkSurvey | None) -> Plan:
 def _of_no_sink(new: Survey) -> Iterator[Change]:
     """Forget the sink to which the new query wrote before: its markers are not in this one."""
     for epoch, entry in new.offsets.items():
-        kept = without_messages(entry)
-        if kept != entry:
-            content = OFFSET_FORMAT.serialize(kept)
+        entry_kept = without_messages(entry)
+        if entry_kept != entry:
+            content = OFFSET_FORMAT.serialize(entry_kept)
             yield new.tree.write(f"{OFFSETS}/{epoch}", content, "without its former sink")
 
 
-def switched(files: Files) -> Switched:
+def read_switched(files: Files) -> Switched:
     """Where the query of a checkpoint went; EditError if it is still here."""
     url = join_url(files.url, METADATA)
     try:
-        found = parse_switched(files.read(METADATA), url)
+        target = parse_switched(files.read(METADATA), url)
     except FileNotFoundError:
-        found = None
-    if found is None:
+        target = None
+    if target is None:
         raise EditError(
             files.url, "its query was not switched to another checkpoint, so there is no way back."
         )
-    return found
+    return target
 
 
-def plan_back(old: Survey, new: Survey, output: Output) -> Plan:
+def plan_back(old: Survey, new: Survey, output: SwitchedOutput) -> Plan:
     """Plan to return from `new` to `old`, which goes on right after the epoch of the switch."""
-    went = switched(old.files)
+    went = read_switched(old.files)
     _require_pair(went, old, new)
     written = range(went.new_epoch + 1, max(new.offsets, default=-1) + 1)
     fence = _fence(new, old.url, max(new.offsets, default=-1), went.epoch)
@@ -226,11 +226,11 @@ def _end_of(surveyed: Survey) -> int:
 
 
 def _id(surveyed: Survey) -> str:
-    found = surveyed.listing.metadata
-    if isinstance(found, QueryMetadata):
-        return found.id
-    if isinstance(found, EpochalError):
-        raise found
+    metadata = surveyed.listing.metadata
+    if isinstance(metadata, QueryMetadata):
+        return metadata.id
+    if isinstance(metadata, EpochalError):
+        raise metadata
     raise EditError(surveyed.url, "has no file `metadata`, so it has no query.")
 
 
@@ -246,7 +246,7 @@ def _watches(fenced: Survey) -> Iterator[Watch]:
 
 def _place(surveyed: Survey, epoch: int) -> str:
     entry = surveyed.offsets[epoch]
-    offsets = ", ".join(str(each) for each in entry.by_source.values())
+    offsets = ", ".join(str(offset) for offset in entry.by_source.values())
     return f"{offsets} with watermark {entry.watermark_ms} ms (epoch {epoch})"
 
 

@@ -11,8 +11,7 @@ from epochal.errors import OptionError, UnsupportedPlanError
 from epochal.files import Files, open_files
 from epochal.tools.upgrade.checkpoint_facts import read_pins
 from epochal.tools.upgrade.spark_facts import needs_of_frame
-from epochal.tools.upgrade.upgrade_facts import Needs, pins_of
-from epochal.tools.upgrade.upgrade_findings import Report
+from epochal.tools.upgrade.upgrade_findings import Needs, UpgradeReport, pins_of
 from epochal.tools.upgrade.upgrade_rules import compare
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def check(
     *,
     before: Any = None,
     output_mode: str | None = None,
-) -> Report:
+) -> UpgradeReport:
     """Say whether a query can continue from a checkpoint. Nothing is started or changed.
 
     `query` is a streaming DataFrame, a Stream, or the writer of one that has not been started. The
@@ -49,7 +48,7 @@ def needs_of(query: Any, output_mode: str | None = None) -> Needs:
         return _needs(query, None, open_files(empty), output_mode)
 
 
-def check_after(query: Any, before: Needs, output_mode: str | None = None) -> Report:
+def check_after(query: Any, before: Needs, output_mode: str | None = None) -> UpgradeReport:
     """Say whether a query can continue from a checkpoint of another one."""
     if before.refused:
         raise OptionError(f"The query before the change cannot run: {before.refused}")
@@ -89,32 +88,32 @@ def _frame_needs(df: Any, files: Files, mode: str, pinned: Mapping[str, str] | N
     from epochal.continuous.catalyst.releases import release_of
     from epochal.continuous.catalyst.translation import read_plan
     from epochal.continuous.run.state_settings import FRAME_KEYS, session_settings
-    from epochal.tools.upgrade.stream_facts import needs_of_tree
+    from epochal.tools.upgrade.spark_facts import needs_of_tree
 
     release, session = release_of(df.sparkSession), session_settings(df.sparkSession, FRAME_KEYS)
     try:
-        found = read_plan(df, output_mode=mode, pinned=pinned, runs_jobs=False)
+        plan = read_plan(df, output_mode=mode, pinned=pinned, runs_jobs=False)
     except UnsupportedPlanError as error:
         return Needs(release, (), {}, session, mode, ours=True, refused=str(error))
     return needs_of_tree(
-        found.tree,
+        plan.tree,
         files,
         release=release,
         session=session,
         output_mode=mode,
         is_frame=True,
-        lines=found.occurrences,
+        lines=plan.occurrences,
     )
 
 
-def _stream_needs(stream: Stream, files: Files, mode: str, given: Mapping[str, str]) -> Needs:
+def _stream_needs(stream: Stream, files: Files, mode: str, settings: Mapping[str, str]) -> Needs:
     """What a query of our own builder needs."""
     from epochal.continuous.catalyst.releases import release_of
     from epochal.continuous.run.state_settings import session_settings
-    from epochal.tools.upgrade.stream_facts import needs_of_tree
+    from epochal.tools.upgrade.spark_facts import needs_of_tree
 
     session = session_settings(stream.spark)
-    partitions = {key.lower(): value for key, value in given.items()}.get("statepartitions")
+    partitions = {key.lower(): value for key, value in settings.items()}.get("statepartitions")
     if partitions is not None:
         session[SHUFFLE_PARTITIONS] = partitions
     return needs_of_tree(
@@ -137,8 +136,8 @@ def written_options(writer: Any) -> dict[str, str]:
     from epochal.continuous.catalyst.spark_objects import texts_of
 
     jvm = writer._spark._jvm
-    found = texts_of(jvm, java_field(writer, "extraOptions"))
-    return {key.lower(): value for key, value in found.items()}
+    options = texts_of(jvm, java_field(writer, "extraOptions"))
+    return {key.lower(): value for key, value in options.items()}
 
 
 def java_field(writer: Any, name: str) -> Any:

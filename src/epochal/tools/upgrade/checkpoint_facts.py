@@ -19,7 +19,7 @@ from epochal.errors import CheckpointError, StorageError
 from epochal.files import Files, join_url
 from epochal.state.files.schema_file import FamilySchema, parse_schema_file
 from epochal.tools.inspect.epoch_overlay import view_with_epochs
-from epochal.tools.upgrade.upgrade_facts import (
+from epochal.tools.upgrade.upgrade_findings import (
     FILE,
     KAFKA,
     NUMBER,
@@ -58,7 +58,7 @@ def read_pins(files: Files) -> Pins:
 
 def _with_keys(files: Files, operators: dict[int, OperatorFact]) -> dict[int, OperatorFact]:
     """The operators with the columns of their keys, which our engine stores."""
-    keys = {each.operator_id: each.keys for each in stored_shape(files) or ()}
+    keys = {operator.operator_id: operator.keys for operator in stored_shape(files) or ()}
     return {
         number: replace(operator, keys=keys.get(number)) for number, operator in operators.items()
     }
@@ -66,28 +66,28 @@ def _with_keys(files: Files, operators: dict[int, OperatorFact]) -> dict[int, Op
 
 def read_operators(files: Files) -> dict[int, OperatorFact]:
     """Read the stateful operators below `state`, with their schemas."""
-    found = {}
+    operators = {}
     for number, metadata in Checkpoint(files).operators().items():
         if metadata is None:
             stores = (StoreMetadata(), *map(StoreMetadata, JOIN_STORES))
             read = {store.name: _store(files, number, store) for store in stores}
-            kept = {name: store for name, store in read.items() if store.families}
-            found[number] = OperatorFact(number, "", kept)
+            with_schema = {name: store for name, store in read.items() if store.families}
+            operators[number] = OperatorFact(number, "", with_schema)
             continue
-        found[number] = OperatorFact(
+        operators[number] = OperatorFact(
             number,
             metadata.operator_name,
             {store.name: _store(files, number, store) for store in metadata.stores},
             _properties(metadata),
         )
-    return found
+    return operators
 
 
 def _properties(metadata: OperatorMetadata) -> dict[str, object]:
     if not metadata.properties_json:
         return {}
-    found = parse_json(metadata.properties_json, "its operator properties")
-    return dict(found) if isinstance(found, dict) else {}
+    properties = parse_json(metadata.properties_json, "its operator properties")
+    return dict(properties) if isinstance(properties, dict) else {}
 
 
 def _store(files: Files, operator: int, store: StoreMetadata) -> StoreFact:
@@ -100,7 +100,7 @@ def _store(files: Files, operator: int, store: StoreMetadata) -> StoreFact:
     with suppress(FileNotFoundError):
         data = files.read(paths[-1])
         source = join_url(files.url, paths[-1])
-        families = {each.name: each for each in parse_schema_file(data, source=source)}
+        families = {schema.name: schema for schema in parse_schema_file(data, source=source)}
     return StoreFact(store.name, families, store.num_partitions)
 
 
@@ -113,17 +113,17 @@ def _source(checkpoint: Checkpoint, key: str, offset: str | None) -> SourceFact:
         if isinstance(log, RateLog):
             return SourceFact(key, RATE)
         if isinstance(log, FileSourceLog) and (newest := log.get_latest()) is not None:
-            places = frozenset(unquote(each.path.rpartition("/")[0]) for each in newest[1])
+            places = frozenset(unquote(file.path.rpartition("/")[0]) for file in newest[1])
     return SourceFact(key, kind, places, shares=kind == FILE and not places)
 
 
 def kind_of_offset(offset: str | None) -> tuple[str, frozenset[str]]:
     """Recognise a source by its offset; for Kafka also its topics."""
     try:
-        found = json.loads(offset or "null")
+        value = json.loads(offset or "null")
     except (ValueError, RecursionError):
         return OTHER, frozenset()
-    match found:
+    match value:
         case bool():
             return OTHER, frozenset()
         case int():
@@ -132,8 +132,8 @@ def kind_of_offset(offset: str | None) -> tuple[str, frozenset[str]]:
             return FILE, frozenset()
         case {"offset": int(), "timestamp": int()}:
             return RATE_MICRO_BATCH, frozenset()
-        case {**topics} if topics and all(_is_topic(each) for each in topics.values()):
-            return KAFKA, frozenset(str(each) for each in topics)
+        case {**topics} if topics and all(_is_topic(topic) for topic in topics.values()):
+            return KAFKA, frozenset(str(topic) for topic in topics)
     return OTHER, frozenset()
 
 

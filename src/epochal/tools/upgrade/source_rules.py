@@ -15,26 +15,24 @@ import re
 from fnmatch import fnmatchcase as fnmatch
 
 from epochal.checkpoint.pinned import SOURCE_EVOLUTION
-from epochal.tools.upgrade.upgrade_commands import migrate_command
-from epochal.tools.upgrade.upgrade_facts import (
+from epochal.tools.upgrade.upgrade_findings import (
+    ACCEPTS,
     FILE,
     KAFKA,
     NUMBER,
     OTHER,
     RATE,
     RATE_MICRO_BATCH,
+    AfterCommand,
+    Impossible,
     Needs,
     Pins,
-    SourceFact,
-)
-from epochal.tools.upgrade.upgrade_findings import (
-    ACCEPTS,
-    AfterCommand,
-    Difference,
-    Impossible,
     Safe,
+    SourceFact,
     Unclear,
+    UpgradeDifference,
     Verdict,
+    migrate_command,
 )
 
 COUNT_CHANGED = "sources requested by the query"
@@ -65,28 +63,28 @@ FIRST_WITH_NAMES = (4, 2)
 _NUMBERS = (RATE, NUMBER)
 
 
-def compare_sources(pins: Pins, needs: Needs) -> list[Difference]:
+def compare_sources(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Compare the sources; a named source is found by its name, another by its position."""
-    named = [each for each in pins.sources if not each.key.isdigit()]
-    asks_names = [each for each in needs.sources if not each.key.isdigit()]
+    named = [source for source in pins.sources if not source.key.isdigit()]
+    asks_names = [source for source in needs.sources if not source.key.isdigit()]
     if named:
         return _compare_named(pins, needs)
     if asks_names:
         return [_naming(pins, needs)]
     if len(pins.sources) != len(needs.sources) and (pins.offset_version == 1 or needs.ours):
         return [_count(pins, needs)]
-    if swapped := _swapped(pins, needs):
+    if swapped := _compare_order(pins, needs):
         return [swapped]
     return [
-        found
+        difference
         for was, wants in zip(pins.sources, needs.sources, strict=False)
-        if (found := _compare(was, wants, ours=needs.ours)) is not None
+        if (difference := _compare(was, wants, ours=needs.ours)) is not None
     ]
 
 
-def compare_names(needs: Needs) -> Difference | None:
+def compare_names(needs: Needs) -> UpgradeDifference | None:
     """What Spark says of the names, whatever the checkpoint is."""
-    names = [each.key for each in needs.sources if not each.key.isdigit()]
+    names = [source.key for source in needs.sources if not source.key.isdigit()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if needs.ours or not twice:
         return None
@@ -95,11 +93,11 @@ def compare_names(needs: Needs) -> Difference | None:
         "same name. Read it once for each branch, each time under another name"
     )
     wants = f"{', '.join(twice)} in several branches"
-    return Difference("sources", "", wants, Impossible(why), DUPLICATE_NAMES)
+    return UpgradeDifference("sources", "", wants, Impossible(why), DUPLICATE_NAMES)
 
 
-def _count(pins: Pins, needs: Needs) -> Difference:
-    was, wants = (f"{len(each)}: {_listed(each)}" for each in (pins.sources, needs.sources))
+def _count(pins: Pins, needs: Needs) -> UpgradeDifference:
+    was, wants = (f"{len(side)}: {_list_sources(side)}" for side in (pins.sources, needs.sources))
     verdict: Verdict
     if needs.ours or needs.release < FIRST_WITH_NAMES:
         verdict = Impossible("offsets belong to sources by position, and their number has changed")
@@ -114,20 +112,20 @@ def _count(pins: Pins, needs: Needs) -> Difference:
             "offsets belong to sources by position. With names they belong to sources by name: "
             "choose names, give them to the sources with .name(...), and set "
             "spark.sql.streaming.queryEvolution.enableSourceEvolution to true. A new source then "
-            "starts at its beginning" + branches * any(each.shares for each in needs.sources),
+            "starts at its beginning" + branches * any(source.shares for source in needs.sources),
         )
     refusal = OUR_COUNT_CHANGED if needs.ours else COUNT_CHANGED
-    return Difference("sources", was, wants, verdict, refusal)
+    return UpgradeDifference("sources", was, wants, verdict, refusal)
 
 
-def _naming(pins: Pins, needs: Needs) -> Difference:
+def _naming(pins: Pins, needs: Needs) -> UpgradeDifference:
     positions = {
-        index: each.key for index, each in enumerate(needs.sources) if index < len(pins.sources)
+        index: source.key for index, source in enumerate(needs.sources) if index < len(pins.sources)
     }
-    return Difference(
+    return UpgradeDifference(
         "sources",
-        f"by position: {_listed(pins.sources)}",
-        f"by name: {', '.join(each.key for each in needs.sources)}",
+        f"by position: {_list_sources(pins.sources)}",
+        f"by name: {', '.join(source.key for source in needs.sources)}",
         AfterCommand(
             migrate_command(pins.url, positions),
             "the offset log has version 1, which has no names. Check that each position gets the "
@@ -137,40 +135,50 @@ def _naming(pins: Pins, needs: Needs) -> Difference:
     )
 
 
-def _compare_named(pins: Pins, needs: Needs) -> list[Difference]:
-    had, asked = ({each.key: each for each in side} for side in (pins.sources, needs.sources))
-    if unnamed := [each for each in needs.sources if each.key.isdigit()]:
+def _compare_named(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
+    had, asked = ({source.key: source for source in side} for side in (pins.sources, needs.sources))
+    if unnamed := [source for source in needs.sources if source.key.isdigit()]:
         why = "the checkpoint finds offsets by name. Give each source its name with .name(...)"
         enforced = needs.session.get(SOURCE_EVOLUTION, "false").lower() == "true"
         refusal = UNNAMED if enforced else NO_NAMES
-        return [Difference("sources", ", ".join(had), _listed(unnamed), Impossible(why), refusal)]
-    found = []
+        return [
+            UpgradeDifference(
+                "sources", ", ".join(had), _list_sources(unnamed), Impossible(why), refusal
+            )
+        ]
+    differences = []
     for name in sorted(had.keys() | asked.keys()):
         if name not in asked:
             why = "the source is not read any more; rows that it has not delivered yet are lost"
-            found.append(Difference(f"source {name}", str(had[name]), "gone", Unclear(why)))
+            differences.append(
+                UpgradeDifference(f"source {name}", str(had[name]), "gone", Unclear(why))
+            )
         elif name not in had:
             why = "the source is new and starts at its beginning"
-            found.append(Difference(f"source {name}", "absent", str(asked[name]), Safe(why)))
-        elif (each := _compare(had[name], asked[name], ours=needs.ours)) is not None:
-            found.append(each)
-    return found
+            differences.append(
+                UpgradeDifference(f"source {name}", "absent", str(asked[name]), Safe(why))
+            )
+        elif (difference := _compare(had[name], asked[name], ours=needs.ours)) is not None:
+            differences.append(difference)
+    return differences
 
 
-def _swapped(pins: Pins, needs: Needs) -> Difference | None:
+def _compare_order(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     """Sources that are the same all together, but not one by one."""
-    known = all(each.places or each.pattern for each in (*pins.sources, *needs.sources))
+    are_comparable = all(
+        source.places or source.pattern for source in (*pins.sources, *needs.sources)
+    )
     pairs = list(zip(pins.sources, needs.sources, strict=False))
     wrong = [(was, wants) for was, wants in pairs if not covers(wants, was)]
-    if not known or not wrong:
+    if not are_comparable or not wrong:
         return None
     if not all(any(covers(wants, was) for wants in needs.sources) for was in pins.sources):
         return None
     refusals = [_refusal(was, wants, ours=needs.ours) for was, wants in wrong]
-    return Difference(
+    return UpgradeDifference(
         "sources",
-        _listed(pins.sources),
-        _listed(needs.sources),
+        _list_sources(pins.sources),
+        _list_sources(needs.sources),
         Impossible(
             "the sources have changed places, so each would continue from the offset of another. "
             "Put them back into the order of the checkpoint"
@@ -179,31 +187,31 @@ def _swapped(pins: Pins, needs: Needs) -> Difference | None:
     )
 
 
-def _compare(was: SourceFact, wants: SourceFact, *, ours: bool) -> Difference | None:
+def _compare(was: SourceFact, wants: SourceFact, *, ours: bool) -> UpgradeDifference | None:
     subject = f"source {wants.key}"
     if not same_kind(was.kind, wants.kind):
         why = f"an offset of {was.kind} means nothing to {wants.kind}. Use a new checkpoint"
         refusal = MALFORMED if ours else NOT_READABLE
         if wants.kind == FILE and not ours:
             refusal = {RATE: NO_PATH, NUMBER: ACCEPTS}.get(was.kind, NOT_READABLE)
-        return Difference(subject, str(was), str(wants), Impossible(why), refusal)
+        return UpgradeDifference(subject, str(was), str(wants), Impossible(why), refusal)
     if was.shares and wants.kind == FILE and not (wants.shares or ours):
         why = (
             "the checkpoint has one log of files for several branches of the plan, and none for "
             "this one. Read the directory once, and use that DataFrame in all of these branches"
         )
         was_text, wants_text = "read together with an earlier branch", f"{wants}, read by itself"
-        return Difference(subject, was_text, wants_text, Impossible(why), NO_LOG)
+        return UpgradeDifference(subject, was_text, wants_text, Impossible(why), NO_LOG)
     is_known = bool(was.places and (wants.places or wants.pattern))
     if is_known and not covers(wants, was):
         return _moved(subject, was, wants, ours=ours)
     if is_known and wants.kind == KAFKA and wants.places - was.places:
         why = "new topics are read from their first record, whatever startingOffsets says"
-        return Difference(subject, str(was), str(wants), Safe(why))
+        return UpgradeDifference(subject, str(was), str(wants), Safe(why))
     return None
 
 
-def _moved(subject: str, was: SourceFact, wants: SourceFact, *, ours: bool) -> Difference:
+def _moved(subject: str, was: SourceFact, wants: SourceFact, *, ours: bool) -> UpgradeDifference:
     """A source of the same kind that reads from another place."""
     refusal = _refusal(was, wants, ours=ours)
     verdict: Verdict
@@ -222,7 +230,7 @@ def _moved(subject: str, was: SourceFact, wants: SourceFact, *, ours: bool) -> D
             "the source reads from other places, all of which counts as new. What is left in the "
             "old places is not read"
         )
-    return Difference(subject, str(was), str(wants), verdict, refusal)
+    return UpgradeDifference(subject, str(was), str(wants), verdict, refusal)
 
 
 def _refusal(was: SourceFact, wants: SourceFact, *, ours: bool) -> str:
@@ -236,7 +244,7 @@ def _refusal(was: SourceFact, wants: SourceFact, *, ours: bool) -> str:
 
 def _is_one_directory(source: SourceFact) -> bool:
     """Whether a source reads the files of a directory that is named without a pattern."""
-    return source.kind == FILE and not any(set("*?[{") & set(each) for each in source.places)
+    return source.kind == FILE and not any(set("*?[{") & set(place) for place in source.places)
 
 
 def covers(wants: SourceFact, was: SourceFact) -> bool:
@@ -259,5 +267,5 @@ def same_kind(was: str, wants: str) -> bool:
     return was == wants or (was in _NUMBERS and wants in _NUMBERS)
 
 
-def _listed(sources: tuple[SourceFact, ...] | list[SourceFact]) -> str:
-    return "; ".join(str(each) for each in sources) or "none"
+def _list_sources(sources: tuple[SourceFact, ...] | list[SourceFact]) -> str:
+    return "; ".join(str(source) for source in sources) or "none"

@@ -1,14 +1,15 @@
-"""Reads what a streaming DataFrame needs, as Spark itself would run it.
+"""Reads what a query needs: a streaming DataFrame as Spark would run it, and one of our engine.
 
 Spark plans the first batch of the query with a scratch directory as its checkpoint. It then
 writes there what it would pin: the operators in its own numbering, and the schemas of their state.
-These are read like those of any other checkpoint. No batch runs, and no source is opened.
+These are read like those of any other checkpoint. No batch runs, and no source is opened. The tree
+of a query of our engine is only read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,12 +17,17 @@ from typing import Any
 
 from epochal.checkpoint.pinned import conf_in_force
 from epochal.connectors.registry import FILE_SOURCES
-from epochal.continuous.run.take_over import JOIN_FORMAT
-from epochal.files import join_url, local_path, open_files, scheme_of
-from epochal.state.files.schema_file import FamilySchema
+from epochal.continuous.operators.contract import StoreSchema
+from epochal.continuous.plan.compile import offset_lines_of, sources_of
+from epochal.continuous.plan.logical import Node, Stateful, StreamSource, preorder
+from epochal.continuous.run.state_settings import check_state, state_conf
+from epochal.continuous.run.take_over import JOIN_FORMAT, found_in, operators_of
+from epochal.errors import EpochalError
+from epochal.files import Files, join_url, local_path, open_files, scheme_of
+from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType
 from epochal.tools.upgrade.checkpoint_facts import read_operators
-from epochal.tools.upgrade.upgrade_facts import (
+from epochal.tools.upgrade.upgrade_findings import (
     FILE,
     KAFKA,
     NUMBER,
@@ -31,6 +37,7 @@ from epochal.tools.upgrade.upgrade_facts import (
     Needs,
     OperatorFact,
     SourceFact,
+    StoreFact,
 )
 
 KINDS = {"kafka": KAFKA, "rate": RATE, "rate-micro-batch": RATE_MICRO_BATCH, "socket": NUMBER}
@@ -60,7 +67,7 @@ def needs_of_frame(df: Any, *, output_mode: str, pinned: Mapping[str, str] | Non
             physical = planner.lay_out_state(analyzed, Path(scratch).as_uri())
             operators = _with_keys(read_operators(open_files(scratch)), physical)
     if has_old_joins:
-        operators = {number: _old_join(each) for number, each in operators.items()}
+        operators = {number: _old_join(operator) for number, operator in operators.items()}
     return Needs(
         release=release,
         sources=sources_of_plan(spark._jvm, analyzed, release),
@@ -77,13 +84,15 @@ def _old_join(operator: OperatorFact) -> OperatorFact:
         return operator
 
     def old(schema: FamilySchema) -> FamilySchema:
-        kept = tuple(each for each in schema.value.fields if each.name != "matched")
-        return replace(schema, value=StructType(kept))
+        columns = tuple(field for field in schema.value.fields if field.name != "matched")
+        return replace(schema, value=StructType(columns))
 
     return replace(
         operator,
         stores={
-            name: replace(store, families={key: old(each) for key, each in store.families.items()})
+            name: replace(
+                store, families={key: old(schema) for key, schema in store.families.items()}
+            )
             if name.endswith("keyWithIndexToValue")
             else store
             for name, store in operator.stores.items()
@@ -101,13 +110,13 @@ def _with_keys(operators: dict[int, OperatorFact], physical: Any) -> dict[int, O
             str(column.name()) for key in items(keys) for column in items(key.references().toSeq())
         )
 
-    found = dict(operators)
-    for each in stateful_operators(physical):
-        number = int(each.getStateInfo().operatorId())
-        if simple_name(each) == "StreamingSymmetricHashJoinExec" and number in found:
-            keys = (columns(each.leftKeys()), columns(each.rightKeys()))
-            found[number] = replace(found[number], keys=keys)
-    return found
+    by_number = dict(operators)
+    for operator in stateful_operators(physical):
+        number = int(operator.getStateInfo().operatorId())
+        if simple_name(operator) == "StreamingSymmetricHashJoinExec" and number in by_number:
+            keys = (columns(operator.leftKeys()), columns(operator.rightKeys()))
+            by_number[number] = replace(by_number[number], keys=keys)
+    return by_number
 
 
 def sources_of_plan(jvm: Any, analyzed: Any, release: tuple[int, int]) -> tuple[SourceFact, ...]:
@@ -115,7 +124,7 @@ def sources_of_plan(jvm: Any, analyzed: Any, release: tuple[int, int]) -> tuple[
     from epochal.continuous.catalyst.plan_sources import RELATIONS
     from epochal.continuous.catalyst.spark_objects import items, simple_name
 
-    leaves = [each for each in items(analyzed.collectLeaves()) if simple_name(each) in RELATIONS]
+    leaves = [item for item in items(analyzed.collectLeaves()) if simple_name(item) in RELATIONS]
     return tuple(
         replace(
             _source(jvm, leaf, number, release),
@@ -130,16 +139,16 @@ def _source(jvm: Any, relation: Any, number: int, release: tuple[int, int]) -> S
 
     key = str(number)
     if release >= (4, 2):
-        given = relation.sourceIdentifyingName()
-        key = str(given.name()) if simple_name(given) in _NAMED else key
+        name = relation.sourceIdentifyingName()
+        key = str(name.name()) if simple_name(name) in _NAMED else key
     if simple_name(relation) == "StreamingRelation":
         source = relation.dataSource()
         format = str(source.className())
         options = texts_of(jvm, source.options())
     else:
         format = str(relation.sourceName())
-        found = relation.extraOptions().asCaseSensitiveMap()
-        options = {str(each): str(found[each]) for each in found}
+        given_options = relation.extraOptions().asCaseSensitiveMap()
+        options = {str(key): str(given_options[key]) for key in given_options}
     return source_fact(key, format, options)
 
 
@@ -151,7 +160,7 @@ def source_fact(key: str, format: str, options: Mapping[str, str]) -> SourceFact
         places = frozenset([file_place(lower["path"])]) if "path" in lower else frozenset[str]()
         return SourceFact(key, FILE, places)
     if name == "kafka":
-        topics = [each.strip() for each in lower.get("subscribe", "").split(",")]
+        topics = [part.strip() for part in lower.get("subscribe", "").split(",")]
         if "assign" in lower:
             topics = list(json.loads(lower["assign"]))
         return SourceFact(
@@ -169,3 +178,66 @@ def file_place(path: str) -> str:
     if scheme_of(path) in ("", "file"):
         return join_url("file://" + str(Path(local_path(path)).resolve()), "").rstrip("/")
     return path.rstrip("/")
+
+
+def needs_of_tree(
+    tree: Node,
+    files: Files,
+    *,
+    release: tuple[int, int],
+    session: Mapping[str, str],
+    output_mode: str,
+    is_frame: bool,
+    lines: Sequence[int] | None = None,
+) -> Needs:
+    """Read the operators and sources of a tree, as our engine would pin them.
+
+    `lines` has the source of each line in the offset log, if the tree does not say it.
+    """
+    operators = {
+        node.operator_id: _operator(node) for node in preorder(tree) if isinstance(node, Stateful)
+    }
+    sources = sources_of(tree)
+    read = offset_lines_of(tree) if lines is None else lines
+    return Needs(
+        release,
+        tuple(_stream_source(str(at), sources[number]) for at, number in enumerate(read)),
+        operators,
+        session,
+        output_mode,
+        ours=True,
+        refused_here=_refusal(tree, files, session, is_frame=is_frame),
+    )
+
+
+def _refusal(tree: Node, files: Files, session: Mapping[str, str], *, is_frame: bool) -> str:
+    """Why the engine refuses a query on a checkpoint before it looks at its operators."""
+    stored = found_in(files)
+    try:
+        if is_frame:
+            stored.check(operators_of(tree), session)
+        check_state(files, state_conf(files, stored.settings(session), session), tree)
+    except EpochalError as error:
+        return str(error)
+    return ""
+
+
+def _stream_source(key: str, source: StreamSource) -> SourceFact:
+    if not isinstance(source.format, str):
+        return SourceFact(key, OTHER)
+    return source_fact(key, source.format, source.options)
+
+
+def _operator(node: Stateful) -> OperatorFact:
+    stores = {store.name: _store(store) for store in node.spec.stores}
+    texts = [store.properties_json for store in node.spec.stores if store.properties_json]
+    properties = json.loads(texts[0]) if texts else {}
+    return OperatorFact(node.operator_id, node.spec.name, stores, properties, node.spec.keys)
+
+
+def _store(store: StoreSchema) -> StoreFact:
+    if not store.has_families:
+        schema = FamilySchema(DEFAULT_FAMILY, store.key, store.value)
+        return StoreFact(store.name, {DEFAULT_FAMILY: schema})
+    schemas = [schema for family in store.families for schema in family.schemas]
+    return StoreFact(store.name, {schema.name: schema for schema in schemas})

@@ -11,6 +11,8 @@ variables to the state of a processor.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from epochal.checkpoint.pinned import STATE_ENCODING
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructField, StructType, schema_json
@@ -22,18 +24,21 @@ from epochal.state.store.compatibility import (
     fits,
     is_binary_stable,
 )
-from epochal.tools.upgrade.upgrade_commands import evolve_command, rename_words
-from epochal.tools.upgrade.upgrade_facts import Needs, OperatorFact, Pins, StoreFact
 from epochal.tools.upgrade.upgrade_findings import (
     ACCEPTS,
     AfterCommand,
-    Difference,
     Impossible,
+    Needs,
+    OperatorFact,
+    Pins,
     Safe,
+    StoreFact,
     Unclear,
+    UpgradeDifference,
     Verdict,
+    evolve_command,
+    rename_words,
 )
-from epochal.tools.upgrade.value_steps import AGGREGATES, TIMEOUTS, evolve_words
 
 NOT_MATCHING = "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
 NO_STATE = "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
@@ -49,6 +54,11 @@ _SAME_STATE = {"StatefulStreamlineAggregate": "stateStoreSave"}
 _JOIN = "symmetricHashJoin"
 _DEDUPLICATION = "dedupe"
 _GROUPS = ("flatMapGroupsWithState", "applyInPandasWithState")
+AGGREGATES = {"count": "0", "max": "null", "min": "null", "sum": "null"}
+"""What an aggregate without input has in its columns, by their names. A sum of decimals has more
+than one column, and is not among them."""
+TIMEOUTS = {"timeoutTimestamp": "-1"}
+"""What the state of a group has that has no timeout."""
 _STARTS = {
     **dict.fromkeys(_AGGREGATIONS, AGGREGATES),
     **dict.fromkeys(_GROUPS, TIMEOUTS),
@@ -56,26 +66,26 @@ _STARTS = {
 """The values that columns may be added with, by operator; others may add any, as null."""
 
 
-def compare_state(pins: Pins, needs: Needs) -> list[Difference]:
+def compare_state(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Compare the operators one by one, then their stores and columns."""
     if (shape := _compare_shape(pins, needs)) is not None:
         return [shape]
-    found: list[Difference] = []
+    differences: list[UpgradeDifference] = []
     for number in sorted(pins.operators.keys() & needs.operators.keys()):
         was, wants = pins.operators[number], needs.operators[number]
         if needs.ours and (other := _compare_key_columns(was, wants)) is not None:
-            found.append(other)
+            differences.append(other)
             continue
-        found += _compare_properties(was, wants, ours=needs.ours)
+        differences += _compare_properties(was, wants, ours=needs.ours)
         for name in sorted(was.stores.keys() & wants.stores.keys()):
             stores = was.stores[name], wants.stores[name]
-            found += _compare_store(pins, wants, *stores, ours=needs.ours)
-    return found
+            differences += _compare_store(pins, wants, *stores, ours=needs.ours)
+    return differences
 
 
-def _compare_shape(pins: Pins, needs: Needs) -> Difference | None:
+def _compare_shape(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     was, wants = pins.operators, needs.operators
-    has_names = any(each.name for each in was.values())
+    has_names = any(store.name for store in was.values())
     same = was.keys() == wants.keys() and all(
         not was[number].name or _is_same(was[number], wants[number], ours=needs.ours)
         for number in was
@@ -102,7 +112,9 @@ def _compare_shape(pins: Pins, needs: Needs) -> Difference | None:
         refusal = NOT_MATCHING
     else:
         refusal = NO_DELTA if wants.keys() - was.keys() else ACCEPTS
-    return Difference("stateful operators", _listed(was), _listed(wants), Impossible(why), refusal)
+    return UpgradeDifference(
+        "stateful operators", _list_operators(was), _list_operators(wants), Impossible(why), refusal
+    )
 
 
 def _is_same(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> bool:
@@ -111,7 +123,7 @@ def _is_same(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> bool:
     return _plain(was.name) == _plain(wants.name)
 
 
-def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> Difference | None:
+def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> UpgradeDifference | None:
     """Compare the names of the key's columns, which our engine stores."""
     if was.keys is None or was.keys == wants.keys:
         return None
@@ -121,35 +133,39 @@ def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> Difference |
         "operator; otherwise use a new checkpoint"
     )
     subject = f"operator {was.number}, key"
-    return Difference(
+    return UpgradeDifference(
         subject, _keys(was.keys), _keys(wants.keys or ()), Impossible(why), PLAN_CHANGED
     )
 
 
 def _keys(keys: tuple[tuple[str, ...], ...]) -> str:
-    return " and ".join(", ".join(each) or "none" for each in keys)
+    return " and ".join(", ".join(key) or "none" for key in keys)
 
 
-def _compare_properties(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> list[Difference]:
+def _compare_properties(
+    was: OperatorFact, wants: OperatorFact, *, ours: bool
+) -> list[UpgradeDifference]:
     subject = f"operator {was.number}"
-    found = []
+    differences = []
     for key, words in (("timeMode", "time mode"), ("outputMode", "output mode")):
         old, new = was.properties.get(key), wants.properties.get(key)
         if old is not None and new is not None and old != new:
             why = f"state of {was.name} keeps its {words}. Keep {old}, or use a new checkpoint"
-            found.append(
-                Difference(
+            differences.append(
+                UpgradeDifference(
                     f"{subject}, {words}", str(old), str(new), Impossible(why), CONFIG_CHANGED
                 )
             )
-    return found + _compare_variables(was, wants, ours=ours)
+    return differences + _compare_variables(was, wants, ours=ours)
 
 
-def _compare_variables(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> list[Difference]:
+def _compare_variables(
+    was: OperatorFact, wants: OperatorFact, *, ours: bool
+) -> list[UpgradeDifference]:
     had, asked = variables(was), variables(wants)
     if not had or not asked:
         return []
-    found = []
+    differences = []
     for name in sorted(had.keys() | asked.keys()):
         verdict: Verdict
         old, new = had.get(name, "absent"), asked.get(name, "gone")
@@ -169,10 +185,10 @@ def _compare_variables(was: OperatorFact, wants: OperatorFact, *, ours: bool) ->
             refusal = CONFIG_CHANGED
         else:
             verdict = Safe("the variable is new and starts empty")
-        found.append(
-            Difference(f"operator {was.number}, variable {name}", old, new, verdict, refusal)
+        differences.append(
+            UpgradeDifference(f"operator {was.number}, variable {name}", old, new, verdict, refusal)
         )
-    return found
+    return differences
 
 
 def variables(operator: OperatorFact) -> dict[str, str]:
@@ -181,16 +197,16 @@ def variables(operator: OperatorFact) -> dict[str, str]:
     if not isinstance(listed, list):
         return {}
     return {
-        str(each["stateName"]): str(each["stateVariableType"])
-        for each in listed
-        if isinstance(each, dict) and not str(each.get("stateName", "")).startswith("$")
+        str(variable["stateName"]): str(variable["stateVariableType"])
+        for variable in listed
+        if isinstance(variable, dict) and not str(variable.get("stateName", "")).startswith("$")
     }
 
 
 def _compare_store(
     pins: Pins, operator: OperatorFact, was: StoreFact, wants: StoreFact, *, ours: bool
-) -> list[Difference]:
-    found: list[Difference] = []
+) -> list[UpgradeDifference]:
+    differences: list[UpgradeDifference] = []
     for name in sorted(was.families.keys() & wants.families.keys()):
         old, new = was.families[name], wants.families[name]
         place = f"operator {operator.number}"
@@ -202,8 +218,8 @@ def _compare_store(
             _compare_key(pins, operator, place, was, old, new),
             _compare_value(pins, operator, place, was, old, new, ours=ours),
         )
-        found += [each for each in compared if each is not None]
-    return found
+        differences += [difference for difference in compared if difference is not None]
+    return differences
 
 
 def _compare_key(
@@ -213,19 +229,19 @@ def _compare_key(
     store: StoreFact,
     old: FamilySchema,
     new: FamilySchema,
-) -> Difference | None:
-    subject, was, wants = f"{place}, key", described(old.key), described(new.key)
+) -> UpgradeDifference | None:
+    subject, was, wants = f"{place}, key", describe_fields(old.key), describe_fields(new.key)
     if not is_binary_stable(new.key):
         why = "keys are compared as bytes, so a key cannot have a collation"
-        return Difference(subject, was, wants, Impossible(why), UNSTABLE_KEY)
+        return UpgradeDifference(subject, was, wants, Impossible(why), UNSTABLE_KEY)
     if not fits(new.key, old.key):
         why = (
             "the bytes of a key decide its partition and find its value. If the new key can be "
             "computed from the old rows, `epochal state rekey` rewrites the state with a function "
             "of yours. Otherwise use a new checkpoint"
         )
-        return Difference(subject, was, wants, Impossible(why), KEY_MISMATCH)
-    return _renamed(pins, operator, subject, store, old, old.key, new.key, others=old.value)
+        return UpgradeDifference(subject, was, wants, Impossible(why), KEY_MISMATCH)
+    return _compare_renamed(pins, operator, subject, store, old, old.key, new.key, others=old.value)
 
 
 def _compare_value(
@@ -237,8 +253,8 @@ def _compare_value(
     new: FamilySchema,
     *,
     ours: bool,
-) -> Difference | None:
-    subject, was, wants = f"{place}, value", described(old.value), described(new.value)
+) -> UpgradeDifference | None:
+    subject, was, wants = f"{place}, value", describe_fields(old.value), describe_fields(new.value)
     evolves = bool(operator.properties.get("stateVariables")) and (
         pins.conf.get(STATE_ENCODING) == "avro"
     )
@@ -248,10 +264,12 @@ def _compare_value(
                 "Spark compares only types: what one aggregate has stored would be continued by "
                 "another. Keep the aggregates and their order, or use a new checkpoint"
             )
-            return Difference(subject, was, wants, Impossible(why), ACCEPTS)
+            return UpgradeDifference(subject, was, wants, Impossible(why), ACCEPTS)
         if evolves or operator.name in _AGGREGATIONS:
             return None
-        return _renamed(pins, operator, subject, store, old, old.value, new.value, others=old.key)
+        return _compare_renamed(
+            pins, operator, subject, store, old, old.value, new.value, others=old.key
+        )
     if evolves:
         return None if old.value == new.value else _evolution(subject, old.value, new.value)
     if operator.name == _DEDUPLICATION and not ours:
@@ -259,20 +277,20 @@ def _compare_value(
             "the state is that of another operator, and Spark does not compare the values of a "
             "deduplication. Use a new checkpoint"
         )
-        return Difference(subject, was, wants, Impossible(why), ACCEPTS)
+        return UpgradeDifference(subject, was, wants, Impossible(why), ACCEPTS)
     side = store.name if old.name == DEFAULT_FAMILY else old.name
     if taken := _new_key_columns(operator, side, old.value, new.value):
         why = (
             f"the stored rows would be found by {', '.join(taken)}, which they do not have. Use a "
             f"new checkpoint"
         )
-        return Difference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
+        return UpgradeDifference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
     words = None
     if _can_evolve(pins, old):
         words = evolve_words(old.value, new.value, _STARTS.get(operator.name))
     if words is None:
         why = "the stored values cannot get this layout. Use a new checkpoint"
-        return Difference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
+        return UpgradeDifference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
     why = "rows that were stored so far get null in the new columns"
     if operator.name in _AGGREGATIONS:
         why = "rows that were processed so far do not count in the new columns"
@@ -281,7 +299,7 @@ def _compare_value(
     if "--add" not in words:
         why = "the stored values get a wider type"
     command = evolve_command(pins.url, operator.number, store.name, words)
-    return Difference(subject, was, wants, AfterCommand(command, why), VALUE_MISMATCH)
+    return UpgradeDifference(subject, was, wants, AfterCommand(command, why), VALUE_MISMATCH)
 
 
 def _new_key_columns(
@@ -307,19 +325,19 @@ def _other_aggregates(old: FamilySchema, new: FamilySchema) -> bool:
     return any(was != wants and renamed.get(was) != wants for was, wants in names)
 
 
-def _evolution(subject: str, old: StructType, new: StructType) -> Difference:
-    was, wants = described(old), described(new)
-    stored = {each.name: each for each in old.fields}
-    for each in new.fields:
-        if each.name in stored and not _promotes(stored[each.name], each):
-            why = f"Avro cannot read {each.name} as its new type. Use another name for it"
-            return Difference(subject, was, wants, Impossible(why), BAD_EVOLUTION)
-    gone = sorted(stored.keys() - {each.name for each in new.fields})
+def _evolution(subject: str, old: StructType, new: StructType) -> UpgradeDifference:
+    was, wants = describe_fields(old), describe_fields(new)
+    stored = {field.name: field for field in old.fields}
+    for field in new.fields:
+        if field.name in stored and not _promotes(stored[field.name], field):
+            why = f"Avro cannot read {field.name} as its new type. Use another name for it"
+            return UpgradeDifference(subject, was, wants, Impossible(why), BAD_EVOLUTION)
+    gone = sorted(stored.keys() - {field.name for field in new.fields})
     if gone:
         why = f"the stored values of {', '.join(gone)} are not read any more"
-        return Difference(subject, was, wants, Unclear(why))
+        return UpgradeDifference(subject, was, wants, Unclear(why))
     why = "values are stored as Avro, and new fields are null in old values"
-    return Difference(subject, was, wants, Safe(why))
+    return UpgradeDifference(subject, was, wants, Safe(why))
 
 
 _PROMOTIONS = {
@@ -332,11 +350,11 @@ _PROMOTIONS = {
 
 
 def _promotes(old: StructField, new: StructField) -> bool:
-    was, wants = (schema_json(each.data_type).strip('"') for each in (old, new))
+    was, wants = (schema_json(field.data_type).strip('"') for field in (old, new))
     return was == wants or wants in _PROMOTIONS.get(was, ())
 
 
-def _renamed(
+def _compare_renamed(
     pins: Pins,
     operator: OperatorFact,
     subject: str,
@@ -346,7 +364,7 @@ def _renamed(
     new: StructType,
     *,
     others: StructType,
-) -> Difference | None:
+) -> UpgradeDifference | None:
     """Columns with other names and the same types; `others` are those of the key or the value."""
     was, wants = _names(old), _names(new)
     if was == wants:
@@ -356,7 +374,9 @@ def _renamed(
             "columns have changed places and have the same types. Spark would read each as another "
             "one. Put them back into the order of the checkpoint"
         )
-        return Difference(subject, described(old), described(new), Impossible(why), ACCEPTS)
+        return UpgradeDifference(
+            subject, describe_fields(old), describe_fields(new), Impossible(why), ACCEPTS
+        )
     why = (
         "only types are compared. If these are the same columns with new names, the query "
         "continues; if they are other columns, their state does not fit: use a new checkpoint"
@@ -365,10 +385,12 @@ def _renamed(
     gone = set(was) - set(wants)
     if words is None or not _can_evolve(pins, family) or gone & set(_names(others)):
         # The command looks for a column in the value first, and only then in the key.
-        return Difference(subject, described(old), described(new), Unclear(why), ACCEPTS)
+        return UpgradeDifference(
+            subject, describe_fields(old), describe_fields(new), Unclear(why), ACCEPTS
+        )
     command = evolve_command(pins.url, operator.number, store.name, words)
     verdict = AfterCommand(command, f"{why}. The command records the new names")
-    return Difference(subject, described(old), described(new), verdict, ACCEPTS)
+    return UpgradeDifference(subject, describe_fields(old), describe_fields(new), verdict, ACCEPTS)
 
 
 def _can_evolve(pins: Pins, stored: FamilySchema) -> bool:
@@ -377,13 +399,13 @@ def _can_evolve(pins: Pins, stored: FamilySchema) -> bool:
 
 
 def _names(schema: StructType) -> tuple[str, ...]:
-    return tuple(each.name for each in schema.fields)
+    return tuple(field.name for field in schema.fields)
 
 
-def described(schema: StructType) -> str:
+def describe_fields(schema: StructType) -> str:
     """The columns of a schema in one line."""
     return ", ".join(
-        f"{each.name} {schema_json(each.data_type).strip(chr(34))}" for each in schema.fields
+        f"{field.name} {schema_json(field.data_type).strip(chr(34))}" for field in schema.fields
     )
 
 
@@ -391,8 +413,63 @@ def _plain(name: str) -> str:
     return _SAME_STATE.get(name, name)
 
 
-def _listed(operators: object) -> str:
+def _list_operators(operators: object) -> str:
     assert isinstance(operators, dict)
-    return ", ".join(f"{n}: {each.name or 'unknown'}" for n, each in sorted(operators.items())) or (
-        "none"
-    )
+    return ", ".join(
+        f"{n}: {operator.name or 'unknown'}" for n, operator in sorted(operators.items())
+    ) or ("none")
+
+
+_WIDER = {
+    "byte": ("short", "integer", "long"),
+    "short": ("integer", "long"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+}
+
+
+def evolve_words(
+    old: StructType, new: StructType, starts: Mapping[str, str] | None = None
+) -> list[str] | None:
+    """The options of `state evolve` that turn `old` into `new`; None if there are none.
+
+    A new column is null in old rows, or has its value in `starts`, in which others must not occur.
+    Columns can become wider, but cannot be removed or change places. The command finds them by
+    name, so it cannot change values in which a name occurs twice.
+    """
+    if not (_is_expressible(old) and _is_expressible(new)):
+        return None
+    words: list[str] = []
+    previous, position, last_added = "", 0, ""
+    for wanted in new.fields:
+        stored = old.fields[position] if position < len(old.fields) else None
+        if stored is not None and stored.name == wanted.name:
+            if _type(stored) != _type(wanted):
+                if _type(wanted) not in _WIDER.get(_type(stored), ()):
+                    return None
+                words += ["--widen", f"{wanted.name}:{_type(wanted)}"]
+            position, previous = position + 1, wanted.name
+            continue
+        start = "null" if starts is None else _start(wanted, starts)
+        if not previous or start is None or last_added not in ("", previous):
+            return None  # all new columns go to one place, which is behind another column
+        words += ["--add", f"{wanted.name}:{_type(wanted)}={start}"]
+        if stored is not None and not last_added:
+            words += ["--after", previous]
+        previous = last_added = wanted.name
+    if position < len(old.fields) or not words:
+        return None
+    return words
+
+
+def _is_expressible(schema: StructType) -> bool:
+    names = [field.name for field in schema.fields]
+    return len(set(names)) == len(names) and not any(set(":=") & set(name) for name in names)
+
+
+def _type(field: StructField) -> str:
+    return schema_json(field.data_type).strip('"')
+
+
+def _start(field: StructField, starts: Mapping[str, str]) -> str | None:
+    return None if _type(field).startswith("decimal") else starts.get(field.name)

@@ -18,20 +18,19 @@ from epochal.checkpoint.pinned import (
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.tools.upgrade.source_rules import compare_names, compare_sources
 from epochal.tools.upgrade.state_rules import NO_DELTA, compare_state
-from epochal.tools.upgrade.upgrade_commands import (
-    convert_command,
-    publish_command,
-    repartition_command,
-)
-from epochal.tools.upgrade.upgrade_facts import Needs, Pins
 from epochal.tools.upgrade.upgrade_findings import (
     EPOCHAL,
     SPARK,
     AfterCommand,
-    Difference,
     Impossible,
-    Report,
+    Needs,
+    Pins,
     Safe,
+    UpgradeDifference,
+    UpgradeReport,
+    convert_command,
+    publish_command,
+    repartition_command,
     report_of,
 )
 
@@ -47,46 +46,50 @@ NOT_RECORDED = (
 UNREADABLE_VERSION = "INVALID_LOG_VERSION"
 
 
-def compare(pins: Pins, needs: Needs) -> Report:
+def compare(pins: Pins, needs: Needs) -> UpgradeReport:
     """Compare what the checkpoint pins with what the query needs."""
     engine = EPOCHAL if needs.ours else SPARK
     if (refused := _compare_start(pins, needs)) is not None:
         return report_of(pins.url, [refused], (), engine)
     if not pins.sources and not pins.operators:
         return report_of(pins.url, [], (), engine)  # a new checkpoint
-    found = [
+    differences = [
         *compare_release(pins, needs),
         *_compare_published(pins, needs),
         *compare_sources(pins, needs),
         *compare_state(pins, needs),
         *compare_settings(pins, needs),
     ]
-    return report_of(pins.url, found, NOT_RECORDED, engine)
+    return report_of(pins.url, differences, NOT_RECORDED, engine)
 
 
-def _compare_start(pins: Pins, needs: Needs) -> Difference | None:
+def _compare_start(pins: Pins, needs: Needs) -> UpgradeDifference | None:
     """What keeps the query from starting, whatever its operators are."""
     if needs.refused:
         why = f"{EPOCHAL if needs.ours else SPARK} refuses this query on any checkpoint"
-        return Difference("query", "", needs.refused, Impossible(why), needs.refused)
-    if (found := compare_names(needs)) is not None:
-        return found
+        return UpgradeDifference("query", "", needs.refused, Impossible(why), needs.refused)
+    if (difference := compare_names(needs)) is not None:
+        return difference
     if pins.failure:
         why = f"{pins.failure}. See `epochal checkpoint verify`"
-        return Difference("checkpoint", pins.failure, "", Impossible(why), pins.failure_condition)
+        return UpgradeDifference(
+            "checkpoint", pins.failure, "", Impossible(why), pins.failure_condition
+        )
     if needs.refused_here:
         why = "the engine cannot continue what this checkpoint has"
-        return Difference("checkpoint", "", needs.refused_here, Impossible(why), needs.refused_here)
+        return UpgradeDifference(
+            "checkpoint", "", needs.refused_here, Impossible(why), needs.refused_here
+        )
     return None
 
 
-def _compare_published(pins: Pins, needs: Needs) -> list[Difference]:
+def _compare_published(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """State that our engine has not written under Spark's names."""
     if needs.ours or pins.unpublished is None:
         return []
     why = "a continuous query was killed, and Spark's files do not have its newest state"
     return [
-        Difference(
+        UpgradeDifference(
             "state",
             f"batch {pins.unpublished} in epoch files",
             "Spark's files",
@@ -96,14 +99,14 @@ def _compare_published(pins: Pins, needs: Needs) -> list[Difference]:
     ]
 
 
-def compare_release(pins: Pins, needs: Needs) -> list[Difference]:
+def compare_release(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Log versions that the release of Spark cannot read."""
     release = ".".join(map(str, needs.release))
-    found = []
+    differences = []
     if pins.offset_version > 1 and needs.release < (4, 2):
         why = "only Spark 4.2 and later read offset logs of version 2"
-        found.append(
-            Difference(
+        differences.append(
+            UpgradeDifference(
                 "Spark release", "offset log v2", release, Impossible(why), UNREADABLE_VERSION
             )
         )
@@ -111,22 +114,24 @@ def compare_release(pins: Pins, needs: Needs) -> list[Difference]:
     if needs.release < oldest:
         why = f"commit logs of version {pins.commit_version} need Spark {oldest[0]}.{oldest[1]}"
         was = f"commit log v{pins.commit_version}"
-        found.append(Difference("Spark release", was, release, Impossible(why), UNREADABLE_VERSION))
-    return found
+        differences.append(
+            UpgradeDifference("Spark release", was, release, Impossible(why), UNREADABLE_VERSION)
+        )
+    return differences
 
 
-def compare_settings(pins: Pins, needs: Needs) -> list[Difference]:
+def compare_settings(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
     """Settings of the session that the checkpoint overrides."""
     in_force = conf_in_force(pins.conf, needs.session)
-    found = []
+    differences = []
     for key in sorted(NEW_QUERY_DEFAULTS):
         wanted = needs.session.get(key)
         if wanted is None or wanted == in_force[key] or key == SOURCE_EVOLUTION:
             continue
         why = "the checkpoint's value stays in force"
         verdict = Safe(why, _instead(pins, key, wanted))
-        found.append(Difference(key, in_force[key], wanted, verdict))
-    return found
+        differences.append(UpgradeDifference(key, in_force[key], wanted, verdict))
+    return differences
 
 
 def _instead(pins: Pins, key: str, wanted: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochal.cli.printing.plan_text import directory_rows, file_rows, worded_for_epochs
+from epochal.cli.printing.plan_text import directory_rows, file_rows, word_for_epochs
 from epochal.tools.edit.edit_plan import Change, Plan, Stamp
 
 
@@ -46,7 +46,7 @@ def test_a_plan_for_a_continuous_query_speaks_of_epochs_but_leaves_the_rows_alon
     plan = Plan(
         "put", "as batch 3", tuple(CHANGES[5:6]), warnings=("A batch.",), details=("batch 3",)
     )
-    said = worded_for_epochs(plan)
+    said = word_for_epochs(plan)
     assert (said.summary, said.warnings, said.details) == (
         "as epoch 3",
         ("An epoch.",),

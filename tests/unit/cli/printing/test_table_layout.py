@@ -8,7 +8,7 @@ import pytest
 
 from epochal.cli.printing.table_layout import (
     cells_wide,
-    folded_text,
+    fold_text,
     shared_columns,
     table_lines,
     text_lines,
@@ -99,8 +99,8 @@ def test_no_line_is_wider_than_the_terminal_and_no_text_is_lost(seed: int) -> No
 
 
 def test_a_long_word_is_folded_after_punctuation() -> None:
-    assert folded_text("/data/input/events/000.json", 20) == ["/data/input/events/", "000.json"]
-    assert folded_text("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
+    assert fold_text("/data/input/events/000.json", 20) == ["/data/input/events/", "000.json"]
+    assert fold_text("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
 
 
 def test_a_paragraph_is_indented_from_its_second_line_on() -> None:

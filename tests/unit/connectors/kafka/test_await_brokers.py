@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from epochal.connectors.kafka.await_brokers import LOG_SECONDS, RETRY_SECONDS, await_brokers
+from epochal.connectors.kafka.kafka_client import LOG_SECONDS, RETRY_SECONDS, await_brokers
 from epochal.errors import EpochalError, KafkaRejectedError, KafkaTopicError, KafkaUnavailableError
 from epochal.testing.clock import ManualClock
 

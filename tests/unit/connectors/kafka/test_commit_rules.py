@@ -11,8 +11,8 @@ from epochal.connectors.kafka.commit_rules import (
     FIRST_RETRY_SECONDS,
     LAST_RETRY_SECONDS,
     Claims,
+    CommitPlan,
     CommittedOffset,
-    Plan,
     merge_requests,
     plan_commit,
     retry_seconds,
@@ -20,9 +20,9 @@ from epochal.connectors.kafka.commit_rules import (
 )
 from epochal.connectors.kafka.committer.listener_inbox import (
     Ended,
-    Inbox,
+    FinishedBatch,
     ListenerEvent,
-    Progressed,
+    ListenerInbox,
     Started,
 )
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, Mark, Position
@@ -36,52 +36,52 @@ def committed(offset: int, query: str | None = None) -> dict[tuple[str, int], Co
 
 def test_a_group_without_offsets_gets_them() -> None:
     plan = plan_commit(commit_request(5), {}, owned=False, allow_backwards=False)
-    assert plan == Plan({PARTITION: 5})
+    assert plan == CommitPlan({PARTITION: 5})
 
 
 def test_a_group_moves_forward() -> None:
     plan = plan_commit(commit_request(5), committed(3, QUERY), owned=True, allow_backwards=False)
-    assert plan == Plan({PARTITION: 5})
+    assert plan == CommitPlan({PARTITION: 5})
 
 
 def test_never_moves_a_group_backwards() -> None:
     plan = plan_commit(commit_request(3), committed(5, QUERY), owned=True, allow_backwards=False)
-    assert plan == Plan({}, behind={PARTITION: (5, 3)})
+    assert plan == CommitPlan({}, behind={PARTITION: (5, 3)})
 
 
 def test_moves_a_group_backwards_when_asked() -> None:
     plan = plan_commit(commit_request(3), committed(5, QUERY), owned=True, allow_backwards=True)
-    assert plan == Plan({PARTITION: 3})
+    assert plan == CommitPlan({PARTITION: 3})
 
 
 def test_an_offset_that_is_already_committed_is_not_committed_again() -> None:
     assert plan_commit(
         commit_request(5), committed(5, QUERY), owned=True, allow_backwards=False
-    ) == Plan({})
-    assert plan_commit(commit_request(5), committed(5), owned=False, allow_backwards=False) == Plan(
-        {}
-    )
+    ) == CommitPlan({})
+    assert plan_commit(
+        commit_request(5), committed(5), owned=False, allow_backwards=False
+    ) == CommitPlan({})
 
 
 def test_takes_over_the_group_of_another_query_and_reports_it() -> None:
     plan = plan_commit(commit_request(5), committed(5, OTHER), owned=False, allow_backwards=False)
-    assert plan == Plan({PARTITION: 5}, taken_from=OTHER)
+    assert plan == CommitPlan({PARTITION: 5}, taken_from=OTHER)
 
 
 def test_stops_when_another_query_took_the_group() -> None:
     plan = plan_commit(commit_request(9), committed(5, OTHER), owned=True, allow_backwards=True)
-    assert plan == Plan({}, taken_by=OTHER)
+    assert plan == CommitPlan({}, taken_by=OTHER)
 
 
 def test_offsets_committed_by_other_tools_do_not_count_as_another_query() -> None:
     plan = plan_commit(commit_request(9), committed(2), owned=True, allow_backwards=False)
-    assert plan == Plan({PARTITION: 9})
+    assert plan == CommitPlan({PARTITION: 9})
 
 
 def test_partitions_are_decided_one_by_one() -> None:
     both = CommitRequest(CLUSTER, "g", QUERY, 1, {("t", 0): 5, ("t", 1): 5, ("t", 2): 5})
     there = {("t", 0): CommittedOffset(9), ("t", 1): CommittedOffset(1)}
-    assert plan_commit(both, there, owned=False, allow_backwards=False) == Plan(
+    assert plan_commit(both, there, owned=False, allow_backwards=False) == CommitPlan(
         {("t", 1): 5, ("t", 2): 5}, behind={("t", 0): (9, 5)}
     )
 
@@ -135,16 +135,16 @@ def test_the_same_brokers_in_another_order_are_the_same_cluster() -> None:
     assert servers_key(Cluster.of(one)) == servers_key(Cluster.of(two)) == "a:1,b:2"
 
 
-def progressed(batch: int) -> Progressed:
-    return Progressed("r", None, Position(QUERY, batch, ()))
+def progressed(batch: int) -> FinishedBatch:
+    return FinishedBatch("r", None, Position(QUERY, batch, ()))
 
 
-def drained(inbox: Inbox) -> list[ListenerEvent]:
+def drained(inbox: ListenerInbox) -> list[ListenerEvent]:
     return [inbox.take() for _ in range(len(inbox))]
 
 
 def test_a_full_inbox_drops_its_oldest_progress_and_keeps_starts_and_ends() -> None:
-    inbox = Inbox(4)
+    inbox = ListenerInbox(4)
     started, ended = Started(QUERY, "r", None), Ended(QUERY, "r")
     for event in (started, progressed(1), progressed(2), progressed(3), progressed(4), ended):
         inbox.put(event)
@@ -153,7 +153,7 @@ def test_a_full_inbox_drops_its_oldest_progress_and_keeps_starts_and_ends() -> N
 
 
 def test_an_inbox_full_of_starts_is_bounded_too() -> None:
-    inbox = Inbox(2)
+    inbox = ListenerInbox(2)
     for run in "abc":
         inbox.put(Started(QUERY, run, None))
     assert drained(inbox) == [Started(QUERY, "b", None), Started(QUERY, "c", None)]

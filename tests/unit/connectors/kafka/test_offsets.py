@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from epochal.connectors.kafka.offsets import (
     Cluster,
     CommitRequest,
+    CommitTarget,
     Mark,
     Position,
-    Target,
     commit_requests,
     parse_offsets,
 )
@@ -31,14 +31,14 @@ def commit_request(
 
 
 def test_the_end_offset_is_the_next_to_read_and_is_committed_unchanged() -> None:
-    assert commit_requests(position('{"t":{"1":789,"0":456}}'), [Target("g", ONE, 0)]) == [
+    assert commit_requests(position('{"t":{"1":789,"0":456}}'), [CommitTarget("g", ONE, 0)]) == [
         commit_request(ONE, "g", {("t", 0): 456, ("t", 1): 789})
     ]
 
 
 def test_each_source_is_committed_to_its_own_group_if_it_has_one() -> None:
     ends = position('{"a":{"0":1}}', '{"b":{"0":2}}', '{"c":{"0":3}}')
-    assert commit_requests(ends, [Target("g1", ONE, 0), Target("g2", TWO, 2)]) == [
+    assert commit_requests(ends, [CommitTarget("g1", ONE, 0), CommitTarget("g2", TWO, 2)]) == [
         commit_request(ONE, "g1", {("a", 0): 1}),
         commit_request(TWO, "g2", {("c", 0): 3}),
     ]
@@ -46,26 +46,28 @@ def test_each_source_is_committed_to_its_own_group_if_it_has_one() -> None:
 
 def test_sources_that_share_a_group_make_one_request() -> None:
     ends = position('{"a":{"0":1}}', '{"b":{"0":2}}')
-    assert commit_requests(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
+    assert commit_requests(ends, [CommitTarget("g", ONE, 0), CommitTarget("g", ONE, 1)]) == [
         commit_request(ONE, "g", {("a", 0): 1, ("b", 0): 2})
     ]
 
 
 def test_of_two_sources_on_one_partition_the_lower_offset_counts() -> None:
     ends = position('{"a":{"0":10}}', '{"a":{"0":4}}')
-    assert commit_requests(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
+    assert commit_requests(ends, [CommitTarget("g", ONE, 0), CommitTarget("g", ONE, 1)]) == [
         commit_request(ONE, "g", {("a", 0): 4})
     ]
 
 
 def test_a_target_for_all_sources_skips_those_that_are_not_kafka() -> None:
     ends = position('{"logOffset":3}', '{"a":{"0":1}}', "42", None, "None")
-    assert commit_requests(ends, [Target("g", ONE)]) == [commit_request(ONE, "g", {("a", 0): 1})]
+    assert commit_requests(ends, [CommitTarget("g", ONE)]) == [
+        commit_request(ONE, "g", {("a", 0): 1})
+    ]
 
 
 def test_a_source_without_an_offset_makes_no_request() -> None:
-    assert commit_requests(position(None), [Target("g", ONE, 0)]) == []
-    assert commit_requests(position('{"a":{"0":1}}'), [Target("g", ONE, 5)]) == []
+    assert commit_requests(position(None), [CommitTarget("g", ONE, 0)]) == []
+    assert commit_requests(position('{"a":{"0":1}}'), [CommitTarget("g", ONE, 5)]) == []
 
 
 @pytest.mark.parametrize(

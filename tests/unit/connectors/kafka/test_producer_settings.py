@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from epochal.connectors.kafka.producer_settings import (
-    DEFAULTS,
-    REFUSED,
-    RENAMED,
+from epochal.connectors.kafka.kafka_settings import (
+    PRODUCER_DEFAULTS,
+    PRODUCER_REFUSED,
+    PRODUCER_RENAMED,
     producer_settings,
     transactional_settings,
 )
@@ -27,7 +27,7 @@ def test_java_names_become_librdkafkas() -> None:
         "compression.zstd.level": "3",
         "acks": "all",
     }
-    assert producer_settings(SERVERS | java) == DEFAULTS | SERVERS | {
+    assert producer_settings(SERVERS | java) == PRODUCER_DEFAULTS | SERVERS | {
         "message.max.bytes": "2000000",
         "queue.buffering.max.kbytes": "32768",
         "queue.buffering.max.ms": "20",
@@ -42,14 +42,14 @@ def test_keys_go_to_the_partitions_that_java_chooses() -> None:
     assert producer_settings(SERVERS)["partitioner"] == "murmur2_random"
 
 
-@pytest.mark.parametrize("key", sorted(REFUSED))
+@pytest.mark.parametrize("key", sorted(PRODUCER_REFUSED))
 def test_a_setting_without_a_counterpart_is_rejected_by_name(key: str) -> None:
     with pytest.raises(OptionError, match=f"kafka.{key} is not supported"):
         producer_settings(SERVERS | {key: "x"})
 
 
 def test_two_names_of_one_setting_are_refused() -> None:
-    for key, name in RENAMED.items():
+    for key, name in PRODUCER_RENAMED.items():
         with pytest.raises(OptionError, match="are the same setting"):
             producer_settings(SERVERS | {key: "1", name: "1"})
 

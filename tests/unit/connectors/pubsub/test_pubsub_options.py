@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from epochal.connectors.pubsub.connection import Connection, Retry
-from epochal.connectors.pubsub.credentials import find_credentials
 from epochal.connectors.pubsub.engine.engine_source import row_schema
-from epochal.connectors.pubsub.pubsub_access import Access
+from epochal.connectors.pubsub.pubsub_access import Access, find_credentials
 from epochal.connectors.pubsub.pubsub_options import (
     Delivery,
     SourceOptions,
-    settled,
+    settle_options,
     sink_options,
     source_options,
 )
@@ -55,7 +54,7 @@ def test_conf_is_a_default_under_options() -> None:
 def test_the_project_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "env")
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "host:1")
-    found = settled(source_options({"subscriptionId": "sub", "topicId": "top"}))
+    found = settle_options(source_options({"subscriptionId": "sub", "topicId": "top"}))
     assert found.subscription_id == "projects/env/subscriptions/sub"
     assert found.topic_id == "projects/env/topics/top"
     assert found.emulator_host == "host:1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochal.connectors.pubsub.server.broker import Broker, Subscription
+from epochal.connectors.pubsub.server.broker import MessageBroker, Subscription
 from epochal.connectors.pubsub.server.filters import parse_filter
 from epochal.connectors.pubsub.server.parts import SECOND_US, Entry, Settings
 
@@ -18,7 +18,7 @@ class World:
 
     def __init__(self, settings: Settings | None = None, *, filter_text: str = "") -> None:
         self.now_us = START
-        self.broker = Broker(seed=7)
+        self.broker = MessageBroker(seed=7)
         self.broker.create_topic(TOPIC, b"")
         self.add(NAME, settings or Settings(), filter_text=filter_text)
 

@@ -17,7 +17,7 @@ from epochal.continuous.operators.stateless.row_operators import (
     ProjectSpec,
 )
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
-from epochal.continuous.plan.pruning import narrowed, wanted_columns
+from epochal.continuous.plan.compile import narrow_readers, wanted_columns
 
 SCHEMA = pa.schema([(name, pa.int64()) for name in "abcd"])
 ONE = pa.schema([("x", pa.int64())])
@@ -72,6 +72,6 @@ class Narrow(Whole):
 
 def test_readers_that_can_be_told_are_told() -> None:
     operators = [[ProjectSpec((SUM,), ONE)]]
-    assert narrowed(Narrow(), operators, SCHEMA) == Narrow(frozenset({"a", "c"}))
-    assert narrowed(Whole(), operators, SCHEMA) == Whole()
-    assert narrowed(Narrow(), [[]], SCHEMA) == Narrow()
+    assert narrow_readers(Narrow(), operators, SCHEMA) == Narrow(frozenset({"a", "c"}))
+    assert narrow_readers(Whole(), operators, SCHEMA) == Whole()
+    assert narrow_readers(Narrow(), [[]], SCHEMA) == Narrow()

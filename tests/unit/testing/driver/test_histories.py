@@ -15,7 +15,7 @@ from epochal.testing.driver.histories import (
     Trouble,
     Wait,
     calm,
-    drawn,
+    draw_history,
     is_possible,
     shrunk,
 )
@@ -27,7 +27,7 @@ FEED = {"orders": ["a", "b", "c", "d"], "users": ["x", "y"], "none": []}
 def test_each_row_is_fed_once(late_rows: int) -> None:
     for seed in range(50):
         trouble = Trouble(steps=("log",), duplicates=True, late_rows=late_rows, delays=True)
-        history = drawn(random.Random(seed), FEED, trouble)
+        history = draw_history(random.Random(seed), FEED, trouble)
         assert is_possible(history)
         assert calm(history) == (
             Feed("orders", ("a", "b", "c", "d"), (0, 1, 2, 3)),
@@ -46,7 +46,7 @@ def places(history: History) -> list[int]:
 
 def test_rows_come_in_their_order_or_a_little_later() -> None:
     orders = [
-        places(drawn(random.Random(seed), FEED, Trouble(late_rows=late)))
+        places(draw_history(random.Random(seed), FEED, Trouble(late_rows=late)))
         for late in (0, 1)
         for seed in range(40)
     ]
@@ -59,14 +59,16 @@ def test_what_is_not_asked_for_does_not_happen() -> None:
     kinds = {
         type(each)
         for seed in range(50)
-        for each in drawn(random.Random(seed), FEED, Trouble(disturbances=False))
+        for each in draw_history(random.Random(seed), FEED, Trouble(disturbances=False))
     }
     assert kinds == {Feed, EndEpoch}
 
 
 def test_everything_that_is_asked_for_happens() -> None:
     trouble = Trouble(steps=("log",), duplicates=True, delays=True)
-    actions = [each for seed in range(50) for each in drawn(random.Random(seed), FEED, trouble)]
+    actions = [
+        each for seed in range(50) for each in draw_history(random.Random(seed), FEED, trouble)
+    ]
     assert {type(each) for each in actions} == {Feed, EndEpoch, CrashAndRestart, Wait, Disturb}
     assert any(isinstance(each, Feed) and each.again for each in actions)
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from epochal.tools.inspect.checkpoint_diff import Difference, diff_entries
-from epochal.tools.inspect.difference_text import (
+from epochal.tools.inspect.checkpoint_diff import (
+    CheckpointDifference,
     change_lines,
     checkpoint_rows,
+    diff_entries,
     first_lines,
     offsets_text,
 )
@@ -82,20 +83,20 @@ def test_many_partitions_that_moved_are_summed_up() -> None:
 
 
 def test_a_topic_with_dots_keeps_its_name() -> None:
-    found = [Difference("offsets.0.my.topic.3", 20, 30)]
+    found = [CheckpointDifference("offsets.0.my.topic.3", 20, 30)]
     assert change_lines(found) == ["offset my.topic 3: 20 → 30 (+10)"]
 
 
 def test_batches_that_differ_alike_share_a_line() -> None:
     setting = "conf.spark.sql.shuffle.partitions"
     found = [
-        Difference("query_id", "a", "b"),
-        *(Difference(f"batches.{n}.{setting}", "2", "4") for n in range(3)),
-        *(Difference(f"batches.{n}.timestamp_ms", 1, 2) for n in range(3, 5)),
-        Difference("batches.5.offsets.0.logOffset", 5, 7),
-        Difference("batches.6", {"batch_id": 6}, None),
-        Difference("batches.7", {"batch_id": 7}, None),
-        Difference("state.0.partitions", 2, 4),
+        CheckpointDifference("query_id", "a", "b"),
+        *(CheckpointDifference(f"batches.{n}.{setting}", "2", "4") for n in range(3)),
+        *(CheckpointDifference(f"batches.{n}.timestamp_ms", 1, 2) for n in range(3, 5)),
+        CheckpointDifference("batches.5.offsets.0.logOffset", 5, 7),
+        CheckpointDifference("batches.6", {"batch_id": 6}, None),
+        CheckpointDifference("batches.7", {"batch_id": 7}, None),
+        CheckpointDifference("state.0.partitions", 2, 4),
     ]
     assert list(checkpoint_rows(found)) == [
         ("checkpoint", "query id: a → b"),

@@ -11,10 +11,14 @@ from epochal.checkpoint.restart import RestartAction
 from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets, RateLog
 from epochal.errors import CheckpointError, MissingBatchError
 from epochal.files.local import LocalFiles
-from epochal.tools.inspect.checkpoint_diff import Difference, diff_batches, diff_checkpoints
+from epochal.tools.inspect.checkpoint_diff import (
+    CheckpointDifference,
+    diff_batches,
+    diff_checkpoints,
+)
 from epochal.tools.inspect.log_entries import LogKind, read_lines
 from epochal.tools.inspect.show import inspect
-from epochal.tools.inspect.view_models import ConfChange, Gap, Problem, SourceView, StoreView
+from epochal.tools.inspect.view_models import ConfChange, Gap, Problem, SourceView, StoreVersions
 
 QUERY_ID = "53b62e34-0476-452d-8313-c1786e091891"
 
@@ -99,8 +103,11 @@ def test_sums_up_the_versions_of_every_store(files: LocalFiles) -> None:
     files.create("state/1/0/3_0d6a.zip", b"")
     join, other = inspect(files).operators
     assert (join.provider, join.partitions, join.name) == ("hdfs", 1, None)
-    assert join.stores == {"left-keyToNumValues": (StoreView(0, 1, 2, 2, 2),)}
-    assert (other.provider, other.stores) == ("rocksdb", {"default": (StoreView(0, 3, 3, 3, 1),)})
+    assert join.stores == {"left-keyToNumValues": (StoreVersions(0, 1, 2, 2, 2),)}
+    assert (other.provider, other.stores) == (
+        "rocksdb",
+        {"default": (StoreVersions(0, 3, 3, 3, 1),)},
+    )
 
 
 def test_names_the_run_that_holds_the_checkpoint(files: LocalFiles) -> None:
@@ -166,10 +173,10 @@ def test_compares_offsets_inside(files: LocalFiles) -> None:
     fill(files, [0, 3], [0])
     first, last = inspect(files).batches
     assert diff_batches(first, last) == [
-        Difference("offsets.0.t.0", 0, 3),
-        Difference("watermark_ms", 0, 3),
-        Difference("timestamp_ms", 5, 8),
-        Difference("committed", True, False),
+        CheckpointDifference("offsets.0.t.0", 0, 3),
+        CheckpointDifference("watermark_ms", 0, 3),
+        CheckpointDifference("timestamp_ms", 5, 8),
+        CheckpointDifference("committed", True, False),
     ]
     assert [each.step for each in diff_batches(first, last)] == [3, 3, 3, None]
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochal.tools.switch.boundaries import Boundary, Place, common_boundaries, why_none
+from epochal.tools.switch.boundaries import Boundary, ReadPosition, common_boundaries, why_none
 
 
-def place(offset: str, watermark_ms: int = 0) -> Place:
-    return Place((offset,), watermark_ms, (offset,))
+def place(offset: str, watermark_ms: int = 0) -> ReadPosition:
+    return ReadPosition((offset,), watermark_ms, (offset,))
 
 
-def log(first: int, *ends: int | tuple[int, int]) -> Mapping[int, Place]:
+def log(first: int, *ends: int | tuple[int, int]) -> Mapping[int, ReadPosition]:
     pairs = [each if isinstance(each, tuple) else (each, 0) for each in ends]
     return {first + at: place(str(end), mark) for at, (end, mark) in enumerate(pairs)}
 
 
-def found(a: Mapping[int, Place], b: Mapping[int, Place]) -> list[tuple[int, int, str]]:
+def found(
+    a: Mapping[int, ReadPosition], b: Mapping[int, ReadPosition]
+) -> list[tuple[int, int, str]]:
     return [(each.a, each.b, each.offsets[0] or "") for each in common_boundaries(a, b)]
 
 
@@ -41,8 +43,8 @@ def test_the_last_of_several_epochs_with_one_end_counts() -> None:
 
 
 def test_what_was_read_counts_and_not_how_it_is_logged() -> None:
-    one = {3: Place(('{"logOffset":5}',), 0, ("6 files",))}
-    other = {4: Place(('{"logOffset":2}',), 0, ("6 files",))}
+    one = {3: ReadPosition(('{"logOffset":5}',), 0, ("6 files",))}
+    other = {4: ReadPosition(('{"logOffset":2}',), 0, ("6 files",))}
     assert common_boundaries(one, other) == [Boundary(3, 4, ('{"logOffset":5}',), 0)]
 
 

@@ -12,7 +12,7 @@ from epochal.tools.switch.compare_rows import (
     compare,
     count_rows,
     pairs_of,
-    written,
+    subtract_moved,
 )
 
 NOTHING = Rows()
@@ -25,9 +25,9 @@ def rows(*values: str) -> Rows:
 def test_order_does_not_matter_but_counts_do() -> None:
     a = count_rows([{"k": 1, "v": 2}, {"k": 2, "v": 3}])
     b = count_rows([{"v": 3, "k": 2}, {"v": 2, "k": 1}, {"v": 2, "k": 1}])
-    assert compare(written(a, NOTHING), written(b, NOTHING), keyed=False) == RowDifference(
-        NOTHING, rows('{"k": 1, "v": 2}')
-    )
+    assert compare(
+        subtract_moved(a, NOTHING), subtract_moved(b, NOTHING), keyed=False
+    ) == RowDifference(NOTHING, rows('{"k": 1, "v": 2}'))
 
 
 def test_values_that_json_does_not_have_are_compared_by_their_text() -> None:
@@ -47,21 +47,21 @@ def test_ignored_columns_are_left_out() -> None:
 
 
 def test_a_row_in_a_new_and_in_a_removed_file_was_only_moved() -> None:
-    assert written(rows("x", "y"), rows("x")).added == rows("y")
+    assert subtract_moved(rows("x", "y"), rows("x")).added == rows("y")
 
 
 def test_output_that_is_replaced_as_a_whole_is_compared_as_a_whole() -> None:
-    a = written(rows("k1=5"), rows("k1=4"), rows("k0=1", "k1=5"))
-    same = written(rows("k0=1", "k1=5"), NOTHING, rows("k0=1", "k1=5"))
-    lost = written(rows("k1=5"), NOTHING, rows("k1=5"))
+    a = subtract_moved(rows("k1=5"), rows("k1=4"), rows("k0=1", "k1=5"))
+    same = subtract_moved(rows("k0=1", "k1=5"), NOTHING, rows("k0=1", "k1=5"))
+    lost = subtract_moved(rows("k1=5"), NOTHING, rows("k1=5"))
     assert not compare(a, same, keyed=False)
     assert compare(a, lost, keyed=False) == RowDifference(rows("k0=1"), NOTHING)
 
 
 def test_of_rows_that_replace_others_by_key_older_ones_need_not_be_in_the_clones_output() -> None:
-    a = written(rows("k1=5"), rows("k1=4"), rows("k0=1", "k1=5"))
-    same = written(rows("k1=5"), NOTHING, rows("k1=5"))
-    wrong = written(rows("k1=6"), NOTHING, rows("k1=6"))
+    a = subtract_moved(rows("k1=5"), rows("k1=4"), rows("k0=1", "k1=5"))
+    same = subtract_moved(rows("k1=5"), NOTHING, rows("k1=5"))
+    wrong = subtract_moved(rows("k1=6"), NOTHING, rows("k1=6"))
     assert not compare(a, same, keyed=True)
     assert compare(a, wrong, keyed=True) == RowDifference(rows("k1=5"), rows("k1=6"))
 

@@ -16,7 +16,13 @@ from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import survey
 from epochal.tools.inspect.show import inspect
 from epochal.tools.switch.clone import CloneOptions, plan_clone
-from epochal.tools.switch.switch import Output, plan_back, plan_existing, plan_new, switched
+from epochal.tools.switch.switch import (
+    SwitchedOutput,
+    plan_back,
+    plan_existing,
+    plan_new,
+    read_switched,
+)
 
 NEW_ID = "0c6c1b9e-7a52-4f3e-9d0e-5a2f0f4d8f11"
 
@@ -50,7 +56,7 @@ def test_the_new_checkpoint_goes_on_where_the_old_one_ended_and_the_old_one_is_c
     assert QueryMetadata.read(new) == QueryMetadata(NEW_ID)
     with pytest.raises(CheckpointSwitchedError, match="after epoch 5 the query was switched to"):
         QueryMetadata.read(old)
-    assert switched(old) == Switched(new.url, 5, 5, QUERY_ID)
+    assert read_switched(old) == Switched(new.url, 5, 5, QUERY_ID)
     shown = inspect(old)  # it is no problem, as for `verify`; a restart says where the query is
     assert (shown.problems, new.url in shown.restart.reason) == ((), True)
 
@@ -78,7 +84,7 @@ def test_batches_that_edits_added_to_a_clone_are_added_to_the_sinks_log() -> Non
         ("sink", "_spark_metadata/6"),
     ]
     execute(new, plan, old, output)
-    assert switched(old) == Switched(new.url, 5, 6, QUERY_ID)
+    assert read_switched(old) == Switched(new.url, 5, 6, QUERY_ID)
 
 
 def test_a_file_sink_that_is_further_than_the_clone_would_skip_its_batches() -> None:
@@ -97,7 +103,7 @@ def test_the_way_back_opens_the_old_one_and_closes_the_new_one() -> None:
     old = checkpoint(6)
     before = {path: data for path, data in content(old).items() if ".metadata" not in path}
     new = switched_over(old)
-    execute(old, plan_back(survey(old), survey(new), Output()), new)
+    execute(old, plan_back(survey(old), survey(new), SwitchedOutput()), new)
     after = {path: data for path, data in content(old).items() if ".metadata" not in path}
     assert after == before
     with pytest.raises(CheckpointSwitchedError):
@@ -111,7 +117,9 @@ def test_the_way_back_takes_the_new_querys_files_out_of_the_sinks_log() -> None:
     written = sink(7).read("_spark_metadata/6")
     output.create("_spark_metadata/6", written)
     output.create("part-6.parquet", b"rows of 6")
-    execute(old, plan_back(survey(old), survey(new), Output(survey_sink(output))), new, output)
+    execute(
+        old, plan_back(survey(old), survey(new), SwitchedOutput(survey_sink(output))), new, output
+    )
     assert output.info("_spark_metadata/6") is None
     assert output.info("part-6.parquet") is None
     assert output.info("part-5.parquet") is not None
@@ -122,8 +130,8 @@ def test_without_knowing_the_output_there_is_no_way_back_once_the_new_query_has_
     new = switched_over(old)
     add_batch(new, 6)
     with pytest.raises(EditError, match=rf"the epochs 6 to 6 since .* {NEW_ID}.*--sink"):
-        plan_back(survey(old), survey(new), Output())
-    plan = plan_back(survey(old), survey(new), Output(restored=True))
+        plan_back(survey(old), survey(new), SwitchedOutput())
+    plan = plan_back(survey(old), survey(new), SwitchedOutput(restored=True))
     assert "are written again" in plan.warnings[0]
 
 
@@ -132,9 +140,9 @@ def test_the_way_back_is_refused_while_it_is_unknown_what_the_new_query_wrote() 
     new = switched_over(old)
     new.create("offsets/6", offsets(6))
     with pytest.raises(EditError, match="epoch 6 is not committed"):
-        plan_back(survey(old), survey(new), Output(restored=True))
+        plan_back(survey(old), survey(new), SwitchedOutput(restored=True))
 
 
 def test_there_is_no_way_back_from_where_nobody_went() -> None:
     with pytest.raises(EditError, match="was not switched"):
-        switched(checkpoint(2))
+        read_switched(checkpoint(2))

@@ -13,28 +13,26 @@ from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, PROVIDER, ROCKSDB_PRO
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.tools.upgrade.checkpoint_facts import kind_of_offset
-from epochal.tools.upgrade.upgrade_facts import (
+from epochal.tools.upgrade.state_rules import AGGREGATES, evolve_words
+from epochal.tools.upgrade.upgrade_findings import (
     FILE,
     KAFKA,
     NUMBER,
     OTHER,
     RATE_MICRO_BATCH,
+    AfterCommand,
+    Impossible,
     Needs,
     OperatorFact,
+    Outcome,
     Pins,
+    Safe,
     SourceFact,
     StoreFact,
-)
-from epochal.tools.upgrade.upgrade_findings import (
-    AfterCommand,
-    Difference,
-    Impossible,
-    Outcome,
-    Safe,
     Unclear,
+    UpgradeDifference,
 )
 from epochal.tools.upgrade.upgrade_rules import compare
-from epochal.tools.upgrade.value_steps import AGGREGATES, evolve_words
 
 TOPIC = SourceFact("0", KAFKA, frozenset({"orders"}))
 
@@ -67,7 +65,7 @@ def differences(
     ours: bool = False,
     unpublished: int | None = None,
     url: str = "/c",
-) -> tuple[Difference, ...]:
+) -> tuple[UpgradeDifference, ...]:
     pins = Pins(
         url,
         1,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epochal.connectors.kafka.committer.lag import PartitionLag
-from epochal.metrics.text import CONTENT_TYPE, Metric, Sample, text_of
+from epochal.metrics.prometheus import CONTENT_TYPE, Metric, Sample, text_of
 
 if TYPE_CHECKING:
     from epochal.connectors.kafka.cluster_worker import GroupStats
@@ -205,12 +205,12 @@ def _max(values: Iterable[float | int | None]) -> float | int | None:
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
 def _metric(
     name: str, help: str, samples: Iterable[tuple[Mapping[str, str], float | int | None]]
 ) -> Metric:
-    known = [Sample(labels, value) for labels, value in samples if value is not None]
-    return Metric(name, "gauge", help, known)
+    samples_with_value = [Sample(labels, value) for labels, value in samples if value is not None]
+    return Metric(name, "gauge", help, samples_with_value)

@@ -1,4 +1,4 @@
-"""Computes how far a query is behind the end of its Kafka partitions. Pure.
+"""Measures how far a query is behind the end of its Kafka partitions.
 
 `lag` counts from the *processed* offset if a checkpoint is given, otherwise from the group's
 committed offset. `committed_lag` always counts from the committed offset, as Kafka's own tools do.
@@ -7,10 +7,17 @@ The two differ while a commit is in flight, and if nothing commits the query's o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from epochal.checkpoint import Checkpoint
 from epochal.connectors.kafka.commit_rules import CommittedOffset
+from epochal.connectors.kafka.committer.follow_checkpoint import (
+    kafka_offsets,
+    query_id_of,
+    read_position,
+)
+from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.offsets import KafkaPartition, Mark
 
 
@@ -118,3 +125,42 @@ def seconds_behind(
     moment = timestamps_ms[tp]
     # None: only transaction markers are left, and no query ever reads these.
     return 0.0 if moment is None else max(0, now_ms - moment) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LagTarget:
+    """What to measure: a query by its checkpoint, a group, or both together."""
+
+    checkpoint: Checkpoint | None
+    group: str | None
+
+
+def measure(client: KafkaClient, targets: Sequence[LagTarget], now_ms: int) -> list[PartitionLag]:
+    """The lag of every partition of these queries and groups."""
+    lags: list[PartitionLag] = []
+    for target in targets:
+        query_id: str | None = None
+        processed: dict[KafkaPartition, int] | None = None
+        if target.checkpoint is not None:
+            query_id = query_id_of(target.checkpoint)
+            position = read_position(target.checkpoint, query_id)
+            processed = {} if position is None else kafka_offsets(position)
+        committed = {} if target.group is None else client.committed_offsets(target.group)
+        if processed:  # a group may also have offsets for topics that the query does not read
+            topics = {topic for topic, _ in processed}
+            committed = {tp: value for tp, value in committed.items() if tp[0] in topics}
+        # Ask for all partitions of the known topics: some may be new.
+        topics = {topic for topic, _ in (*committed, *(processed or {}))}
+        partitions = client.partitions(topics)
+        lags += lag_of(
+            query=query_id,
+            group=target.group,
+            committed=committed,
+            processed=processed,
+            earliest=client.earliest(partitions),
+            # Read last: otherwise a running query could seem to be ahead of the end.
+            latest=client.latest(partitions),
+        )
+    oldest = waiting(lags)
+    timestamps_ms = client.timestamps_ms(oldest) if oldest else {}
+    return [replace(lag, seconds=seconds_behind(lag, timestamps_ms, now_ms)) for lag in lags]

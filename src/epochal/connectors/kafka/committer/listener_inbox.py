@@ -27,7 +27,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
+class FinishedBatch:
     """A query has finished a batch."""
 
     run_id: str
@@ -61,10 +61,10 @@ def must_await(status: RunStatus) -> bool:
     return status.ends_by_itself or not status.is_active
 
 
-ListenerEvent: TypeAlias = Started | Progressed | Ended
+ListenerEvent: TypeAlias = Started | FinishedBatch | Ended
 
 
-class Inbox:
+class ListenerInbox:
     """At most `limit` events, oldest first."""
 
     def __init__(self, limit: int) -> None:
@@ -77,7 +77,9 @@ class Inbox:
 
     def put(self, event: ListenerEvent) -> None:
         if len(self._events) >= self._limit:
-            progress = (n for n, each in enumerate(self._events) if isinstance(each, Progressed))
+            progress = (
+                n for n, event in enumerate(self._events) if isinstance(event, FinishedBatch)
+            )
             del self._events[next(progress, 0)]
             self.dropped += 1
         self._events.append(event)

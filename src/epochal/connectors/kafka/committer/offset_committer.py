@@ -21,13 +21,13 @@ from pyspark.sql.streaming import StreamingQueryListener
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.kafka.cluster_worker import ClusterWorker, GroupClient, GroupStats
 from epochal.connectors.kafka.commit_rules import Claims
-from epochal.connectors.kafka.committer import spark_events, spark_sources
+from epochal.connectors.kafka.committer import spark_queries
 from epochal.connectors.kafka.committer.committer_metrics import committer_text
 from epochal.connectors.kafka.committer.listener_inbox import (
     Ended,
-    Inbox,
+    FinishedBatch,
     ListenerEvent,
-    Progressed,
+    ListenerInbox,
     RunStatus,
     Started,
     must_await,
@@ -38,7 +38,7 @@ from epochal.connectors.kafka.kafka_settings import (
     connection_settings,
     kafka_options,
 )
-from epochal.connectors.kafka.offsets import Cluster, Position, Target, commit_requests
+from epochal.connectors.kafka.offsets import Cluster, CommitTarget, Position, commit_requests
 from epochal.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -76,10 +76,10 @@ class KafkaGroup:
                 f"the index of a source, or leave it out for all Kafka sources."
             )
 
-    def target(self, extra: Mapping[str, str]) -> Target:
+    def target(self, extra: Mapping[str, str]) -> CommitTarget:
         settings = {**connection_settings({**self.settings, **extra})}
         settings["bootstrap.servers"] = self.bootstrap_servers
-        return Target(self.group, Cluster.of(settings), self.source)
+        return CommitTarget(self.group, Cluster.of(settings), self.source)
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class _Run:
     """What the committer knows about one run of a query."""
 
     execution: Any | None = None
-    targets: tuple[Target, ...] | None = None
+    targets: tuple[CommitTarget, ...] | None = None
     is_continuous: bool = False
     query_id: str = ""
     name: str | None = None
@@ -120,7 +120,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         self._claims = Claims()
         self._runs: dict[str, _Run] = {}
         self._refused: set[tuple[str, str]] = set()
-        self._inbox = Inbox(MAX_EVENTS)
+        self._inbox = ListenerInbox(MAX_EVENTS)
         self._is_idle = True
         self._closing = False
         self._changed = threading.Condition()
@@ -237,7 +237,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             reason = self._await_run(run_id, run, deadline)
             if reason:
                 return reason
-        while self._runs and not spark_events.drain_bus(min(DRAIN_SECONDS, _left(deadline))):
+        while self._runs and not spark_queries.drain_bus(min(DRAIN_SECONDS, _left(deadline))):
             if not _left(deadline):
                 return "Spark has not delivered all events of queries yet"
         return "" if self._await_idle(deadline) else "events of queries are still being handled"
@@ -248,20 +248,22 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             return ""
         who = f"query {run.name or run.query_id}"
         if run.execution is not None:
-            ended = spark_events.await_end(run.execution, _left(deadline))
+            ended = spark_queries.await_end(run.execution, _left(deadline))
             return "" if ended else f"{who} is still running"
         with self._changed:
-            told = self._changed.wait_for(lambda: run_id not in self._runs, _left(deadline))
-        return "" if told else f"{who} has ended, but Spark has not delivered its last events yet"
+            has_ended = self._changed.wait_for(lambda: run_id not in self._runs, _left(deadline))
+        return (
+            "" if has_ended else f"{who} has ended, but Spark has not delivered its last events yet"
+        )
 
     def _status(self, run_id: str, run: _Run) -> RunStatus | None:
         """What Spark says of a run; None if it cannot be asked."""
         if run.execution is not None:
-            return spark_events.run_status(run.execution) if spark_sources.has_jvm() else None
-        session = None if spark_sources.has_jvm() else getattr(self, "spark", None)
+            return spark_queries.run_status(run.execution) if spark_queries.has_jvm() else None
+        session = None if spark_queries.has_jvm() else getattr(self, "spark", None)
         if session is None:
             return None
-        return spark_events.remote_status(session, run.query_id, run_id)
+        return spark_queries.remote_status(session, run.query_id, run_id)
 
     def _await_idle(self, deadline: float) -> bool:
         with self._changed:
@@ -304,7 +306,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
                 for worker in self._workers.values():
                     worker.forget(query_id)
                 self._runs[run_id] = _run_of(execution, query_id, name)
-            case Progressed(run_id, name, position):
+            case FinishedBatch(run_id, name, position):
                 run = self._runs.get(run_id)
                 if run is None:
                     execution = _find_execution(position.query_id)
@@ -316,7 +318,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
     def _poll(self) -> None:
         for run_id, run in list(self._runs.items()):
             if run.is_continuous and run.execution is not None:
-                ends = spark_sources.committed_ends(run.execution)
+                ends = spark_queries.committed_ends(run.execution)
                 if any(ends):
                     self._commit(run_id, run, Position(run.query_id, UNKNOWN_BATCH, ends))
 
@@ -365,14 +367,14 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             self._workers = {**self._workers, cluster: worker}
         return worker
 
-    def _targets(self, run: _Run) -> tuple[Target, ...] | None:
+    def _targets(self, run: _Run) -> tuple[CommitTarget, ...] | None:
         """The groups of a run: those given explicitly, otherwise those that its sources name.
 
         None means that Spark has not planned the first batch yet: ask again later.
         """
-        given = [g for g in self._groups if g.query in (None, run.query_id, run.name)]
-        if given:
-            return tuple(group.target(self._settings) for group in given)
+        groups = [g for g in self._groups if g.query in (None, run.query_id, run.name)]
+        if groups:
+            return tuple(group.target(self._settings) for group in groups)
         if run.execution is None:
             logger.warning(
                 "query %s: its sources are not visible from here (Spark Connect, or the query has "
@@ -381,7 +383,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
                 run.name or run.query_id,
             )
             return ()
-        options = spark_sources.source_options(run.execution)
+        options = spark_queries.source_options(run.execution)
         if options is None:
             return None
         return tuple(_targets_of(options, self._settings, run.name or run.query_id))
@@ -392,11 +394,11 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
 
 
 def _find_execution(query_id: str) -> Any | None:
-    return spark_sources.find_query(query_id) if spark_sources.has_jvm() else None
+    return spark_queries.find_query(query_id) if spark_queries.has_jvm() else None
 
 
 def _run_of(execution: Any | None, query_id: str, name: str | None) -> _Run:
-    is_continuous = execution is not None and spark_sources.is_continuous(execution)
+    is_continuous = execution is not None and spark_queries.is_continuous(execution)
     return _Run(execution, None, is_continuous, query_id, name)
 
 
@@ -406,10 +408,10 @@ def _left(deadline: float) -> float:
 
 def _targets_of(
     options: Sequence[Mapping[str, str]], extra: Mapping[str, str], query: str
-) -> list[Target]:
-    targets: list[Target] = []
-    for index, given in enumerate(options):
-        java = kafka_options(given)
+) -> list[CommitTarget]:
+    targets: list[CommitTarget] = []
+    for index, options_of_source in enumerate(options):
+        java = kafka_options(options_of_source)
         group = java.get(COMMIT_GROUP)
         if not group:
             continue
@@ -420,11 +422,11 @@ def _targets_of(
                 "query %s: the offsets of source %d are not committed: %s", query, index, error
             )
             continue
-        targets.append(Target(group, Cluster.of(settings), index))
+        targets.append(CommitTarget(group, Cluster.of(settings), index))
     return targets
 
 
-def _progressed(progress: Any) -> Progressed:
+def _progressed(progress: Any) -> FinishedBatch:
     ends = tuple(source.endOffset for source in progress.sources)
     position = Position(str(progress.id), int(progress.batchId), ends)
-    return Progressed(str(progress.runId), progress.name, position)
+    return FinishedBatch(str(progress.runId), progress.name, position)

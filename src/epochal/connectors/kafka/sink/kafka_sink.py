@@ -1,4 +1,5 @@
-"""Opens `write_stream.format("kafka")`: its options, and the choice between two sinks.
+"""Opens `write_stream.format("kafka")`: its options, the choice between two sinks, and
+the encoding of values with a registered schema.
 
 Note: `exactly-once` is the default, but consumers need `isolation.level=read_committed` to benefit
 from it. Other consumers also see records of transactions that are aborted later.
@@ -6,22 +7,24 @@ from it. Other consumers also see records of transactions that are aborted later
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any, cast
 
 import pyarrow as pa
 
 from epochal.clock import SystemClock
 from epochal.connectors.at_least_once import AtLeastOnceSink
-from epochal.connectors.kafka.await_brokers import await_brokers
-from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES, producer_settings
-from epochal.connectors.kafka.sink.encoded_values import EncodingWriters, encoded_schema
+from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.kafka.kafka_client import await_brokers
+from epochal.connectors.kafka.kafka_settings import MAX_MESSAGE_BYTES, producer_settings
 from epochal.connectors.kafka.sink.producer import RecordProducer
 from epochal.connectors.kafka.sink.sink_exact import (
     KAFKA_OUTPUT,
     KafkaEpochs,
+    RecordWriters,
     staged_records,
 )
 from epochal.connectors.kafka.sink.sink_plain import PlainWriters
@@ -36,7 +39,7 @@ RECORD_OVERHEAD_BYTES = 512
 """Room for the parts of a record besides key and value that count against the size limit."""
 
 
-class Delivery(StrEnum):
+class KafkaDelivery(StrEnum):
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
 
@@ -49,7 +52,7 @@ class KafkaSinkOptions:
         default_factory=dict, repr=False, metadata={"prefix": "kafka."}
     )
     topic: str | None = None
-    delivery: Delivery = Delivery.EXACTLY_ONCE
+    delivery: KafkaDelivery = KafkaDelivery.EXACTLY_ONCE
 
     marker_topic: str | None = None
     """The topic that the marker's offset belongs to; required if each row names its topic."""
@@ -82,7 +85,7 @@ def open_kafka_sink(
     written = schema if values is None else encoded_schema(schema)
     plan = record_plan(written, options.topic, dead_letter_topic)
     marker_topic = options.marker_topic or options.topic
-    exactly_once = options.delivery is Delivery.EXACTLY_ONCE
+    exactly_once = options.delivery is KafkaDelivery.EXACTLY_ONCE
     if exactly_once and marker_topic is None:
         raise OptionError(
             "kafka: each row names its topic, so exactly-once delivery needs another topic for its "
@@ -112,3 +115,80 @@ def open_kafka_sink(
         refresh_seconds=options.marker_refresh.total_seconds(),
         reset_marker=options.reset_marker,
     )
+
+
+VALUE = "value"
+
+
+def encoded_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of rows whose values are encoded."""
+    return schema.set(schema.get_field_index(VALUE), pa.field(VALUE, pa.binary()))
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingWriters:
+    """Opens writers in tasks."""
+
+    writers: RecordWriters | PlainWriters
+    spec: ValueSpec
+
+    @property
+    def staging(self) -> str:
+        assert isinstance(self.writers, RecordWriters), "only exactly-once delivery stages rows"
+        return self.writers.staging
+
+    def open(self, context: WriterContext) -> EncodingWriter:
+        return EncodingWriter(self, context)
+
+
+class EncodingWriter:
+    """Passes rows with encoded values on to the sink's writer.
+
+    `write` gets the batch that `bad_rows` got, if all its rows are good. Its values are then not
+    encoded again.
+    """
+
+    def __init__(self, plan: EncodingWriters, context: WriterContext) -> None:
+        self._encoder = plan.spec.encoder(cast(Any, context.schema.field(VALUE).type))
+        inner = replace(context, schema=encoded_schema(context.schema))
+        self._writer = plan.writers.open(inner)
+        self._checked: tuple[pa.RecordBatch, pa.RecordBatch] | None = None
+
+    @property
+    def max_dead_letter_bytes(self) -> int:
+        return self._writer.max_dead_letter_bytes
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        checked, self._checked = self._checked, None
+        if checked is not None and checked[0] is batch:
+            self._writer.write(checked[1])
+            return
+        encoded, bad = self._encode(batch)
+        for reason in bad.values():
+            raise OptionError(f"kafka: {reason}.")
+        self._writer.write(encoded)
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        encoded, bad = self._encode(batch)
+        rejected = {**self._writer.bad_rows(encoded), **bad}
+        self._checked = None if rejected else (batch, encoded)
+        return rejected
+
+    def write_dead_letters(self, letters: Sequence[bytes]) -> None:
+        self._writer.write_dead_letters(letters)
+
+    def cut(self, epoch: int) -> Prepare:
+        return self._writer.cut(epoch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _encode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+        values, errors = self._encoder.encode(batch.column(VALUE))
+        bad = {
+            index: f"a value does not fit the schema: {error.rstrip('.')}"
+            for index, error in enumerate(errors)
+            if error is not None
+        }
+        column = pa.array(values, pa.binary())
+        return batch.set_column(batch.schema.get_field_index(VALUE), VALUE, column), bad

@@ -20,7 +20,7 @@ import pyarrow as pa
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.contract import BadRows, WriterContext
-from epochal.connectors.kafka.sink.row_places import RowPlaces
+from epochal.connectors.kafka.sink.producer import RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
 from epochal.connectors.staging.epoch_marker import MarkedOutput, Marker, Staged
 from epochal.connectors.staging.staged_rows import StagedWriters, staged_table
@@ -195,8 +195,8 @@ class KafkaEpochs:
     def _send(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
         transactions, plan = self._transactions, self._plan
         transactions.begin()
-        for each in staged:
-            for batch in staged_table(staging, each, plan.schema).to_batches():
+        for staged_file in staged:
+            for batch in staged_table(staging, staged_file, plan.schema).to_batches():
                 transactions.send(plan.highest_partitions(batch), plan.records(batch))
         transactions.mark(marker)
 

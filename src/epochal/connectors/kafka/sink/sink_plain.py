@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from epochal.connectors.contract import BadRows, Prepare, WriterContext
-from epochal.connectors.kafka.sink.few_rows import few_records, places_of
-from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.row_places import RowPlaces
-from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
+from epochal.connectors.kafka.sink.producer import RecordProducer, RowPlaces
+from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan, few_records, places_of
 
 
 @dataclass(frozen=True, slots=True)

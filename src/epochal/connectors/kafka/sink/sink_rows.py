@@ -88,8 +88,8 @@ class RecordPlan:
             return {self.topic: pc.max(named).as_py()} if batch.num_rows else {}
         columns = [batch.column("topic"), named]
         table = table_of(columns, ["topic", "partition"], batch.num_rows)
-        found = table.group_by("topic").aggregate([("partition", "max")]).to_pylist()
-        return {row["topic"]: row["partition_max"] for row in found}
+        highest = table.group_by("topic").aggregate([("partition", "max")]).to_pylist()
+        return {row["topic"]: row["partition_max"] for row in highest}
 
     def check(self, batch: pa.RecordBatch, max_bytes: int) -> None:
         """Raise for a row that Kafka would reject, while its origin is still known."""
@@ -158,8 +158,8 @@ class RecordPlan:
 
     def _topics(self, columns: dict[str, Any]) -> list[str]:
         if self.topic is None:
-            found: list[str] = columns["topic"].to_pylist()
-            return found
+            topics: list[str] = columns["topic"].to_pylist()
+            return topics
         return [self.topic] * len(columns["value"]) if "value" in columns else [self.topic]
 
 
@@ -188,11 +188,11 @@ def record_plan(
         )
     columns = [name for name in TYPES if name in schema.names and (name != "topic" or not topic)]
     for name in columns:
-        found = schema.field(name).type
-        if not any(_same(found, wanted) for wanted in TYPES[name]):
-            wanted = " or ".join(_type_text(each) for each in TYPES[name])
+        kind = schema.field(name).type
+        if not any(_same(kind, wanted) for wanted in TYPES[name]):
+            wanted = " or ".join(_type_text(wanted_type) for wanted_type in TYPES[name])
             raise OptionError(
-                f"kafka: column {name} must be {wanted}, but it is {_type_text(found)}. Cast it "
+                f"kafka: column {name} must be {wanted}, but it is {_type_text(kind)}. Cast it "
                 f"before the sink."
             )
     if dead_letter_topic is None or topic is None:
@@ -217,8 +217,8 @@ def _bad_headers(headers: Any) -> dict[int, str]:
         return {}
     return {
         index: "a header of a row has no key. Give every header a key"
-        for index, found in enumerate(headers.to_pylist())
-        if any(each is None or each["key"] is None for each in found or ())
+        for index, pairs in enumerate(headers.to_pylist())
+        if any(pair is None or pair["key"] is None for pair in pairs or ())
     }
 
 
@@ -230,10 +230,12 @@ def with_headers(
     headers: list[Any],
 ) -> Iterator[Record]:
     """Records with headers, from the columns of rows."""
-    for topic, value, key, partition, found in zip(
+    for topic, value, key, partition, row_headers in zip(
         topics, values, keys, partitions, headers, strict=True
     ):
-        pairs = [(each["key"], each["value"]) for each in found] if found else None
+        pairs = (
+            [(header["key"], header["value"]) for header in row_headers] if row_headers else None
+        )
         yield topic, value, key, partition, None, None, 0, pairs
 
 
@@ -243,11 +245,11 @@ def _cast(column: Any, wanted: pa.DataType) -> Any:
     return column if column.type == wanted else column.cast(wanted)
 
 
-def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _same(kind: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_list(wanted):
-        if not (pa.types.is_list(found) or pa.types.is_large_list(found)):
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
             return False
-        inner = found.value_type
+        inner = kind.value_type
         return (
             pa.types.is_struct(inner)
             and [inner.field(n).name for n in range(inner.num_fields)] == ["key", "value"]
@@ -255,13 +257,79 @@ def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
             and _same(inner.field(1).type, pa.binary())
         )
     if pa.types.is_string(wanted):
-        return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
     if pa.types.is_binary(wanted):
-        return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))
-    return bool(found == wanted)
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(kind == wanted)
 
 
 def _type_text(kind: pa.DataType) -> str:
     if kind == HEADERS:
         return "array<struct<key: string, value: binary>>"
     return "int" if kind == pa.int32() else str(kind)
+
+
+FEW_ROWS = 64
+"""A call of Arrow's compute functions takes 5 to 20 µs, whatever the number of rows, and a batch
+takes about ten of them. Below this number of rows, plain Python takes a small part of that."""
+
+
+def few_records(plan: RecordPlan, batch: pa.RecordBatch, max_bytes: int) -> list[Record] | None:
+    """The records of a query's rows; None if there are many rows, or one may be refused.
+
+    No row is refused here: the batch then takes the way of many rows, which tells the reason.
+    """
+    count = batch.num_rows
+    if count >= FEW_ROWS:
+        return None
+    columns = plan.columns
+    values = _bytes_of(batch, "value")
+    keys: list[bytes | None] = [None] * count
+    if "key" in columns:
+        keys = _bytes_of(batch, "key")
+    if _longest(values) + _longest(keys) > max_bytes:
+        return None  # perhaps not in one row
+    topic = plan.topic or plan.rows_topic
+    topics: list[Any] = [topic] * count if topic else batch.column("topic").to_pylist()
+    if None in topics:
+        return None
+    if plan.topic and "partition" not in columns and "headers" not in columns:
+        return list(zip(topics, values, keys, strict=True))
+    partitions = [ANY_PARTITION] * count
+    if "partition" in columns:
+        named = batch.column("partition").to_pylist()
+        if any(partition is not None and partition < 0 for partition in named):
+            return None
+        partitions = [ANY_PARTITION if partition is None else partition for partition in named]
+    if "headers" not in columns:
+        return list(zip(topics, values, keys, partitions, strict=True))
+    headers: list[Any] = batch.column("headers").to_pylist()
+    if any(
+        header is None or header["key"] is None
+        for row_headers in headers
+        for header in row_headers or ()
+    ):
+        return None
+    return list(with_headers(topics, values, keys, partitions, headers))
+
+
+def places_of(records: Sequence[Record]) -> dict[str, int]:
+    """The topics of records, each with the highest partition that a record names."""
+    highest: dict[str, int] = {}
+    for topic, partition in map(place_of, records):
+        highest[topic] = max(partition, highest.get(topic, ANY_PARTITION))
+    return highest
+
+
+def place_of(record: Record) -> tuple[str, int]:
+    """The topic of a record and the partition that it names."""
+    return record[0], record[3] if len(record) > 3 else ANY_PARTITION
+
+
+def _bytes_of(batch: pa.RecordBatch, name: str) -> list[bytes | None]:
+    values: list[Any] = batch.column(name).to_pylist()
+    return [value.encode() if isinstance(value, str) else value for value in values]
+
+
+def _longest(values: Sequence[bytes | None]) -> int:
+    return max([len(value) for value in values if value is not None], default=0)

@@ -22,9 +22,8 @@ from typing import Any
 import msgspec
 
 from epochal.connectors.kafka.kafka_client import KafkaClient, import_kafka
-from epochal.connectors.kafka.kafka_settings import connection_settings
+from epochal.connectors.kafka.kafka_settings import connection_settings, transactional_settings
 from epochal.connectors.kafka.offsets import Cluster
-from epochal.connectors.kafka.producer_settings import transactional_settings
 from epochal.connectors.kafka.sink.producer import RecordProducer
 from epochal.connectors.kafka.sink.sink_rows import Record
 from epochal.connectors.staging.epoch_marker import Marker
@@ -87,7 +86,7 @@ class KafkaTransactions:
         offsets = client.committed_offsets(self._name, [(topic, 0) for topic in sorted(topics)])
         if not offsets:
             return None
-        newest = max(offsets.values(), key=lambda each: each.offset)
+        newest = max(offsets.values(), key=lambda offset: offset.offset)
         try:
             text = msgspec.json.decode(newest.metadata, type=MarkerText)
         except msgspec.DecodeError:

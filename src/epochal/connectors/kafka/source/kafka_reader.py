@@ -191,11 +191,11 @@ class KafkaReader:
         """Wait for the next record in this thread; False, at once, if it need not or must not."""
         if self._first is not None or (self._waiter is not None and self._waiter.is_waiting):
             return False
-        while (found := self._consumer.poll(seconds)) is not None:
-            if not self._is_end(found):
-                self._first = found
+        while (message := self._consumer.poll(seconds)) is not None:
+            if not self._is_end(message):
+                self._first = message
                 break
-            self._take_records([found])
+            self._take_records([message])
         return True
 
     def positions(self) -> Positions:
@@ -205,9 +205,9 @@ class KafkaReader:
         # The client's position is behind a record that it has delivered but no read has returned.
         if self._first is None and (waiter is None or not waiter.is_waiting):
             asked = [self._kafka.TopicPartition(*tp) for tp in self._states]
-            for found in self._consumer.position(asked):
-                if found.offset >= 0:  # negative until the first record of the partition is taken
-                    self._states[found.topic, found.partition].reach(found.offset)
+            for place in self._consumer.position(asked):
+                if place.offset >= 0:  # negative until the first record of the partition is taken
+                    self._states[place.topic, place.partition].reach(place.offset)
         return to_positions({tp: state.position for tp, state in self._states.items()})
 
     def waiting(self) -> Positions:
@@ -231,8 +231,8 @@ class KafkaReader:
         The client lets only one thread in, so never while the waiter is there.
         """
         for tp, state in self._states.items():
-            known = self._consumer.get_watermark_offsets(self._places[tp], cached=True)
-            state.known_end = -1 if known is None else known[1]
+            watermarks = self._consumer.get_watermark_offsets(self._places[tp], cached=True)
+            state.known_end = -1 if watermarks is None else watermarks[1]
 
     def limit(self, ends: Positions) -> None:
         self._limited = True
@@ -299,18 +299,18 @@ class KafkaReader:
 
     def _take_records(self, messages: Sequence[Any]) -> list[Any]:
         """Return the records among the client's messages; handle the errors."""
-        kept = []
+        records = []
         for message in messages:
             error = message.error()
             if error is None:
-                kept.append(message)
+                records.append(message)
             elif self._is_end(message):
                 state = self._states[message.topic(), message.partition()]
                 state.reach(message.offset())
                 state.eof = message.offset()
             else:
                 self._handle_partition_error(error, (message.topic(), message.partition()))
-        return kept
+        return records
 
     def _handle_partition_error(self, error: Any, tp: tuple[str | None, int]) -> None:
         """Handle lost records as configured; raise for any other error of the partition."""

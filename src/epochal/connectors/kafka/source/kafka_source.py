@@ -24,31 +24,27 @@ from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions
-from epochal.connectors.kafka.await_brokers import await_brokers
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
-from epochal.connectors.kafka.kafka_client import KafkaClient
+from epochal.connectors.kafka.kafka_client import KafkaClient, await_brokers
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
-from epochal.connectors.kafka.source.epoch_bounds import EpochBounds
 from epochal.connectors.kafka.source.kafka_reader import KafkaReaders
 from epochal.connectors.kafka.source.source_offsets import (
-    parse_logged,
-    partition_id,
-    partition_names,
-    spark_json,
-    spark_order,
-    to_offsets,
-    to_positions,
-)
-from epochal.connectors.kafka.source.source_options import KafkaSourceOptions
-from epochal.connectors.kafka.source.starting_offsets import (
     AtOffsets,
     AtTimes,
     Everywhere,
     asked_times,
     check_named,
     offsets_for_times,
-    settled,
+    parse_logged,
+    partition_id,
+    partition_names,
+    settle_start,
+    spark_json,
+    spark_order,
+    to_offsets,
+    to_positions,
 )
+from epochal.connectors.kafka.source.source_options import EpochBounds, KafkaSourceOptions
 from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import (
     ConcurrentUpdateError,
@@ -138,8 +134,10 @@ class KafkaSource:
     def initial(self) -> Positions:
         logged = self._log.get(0)
         if logged is not None:
-            found = [((t, n), at) for t, of in logged.offsets.items() for n, at in of.items()]
-            return to_positions(dict(found))
+            logged_offsets = [
+                ((t, n), at) for t, of in logged.offsets.items() for n, at in of.items()
+            ]
+            return to_positions(dict(logged_offsets))
         offsets = self._first_offsets()
         if not self._log.add(0, KafkaInitialOffsets(spark_order(offsets))):
             raise ConcurrentUpdateError(self._log.url, 0)
@@ -158,14 +156,14 @@ class KafkaSource:
                 "PARTITIONS_DELETED", f"partitions {partition_names(deleted)} have been deleted"
             )
         self._reported_deleted = deleted
-        found = self._client.earliest(sorted(existing - ours))
-        for tp, offset in found.items():
+        earliest = self._client.earliest(sorted(existing - ours))
+        for tp, offset in earliest.items():
             if offset > 0:
                 self._report_loss(
                     "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
                     f"added partition {partition_id(tp)} starts from {offset} instead of 0",
                 )
-        return to_positions(found)
+        return to_positions(earliest)
 
     def offset(self, positions: Positions) -> Offset:
         return spark_json(to_offsets(positions))
@@ -241,15 +239,15 @@ class KafkaSource:
                 asked = asked_times(times, partitions)
                 wanted = offsets_for_times(times, asked, self._client.at_times(asked))
         ranges = self._client.earliest(wanted), self._client.latest(wanted)
-        offsets, outside = settled(wanted, *ranges)
+        offsets, outside = settle_start(wanted, *ranges)
         for kind, reason in outside:
             self._report_loss(kind, reason)
         return offsets
 
-    def _list_partitions(self, known: set[KafkaPartition]) -> set[KafkaPartition]:
+    def _list_partitions(self, listed: set[KafkaPartition]) -> set[KafkaPartition]:
         """The partitions to read; the request is repeated while one seems to be missing."""
         subscription = self._subscription
-        self._topics |= {topic for topic, _ in known}
+        self._topics |= {topic for topic, _ in listed}
         for attempt in range(LIST_ATTEMPTS):
             if attempt > 0:
                 self._clock.sleep(LIST_RETRY_SECONDS)
@@ -257,7 +255,7 @@ class KafkaSource:
             existing = {tp for tp in self._partitions(wanted) if subscription.includes(tp)}
             topics = {topic for topic, _ in existing}
             missing = set(wanted or ()) - topics
-            if not missing and known <= existing:
+            if not missing and listed <= existing:
                 break
         # A topic that was read before was deleted; one that was never seen is a wrong name.
         if missing - self._topics:
@@ -268,13 +266,13 @@ class KafkaSource:
     def _partitions(self, wanted: Iterable[str] | None) -> list[KafkaPartition]:
         # Only a start waits. Later the engine asks between other work, and asks again by itself.
         timeout = self._options.broker_timeout.total_seconds()
-        found = await_brokers(
+        partitions = await_brokers(
             lambda: self._client.partitions(wanted),
             seconds=0 if self._has_answered else timeout,
             clock=self._clock,
         )
         self._has_answered = True
-        return found
+        return partitions
 
     def _check_ranges(
         self, start: Mapping[KafkaPartition, int], until: Mapping[KafkaPartition, int]

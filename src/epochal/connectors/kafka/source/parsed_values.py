@@ -10,7 +10,7 @@ from epochal.connectors.kafka.source.source_options import (
     KafkaSourceOptions,
     read_source_options,
 )
-from epochal.connectors.payloads.payload_decoder import MAX_ERROR_CHARS, PARSE_ERROR, PARSED
+from epochal.connectors.payloads.payload_columns import MAX_ERROR_CHARS, PARSE_ERROR, PARSED
 from epochal.connectors.schema_registry.registry_options import split_registry_options
 from epochal.connectors.schema_registry.value_schemas import (
     ValueSpec,
@@ -20,19 +20,19 @@ from epochal.connectors.schema_registry.value_schemas import (
 from epochal.record_batches import batch_of
 
 
-def read_with_values(given: Mapping[str, str]) -> tuple[KafkaSourceOptions, ValueSpec | None]:
+def read_with_values(options: Mapping[str, str]) -> tuple[KafkaSourceOptions, ValueSpec | None]:
     """Read the options of a source; ask the registry for the schema of its values, if any."""
-    about_values, rest = split_registry_options(given)
-    found = read_source_options(rest)
-    return found, reading_spec(about_values, found.only_topic)
+    about_values, rest = split_registry_options(options)
+    source_options = read_source_options(rest)
+    return source_options, reading_spec(about_values, source_options.only_topic)
 
 
-def pin_values(given: Mapping[str, str]) -> dict[str, str]:
+def pin_values(options: Mapping[str, str]) -> dict[str, str]:
     """The options of a source with the version of its schema."""
-    about_values, rest = split_registry_options(given)
+    about_values, rest = split_registry_options(options)
     if about_values.value_format is None:
-        return dict(given)
-    return pinned_version(given, read_source_options(rest).only_topic)
+        return dict(options)
+    return pinned_version(options, read_source_options(rest).only_topic)
 
 
 def parsed_schema(schema: pa.Schema, spec: ValueSpec) -> pa.Schema:
@@ -57,9 +57,10 @@ class ParsedValues:
         values, errors = pa.nulls(count, kind), pa.nulls(count, pa.string())
         if self._is_wanted:
             column = batch.column("value").to_numpy(zero_copy_only=False).tolist()
-            values, found = self._decoder.decode(column)
+            values, reasons = self._decoder.decode(column)
             errors = pa.array(
-                [None if each is None else each[:MAX_ERROR_CHARS] for each in found], pa.string()
+                [None if reason is None else reason[:MAX_ERROR_CHARS] for reason in reasons],
+                pa.string(),
             )
         names = [*batch.schema.names, PARSED, PARSE_ERROR]
         return batch_of([*batch.columns, values, errors], names, count)

@@ -76,20 +76,20 @@ class RowMaker:
         last: dict[KafkaPartition, int] = {}
         are_wanted = None if all(self._are_wanted) else self._are_wanted
         headers = "headers" in self._schema.names
-        for each in messages:
-            topic, number, offset = each.topic(), each.partition(), each.offset()
+        for message in messages:
+            topic, number, offset = message.topic(), message.partition(), message.offset()
             last[topic, number] = offset
-            kind, time_ms = each.timestamp()
+            kind, time_ms = message.timestamp()
             row: tuple[Any, ...]
-            row = (each.key(), each.value(), topic, number, offset, time_ms * 1000, kind - 1)
+            row = (message.key(), message.value(), topic, number, offset, time_ms * 1000, kind - 1)
             if headers:
-                row = (*row, _headers(each))
+                row = (*row, _headers(message))
             if are_wanted is not None:
                 pairs = zip(row, are_wanted, strict=True)
                 row = tuple([cell if is_wanted else None for cell, is_wanted in pairs])
             rows.append(row)
-        made: Any = pa.array(rows, self._struct)
-        return pa.RecordBatch.from_struct_array(made), last
+        structs: Any = pa.array(rows, self._struct)
+        return pa.RecordBatch.from_struct_array(structs), last
 
     def by_column(self, messages: Sequence[Any]) -> Made:
         """Make one array per column."""
@@ -100,30 +100,30 @@ class RowMaker:
         topics = None if self._topic is not None else list(map(kind.topic, messages))
         numbers = None if self._only_partition is not None else list(map(kind.partition, messages))
         offsets = list(map(kind.offset, messages)) if self._needs_offsets else None
-        made: dict[str, pa.Array[Any]] = {}
+        arrays: dict[str, pa.Array[Any]] = {}
         wanted, count = self._wanted, len(messages)
         if "key" in wanted:
-            made["key"] = pa.array(list(map(kind.key, messages)), pa.binary())
+            arrays["key"] = pa.array(list(map(kind.key, messages)), pa.binary())
         if "value" in wanted:
-            made["value"] = pa.array(list(map(kind.value, messages)), pa.binary())
+            arrays["value"] = pa.array(list(map(kind.value, messages)), pa.binary())
         if "topic" in wanted:
-            known = self._topic
-            made["topic"] = pa.array(topics) if topics is not None else _repeated(known, count)
+            topic = self._topic
+            arrays["topic"] = pa.array(topics) if topics is not None else _repeated(topic, count)
         if "partition" in wanted:
-            made["partition"] = _numbers(numbers, np.int32) if numbers else self._number(count)
+            arrays["partition"] = _numbers(numbers, np.int32) if numbers else self._number(count)
         if "offset" in wanted and offsets is not None:
-            made["offset"] = _numbers(offsets, np.int64)
+            arrays["offset"] = _numbers(offsets, np.int64)
         if "timestamp" in wanted or "timestampType" in wanted:
             kinds, times = zip(*map(kind.timestamp, messages), strict=True)
             if "timestamp" in wanted:
-                made["timestamp"] = _times(messages, times)
+                arrays["timestamp"] = _times(messages, times)
             if "timestampType" in wanted:
-                made["timestampType"] = _kinds(kinds)
+                arrays["timestampType"] = _kinds(kinds)
         if "headers" in wanted:
-            made["headers"] = pa.array([_headers(message) for message in messages], HEADERS)
+            arrays["headers"] = pa.array([_headers(message) for message in messages], HEADERS)
         columns = [
-            made[each.name] if each.name in made else pa.nulls(count, each.type)
-            for each in self._schema
+            arrays[column.name] if column.name in arrays else pa.nulls(count, column.type)
+            for column in self._schema
         ]
         batch = batch_of(columns, self._schema, count)
         return batch, self._last(messages, topics, numbers, offsets)
@@ -163,12 +163,12 @@ def _numbers(values: Sequence[int], kind: type[np.signedinteger[Any]]) -> pa.Arr
 
 
 def _times(messages: Sequence[Any], times_ms: Sequence[int]) -> pa.Array[Any]:
-    found = np.fromiter(times_ms, np.int64, len(times_ms))
-    if found.max() > MAX_MS or found.min() < -MAX_MS:
-        row = int(np.abs(found).argmax())
+    millis = np.fromiter(times_ms, np.int64, len(times_ms))
+    if millis.max() > MAX_MS or millis.min() < -MAX_MS:
+        row = int(np.abs(millis).argmax())
         bad = messages[row]
         raise KafkaTimestampError(bad.topic(), bad.partition(), bad.offset(), times_ms[row])
-    micros: Any = found * 1000
+    micros: Any = millis * 1000
     buffer = pa.py_buffer(micros)
     return pa.Array.from_buffers(STAMP, len(times_ms), [None, buffer])
 
@@ -181,5 +181,5 @@ def _kinds(kinds: Sequence[int]) -> pa.Array[Any]:
 
 
 def _headers(message: Any) -> list[dict[str, Any]] | None:
-    found = message.headers()
-    return [{"key": key, "value": value} for key, value in found] if found else None
+    headers = message.headers()
+    return [{"key": key, "value": value} for key, value in headers] if headers else None

@@ -9,20 +9,21 @@ the first run on a checkpoint.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from epochal.connectors.kafka.consumer_settings import ADVICE, consumer_settings
 from epochal.connectors.kafka.kafka_settings import (
     COMMIT_GROUP,
+    SOURCE_ADVICE,
     connection_settings,
+    consumer_settings,
     require_servers,
 )
 from epochal.connectors.kafka.offsets import KafkaPartition
-from epochal.connectors.kafka.source.epoch_bounds import EpochBounds
-from epochal.connectors.kafka.source.starting_offsets import (
+from epochal.connectors.kafka.source.source_offsets import (
     NoMatch,
     Starting,
     parse_assigned,
@@ -30,6 +31,63 @@ from epochal.connectors.kafka.source.starting_offsets import (
 )
 from epochal.errors import OptionError
 from epochal.options import read_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochBounds:
+    """How many records an epoch has at most, and at least."""
+
+    most: int | None = None
+    least: int | None = None
+    max_delay: timedelta = timedelta(minutes=15)
+    """How long fewer records than `least` may wait."""
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("maxOffsetsPerTrigger", self.most),
+            ("minOffsetsPerTrigger", self.least),
+        ):
+            if value is not None and value <= 0:
+                raise OptionError(f"kafka: {name} must be positive, not {value}.")
+        if self.most is not None and self.least is not None and self.least > self.most:
+            raise OptionError(
+                f"kafka: minOffsetsPerTrigger ({self.least}) must not be greater than "
+                f"maxOffsetsPerTrigger ({self.most})."
+            )
+
+    @property
+    def are_set(self) -> bool:
+        return self.most is not None or self.least is not None
+
+    def waits(
+        self,
+        at: Mapping[KafkaPartition, int],
+        until: Mapping[KafkaPartition, int],
+        waited: timedelta,
+    ) -> bool:
+        """Whether an epoch must wait for more records, after it has waited for so long."""
+        if self.least is None or waited >= self.max_delay:
+            return False
+        return sum(max(0, until[tp] - offset) for tp, offset in at.items()) < self.least
+
+    def ends(
+        self, at: Mapping[KafkaPartition, int], until: Mapping[KafkaPartition, int]
+    ) -> dict[KafkaPartition, int]:
+        """Return where an epoch ends that starts at `at`, of records up to `until`.
+
+        Each partition gets a share of the epoch in proportion to the records that wait in it, and
+        at least one record.
+        """
+        sizes = {tp: max(0, until[tp] - offset) for tp, offset in at.items()}
+        total = sum(sizes.values())
+        if self.most is None or not total:
+            return {tp: offset + sizes[tp] for tp, offset in at.items()}
+        ends = {}
+        for tp, offset in at.items():
+            share = self.most * (sizes[tp] / total)
+            ends[tp] = offset + min(sizes[tp], math.ceil(share) if share < 1 else math.floor(share))
+        return ends
+
 
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
@@ -52,7 +110,7 @@ REFUSED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class TopicSelection:
     """Which partitions are read: those of named topics, of matching topics, or named partitions."""
 
     topics: tuple[str, ...] = ()
@@ -116,7 +174,7 @@ class KafkaSourceOptions:
 
     def __post_init__(self) -> None:
         require_servers(self._java())
-        given = [
+        options_set = [
             name
             for name, value in (
                 ("subscribe", self.subscribe),
@@ -125,11 +183,11 @@ class KafkaSourceOptions:
             )
             if value is not None
         ]
-        if len(given) != 1:
-            found = f"not {' and '.join(given)}" if given else "but none is"
+        if len(options_set) != 1:
+            said_instead = f"not {' and '.join(options_set)}" if options_set else "but none is"
             raise OptionError(
                 f"kafka: exactly one of subscribe, subscribePattern and assign must be given, "
-                f"{found}."
+                f"{said_instead}."
             )
         if self.max_offsets_per_unit <= 0:
             raise OptionError(
@@ -143,17 +201,17 @@ class KafkaSourceOptions:
         return self._java().get("bootstrap.servers", "")
 
     @property
-    def subscription(self) -> Subscription:
+    def subscription(self) -> TopicSelection:
         if self.assign is not None:
-            return Subscription(partitions=parse_assigned(self.assign))
+            return TopicSelection(partitions=parse_assigned(self.assign))
         if self.subscribe_pattern is not None:
-            return Subscription(pattern=_checked_pattern(self.subscribe_pattern))
+            return TopicSelection(pattern=_check_pattern(self.subscribe_pattern))
         topics = tuple(name.strip() for name in (self.subscribe or "").split(",") if name.strip())
         if not topics:
             raise OptionError(
                 f"kafka: subscribe must name at least one topic, but it is {self.subscribe!r}."
             )
-        return Subscription(topics=topics)
+        return TopicSelection(topics=topics)
 
     @property
     def only_topic(self) -> str | None:
@@ -187,7 +245,7 @@ class KafkaSourceOptions:
     @property
     def connection(self) -> dict[str, str]:
         """The settings of a client that reads no records, in librdkafka's names."""
-        return connection_settings(self._java(), where=ADVICE)
+        return connection_settings(self._java(), where=SOURCE_ADVICE)
 
     @property
     def commit_group(self) -> str | None:
@@ -201,17 +259,17 @@ class KafkaSourceOptions:
         return {key.lower(): value for key, value in self.kafka.items()}
 
 
-def read_source_options(given: Mapping[str, str]) -> KafkaSourceOptions:
+def read_source_options(options: Mapping[str, str]) -> KafkaSourceOptions:
     """Read the options of a source; reject with a reason what only applies to Spark's batches."""
     refused = {name.lower(): (name, reason) for name, reason in REFUSED.items()}
-    for key in given:
+    for key in options:
         if key.lower() in refused:
             name, reason = refused[key.lower()]
             raise OptionError(f"kafka: option {name} does not apply: {reason}.")
-    return read_options(KafkaSourceOptions, given, of="kafka")
+    return read_options(KafkaSourceOptions, options, of="kafka")
 
 
-def _checked_pattern(text: str) -> str:
+def _check_pattern(text: str) -> str:
     pattern = text.strip()
     if not pattern:
         raise OptionError(

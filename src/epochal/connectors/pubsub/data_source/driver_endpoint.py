@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.connectors.pubsub.sidecar.grants import (
+    BatchPlan,
     Grants,
     Mine,
     PartitionHeld,
-    Plan,
-    Report,
+    SidecarReport,
     Slot,
     Void,
 )
@@ -32,17 +32,17 @@ from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     DRIVER,
     Admit,
-    Claim,
+    ClaimPartition,
     Confirmed,
-    Done,
     DriverRequest,
     Farewell,
     Filled,
     Goodbye,
     Grant,
+    Handled,
     Known,
     Loaded,
-    Place,
+    ServerAddress,
     Settle,
     State,
     Unreachable,
@@ -60,7 +60,7 @@ CONFIRM_S = 10.0
 
 @dataclass(slots=True)
 class _Sidecar:
-    place: Place
+    place: ServerAddress
     peer: PeerId
     number: int
     """The number of its newest report. Older reports may arrive later and are ignored."""
@@ -84,7 +84,7 @@ class DriverEndpoint:
         self._server.start()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ServerAddress:
         return place_of(self._server.address)
 
     def see(self, offset: int) -> None:
@@ -92,7 +92,7 @@ class DriverEndpoint:
         with self._changed:
             self._grants.see(offset)
 
-    def next_batch(self, start: int) -> Plan | None:
+    def next_batch(self, start: int) -> BatchPlan | None:
         """Plan the batch after `start`, if there is a reason for one.
 
         Raises if a sidecar has reported a fatal error.
@@ -101,7 +101,7 @@ class DriverEndpoint:
             self._check()
             return self._grants.next_batch(start, time.monotonic())
 
-    def next_drained(self, start: int, silence_s: float) -> Plan | None:
+    def next_drained(self, start: int, silence_s: float) -> BatchPlan | None:
         """As `next_batch`, for `availableNow`: wait for rows until the subscription is drained."""
         with self._changed:
             while True:
@@ -124,7 +124,7 @@ class DriverEndpoint:
                 )
             return None
 
-    def planned(self, batch: int) -> Plan | None:
+    def planned(self, batch: int) -> BatchPlan | None:
         with self._changed:
             return self._grants.planned(batch)
 
@@ -138,7 +138,7 @@ class DriverEndpoint:
             orders = [(name, self._grants.orders(name)) for name in concerned]
             if self._seen is not None:
                 self._seen.commit(end)
-            peers = {name: known.peer for name, known in self._sidecars.items()}
+            peers = {name: sidecar.peer for name, sidecar in self._sidecars.items()}
         for name, order in orders:
             if name in peers:
                 self._server.push(DRIVER, [peers[name]], Settle(order.committed, order.acks))
@@ -160,14 +160,16 @@ class DriverEndpoint:
             now_s = time.monotonic()
             total = self._grants.buffered(now_s)
             live = self._grants.live(now_s)
-            known = [self._sidecars[name] for name in live if name in self._sidecars]
+            sidecars = [self._sidecars[name] for name in live if name in self._sidecars]
             backlog = total.buffered_rows + total.held_rows
             self._grants.show(backlog)
             return {
                 "buffered": total.buffered_rows,
                 "buffered_bytes": total.buffered_bytes,
                 "pubsub_backlog_count": backlog,
-                "degraded_seconds": math.ceil(max((each.degraded_s for each in known), default=0)),
+                "degraded_seconds": math.ceil(
+                    max((sidecar.degraded_s for sidecar in sidecars), default=0)
+                ),
                 "refused_acks": self._refused,
                 "sidecars": len(live),
             }
@@ -178,7 +180,7 @@ class DriverEndpoint:
             if self._closed:
                 return
             self._closed = True
-            peers = [known.peer for known in self._sidecars.values()]
+            peers = [sidecar.peer for sidecar in self._sidecars.values()]
         counters = self._server.counters
         before = counters.pushed + counters.undelivered
         self._server.push(DRIVER, peers, Farewell())
@@ -206,7 +208,7 @@ class DriverEndpoint:
         match message:
             case State():
                 return self._heard(message, peer)
-            case Claim():
+            case ClaimPartition():
                 return self._granted(message)
             case Unreachable():
                 logger.warning(
@@ -237,35 +239,37 @@ class DriverEndpoint:
                 logger.info("sidecar %s has left", message.sidecar)
                 grants.gone(message.sidecar)
                 self._sidecars.pop(message.sidecar, None)
-        return Done()
+        return Handled()
 
     def _heard(self, state: State, peer: PeerId | None) -> Settle:
-        known = self._sidecars.get(state.sidecar)
-        if known is None:
+        sidecar = self._sidecars.get(state.sidecar)
+        if sidecar is None:
             logger.info("sidecar %s is up at %s", state.sidecar, state.place.host)
-            known = self._sidecars[state.sidecar] = _Sidecar(state.place, b"", -1)
-        if state.number < known.number:
+            sidecar = self._sidecars[state.sidecar] = _Sidecar(state.place, b"", -1)
+        if state.number < sidecar.number:
             # A report that was overtaken. Its counts are stale, but the orders are current.
             orders = self._grants.orders(state.sidecar)
             return Settle(orders.committed, orders.acks)
-        known.number, known.degraded_s = state.number, state.degraded_s
-        known.peer = known.peer if peer is None else peer
+        sidecar.number, sidecar.degraded_s = state.number, state.degraded_s
+        sidecar.peer = sidecar.peer if peer is None else peer
         if state.failure and not self._failure:
             self._failure = f"{state.sidecar}: {state.failure}"
-        report = Report(state.buffered_rows, state.buffered_bytes, state.held_rows, state.idle_s)
+        report = SidecarReport(
+            state.buffered_rows, state.buffered_bytes, state.held_rows, state.idle_s
+        )
         orders = self._grants.heard(state.sidecar, report, time.monotonic())
         return Settle(orders.committed, orders.acks)
 
-    def _granted(self, claim: Claim) -> Grant:
+    def _granted(self, claim: ClaimPartition) -> Grant:
         slot = claim.batch, claim.partition
         answer = self._grants.claim(slot, claim.sidecar, claim.buffered, time.monotonic())
         match answer:
             case Mine():
                 return Grant(mine=True)
             case PartitionHeld(holder):
-                known = self._sidecars.get(holder)
-                if known is not None:
-                    return Grant(mine=False, holder=holder, place=known.place)
+                sidecar = self._sidecars.get(holder)
+                if sidecar is not None:
+                    return Grant(mine=False, holder=holder, place=sidecar.place)
                 return Grant(mine=False, why=f"its holder {holder} has left")
             case Void(why):
                 return Grant(mine=False, why=why)

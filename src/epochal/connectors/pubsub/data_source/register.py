@@ -13,15 +13,15 @@ from typing import ClassVar
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from epochal.connectors.pubsub.data_source.spark_sink import PubSubWriters
-from epochal.connectors.pubsub.data_source.spark_source import PubSubReaders
+from epochal.connectors.pubsub.data_source.spark_sink import SparkPubSubWriters
+from epochal.connectors.pubsub.data_source.spark_source import SparkPubSubReaders
 from epochal.connectors.pubsub.pubsub_access import EMULATOR
 from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX
 from epochal.connectors.worker_python import check_here, worker_python
 from epochal.rpc.driver_address import driver_address
 
 
-class PubSubDataSource(PubSubReaders, PubSubWriters, DataSource):  # type: ignore[misc]
+class PubSubDataSource(SparkPubSubReaders, SparkPubSubWriters, DataSource):  # type: ignore[misc]
     """`format("pubsub")`."""
 
     conf: ClassVar[Mapping[str, str]] = {}
@@ -33,11 +33,11 @@ class PubSubDataSource(PubSubReaders, PubSubWriters, DataSource):  # type: ignor
 
 def register(spark: SparkSession) -> None:
     """Register `format("pubsub")` for `readStream`, `write` and `writeStream`."""
-    known = dict(spark.conf.getAll)
-    conf = {key: text for key, text in known.items() if key.startswith(CONF_PREFIX)}
-    address = driver_address(known)
+    settings = dict(spark.conf.getAll)
+    conf = {key: text for key, text in settings.items() if key.startswith(CONF_PREFIX)}
+    address = driver_address(settings)
     defaults = {
-        "driverHost": address.host if known.get("spark.driver.host") else None,
+        "driverHost": address.host if settings.get("spark.driver.host") else None,
         "driverBindHost": address.bind,
         "emulatorHost": os.environ.get(EMULATOR),
     }

@@ -24,7 +24,7 @@ from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from epochal.connectors.pubsub.publish.encode import Encoder, Marks
-from epochal.connectors.pubsub.pubsub_options import SinkOptions, settled, sink_options
+from epochal.connectors.pubsub.pubsub_options import SinkOptions, settle_options, sink_options
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of_dicts
 from epochal.state.rows.arrow_types import arrow_type
@@ -44,7 +44,7 @@ class Published(datasource.WriterCommitMessage):  # type: ignore[misc]
     requests: int
 
 
-class PubSubWriters:
+class SparkPubSubWriters:
     """The writing side of the data source; `options` and `conf` are the data source's."""
 
     options: Mapping[str, str]
@@ -66,10 +66,10 @@ class PubSubWriters:
                 "pubsub: output mode complete would publish the whole result with every batch. "
                 "Use append or update."
             )
-        return StreamWriter(self._settings(), schema)
+        return PubSubStreamWriter(self._settings(), schema)
 
     def _settings(self) -> SinkOptions:
-        return settled(sink_options(dict(self.options), self.conf))
+        return settle_options(sink_options(dict(self.options), self.conf))
 
 
 class _Writer:
@@ -83,11 +83,11 @@ class _Writer:
         Encoder(_arrow(schema), options)
 
     def commit(self, messages: Any, *batch: int) -> None:
-        count = sum(each.messages for each in messages if each is not None)
+        count = sum(message.messages for message in messages if message is not None)
         logger.info("%s: %d messages published, batch %s", self.options.topic, count, batch)
 
     def abort(self, messages: Any, *batch: int) -> None:
-        count = sum(each.messages for each in messages if each is not None)
+        count = sum(message.messages for message in messages if message is not None)
         logger.warning(
             "%s: batch %s failed; %d of its messages are already published",
             *(self.options.topic, batch, count),
@@ -135,26 +135,26 @@ class BatchWriter(_Writer, _Batch):  # type: ignore[misc]
     """For `DataFrame.write`."""
 
 
-class StreamWriter(_Writer, _Stream):  # type: ignore[misc]
+class PubSubStreamWriter(_Writer, _Stream):  # type: ignore[misc]
     """For `DataFrame.writeStream`."""
 
 
-def _in_batches(given: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    first = next(given, None)
+def _in_batches(received: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    first = next(received, None)
     if first is None:
         return
-    given = chain([first], given)
+    received = chain([first], received)
     if isinstance(first, pa.RecordBatch):
-        yield from (each for each in given if each.num_rows)
+        yield from (batch for batch in received if batch.num_rows)
         return
     arrow = _arrow(schema)
     kind = pa.struct(list(arrow))
-    while some := list(islice(given, ROWS_PER_BATCH)):
-        rows = [_zoned(each.asDict(recursive=True), kind) for each in some]
+    while some := list(islice(received, ROWS_PER_BATCH)):
+        rows = [_add_zone(row.asDict(recursive=True), kind) for row in some]
         yield batch_of_dicts(rows, arrow)
 
 
-def _zoned(value: Any, kind: Any) -> Any:
+def _add_zone(value: Any, kind: Any) -> Any:
     """Convert timestamps to UTC, at any depth.
 
     Spark's rows have timestamps in this machine's time zone, without zone information.
@@ -165,16 +165,16 @@ def _zoned(value: Any, kind: Any) -> Any:
     if types.is_timestamp(kind):
         return value.astimezone(UTC) if kind.tz else value
     if types.is_struct(kind):
-        return {field.name: _zoned(value.get(field.name), field.type) for field in kind}
+        return {field.name: _add_zone(value.get(field.name), field.type) for field in kind}
     if types.is_list(kind):
-        return [_zoned(each, kind.value_type) for each in value]
+        return [_add_zone(item, kind.value_type) for item in value]
     if types.is_map(kind):
         pairs = value.items()
-        return [(_zoned(k, kind.key_type), _zoned(v, kind.item_type)) for k, v in pairs]
+        return [(_add_zone(k, kind.key_type), _add_zone(v, kind.item_type)) for k, v in pairs]
     return value
 
 
 def _arrow(schema: StructType) -> pa.Schema:
     """Convert a schema to Arrow. PySpark's own function takes other arguments in each release."""
     fields = parse_schema(schema.json(), source="the rows to publish").fields
-    return pa.schema([pa.field(each.name, arrow_type(each.data_type)) for each in fields])
+    return pa.schema([pa.field(field.name, arrow_type(field.data_type)) for field in fields])

@@ -29,7 +29,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyspark.sql import datasource
 
-from epochal.connectors.pubsub.data_source.databricks_columns import DATABRICKS_COLUMNS, renamed
 from epochal.connectors.pubsub.data_source.driver_endpoint import DriverEndpoint
 from epochal.connectors.pubsub.parse.parse import ParseSpec, parse_spec
 from epochal.connectors.pubsub.pubsub_access import emulator_host
@@ -37,16 +36,21 @@ from epochal.connectors.pubsub.pubsub_options import (
     ColumnNames,
     Delivery,
     SourceOptions,
-    merged_source_options,
-    settled,
+    merge_source_options,
+    settle_options,
     source_options,
 )
-from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
+from epochal.connectors.pubsub.pull.received_rows import (
+    ACK_SCHEMA,
+    DATABRICKS_COLUMNS,
+    MESSAGE_SCHEMA,
+    to_databricks_columns,
+)
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Grants, Reason
 from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 from epochal.connectors.pubsub.sidecar.sidecar_client import read_rows
-from epochal.connectors.pubsub.sidecar.sidecar_messages import Reading
+from epochal.connectors.pubsub.sidecar.sidecar_messages import PartitionReading
 from epochal.errors import OptionError
 from epochal.rpc.driver_address import LOOPBACK
 
@@ -77,11 +81,11 @@ Offset = dict[str, int]
 class PubSubPartition(datasource.InputPartition):  # type: ignore[misc]
     """One partition of a batch; with `replay`, it is read from its copy."""
 
-    reading: Reading
+    reading: PartitionReading
     replay: bool = False
 
 
-class PubSubReaders:
+class SparkPubSubReaders:
     """The reading side of the data source; `options` and `conf` are the data source's."""
 
     options: Mapping[str, str]
@@ -101,16 +105,16 @@ class PubSubReaders:
 
     def streamReader(self, schema: Any) -> Any:
         """For `readStream`."""
-        options = settled(self._source_options())
+        options = settle_options(self._source_options())
         ours = self.schema()
         if not isinstance(ours, str) and schema.names != ours.names:
             raise OptionError(
                 f"pubsub: the columns are {', '.join(ours.names)}, not {', '.join(schema.names)}. "
                 f"Give the payload's schema as parseSchema, not as schema(...)."
             )
-        given = merged_source_options(dict(self.options), self.conf)
+        texts = merge_source_options(dict(self.options), self.conf)
         reader = BatchReader if limits is None else LimitedReader
-        return reader(options, _resolved(options, given))
+        return reader(options, _resolve_options(options, texts))
 
     def _source_options(self) -> SourceOptions:
         options = source_options(dict(self.options), self.conf)
@@ -140,9 +144,9 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
     It is pickled and sent to tasks, before it opens anything.
     """
 
-    def __init__(self, options: SourceOptions, given: Mapping[str, str]) -> None:
+    def __init__(self, options: SourceOptions, texts: Mapping[str, str]) -> None:
         self.options = options
-        self.given = dict(given)
+        self.given = dict(texts)
         self.partitions_per_batch = options.num_partitions or 1
         self._endpoint: DriverEndpoint | None = None
         self._copies: Copies | None = None
@@ -153,11 +157,11 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         self._stopping = False
 
     def initialOffset(self) -> Offset:
-        self._opened(new=True)
+        self._open_endpoint(new=True)
         return self._offset
 
     def partitions(self, start: Offset, end: Offset) -> list[PubSubPartition]:
-        endpoint, batch = self._opened(), int(end["batch"])
+        endpoint, batch = self._open_endpoint(), int(end["batch"])
         endpoint.see(batch)
         if start == end:  # Spark calls it this way to announce where a restarted query continues
             self._offset = end
@@ -165,7 +169,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         plan = endpoint.planned(batch)
         if plan is None:
             self._offset = end
-            return self._replayed(end)
+            return self._replay(end)
         committed, pending = endpoint.pending()
         size = self.options.max_bytes_per_trigger or UNLIMITED_BYTES
         wait_s = 0.0
@@ -173,7 +177,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             period_s = self.options.max_fetch_period / timedelta(seconds=1)
             wait_s = min(BOOTSTRAP_WAIT_S, period_s)
         readings = [
-            Reading(
+            PartitionReading(
                 run=endpoint.run,
                 driver=endpoint.place,
                 options=self.given,
@@ -193,7 +197,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
 
     def commit(self, end: Offset) -> None:
         batch = int(end["batch"])
-        self._opened().commit(batch)
+        self._open_endpoint().commit(batch)
         if self._janitor is not None:
             self._janitor.committed(batch)
 
@@ -206,8 +210,8 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         else:
             rows = read_rows(reading)
         if self.options.column_names is ColumnNames.DATABRICKS:
-            return renamed(rows)
-        return rows if self.options.parse is None else _parsed(rows, self.options)
+            return to_databricks_columns(rows)
+        return rows if self.options.parse is None else _parse_rows(rows, self.options)
 
     def stop(self) -> None:
         self._stopping = True
@@ -230,20 +234,20 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             return ""
         return self.options.wal_location or ""
 
-    def _planned(self, start: Offset) -> Offset:
-        plan = self._opened().next_batch(int(start["batch"]))
+    def _plan_batch(self, start: Offset) -> Offset:
+        plan = self._open_endpoint().next_batch(int(start["batch"]))
         if plan is None:
             return start
         logger.info("batch %d: %s", plan.batch, plan.reason)
         return {"batch": plan.batch, "partitions": plan.partitions}
 
-    def _replayed(self, end: Offset) -> list[PubSubPartition]:
+    def _replay(self, end: Offset) -> list[PubSubPartition]:
         if not self._wal:
             return []
-        endpoint, batch = self._opened(), int(end["batch"])
+        endpoint, batch = self._open_endpoint(), int(end["batch"])
         return [
             PubSubPartition(
-                Reading(
+                PartitionReading(
                     run=endpoint.run,
                     driver=endpoint.place,
                     options={},
@@ -262,7 +266,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             for partition in range(int(end["partitions"]))
         ]
 
-    def _opened(self, *, new: bool = False) -> DriverEndpoint:
+    def _open_endpoint(self, *, new: bool = False) -> DriverEndpoint:
         """Return the endpoint; open it at Spark's first call.
 
         `new` means that the query has no checkpoint yet.
@@ -272,7 +276,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         self._prepare_subscription(new=new)
         if self._wal:
             self._copies = open_copies(self._wal, self.options.subscription)
-            self._seen = _loaded(self._copies, new=new)
+            self._seen = _load_seen(self._copies, new=new)
         options = self.options
         rows, (host, bind) = options.max_records_per_fetch, driver_hosts(options)
         self._endpoint = DriverEndpoint(
@@ -318,7 +322,7 @@ class BatchReader(_Reader):
     """For PySpark 4.0 and 4.1."""
 
     def latestOffset(self) -> Offset:
-        self._offset = self._planned(self._offset)
+        self._offset = self._plan_batch(self._offset)
         return self._offset
 
 
@@ -335,9 +339,9 @@ if limits is not None:
 
         def latestOffset(self, start: Offset, limit: Any) -> Offset:
             if not self._draining:
-                return self._planned(start)
+                return self._plan_batch(start)
             silence_s = self.options.drain_silence / timedelta(seconds=1)
-            plan = self._opened().next_drained(int(start["batch"]), silence_s)
+            plan = self._open_endpoint().next_drained(int(start["batch"]), silence_s)
             return start if plan is None else {"batch": plan.batch, "partitions": plan.partitions}
 
         def prepareForTriggerAvailableNow(self) -> None:
@@ -345,7 +349,7 @@ if limits is not None:
             self._old_before_us = time.time_ns() // 1000
 
         def reportLatestOffset(self) -> dict[str, int]:
-            return self._opened().metrics()
+            return self._open_endpoint().metrics()
 
 
 class Janitor:
@@ -366,9 +370,9 @@ class Janitor:
         """Start the window of all batches up to this one, which Spark has committed."""
         with self._lock:
             self._due[batch] = None
-            for each in self._due:
-                if each <= batch:
-                    self._since.setdefault(each, time.monotonic())
+            for waiting in self._due:
+                if waiting <= batch:
+                    self._since.setdefault(waiting, time.monotonic())
 
     def stop(self) -> None:
         self._stopped.set()
@@ -395,7 +399,7 @@ def _parse_spec(options: SourceOptions) -> ParseSpec | None:
     return parse_spec(options)
 
 
-def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def _parse_rows(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Parse the payloads of rows; errors go to a column or to the dead-letter topic."""
     spec = _parse_spec(options)
     assert spec is not None
@@ -408,9 +412,9 @@ def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[
     try:
         for batch in rows:
             parsed = parser.parse(batch)
-            found = parsed.with_errors() if dead is None else dead.take(parsed)
-            if found.num_rows:
-                yield found
+            batches = parsed.with_errors() if dead is None else dead.take(parsed)
+            if batches.num_rows:
+                yield batches
         if dead is not None:
             # If the task ended first, the messages could be acknowledged without a dead letter.
             dead.is_published(dead.mark(), wait=True)
@@ -419,7 +423,7 @@ def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[
             dead.close()
 
 
-def _loaded(copies: Copies, *, new: bool) -> Seen:
+def _load_seen(copies: Copies, *, new: bool) -> Seen:
     seen = Seen()
     for slot, keys in copies.message_keys():
         if new:
@@ -432,11 +436,11 @@ def _loaded(copies: Copies, *, new: bool) -> Seen:
     return seen
 
 
-def _resolved(options: SourceOptions, given: Mapping[str, str]) -> dict[str, str]:
+def _resolve_options(options: SourceOptions, texts: Mapping[str, str]) -> dict[str, str]:
     """Return options for other machines, with what this machine's environment contributes."""
     resolved = {"subscriptionId": options.subscription}
     emulator = emulator_host(options)
     if emulator:
         resolved["emulatorHost"] = emulator
     names = {name.lower() for name in resolved}
-    return {key: text for key, text in given.items() if key.lower() not in names} | resolved
+    return {key: text for key, text in texts.items() if key.lower() not in names} | resolved

@@ -20,7 +20,7 @@ from epochal.connectors.contract import BadRows, Prepare, WriterContext
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoded, Encoder, Marks, plan_layout
 from epochal.connectors.pubsub.publish.publisher import Publisher, publish_settings
-from epochal.connectors.pubsub.pubsub_options import SinkOptions, settled
+from epochal.connectors.pubsub.pubsub_options import SinkOptions, settle_options
 from epochal.errors import PayloadError
 
 
@@ -39,7 +39,7 @@ class PubSubSink(AtLeastOnceSink):
     """The driver's side. It checks options and columns before any task starts."""
 
     def __init__(self, options: SinkOptions, schema: pa.Schema, query_id: str) -> None:
-        options = settled(options)
+        options = settle_options(options)
         plan_layout(schema, options)
         super().__init__(PubSubWriters(options, query_id))
 

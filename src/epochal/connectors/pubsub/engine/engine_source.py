@@ -28,7 +28,7 @@ from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.engine.hand_back import HandBack
 from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
 from epochal.connectors.pubsub.parse.parse import Parser, ParseSpec
-from epochal.connectors.pubsub.pubsub_options import ColumnNames, SourceOptions, settled
+from epochal.connectors.pubsub.pubsub_options import ColumnNames, SourceOptions, settle_options
 from epochal.connectors.pubsub.pull.ack_leases import Span
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, pull_settings
@@ -74,7 +74,7 @@ class PubSubSource:
     def __init__(
         self, options: SourceOptions, parse: ParseSpec | None, *, parallelism: int = 1
     ) -> None:
-        self._options = options = settled(options)
+        self._options = options = settle_options(options)
         self._parse = parse
         self._partitions = options.num_partitions or parallelism
         self.schema = row_schema(options, parse)
@@ -93,8 +93,8 @@ class PubSubSource:
         return {str(number): "0" for number in range(self._partitions)}
 
     def resume(self, offset: str) -> Positions:
-        found: Mapping[str, int] = json.loads(offset)["partitions"]
-        return {partition: str(count) for partition, count in found.items()}
+        partitions: Mapping[str, int] = json.loads(offset)["partitions"]
+        return {partition: str(count) for partition, count in partitions.items()}
 
     def discover(self, known: Positions) -> Positions:
         """Return new streams if the options now ask for more; streams are never removed.
@@ -180,12 +180,12 @@ class PubSubReader:
         for _ in range(len(self._turns)):
             name = self._turns[0]
             self._turns.rotate(-1)
-            found = self._pullers[name].take(max_rows)
-            if found is None:
+            pulled = self._pullers[name].take(max_rows)
+            if pulled is None:
                 continue
-            self._counts[name] += found.batch.num_rows
-            self._read.append((name, found.span))
-            rows = self._rows(found.batch)
+            self._counts[name] += pulled.batch.num_rows
+            self._read.append((name, pulled.span))
+            rows = self._rows(pulled.batch)
             if rows.num_rows:
                 return rows
         return None

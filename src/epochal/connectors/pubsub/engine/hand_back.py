@@ -40,7 +40,7 @@ _HEAD = struct.Struct(">BII")
 _WIDTH = struct.Struct(">I")
 
 
-class Kind(IntEnum):
+class HandBackKind(IntEnum):
     """What a message says."""
 
     OPTIONS = 0
@@ -61,19 +61,19 @@ class HandBack:
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        self._send(Kind.OPTIONS, 0, msgspec.msgpack.encode(options))
+        self._send(HandBackKind.OPTIONS, 0, msgspec.msgpack.encode(options))
 
     def held(self, stream: int, ids: Rows) -> None:
         """The task has got these messages from a stream, after those of the calls before."""
-        self._send(Kind.HELD, stream, encoded_ids(ids))
+        self._send(HandBackKind.HELD, stream, encode_ids(ids))
 
     def settled(self, stream: int, spans: Sequence[Span]) -> None:
         """The task has acknowledged or nacked messages, given by their numbers."""
-        self._send(Kind.SETTLED, stream, np.array(spans, np.int64).tobytes())
+        self._send(HandBackKind.SETTLED, stream, np.array(spans, np.int64).tobytes())
 
     def close(self) -> None:
         """End the process: the task has given back itself what it held."""
-        self._send(Kind.FAREWELL, 0, b"")
+        self._send(HandBackKind.FAREWELL, 0, b"")
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -100,28 +100,28 @@ def main(file: BinaryIO) -> None:
         content = file.read(size)
         if len(content) < size:
             break
-        match Kind(kind):
-            case Kind.OPTIONS:
+        match HandBackKind(kind):
+            case HandBackKind.OPTIONS:
                 options = msgspec.msgpack.decode(content, type=SourceOptions)
-            case Kind.HELD:
-                books[stream].add(decoded_ids(content))
-            case Kind.SETTLED:
+            case HandBackKind.HELD:
+                books[stream].add(decode_ids(content))
+            case HandBackKind.SETTLED:
                 spans = np.frombuffer(content, np.int64).reshape(-1, 2)
                 books[stream].settle([(int(low), int(high)) for low, high in spans])
-            case Kind.FAREWELL:
+            case HandBackKind.FAREWELL:
                 return
     if options is not None:
         _give_back(options, list(books.values()))
 
 
-def encoded_ids(ids: Rows) -> bytes:
+def encode_ids(ids: Rows) -> bytes:
     """Encode the width of the ids and their bytes; or a width of 0 and a list, if it varies."""
     if isinstance(ids, list):
         return _WIDTH.pack(0) + msgspec.msgpack.encode(ids)
     return _WIDTH.pack(ids.shape[1]) + bytes(ids.data)
 
 
-def decoded_ids(content: bytes) -> Rows:
+def decode_ids(content: bytes) -> Rows:
     (width,) = _WIDTH.unpack_from(content)
     if not width:
         return msgspec.msgpack.decode(content[_WIDTH.size :], type=list[bytes])

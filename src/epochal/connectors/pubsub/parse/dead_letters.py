@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_decoder import PARSE_ERROR
+from epochal.connectors.payloads.payload_columns import PARSE_ERROR
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.parse.parse import Parsed
 from epochal.connectors.pubsub.publish.encode import (
@@ -73,7 +73,11 @@ def _letters(bad: pa.RecordBatch) -> pa.RecordBatch:
         strict=True,
     )
     attributes = [
-        [*_kept(pairs or ()), (ERROR_ATTRIBUTE, _short(str(error))), (ID_ATTRIBUTE, message_id)]
+        [
+            *_without_reserved(pairs or ()),
+            (ERROR_ATTRIBUTE, _short(str(error))),
+            (ID_ATTRIBUTE, message_id),
+        ]
         for pairs, error, message_id in rows
     ]
     kind = bad.schema.field("attributes").type
@@ -82,13 +86,13 @@ def _letters(bad: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def _kept(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _without_reserved(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the attributes that may be published again, and leave room for ours.
 
     Pub/Sub itself adds attributes with reserved names, but accepts none from a publisher.
     """
-    kept = [pair for pair in pairs if not pair[0].lower().startswith(RESERVED_KEY)]
-    return kept[: MAX_ATTRIBUTES - 2]
+    free = [pair for pair in pairs if not pair[0].lower().startswith(RESERVED_KEY)]
+    return free[: MAX_ATTRIBUTES - 2]
 
 
 def _short(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_decoder import (
+from epochal.connectors.payloads.payload_columns import (
     MAX_ERROR_CHARS,
     PARSE_ERROR,
     PARSED,
@@ -63,17 +63,17 @@ class Parsed:
     def with_errors(self) -> pa.RecordBatch:
         """Return all rows, with both columns."""
         errors = pa.array(self.errors, pa.string())
-        return _extended(self.batch, {PARSED: self.values, PARSE_ERROR: errors})
+        return _extend(self.batch, {PARSED: self.values, PARSE_ERROR: errors})
 
     def split(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Return the rows that were parsed, and the others with `parse_error`."""
         good = pa.array([error is None for error in self.errors])
         if good.true_count == len(good):
-            return _extended(self.batch, {PARSED: self.values}), self.batch.slice(0, 0)
+            return _extend(self.batch, {PARSED: self.values}), self.batch.slice(0, 0)
         bad = pa.array([error is not None for error in self.errors])
         errors = pa.array([error for error in self.errors if error is not None], pa.string())
-        kept = _extended(self.batch.filter(good), {PARSED: self.values.filter(good)})
-        return kept, _extended(self.batch.filter(bad), {PARSE_ERROR: errors})
+        good_rows = _extend(self.batch.filter(good), {PARSED: self.values.filter(good)})
+        return good_rows, _extend(self.batch.filter(bad), {PARSE_ERROR: errors})
 
 
 class Parser:
@@ -113,7 +113,7 @@ def parse_spec(options: SourceOptions, schema: pa.Schema | None = None) -> Parse
                 "pubsub: parse=json needs the payload's schema, given once: either with "
                 "schema(...) or as DDL in parseSchema."
             )
-        found = ParseSpec(kind, schema or _ddl(text or ""), b"", "")
+        spec = ParseSpec(kind, schema or _ddl(text or ""), b"", "")
     elif text is None:
         what = "the schema's JSON, or the path of a file with it"
         if kind == "protobuf":
@@ -122,13 +122,13 @@ def parse_spec(options: SourceOptions, schema: pa.Schema | None = None) -> Parse
     elif kind == "avro":
         is_document = text.lstrip().startswith(("{", "["))
         document = text.encode() if is_document else _read(text)
-        found = ParseSpec(kind, None, document, "")
+        spec = ParseSpec(kind, None, document, "")
     else:
         if options.parse_message is None:
             raise OptionError("pubsub: parse=protobuf needs parseMessage, the message's full name.")
-        found = ParseSpec(kind, None, _read(text), options.parse_message)
-    _decoder(found)  # report a broken schema now, not in the first task
-    return found
+        spec = ParseSpec(kind, None, _read(text), options.parse_message)
+    _decoder(spec)  # report a broken schema now, not in the first task
+    return spec
 
 
 def _decoder(spec: ParseSpec) -> PayloadDecoder:
@@ -169,9 +169,9 @@ def _ddl(text: str) -> pa.Schema:
     from epochal.state.rows.ddl import parse_ddl
 
     fields = parse_ddl(text).fields
-    return pa.schema([pa.field(each.name, arrow_type(each.data_type)) for each in fields])
+    return pa.schema([pa.field(field.name, arrow_type(field.data_type)) for field in fields])
 
 
-def _extended(batch: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
+def _extend(batch: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
     names = [*batch.schema.names, *columns]
     return batch_of([*batch.columns, *columns.values()], names, batch.num_rows)

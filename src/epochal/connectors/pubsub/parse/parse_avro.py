@@ -13,7 +13,7 @@ from typing import Any
 import fastavro
 
 from epochal.connectors.payloads.avro_payloads import parsed_schema, plain, record_type
-from epochal.connectors.payloads.payload_decoder import as_column, decode_each
+from epochal.connectors.payloads.payload_columns import as_column, decode_each
 from epochal.errors import PayloadError
 
 ENCODING = "googclient_schemaencoding"
@@ -34,12 +34,12 @@ class AvroDecoder:
             if encodings[index] == "JSON":
                 return next(fastavro.json_reader(StringIO(payload.decode()), self._schema))
             stream = BytesIO(payload)
-            found = fastavro.schemaless_reader(stream, self._schema, None)
+            record = fastavro.schemaless_reader(stream, self._schema, None)
             left = len(payload) - stream.tell()
             if left:
                 raise PayloadError(f"{left} bytes follow the record")
-            return found
+            return record
 
         # On malformed input, fastavro raises many exceptions: IndexError, EOFError, KeyError, …
         values, errors = decode_each(payloads, row, Exception)
-        return as_column([plain(each) for each in values], errors, self.type)
+        return as_column([plain(value) for value in values], errors, self.type)

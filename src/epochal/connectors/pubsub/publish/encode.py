@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.protobuf_wire import attribute, field, varint
+from epochal.connectors.pubsub.protobuf_wire import encode_attribute, encode_field, encode_varint
 from epochal.connectors.pubsub.publish.payloads import (
     check_payload,
     payloads,
@@ -36,7 +36,7 @@ RESERVED_KEY = "goog"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MessageLayout:
     """Which column has which meaning. None means that there is no such column."""
 
     data: str | None
@@ -68,10 +68,10 @@ class Marks:
 
     def attributes(self, prefix: str) -> bytes:
         pairs = {"query": self.query, "epoch": str(self.epoch)}
-        return b"".join(attribute(prefix + name, text) for name, text in pairs.items())
+        return b"".join(encode_attribute(prefix + name, text) for name, text in pairs.items())
 
 
-def plan_layout(schema: pa.Schema, options: SinkOptions) -> Layout:
+def plan_layout(schema: pa.Schema, options: SinkOptions) -> MessageLayout:
     """Decide what each column means; raises PayloadError for columns that cannot be sent."""
     names = list(schema.names)
     wanted = options.data_column
@@ -89,8 +89,8 @@ def plan_layout(schema: pa.Schema, options: SinkOptions) -> Layout:
             f"ordered is true, but there is no column {options.ordering_key_column} with the "
             f"ordering keys: the columns are {', '.join(names)}. Add it, or set orderingKeyColumn."
         )
-    known = {data, attributes, options.ordering_key_column}
-    rest = tuple(name for name in names if name not in known)
+    named = {data, attributes, options.ordering_key_column}
+    rest = tuple(name for name in names if name not in named)
     if data is not None:
         unused = [name for name in rest if name not in ADDED_BY_SOURCE]
         if unused:
@@ -113,7 +113,7 @@ def plan_layout(schema: pa.Schema, options: SinkOptions) -> Layout:
             f"Column {key} holds ordering keys and must be a string, not "
             f"{schema.field(key).type}. Cast it."
         )
-    return Layout(data, rest, attributes, key)
+    return MessageLayout(data, rest, attributes, key)
 
 
 class Encoder:
@@ -135,7 +135,7 @@ class Encoder:
             bodies = [b""] * batch.num_rows
         keys: list[str] | None = None
         if layout.ordering_key is not None:
-            keys = [each or "" for each in batch.column(layout.ordering_key).to_pylist()]
+            keys = [key or "" for key in batch.column(layout.ordering_key).to_pylist()]
         tails = self._tails(batch, keys, marks, row)
         return Encoded(_plain(bodies) if tails is None else _with_tails(bodies, tails), keys)
 
@@ -146,17 +146,21 @@ class Encoder:
         name, parts = self.layout.attributes, []
         if name is not None:
             column = batch.column(name)
-            parts.append([_attributes(each) for each in plain_values(column, name)])
+            parts.append([_attributes(value) for value in plain_values(column, name)])
         if keys is not None:
-            parts.append([field(_ORDERING_KEY, key.encode()) if key else b"" for key in keys])
+            parts.append(
+                [encode_field(_ORDERING_KEY, key.encode()) if key else b"" for key in keys]
+            )
         if marks is not None:
             shared, label = marks.attributes(self._prefix), f"{self._prefix}row"
             numbers = range(row, row + batch.num_rows)
-            parts.append([shared + attribute(label, f"{marks.writer}-{n}") for n in numbers])
+            parts.append([shared + encode_attribute(label, f"{marks.writer}-{n}") for n in numbers])
         if not parts:
             return None
         return (
-            parts[0] if len(parts) == 1 else [b"".join(each) for each in zip(*parts, strict=True)]
+            parts[0]
+            if len(parts) == 1
+            else [b"".join(pieces) for pieces in zip(*parts, strict=True)]
         )
 
 
@@ -171,7 +175,7 @@ def _attributes(pairs: Any) -> bytes:
     texts = {key: "" if value is None else str(value) for key, value in pairs.items()}
     for key, text in texts.items():
         _check_attribute(key, text)
-    return b"".join([attribute(key, text) for key, text in texts.items()])
+    return b"".join([encode_attribute(key, text) for key, text in texts.items()])
 
 
 def _check_attribute(key: str, text: str) -> None:
@@ -194,13 +198,13 @@ def _check_attributes(kind: Any, name: str) -> None:
     if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
         values = [kind.item_type]
     elif pa.types.is_struct(kind):
-        values = [each.type for each in kind]
+        values = [field.type for field in kind]
     else:
         raise PayloadError(
             f"Column {name} holds attributes and must be a map or a struct of strings, not {kind}. "
             f"Cast it."
         )
-    wrong = [each for each in values if not pa.types.is_string(each)]
+    wrong = [kind_of_value for kind_of_value in values if not pa.types.is_string(kind_of_value)]
     if wrong:
         raise PayloadError(
             f"Attributes are strings, but values of column {name} are {wrong[0]}. Cast them."
@@ -213,14 +217,14 @@ _heads: dict[int, bytes] = {}
 
 def _plain(bodies: Sequence[bytes]) -> list[bytes]:
     """Encode messages that have a payload and nothing else."""
-    heads, found = _heads, []
+    heads, messages = _heads, []
     for body in bodies:
         size = len(body)
         head = heads.get(size)
         if head is None:
             head = _head(size)
-        found.append(head + body)
-    return found
+        messages.append(head + body)
+    return messages
 
 
 def _head(size: int) -> bytes:
@@ -231,21 +235,21 @@ def _head(size: int) -> bytes:
         )
     if len(_heads) > 100_000:
         _heads.clear()
-    inner = b"\x0a" + varint(size)
-    head = _heads[size] = b"\x12" + varint(len(inner) + size) + inner
+    inner = b"\x0a" + encode_varint(size)
+    head = _heads[size] = b"\x12" + encode_varint(len(inner) + size) + inner
     check_size(len(head) + size)
     return head
 
 
 def _with_tails(bodies: Iterable[bytes], tails: Iterable[bytes]) -> list[bytes]:
-    found = []
+    extended = []
     for body, tail in zip(bodies, tails, strict=True):
-        inner = (b"\x0a" + varint(len(body)) + body if body else b"") + tail
+        inner = (b"\x0a" + encode_varint(len(body)) + body if body else b"") + tail
         if not inner:
             _head(0)
         check_size(len(inner))
-        found.append(b"\x12" + varint(len(inner)) + inner)
-    return found
+        extended.append(b"\x12" + encode_varint(len(inner)) + inner)
+    return extended
 
 
 def check_size(size: int) -> None:

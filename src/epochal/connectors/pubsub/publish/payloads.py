@@ -29,12 +29,12 @@ def payloads(column: Any, name: str) -> list[bytes]:
     """Return the payload of each row; a null is an empty payload."""
     kind = column.type
     if _is_binary(kind):
-        found: list[bytes] = _objects(column)
+        encoded: list[bytes] = _objects(column)
     elif _is_string(kind):
-        found = _objects(column.cast(pa.large_binary() if _is_large(kind) else pa.binary()))
+        encoded = _objects(column.cast(pa.large_binary() if _is_large(kind) else pa.binary()))
     else:
-        found = [b"" if each is None else _bare(each) for each in plain_values(column, name)]
-    return found if column.null_count == 0 else [each or b"" for each in found]
+        encoded = [b"" if value is None else _bare(value) for value in plain_values(column, name)]
+    return encoded if column.null_count == 0 else [payload or b"" for payload in encoded]
 
 
 def rows_as_json(names: Sequence[str], columns: Sequence[Any]) -> list[bytes]:
@@ -65,7 +65,7 @@ def plain_values(column: Any, name: str) -> list[Any]:
     values: list[Any] = column.to_pylist()
     if convert is None:
         return values
-    return [None if each is None else convert(each) for each in values]
+    return [None if value is None else convert(value) for value in values]
 
 
 def _bare(value: Any) -> bytes:
@@ -118,25 +118,25 @@ def _iso_utc(value: Any) -> str:
 def _list_converter(inner: Convert | None) -> Convert | None:
     if inner is None:
         return None
-    return lambda values: [None if each is None else inner(each) for each in values]
+    return lambda values: [None if item is None else inner(item) for item in values]
 
 
 def _map_converter(of_keys: Convert | None, of_values: Convert | None, kind: Any) -> Convert:
     textual = _is_string(kind)
 
     def convert(pairs: Any) -> dict[str, Any]:
-        found = {}
+        fields = {}
         for key, value in pairs.items() if isinstance(pairs, dict) else pairs:
             key = key if of_keys is None else of_keys(key)
             key = key if textual or isinstance(key, str) else _bare(key).decode()
-            found[key] = value if of_values is None or value is None else of_values(value)
-        return found
+            fields[key] = value if of_values is None or value is None else of_values(value)
+        return fields
 
     return convert
 
 
 def _struct_converter(inner: dict[str, Convert | None]) -> Convert | None:
-    if all(each is None for each in inner.values()):
+    if all(value is None for value in inner.values()):
         return None
 
     def convert(struct: dict[str, Any]) -> dict[str, Any]:

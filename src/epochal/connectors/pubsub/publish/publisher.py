@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from epochal.connectors.pubsub.connection import PUBLISHER, Connection, status_of
-from epochal.connectors.pubsub.protobuf_wire import field as encoded
+from epochal.connectors.pubsub.protobuf_wire import encode_field
 from epochal.connectors.pubsub.pubsub_options import SinkOptions
 from epochal.errors import PubSubClosedError
 
@@ -97,7 +97,7 @@ class Publisher:
 
     def __init__(self, connection: Connection, settings: PublishSettings) -> None:
         self._connection, self._settings = connection, settings
-        self._head = encoded(1, settings.topic.encode())
+        self._head = encode_field(1, settings.topic.encode())
         self._lock = threading.Lock()
         # Each side waits on its own condition, because a needless wake-up costs more than a row:
         # threads for something to send, callers for answers.
@@ -165,7 +165,7 @@ class Publisher:
 
     def stats(self) -> PublishStats:
         with self._lock:
-            queued = sum(len(each.messages) for each in self._queues.values())
+            queued = sum(len(queue.messages) for queue in self._queues.values())
             return PublishStats(
                 self._published, self._requests, self._retries, queued, self._in_flight
             )
@@ -182,7 +182,7 @@ class Publisher:
             thread.join(max(end - time.monotonic(), 0.0))
 
     def _is_published(self, mark: int) -> bool:
-        return not any(each <= mark for each in self._pending)
+        return not any(number <= mark for number in self._pending)
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -275,7 +275,7 @@ class Publisher:
 
     def _wait_s(self) -> float | None:
         """Seconds until a queue has lingered long enough; None if only an event can unblock us."""
-        free = [each.since for key, each in self._queues.items() if key not in self._busy]
+        free = [queue.since for key, queue in self._queues.items() if key not in self._busy]
         if not free:
             return None
         return max(min(free) + self._settings.linger_s - time.monotonic(), 0.0)

@@ -18,8 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from epochal.connectors.pubsub.protobuf_wire import field as encoded
-from epochal.connectors.pubsub.protobuf_wire import varint
+from epochal.connectors.pubsub.protobuf_wire import encode_field, encode_varint
 
 Span: TypeAlias = tuple[int, int]
 Rows: TypeAlias = Any
@@ -45,9 +44,9 @@ class Ids:
     def encoded(self, number: int, before: bytes = b"", after: bytes = b"") -> bytes:
         """Encode a request: `before`, then the ids as repeated field `number`, then `after`."""
         if isinstance(self.rows, list):
-            return b"".join([before, *(encoded(number, each) for each in self.rows), after])
+            return b"".join([before, *(encode_field(number, row) for row in self.rows), after])
         count, width = self.rows.shape
-        head = varint(number << 3 | 2) + varint(width)
+        head = encode_varint(number << 3 | 2) + encode_varint(width)
         start, end = len(before), len(before) + count * (len(head) + width)
         out = np.empty(end + len(after), np.uint8)
         out[:start] = np.frombuffer(before, np.uint8)
@@ -109,41 +108,43 @@ class LeaseBook:
 
     def all_held(self) -> list[Ids]:
         """Return the ids of everything held, split to fit into requests."""
-        parts = [(each, span) for each in self._deliveries.values() for span in each.live]
+        parts = [
+            (delivery, span) for delivery in self._deliveries.values() for span in delivery.live
+        ]
         return list(_in_requests(parts))
 
     def spans(self) -> list[Span]:
         """Return the spans of everything held."""
-        return [span for each in self._deliveries.values() for span in each.live]
+        return [span for delivery in self._deliveries.values() for span in delivery.live]
 
     def _remove(self, span: Span) -> Iterator[tuple[_Delivery, Span]]:
         start, stop = span
         index = max(bisect_right(self._firsts, start) - 1, 0)
         while index < len(self._firsts) and self._firsts[index] < stop:
-            found = self._deliveries.get(self._firsts[index])
+            delivery = self._deliveries.get(self._firsts[index])
             index += 1
-            if found is None:
+            if delivery is None:
                 continue
-            kept: list[Span] = []
-            for low, high in found.live:
+            rest: list[Span] = []
+            for low, high in delivery.live:
                 cut = max(low, start), min(high, stop)
                 if cut[0] >= cut[1]:
-                    kept.append((low, high))
+                    rest.append((low, high))
                     continue
-                kept += [part for part in ((low, cut[0]), (cut[1], high)) if part[0] < part[1]]
+                rest += [part for part in ((low, cut[0]), (cut[1], high)) if part[0] < part[1]]
                 self.held -= cut[1] - cut[0]
-                yield found, cut
-            found.live = kept
-            if not kept:
-                del self._deliveries[found.first]
+                yield delivery, cut
+            delivery.live = rest
+            if not rest:
+                del self._deliveries[delivery.first]
 
 
 def id_rows(ack_ids: pa.Array[Any]) -> Rows:
     """Copy the ids' bytes, so that the buffer they share with the messages can be freed."""
     if len(ack_ids) <= FEW_IDS:
-        ids = [str(each).encode() for each in ack_ids.to_pylist()]
+        ids = [str(ack_id).encode() for ack_id in ack_ids.to_pylist()]
         width = len(ids[0]) if ids else 0
-        if not width or any(len(each) != width for each in ids):
+        if not width or any(len(ack_id) != width for ack_id in ids):
             return ids
         return np.frombuffer(b"".join(ids), np.uint8).reshape(len(ids), width)
     _, offsets_buffer, data = ack_ids.buffers()
@@ -152,7 +153,7 @@ def id_rows(ack_ids: pa.Array[Any]) -> Rows:
     offsets = offsets[ack_ids.offset : ack_ids.offset + len(ack_ids) + 1]
     widths = np.diff(offsets)
     if data is None or not 0 < widths.min() == widths.max():
-        return [str(each).encode() for each in ack_ids.to_pylist()]
+        return [str(ack_id).encode() for ack_id in ack_ids.to_pylist()]
     block = np.frombuffer(memoryview(data), np.uint8)[offsets[0] : offsets[-1]]
     return block.reshape(len(ack_ids), int(widths[0])).copy()
 
@@ -166,7 +167,7 @@ def _in_requests(parts: list[tuple[_Delivery, Span]]) -> Iterator[Ids]:
         numbers = np.arange(low, high)
         of_width = 0 if isinstance(rows, list) else rows.shape[1]
         if waiting and of_width != width:
-            yield _joined(waiting)
+            yield _join(waiting)
             waiting, count = [], 0
         width = of_width
         most = min(MAX_IDS, MAX_REQUEST_BYTES // (width + 4)) if width else 500
@@ -176,16 +177,16 @@ def _in_requests(parts: list[tuple[_Delivery, Span]]) -> Iterator[Ids]:
             count += len(numbers[:room])
             numbers, rows = numbers[room:], rows[room:]
             if count >= most:
-                yield _joined(waiting)
+                yield _join(waiting)
                 waiting, count = [], 0
     if waiting:
-        yield _joined(waiting)
+        yield _join(waiting)
 
 
-def _joined(waiting: list[tuple[Any, Any]]) -> Ids:
+def _join(waiting: list[tuple[Any, Any]]) -> Ids:
     if len(waiting) == 1:
         return Ids(*waiting[0])
-    numbers = np.concatenate([each for each, _ in waiting])
+    numbers = np.concatenate([numbers_of for numbers_of, _ in waiting])
     if isinstance(waiting[0][1], list):
         return Ids(numbers, [row for _, rows in waiting for row in rows])
     return Ids(numbers, np.concatenate([rows for _, rows in waiting]))

@@ -6,7 +6,8 @@ attempts are not counted". Both become null here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -117,7 +118,7 @@ def message_keys(batch: pa.RecordBatch) -> list[str]:
     """
     ids = batch.column("message_id").to_pylist()
     times = batch.column("publish_time").cast(pa.int64()).to_pylist()
-    return [f"{each}@{time}" for each, time in zip(ids, times, strict=True)]
+    return [f"{message_id}@{time}" for message_id, time in zip(ids, times, strict=True)]
 
 
 def _null_if(values: Any, nothing: str | int) -> Any:
@@ -134,3 +135,36 @@ def _exactly_once(properties: Any) -> bool | None:
         return None
     stated = properties.filter(properties.is_valid())
     return bool(stated[-1]["exactly_once_delivery_enabled"].as_py())
+
+
+DATABRICKS_COLUMNS = (
+    "messageId STRING, payload BINARY, attributes STRING, publishTimestampInMillis BIGINT"
+)
+_DATABRICKS_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("messageId", pa.string()),
+    ("payload", pa.binary()),
+    ("attributes", pa.string()),
+    ("publishTimestampInMillis", pa.int64()),
+]
+_DATABRICKS_SCHEMA = pa.schema(_DATABRICKS_FIELDS)
+
+
+def to_databricks_columns(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Convert rows in MESSAGE_SCHEMA to the columns of Databricks' Pub/Sub connector.
+
+    Databricks' attributes are a JSON object in a string, and its publish time is a number of
+    milliseconds. There are no columns for the ordering key and the delivery attempt.
+    """
+    for batch in rows:
+        attributes = [json.dumps(dict(pairs or ())) for pairs in batch["attributes"].to_pylist()]
+        times = batch.column("publish_time").cast(pa.timestamp("ms", tz="UTC"), safe=False)
+        yield batch_of(
+            [
+                batch.column("message_id"),
+                batch.column("data"),
+                pa.array(attributes, pa.string()),
+                times.cast(pa.int64()),
+            ],
+            _DATABRICKS_SCHEMA,
+            batch.num_rows,
+        )

@@ -20,7 +20,7 @@ from epochal.connectors.pubsub.connection import (
     refused_ids,
     status_of,
 )
-from epochal.connectors.pubsub.protobuf_wire import field, varint
+from epochal.connectors.pubsub.protobuf_wire import encode_field, encode_varint
 from epochal.connectors.pubsub.pull.ack_leases import Ids
 
 IN_FLIGHT = 8
@@ -48,7 +48,7 @@ class Settler:
     def __init__(self, connection: Connection, subscription: str) -> None:
         self._connection = connection
         self._subscription = subscription
-        self._head = field(1, subscription.encode())
+        self._head = encode_field(1, subscription.encode())
 
     def acknowledge(self, lots: Iterable[Ids]) -> dict[int, str]:
         """Acknowledge messages; return the numbers of those that were refused, with the reasons."""
@@ -56,7 +56,7 @@ class Settler:
 
     def extend(self, lots: Iterable[Ids], seconds: int) -> dict[int, str]:
         """Make leases end `seconds` from now; 0 nacks the messages. Return what was refused."""
-        return self._send(MODIFY, lots, b"\x18" + varint(seconds))
+        return self._send(MODIFY, lots, b"\x18" + encode_varint(seconds))
 
     def _send(self, method: Method, lots: Iterable[Ids], tail: bytes) -> dict[int, str]:
         refused: dict[int, str] = {}

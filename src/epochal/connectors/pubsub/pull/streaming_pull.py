@@ -38,7 +38,7 @@ import grpc
 import pyarrow as pa
 
 from epochal.connectors.pubsub.connection import Connection, status_of
-from epochal.connectors.pubsub.protobuf_wire import field, varint
+from epochal.connectors.pubsub.protobuf_wire import encode_field, encode_varint
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Rows, Span, id_rows
 from epochal.connectors.pubsub.pull.received_rows import decode
@@ -197,13 +197,13 @@ class Puller:
         with self._lock:
             if not self._ready:
                 return None
-            found = self._ready.popleft()
-            if found.batch.num_rows > max_rows:
-                found, rest = found.split(max_rows)
+            pulled = self._ready.popleft()
+            if pulled.batch.num_rows > max_rows:
+                pulled, rest = pulled.split(max_rows)
                 self._ready.appendleft(rest)
-            self._ready_bytes -= found.size
+            self._ready_bytes -= pulled.size
             self._room.notify_all()
-            return found
+            return pulled
 
     def ack(self, spans: Sequence[Span]) -> Future[dict[int, str]]:
         """Acknowledge on the settler's thread. The future returns the numbers that were refused.
@@ -213,7 +213,7 @@ class Puller:
         future: Future[dict[int, str]] = Future()
         with self._lock:
             if self._failure is not None or self._settled_all:
-                future.set_exception(self._failure or _closed(self._settings.subscription))
+                future.set_exception(self._failure or _closed_error(self._settings.subscription))
                 return future
             self._acks.append((spans, future))
             self._to_settle.notify_all()
@@ -230,7 +230,7 @@ class Puller:
             return PullStats(
                 received=self._book.next_number,
                 held=self._book.held,
-                queued=sum(each.batch.num_rows for each in self._ready),
+                queued=sum(pulled.batch.num_rows for pulled in self._ready),
                 queued_bytes=self._raw_bytes + self._ready_bytes,
                 exactly_once=self._exactly_once,
                 degraded_s=self.degraded_s,
@@ -284,8 +284,8 @@ class Puller:
         leases.join(1.0)
 
     def _wake_all(self) -> None:
-        for each in (self._arrived, self._room, self._to_settle):
-            each.notify_all()
+        for condition in (self._arrived, self._room, self._to_settle):
+            condition.notify_all()
 
     def _due(self, now: float) -> float:
         """When the next messages can be taken. Raw responses gather while the stream is busy."""
@@ -293,14 +293,14 @@ class Puller:
             return now
         return self._decoded_at + self._gather_s if self._raw else math.inf
 
-    def _gathered(self) -> bool:
+    def _has_gathered(self) -> bool:
         return len(self._raw) >= GATHER_RESPONSES or self._raw_bytes >= GATHER_BYTES
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._closing:
-            raise _closed(self._settings.subscription)
+            raise _closed_error(self._settings.subscription)
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
@@ -358,12 +358,12 @@ class Puller:
     def _opening(self) -> bytes:
         wanted = self._settings
         return (
-            field(1, wanted.subscription.encode())
+            encode_field(1, wanted.subscription.encode())
             + b"\x28"
-            + varint(wanted.ack_deadline_s)
-            + field(6, self._client_id.encode())
-            + (b"\x38" + varint(wanted.max_outstanding_messages))
-            + (b"\x40" + varint(wanted.max_outstanding_bytes))
+            + encode_varint(wanted.ack_deadline_s)
+            + encode_field(6, self._client_id.encode())
+            + (b"\x38" + encode_varint(wanted.max_outstanding_messages))
+            + (b"\x40" + encode_varint(wanted.max_outstanding_bytes))
         )
 
     def _receive(self, raw: bytes) -> None:
@@ -371,7 +371,7 @@ class Puller:
         with self._lock:
             self._raw.append(raw)
             self._raw_bytes += len(raw)
-            gathered = self._gathered()
+            gathered = self._has_gathered()
             if len(self._raw) == 1:
                 self._arrived.notify_all()
             # Not every server respects the limits it was given; Google's emulator does not.
@@ -496,5 +496,5 @@ def _heartbeats(requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
         yield request
 
 
-def _closed(subscription: str) -> PubSubClosedError:
+def _closed_error(subscription: str) -> PubSubClosedError:
     return PubSubClosedError(f"The reader of {subscription} is closed.")

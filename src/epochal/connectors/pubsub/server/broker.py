@@ -15,17 +15,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from epochal.connectors.pubsub.protobuf_wire import attribute
+from epochal.connectors.pubsub.protobuf_wire import encode_attribute
 from epochal.connectors.pubsub.server.deliveries import Deliveries
-from epochal.connectors.pubsub.server.delivery_envelopes import (
+from epochal.connectors.pubsub.server.filters import Predicate
+from epochal.connectors.pubsub.server.parts import (
     NUMBER_LENGTH,
+    SECOND_US,
+    Entry,
     Envelopes,
+    Memory,
+    PublishedMessage,
+    Settings,
     ack_prefix,
     message_id,
     publish_time,
 )
-from epochal.connectors.pubsub.server.filters import Predicate
-from epochal.connectors.pubsub.server.parts import SECOND_US, Entry, Memory, Message, Settings
 from epochal.connectors.pubsub.server.refusals import (
     already_exists,
     full,
@@ -54,7 +58,7 @@ class Topic:
     description: bytes
     retention_us: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    log: deque[Message] = field(default_factory=deque)
+    log: deque[PublishedMessage] = field(default_factory=deque)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
 
 
@@ -78,12 +82,12 @@ class Snapshot:
     name: str
     description: bytes
     topic: str
-    unsettled: tuple[Message, ...]
+    unsettled: tuple[PublishedMessage, ...]
     after: int
     expires_us: int
 
 
-class Broker:
+class MessageBroker:
     """Decides what every call does.
 
     `woken` names the subscriptions that may have something new for their consumers.
@@ -100,35 +104,35 @@ class Broker:
         self._incarnations = 0
 
     def topic(self, name: str) -> Topic:
-        found = self.topics.get(name)
-        if found is None:
+        topic = self.topics.get(name)
+        if topic is None:
             raise not_found(name)
-        return found
+        return topic
 
     def subscription(self, name: str) -> Subscription:
-        found = self.subscriptions.get(name)
-        if found is None:
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
             raise not_found(name)
-        return found
+        return subscription
 
     def attached(self, name: str) -> Subscription:
         """Return a subscription that is not detached."""
-        found = self.subscription(name)
-        if found.detached:
+        subscription = self.subscription(name)
+        if subscription.detached:
             raise precondition(f"Subscription is detached (resource={short(name)}).")
-        return found
+        return subscription
 
     def snapshot(self, name: str) -> Snapshot:
-        found = self.snapshots.get(name)
-        if found is None:
+        snapshot = self.snapshots.get(name)
+        if snapshot is None:
             raise not_found(name)
-        return found
+        return snapshot
 
     def create_topic(self, name: str, description: bytes, *, retention_us: int = 0) -> Topic:
         if name in self.topics:
             raise already_exists(name)
-        made = self.topics[name] = Topic(name, description, retention_us)
-        return made
+        topic = self.topics[name] = Topic(name, description, retention_us)
+        return topic
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its log and snapshots. Its subscriptions keep their messages."""
@@ -159,11 +163,15 @@ class Broker:
             settings,
             self.memory,
             wake=lambda: self.woken.add(name),
-            to_dead_letters=lambda entry, now_us: self._to_dead_letters(made, entry, now_us),
+            to_dead_letters=lambda entry, now_us: self._to_dead_letters(
+                subscription, entry, now_us
+            ),
         )
-        made = Subscription(name, description, source, matches, deliveries, Envelopes(prefix))
-        self.subscriptions[name] = source.subscriptions[name] = made
-        return made
+        subscription = Subscription(
+            name, description, source, matches, deliveries, Envelopes(prefix)
+        )
+        self.subscriptions[name] = source.subscriptions[name] = subscription
+        return subscription
 
     def delete_subscription(self, name: str) -> None:
         subscription = self.subscription(name)
@@ -193,7 +201,7 @@ class Broker:
         first = self._number + 1
         stamp = publish_time(now_us)
         messages = [
-            Message(
+            PublishedMessage(
                 number,
                 body + message_id(number) + stamp,
                 len(body),
@@ -242,10 +250,10 @@ class Broker:
         if expires_us - now_us < HOUR_US:
             raise precondition("The snapshot would expire in less than one hour.")
         topic = subscription.topic
-        made = Snapshot(name, description, topic.name, unsettled, self._number, expires_us)
+        snapshot = Snapshot(name, description, topic.name, unsettled, self._number, expires_us)
         self.memory.hold(unsettled)
-        self.snapshots[name] = topic.snapshots[name] = made
-        return made
+        self.snapshots[name] = topic.snapshots[name] = snapshot
+        return snapshot
 
     def delete_snapshot(self, name: str) -> None:
         snapshot = self.snapshot(name)
@@ -265,9 +273,11 @@ class Broker:
         deliveries = subscription.deliveries
         if subscription.topic is not None:
             self._trim(subscription.topic, now_us)
-        known = _by_number(deliveries.unsettled(), deliveries.acked(), self._logged(subscription))
-        since = [m for m in known if m.published_us >= time_us]
-        deliveries.reset(since, [m for m in known if m.published_us < time_us])
+        messages = _by_number(
+            deliveries.unsettled(), deliveries.acked(), self._logged(subscription)
+        )
+        since = [m for m in messages if m.published_us >= time_us]
+        deliveries.reset(since, [m for m in messages if m.published_us < time_us])
 
     def seek_to_snapshot(self, name: str, snapshot_name: str) -> None:
         """Make unsettled what was unsettled at the snapshot, and everything published since."""
@@ -279,14 +289,16 @@ class Broker:
                 f"(resource={short(snapshot_name)})."
             )
         deliveries = subscription.deliveries
-        known = _by_number(deliveries.unsettled(), deliveries.acked(), self._logged(subscription))
+        messages = _by_number(
+            deliveries.unsettled(), deliveries.acked(), self._logged(subscription)
+        )
         then = {m.number for m in snapshot.unsettled}
         wanted = [m for m in snapshot.unsettled if _passes(subscription, m)]
-        wanted += [m for m in known if m.number > snapshot.after]
-        rest = [m for m in known if m.number <= snapshot.after and m.number not in then]
+        wanted += [m for m in messages if m.number > snapshot.after]
+        rest = [m for m in messages if m.number <= snapshot.after and m.number not in then]
         deliveries.reset(wanted, rest)
 
-    def _logged(self, subscription: Subscription) -> list[Message]:
+    def _logged(self, subscription: Subscription) -> list[PublishedMessage]:
         if subscription.topic is None:
             return []
         return [m for m in subscription.topic.log if _passes(subscription, m)]
@@ -313,20 +325,20 @@ class Broker:
             "CloudPubSubDeadLetterSourceSubscriptionProject": project_of(subscription.name),
             "CloudPubSubDeadLetterSourceTopicPublishTime": _iso(message.published_us),
         }
-        body = message.body + b"".join(attribute(*item) for item in attributes.items())
+        body = message.body + b"".join(encode_attribute(*item) for item in attributes.items())
         draft = (body, message.key, {**message.attributes, **attributes})
         # The message only moves, so the memory limit is not checked.
         self._deliver(dead_letter_topic, [draft], now_us)
         return True
 
 
-def _passes(subscription: Subscription, message: Message) -> bool:
+def _passes(subscription: Subscription, message: PublishedMessage) -> bool:
     return subscription.matches is None or subscription.matches(message.attributes)
 
 
-def _by_number(*groups: Iterable[Message]) -> list[Message]:
-    known = {message.number: message for group in groups for message in group}
-    return [known[number] for number in sorted(known)]
+def _by_number(*groups: Iterable[PublishedMessage]) -> list[PublishedMessage]:
+    messages = {message.number: message for group in groups for message in group}
+    return [messages[number] for number in sorted(messages)]
 
 
 def _iso(time_us: int) -> str:

@@ -23,12 +23,12 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from epochal.connectors.pubsub.server.parts import (
+    AckRefusals,
     Consumer,
     Entry,
     Line,
     Memory,
-    Message,
-    Outcome,
+    PublishedMessage,
     Settings,
 )
 
@@ -72,9 +72,9 @@ class Deliveries:
         # The holder of lines whose messages went to a unary Pull, which has no consumer.
         self._no_stream = Consumer()
         self._order = count()
-        self._acked: deque[Message] = deque()
+        self._acked: deque[PublishedMessage] = deque()
 
-    def offer(self, messages: Sequence[Message]) -> None:
+    def offer(self, messages: Sequence[PublishedMessage]) -> None:
         """Take newly published messages."""
         self._memory.hold(messages)
         self.available += len(messages)
@@ -85,7 +85,7 @@ class Deliveries:
                 self._line_up(message)
         self._wake()
 
-    def _line_up(self, message: Message) -> None:
+    def _line_up(self, message: PublishedMessage) -> None:
         if not message.key:
             self._unordered.append(Entry(message))
             return
@@ -198,14 +198,14 @@ class Deliveries:
             consumer.size += size
         self._watch(deadline_us, range(first, serial + 1))
 
-    def ack(self, serials: Iterable[int], now_us: int) -> Outcome:
+    def ack(self, serials: Iterable[int], now_us: int) -> AckRefusals:
         """Settle the messages of these leases.
 
         A late acknowledgement still counts until the message is leased again, unless the
         subscription has exactly-once delivery.
         """
         self.expire(now_us)
-        outcome = Outcome([], [])
+        outcome = AckRefusals([], [])
         for serial in serials:
             entry = self._leases.get(serial)
             if entry is None:
@@ -229,17 +229,17 @@ class Deliveries:
                 break
             done += 1
         settled, line.flying = line.flying[:done], line.flying[done:]
-        for each in settled:
-            del self._leases[each.serial]
-            self._settle(each)
+        for other in settled:
+            del self._leases[other.serial]
+            self._settle(other)
         if not line.flying:
             line.holder = None
             self._enqueue(line)
 
-    def modify(self, serials: Sequence[int], seconds_us: int, now_us: int) -> Outcome:
+    def modify(self, serials: Sequence[int], seconds_us: int, now_us: int) -> AckRefusals:
         """Make these leases end in `seconds_us`; 0 gives the messages back now."""
         self.expire(now_us)
-        outcome = Outcome([], [])
+        outcome = AckRefusals([], [])
         deadline_us = now_us + seconds_us
         for serial in serials:
             entry = self._leases.get(serial)
@@ -287,7 +287,7 @@ class Deliveries:
         times = [heap[0][0] for heap in (self._deadlines, self._delayed) if heap]
         return min(times, default=None)
 
-    def unsettled(self) -> list[Message]:
+    def unsettled(self) -> list[PublishedMessage]:
         """Return every message that is available or leased, in the order of publication."""
         messages = {e.message.number: e.message for e in self._leases.values()}
         queues = [self._unordered, *(line.waiting for line in self._lines.values())]
@@ -296,11 +296,13 @@ class Deliveries:
             messages.update((e.message.number, e.message) for e in queue if not e.acked)
         return [messages[number] for number in sorted(messages)]
 
-    def acked(self) -> list[Message]:
+    def acked(self) -> list[PublishedMessage]:
         """Return the acknowledged messages that are retained."""
         return list(self._acked)
 
-    def reset(self, unsettled: Sequence[Message], acked: Sequence[Message] = ()) -> None:
+    def reset(
+        self, unsettled: Sequence[PublishedMessage], acked: Sequence[PublishedMessage] = ()
+    ) -> None:
         """Start over with these messages available. All leases and their ids become invalid."""
         before = [*self.unsettled(), *self._acked]
         for entry in self._leases.values():
@@ -343,10 +345,10 @@ class Deliveries:
     def _give_back_line(self, line: Line, entry: Entry, now_us: int) -> None:
         index = line.flying.index(entry)
         back, line.flying = line.flying[index:], line.flying[:index]
-        for each in back:
-            del self._leases[each.serial]
-            self._release(each)
-            each.serial, each.acked = 0, False
+        for waiting in back:
+            del self._leases[waiting.serial]
+            self._release(waiting)
+            waiting.serial, waiting.acked = 0, False
         if self._moved_to_dead_letters(entry, now_us):
             self._forget(entry)
             back = back[1:]
@@ -427,6 +429,6 @@ class Deliveries:
             for serial, entry in self._leases.items():
                 if entry.deadline_us:
                     ends.setdefault(entry.deadline_us, []).append(serial)
-            self._deadlines = [(end, next(self._order), kept) for end, kept in ends.items()]
+            self._deadlines = [(end, next(self._order), leases) for end, leases in ends.items()]
             heapify(self._deadlines)
             self._watched = sum(map(len, ends.values()))

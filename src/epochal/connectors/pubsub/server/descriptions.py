@@ -44,7 +44,7 @@ MUTABLE = {
 }
 
 
-def checked_topic(topic: Any) -> int:
+def check_topic(topic: Any) -> int:
     """Check and complete a topic; return how long it retains messages, in microseconds."""
     check_name(topic.name, "topics")
     _refuse_unsupported(topic, UNSUPPORTED_IN_TOPICS)
@@ -56,7 +56,7 @@ def checked_topic(topic: Any) -> int:
     return int(seconds) * SECOND_US
 
 
-def checked_subscription(subscription: Any) -> tuple[Settings, Predicate | None]:
+def check_subscription(subscription: Any) -> tuple[Settings, Predicate | None]:
     """Check and complete a subscription; return its settings and its filter."""
     check_name(subscription.name, "subscriptions")
     _refuse_unsupported(subscription, UNSUPPORTED)
@@ -85,7 +85,7 @@ def checked_subscription(subscription: Any) -> tuple[Settings, Predicate | None]
     return settings, parse_filter(subscription.filter)
 
 
-def merged(old: Any, new: Any, mask: Any, mutable: set[str]) -> Any:
+def merge_description(old: Any, new: Any, mask: Any, mutable: set[str]) -> Any:
     """Return the old description with the fields of `mask` taken from the new one."""
     if not mask.paths:
         raise invalid("The update_mask in the request is empty: name the fields to update.")
@@ -125,7 +125,7 @@ def _backoff(subscription: Any) -> tuple[int, int] | None:
 
 
 def _refuse_unsupported(message: Any, names: tuple[str, ...]) -> None:
-    given = {field.name for field, _ in message.ListFields()}
+    fields = {field.name for field, _ in message.ListFields()}
     for name in names:
-        if name in given:
+        if name in fields:
             raise unimplemented(name)

@@ -58,12 +58,12 @@ class _Parser:
         self._depth = 0
         position = 0
         while text[position:].strip():
-            found = _TOKEN.match(text, position)
-            if found is None:
+            match = _TOKEN.match(text, position)
+            if match is None:
                 self._refuse(f"unexpected character at {position + 1}")
-            kind = found.lastgroup or ""
-            self._tokens.append((kind, found[kind]))
-            position = found.end()
+            kind = match.lastgroup or ""
+            self._tokens.append((kind, match[kind]))
+            position = match.end()
 
     def whole(self) -> Predicate:
         predicate = self._expression()
@@ -137,7 +137,7 @@ class _Parser:
             case "word":
                 return value
             case "string":
-                return _unquoted(value)
+                return _unquote(value)
             case _:
                 self._refuse("an attribute's key is missing")
 
@@ -145,7 +145,7 @@ class _Parser:
         kind, value = self._next()
         if kind != "string":
             self._refuse("a value must be a string in double quotes")
-        return _unquoted(value)
+        return _unquote(value)
 
     def _expect(self, wanted: str) -> None:
         if self._next()[1] != wanted:
@@ -165,13 +165,13 @@ class _Parser:
         )
 
 
-def _unquoted(text: str) -> str:
-    def plain(found: re.Match[str]) -> str:
-        code = found[1] or found[2] or found[3]
+def _unquote(text: str) -> str:
+    def plain(escape: re.Match[str]) -> str:
+        code = escape[1] or escape[2] or escape[3]
         if code:
             return chr(min(int(code, 16), 0x10FFFF))
-        if found[4]:
-            return chr(int(found[4], 8))
-        return _PLAIN.get(found[5], found[5])
+        if escape[4]:
+            return chr(int(escape[4], 8))
+        return _PLAIN.get(escape[5], escape[5])
 
     return _ESCAPE.sub(plain, text[1:-1])

@@ -1,4 +1,7 @@
-"""Runs the embedded server on its own event loop until SIGINT or SIGTERM."""
+"""Runs the embedded server on its own event loop until SIGINT or SIGTERM; serves StreamingPull.
+
+In a StreamingPull, one task per stream reads acknowledgements and one writes messages.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,19 @@ import grpc.aio
 from google.pubsub_v1.types import pubsub
 
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.pubsub.server.broker import DEFAULT_MAX_BYTES, SEEDS, Broker
-from epochal.connectors.pubsub.server.call_checks import CallChecks
+from epochal.connectors.pubsub.protobuf_wire import encode_field
+from epochal.connectors.pubsub.server import refusals
+from epochal.connectors.pubsub.server.broker import (
+    DEFAULT_MAX_BYTES,
+    SEEDS,
+    MessageBroker,
+    Subscription,
+)
 from epochal.connectors.pubsub.server.descriptions import SubscriptionPb, TopicPb
-from epochal.connectors.pubsub.server.pull_stream import STREAMING_PULL, streaming_pull
-from epochal.connectors.pubsub.server.service import Service
-from epochal.errors import ComponentError
+from epochal.connectors.pubsub.server.parts import SECOND_US, Consumer
+from epochal.connectors.pubsub.server.refusals import CallChecks
+from epochal.connectors.pubsub.server.service import Service, abort
+from epochal.errors import ComponentError, PubSubRefusedError
 
 # `service` checks the size of requests. gRPC's limit only has to be larger than Pub/Sub's.
 MAX_REQUEST_BYTES = 32 << 20
@@ -38,7 +48,7 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ServerOptions:
     """Where to listen, and which topics and subscriptions to create at the start."""
 
     host: str = "127.0.0.1"
@@ -53,7 +63,7 @@ class Wanted:
     checks: CallChecks = field(default_factory=CallChecks)
 
 
-def serve(wanted: Wanted, *, started: Callable[[str], None]) -> signal.Signals:
+def serve(wanted: ServerOptions, *, started: Callable[[str], None]) -> signal.Signals:
     """Serve until SIGINT or SIGTERM, and return which one ended it.
 
     `started` is called with the address once the server listens.
@@ -67,14 +77,16 @@ def serve(wanted: Wanted, *, started: Callable[[str], None]) -> signal.Signals:
 
 def method_names() -> list[str]:
     """Return the names of all calls that the server knows."""
-    service = Service(Broker(), SystemClock())
+    service = Service(MessageBroker(), SystemClock())
     return sorted([*service.publisher(), *service.subscriber(), STREAMING_PULL])
 
 
-async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -> signal.Signals:
+async def _serve(
+    wanted: ServerOptions, clock: Clock, started: Callable[[str], None]
+) -> signal.Signals:
     # A client must never take a new message for one that it got before a restart.
     seed = secrets.randbelow(SEEDS) if wanted.seed is None else wanted.seed
-    service = Service(Broker(seed=seed, max_bytes=wanted.max_bytes), clock, wanted.checks)
+    service = Service(MessageBroker(seed=seed, max_bytes=wanted.max_bytes), clock, wanted.checks)
     for topic in wanted.topics:
         service.create_topic(TopicPb(name=topic))
     for name, topic in wanted.subscriptions:
@@ -114,7 +126,7 @@ def handlers(service: Service) -> tuple[Any, ...]:
             name: grpc.unary_unary_rpc_method_handler(
                 service.unary(name, decide),
                 request_deserializer=kind.pb().FromString,
-                response_serializer=_serialised,
+                response_serializer=_serialize,
             )
             for name, (kind, decide) in table.items()
         }
@@ -129,5 +141,168 @@ def handlers(service: Service) -> tuple[Any, ...]:
     )
 
 
-def _serialised(response: Any) -> bytes:
+def _serialize(response: Any) -> bytes:
     return response if isinstance(response, bytes) else response.SerializeToString()
+
+
+Response: Any = pubsub.StreamingPullResponse.pb()
+STREAMING_PULL = "StreamingPull"
+BATCH_MESSAGES = 1000
+BATCH_BYTES = 1 << 20
+"""Well below the 4 MiB that gRPC clients accept by default. A larger message is sent alone."""
+
+
+async def streaming_pull(service: Service, requests: AsyncIterator[Any], context: Any) -> None:
+    """Serve one stream until it ends."""
+    try:
+        first = await anext(aiter(requests), None)
+        if first is None:
+            raise refusals.invalid("The stream ended before its first request.")
+        service.checks.check(STREAMING_PULL, first, context.invocation_metadata() or ())
+        stream = _Stream(service, first)
+        with service.waiting(stream.subscription.name) as event:
+            reader = asyncio.create_task(stream.read(requests, event))
+            try:
+                await context.send_initial_metadata(())
+                await stream.write(context, event)
+            finally:
+                reader.cancel()
+    except PubSubRefusedError as refused:
+        await abort(context, refused)
+
+
+# The writer sends what the broker leases to the stream's consumer until its limits are reached, and
+# then waits until it is woken. When the client half-closes the stream, its requests are still
+# handled, and the stream ends with OK.
+#
+# Leases outlive their stream, as Google's do. A client should nack its messages before it closes
+# the stream. Otherwise they are redelivered only after their deadlines.
+class _Stream:
+    """What a stream's reader and writer share."""
+
+    def __init__(self, service: Service, first: Any) -> None:
+        self.subscription: Subscription = service.broker.attached(first.subscription)
+        self._service = service
+        self._check_deadline(first.stream_ack_deadline_seconds)
+        self._deadline_us = first.stream_ack_deadline_seconds * SECOND_US
+        self._consumer = Consumer(
+            max(first.max_outstanding_messages, 0), max(first.max_outstanding_bytes, 0)
+        )
+        self._confirmations: list[bytes] = []
+        self._ended = False
+        self._refused: PubSubRefusedError | None = None
+        self._handle(first)
+
+    async def read(self, requests: AsyncIterator[Any], event: asyncio.Event) -> None:
+        try:
+            async for request in requests:
+                if request.subscription:
+                    raise refusals.invalid(
+                        "Only the first request of a stream may name the subscription."
+                    )
+                if request.stream_ack_deadline_seconds:
+                    self._check_deadline(request.stream_ack_deadline_seconds)
+                    self._deadline_us = request.stream_ack_deadline_seconds * SECOND_US
+                self._handle(request)
+                self._service.wake()
+                if self._confirmations:
+                    event.set()
+        except PubSubRefusedError as refused:
+            self._refused = refused
+        finally:
+            self._ended = True
+            event.set()
+
+    async def write(self, context: Any, event: asyncio.Event) -> None:
+        service, subscription = self._service, self.subscription
+        deliveries, wrap = subscription.deliveries, subscription.envelopes.wrap
+        while True:
+            while self._confirmations:
+                await context.write(self._confirmations.pop(0))
+            if self._refused is not None:
+                raise self._refused
+            if self._ended:
+                return
+            service.check_open()
+            if service.broker.attached(subscription.name) is not subscription:
+                raise refusals.not_found(subscription.name)
+            entries = deliveries.pull(
+                BATCH_MESSAGES,
+                service.now_us(),
+                limit_bytes=BATCH_BYTES,
+                consumer=self._consumer,
+                deadline_us=self._deadline_us,
+            )
+            if entries:
+                counted = bool(deliveries.settings.max_attempts)
+                await context.write(wrap(entries, count_attempts=counted) + self._properties())
+            else:
+                event.clear()
+                service.wake()
+                await event.wait()
+
+    def _properties(self) -> bytes:
+        settings = self.subscription.deliveries.settings
+        flags = b"\x08\x01" * settings.exactly_once + b"\x10\x01" * settings.ordered
+        return encode_field(4, flags) if flags else b""
+
+    def _handle(self, request: Any) -> None:
+        """Apply a request's acks and deadlines; with exactly-once delivery, also confirm them."""
+        if len(request.modify_deadline_ack_ids) != len(request.modify_deadline_seconds):
+            raise refusals.invalid(
+                f"The request has {len(request.modify_deadline_ack_ids)} values of "
+                f"modify_deadline_ack_ids but {len(request.modify_deadline_seconds)} of "
+                f"modify_deadline_seconds. Send one of each per message."
+            )
+        if request.ack_ids:
+            self._ack(request.ack_ids)
+        if request.modify_deadline_ack_ids:
+            self._modify(request.modify_deadline_ack_ids, request.modify_deadline_seconds)
+
+    def _ack(self, ack_ids: Sequence[str]) -> None:
+        deliveries, now_us = self.subscription.deliveries, self._service.now_us()
+        serials = self._serials(ack_ids)
+        outcome = deliveries.ack(serials, now_us)
+        if deliveries.settings.exactly_once:
+            wrong, unordered = set(outcome.invalid), set(outcome.unordered)
+            response = Response()
+            confirmed = response.acknowledge_confirmation
+            for ack_id, serial in zip(ack_ids, serials, strict=True):
+                if serial in wrong:
+                    confirmed.invalid_ack_ids.append(ack_id)
+                elif serial in unordered:
+                    confirmed.unordered_ack_ids.append(ack_id)
+                else:
+                    confirmed.ack_ids.append(ack_id)
+            self._confirmations.append(response.SerializeToString() + self._properties())
+
+    def _modify(self, ack_ids: Sequence[str], seconds: Sequence[int]) -> None:
+        deliveries, now_us = self.subscription.deliveries, self._service.now_us()
+        serials = self._serials(ack_ids)
+        groups: dict[int, list[int]] = {}
+        for serial, wanted in zip(serials, seconds, strict=True):
+            refusals.check_range("modify_deadline_seconds", wanted, 0, 600)
+            groups.setdefault(wanted, []).append(serial)
+        wrong: set[int] = set()
+        for wanted, group in groups.items():
+            wrong.update(deliveries.modify(group, wanted * SECOND_US, now_us).invalid)
+        if deliveries.settings.exactly_once:
+            response = Response()
+            confirmed = response.modify_ack_deadline_confirmation
+            for ack_id, serial in zip(ack_ids, serials, strict=True):
+                (confirmed.invalid_ack_ids if serial in wrong else confirmed.ack_ids).append(ack_id)
+            self._confirmations.append(response.SerializeToString() + self._properties())
+
+    def _serials(self, ack_ids: Sequence[str]) -> list[int]:
+        """Return the serials; 0 for a malformed id, because one bad id must not end the stream."""
+        serial, serials = self.subscription.envelopes.serial, []
+        for ack_id in ack_ids:
+            try:
+                serials.append(serial(ack_id))
+            except ValueError:
+                serials.append(0)
+        return serials
+
+    @staticmethod
+    def _check_deadline(seconds: int) -> None:
+        refusals.check_range("stream_ack_deadline_seconds", seconds, 10, 600)

@@ -1,10 +1,14 @@
-"""The errors of the embedded server, with Google's status codes and messages."""
+"""What the embedded server refuses, with Google's status codes and messages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
 
+from epochal.connectors.pubsub.pubsub_access import ROUTING_HEADER
 from epochal.errors import PubSubRefusedError
 
 _NAME = re.compile(
@@ -17,8 +21,8 @@ UNORDERED_ACK_ID = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
 
 def check_name(name: str, kind: str) -> None:
     """Raise unless `name` is the full name of a `kind`: topics, subscriptions or snapshots."""
-    found = _NAME.fullmatch(name)
-    if found is None or found[2] != kind or found[3].lower().startswith("goog"):
+    match = _NAME.fullmatch(name)
+    if match is None or match[2] != kind or match[3].lower().startswith("goog"):
         raise PubSubRefusedError(
             "INVALID_ARGUMENT",
             f"Invalid resource name given (name={name}). Refer to "
@@ -92,3 +96,40 @@ def bad_ack_ids(reasons: Mapping[str, str]) -> PubSubRefusedError:
 
 def malformed_ack_id(ack_id: str) -> PubSubRefusedError:
     return invalid(f"You have passed an invalid ack ID to the service (ack_id={ack_id}).")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallChecks:
+    """What the server demands of every call, whatever its state: permissions, the routing header.
+
+    Both are off by default. They let tests find out what a client needs: `deny` stands for an
+    account that lacks a permission, and `require_routing` refuses calls that Google could only
+    route by reading the request.
+    """
+
+    deny: frozenset[str] = frozenset()
+    """The names of methods that are refused with PERMISSION_DENIED."""
+    require_routing: bool = False
+
+    def check(self, method: str, request: Any, metadata: Iterable[tuple[str, Any]]) -> None:
+        """Raise PubSubRefusedError if a call must be refused. `request` is a protobuf object."""
+        if method in self.deny:
+            raise PubSubRefusedError(
+                "PERMISSION_DENIED", "User not authorized to perform this action."
+            )
+        if self.require_routing:
+            sent = [str(value) for key, value in metadata if key == ROUTING_HEADER]
+            if len(sent) != 1 or not names_the_resource(sent[0], request):
+                raise invalid(
+                    f"{method} was sent with {ROUTING_HEADER} {sent}, which does not name the "
+                    f"resource in the request."
+                )
+
+
+def names_the_resource(header: str, request: Any) -> bool:
+    """Whether a header such as `subscription=projects/p/subscriptions/s` matches the request."""
+    path, _, value = header.partition("=")
+    part = request
+    for name in path.split("."):
+        part = getattr(part, name, None)
+    return isinstance(part, str) and part != "" and unquote(value) == part

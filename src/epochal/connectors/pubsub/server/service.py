@@ -18,19 +18,25 @@ from google.rpc import error_details_pb2, status_pb2
 
 from epochal.clock import Clock
 from epochal.connectors.pubsub.server import refusals
-from epochal.connectors.pubsub.server.broker import Broker, Draft, Snapshot, Subscription, Topic
-from epochal.connectors.pubsub.server.call_checks import CallChecks
+from epochal.connectors.pubsub.server.broker import (
+    Draft,
+    MessageBroker,
+    Snapshot,
+    Subscription,
+    Topic,
+)
 from epochal.connectors.pubsub.server.descriptions import (
     MUTABLE,
     MUTABLE_IN_TOPICS,
     SnapshotPb,
     SubscriptionPb,
     TopicPb,
-    checked_subscription,
-    checked_topic,
-    merged,
+    check_subscription,
+    check_topic,
+    merge_description,
 )
-from epochal.connectors.pubsub.server.parts import Outcome
+from epochal.connectors.pubsub.server.parts import AckRefusals
+from epochal.connectors.pubsub.server.refusals import CallChecks
 from epochal.errors import PubSubRefusedError
 
 MAX_PUBLISH_MESSAGES = 1000
@@ -47,7 +53,9 @@ Decide = Callable[[Any], Any]
 class Service:
     """All calls except StreamingPull."""
 
-    def __init__(self, broker: Broker, clock: Clock, checks: CallChecks | None = None) -> None:
+    def __init__(
+        self, broker: MessageBroker, clock: Clock, checks: CallChecks | None = None
+    ) -> None:
         self.broker = broker
         self.checks = checks or CallChecks()
         self._clock = clock
@@ -150,7 +158,7 @@ class Service:
         }
 
     def create_topic(self, topic: Any) -> bytes:
-        retention_us = checked_topic(topic)
+        retention_us = check_topic(topic)
         description = topic.SerializeToString()
         self.broker.create_topic(topic.name, description, retention_us=retention_us)
         return bytes(description)
@@ -158,8 +166,8 @@ class Service:
     def update_topic(self, request: Any) -> bytes:
         topic = self.broker.topic(request.topic.name)
         old = TopicPb.FromString(topic.description)
-        new = merged(old, request.topic, request.update_mask, MUTABLE_IN_TOPICS)
-        topic.retention_us = checked_topic(new)
+        new = merge_description(old, request.topic, request.update_mask, MUTABLE_IN_TOPICS)
+        topic.retention_us = check_topic(new)
         topic.description = new.SerializeToString()
         return topic.description
 
@@ -180,24 +188,26 @@ class Service:
 
     def list_topics(self, request: Any) -> Any:
         return self._page(
-            request, pubsub.ListTopicsResponse, "topics", self.broker.topics, _described_topic
+            request, pubsub.ListTopicsResponse, "topics", self.broker.topics, _describe_topic
         )
 
     def list_topic_subscriptions(self, request: Any) -> Any:
-        found = self.broker.topic(request.topic).subscriptions
+        subscriptions = self.broker.topic(request.topic).subscriptions
         kind = pubsub.ListTopicSubscriptionsResponse
-        return self._page(request, kind, "subscriptions", found, _named)
+        return self._page(request, kind, "subscriptions", subscriptions, _named)
 
     def list_topic_snapshots(self, request: Any) -> Any:
-        found = self.broker.topic(request.topic).snapshots
-        return self._page(request, pubsub.ListTopicSnapshotsResponse, "snapshots", found, _named)
+        snapshots = self.broker.topic(request.topic).snapshots
+        return self._page(
+            request, pubsub.ListTopicSnapshotsResponse, "snapshots", snapshots, _named
+        )
 
     def detach_subscription(self, request: Any) -> Any:
         self.broker.detach_subscription(request.subscription)
         return pubsub.DetachSubscriptionResponse.pb()()
 
     def create_subscription(self, subscription: Any) -> bytes:
-        settings, matches = checked_subscription(subscription)
+        settings, matches = check_subscription(subscription)
         description = subscription.SerializeToString()
         self.broker.create_subscription(
             subscription.name, subscription.topic, description, settings, matches
@@ -205,20 +215,20 @@ class Service:
         return bytes(description)
 
     def get_subscription(self, request: Any) -> Any:
-        return _described_subscription(self.broker.subscription(request.subscription))
+        return _describe_subscription(self.broker.subscription(request.subscription))
 
     def update_subscription(self, request: Any) -> Any:
         subscription = self.broker.subscription(request.subscription.name)
         old = SubscriptionPb.FromString(subscription.description)
-        new = merged(old, request.subscription, request.update_mask, MUTABLE)
-        settings, _ = checked_subscription(new)
+        new = merge_description(old, request.subscription, request.update_mask, MUTABLE)
+        settings, _ = check_subscription(new)
         subscription.description = new.SerializeToString()
         subscription.deliveries.change(settings)
-        return _described_subscription(subscription)
+        return _describe_subscription(subscription)
 
     def list_subscriptions(self, request: Any) -> Any:
-        found, kind = self.broker.subscriptions, pubsub.ListSubscriptionsResponse
-        return self._page(request, kind, "subscriptions", found, _described_subscription)
+        subscriptions, kind = self.broker.subscriptions, pubsub.ListSubscriptionsResponse
+        return self._page(request, kind, "subscriptions", subscriptions, _describe_subscription)
 
     def delete_subscription(self, request: Any) -> Any:
         self.broker.delete_subscription(request.subscription)
@@ -274,16 +284,18 @@ class Service:
 
     def create_snapshot(self, request: Any) -> Any:
         refusals.check_name(request.name, "snapshots")
-        kept = SnapshotPb(name=request.name, labels=request.labels).SerializeToString()
-        made = self.broker.create_snapshot(request.name, request.subscription, kept, self.now_us())
-        return _described_snapshot(made)
+        description = SnapshotPb(name=request.name, labels=request.labels).SerializeToString()
+        snapshot = self.broker.create_snapshot(
+            request.name, request.subscription, description, self.now_us()
+        )
+        return _describe_snapshot(snapshot)
 
     def get_snapshot(self, request: Any) -> Any:
-        return _described_snapshot(self.broker.snapshot(request.snapshot))
+        return _describe_snapshot(self.broker.snapshot(request.snapshot))
 
     def list_snapshots(self, request: Any) -> Any:
-        found, kind = self.broker.snapshots, pubsub.ListSnapshotsResponse
-        return self._page(request, kind, "snapshots", found, _described_snapshot)
+        snapshots, kind = self.broker.snapshots, pubsub.ListSnapshotsResponse
+        return self._page(request, kind, "snapshots", snapshots, _describe_snapshot)
 
     def update_snapshot(self, request: Any) -> Any:
         self.broker.snapshot(request.snapshot.name)
@@ -311,15 +323,15 @@ class Service:
         request: Any,
         kind: Any,
         field: str,
-        found: Mapping[str, Any],
+        by_name: Mapping[str, Any],
         shown: Callable[[Any], Any],
     ) -> Any:
         """Return one page of resources, by name; the token is the last name on the page before."""
         prefix = f"{request.project}/" if hasattr(request, "project") else ""
-        names = sorted(n for n in found if n.startswith(prefix) and n > request.page_token)
+        names = sorted(n for n in by_name if n.startswith(prefix) and n > request.page_token)
         size = min(request.page_size or MAX_PAGE, MAX_PAGE)
         response = kind.pb()()
-        getattr(response, field).extend(shown(found[name]) for name in names[:size])
+        getattr(response, field).extend(shown(by_name[name]) for name in names[:size])
         if len(names) > size:
             response.next_page_token = names[size - 1]
         return response
@@ -342,19 +354,19 @@ async def abort(context: Any, refused: PubSubRefusedError) -> None:
 def _draft(message: Any) -> Draft:
     body = message.SerializeToString()
     attributes = message.attributes
-    found = dict(attributes) if attributes else NO_ATTRIBUTES
+    attribute_map = dict(attributes) if attributes else NO_ATTRIBUTES
     # `data` is the first field of the serialised message, and is omitted if empty.
-    if body[:1] != b"\x0a" and not found:
+    if body[:1] != b"\x0a" and not attribute_map:
         raise refusals.invalid(
             "One or more messages in the publish request is empty. Each message must contain "
             "either non-empty data, or at least one attribute."
         )
     key = message.ordering_key
-    if found:
-        _check_attributes(found)
+    if attribute_map:
+        _check_attributes(attribute_map)
     if key:
         refusals.check_range("ordering_key_size", len(key.encode()), 0, 1024)
-    return body, key, found
+    return body, key, attribute_map
 
 
 def _check_attributes(attributes: Mapping[str, str]) -> None:
@@ -376,7 +388,7 @@ def _serials(subscription: Subscription, ack_ids: Iterable[str]) -> list[int]:
     return serials
 
 
-def _check(subscription: Subscription, outcome: Outcome) -> None:
+def _check(subscription: Subscription, outcome: AckRefusals) -> None:
     """Raise for bad ids if the subscription has exactly-once delivery; otherwise ignore them."""
     if subscription.deliveries.settings.exactly_once and (outcome.invalid or outcome.unordered):
         ack_id = subscription.envelopes.ack_id
@@ -389,11 +401,11 @@ def _named(resource: Subscription | Snapshot) -> str:
     return resource.name
 
 
-def _described_topic(topic: Topic) -> Any:
+def _describe_topic(topic: Topic) -> Any:
     return TopicPb.FromString(topic.description)
 
 
-def _described_subscription(subscription: Subscription) -> Any:
+def _describe_subscription(subscription: Subscription) -> Any:
     shown = SubscriptionPb.FromString(subscription.description)
     shown.detached = subscription.detached
     if subscription.topic is None:
@@ -403,7 +415,7 @@ def _described_subscription(subscription: Subscription) -> Any:
     return shown
 
 
-def _described_snapshot(snapshot: Snapshot) -> Any:
+def _describe_snapshot(snapshot: Snapshot) -> Any:
     shown = SnapshotPb.FromString(snapshot.description)
     shown.topic = snapshot.topic
     shown.expire_time.FromMicroseconds(snapshot.expires_us)

@@ -59,10 +59,10 @@ class Copies:
 
     def read_or_seal(self, slot: Slot, schema: pa.Schema) -> list[pa.RecordBatch]:
         """Return the rows of a partition; if it is not decided yet, make it empty for good."""
-        found = self.read(slot)
-        if found is None:
-            found = self.decide(slot, schema, ())
-        return found or []
+        rows = self.read(slot)
+        if rows is None:
+            rows = self.decide(slot, schema, ())
+        return rows or []
 
     def message_keys(self) -> Iterator[tuple[Slot, list[str]]]:
         """Yield the keys of the messages of every copy."""

@@ -43,7 +43,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SidecarReport:
     """The state of a sidecar, as it reports it."""
 
     buffered_rows: int = 0
@@ -89,7 +89,7 @@ Answer: TypeAlias = Mine | PartitionHeld | Void
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """One batch: the number of its partitions, and the most rows that each may have."""
 
     batch: int
@@ -101,7 +101,7 @@ class Plan:
 @dataclass(slots=True)
 class _Sidecar:
     heard_s: float
-    report: Report
+    report: SidecarReport
     promised: int = 0
     """How many of its buffered rows the partitions of the newest batch will take."""
 
@@ -116,7 +116,7 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Batch:
-    plan: Plan
+    plan: BatchPlan
     partitions: list[_Partition] = field(default_factory=list)
 
     @property
@@ -141,13 +141,13 @@ class Grants:
         self._bootstrapped_s: float | None = None
         self._busy_s: float | None = None
 
-    def heard(self, sidecar: str, report: Report, now_s: float) -> Orders:
+    def heard(self, sidecar: str, report: SidecarReport, now_s: float) -> Orders:
         """Take the report of a sidecar, new or known; return what it has to settle."""
-        found = self._sidecars.get(sidecar)
-        if found is None:
+        state = self._sidecars.get(sidecar)
+        if state is None:
             self._sidecars[sidecar] = _Sidecar(now_s, report)
         else:
-            found.heard_s, found.report = now_s, report
+            state.heard_s, state.report = now_s, report
         return self.orders(sidecar)
 
     def gone(self, sidecar: str) -> None:
@@ -166,7 +166,7 @@ class Grants:
         """Continue counting from an offset that Spark names."""
         self.latest = max(self.latest, offset)
 
-    def next_batch(self, start: int, now_s: float, *, draining: bool = False) -> Plan | None:
+    def next_batch(self, start: int, now_s: float, *, draining: bool = False) -> BatchPlan | None:
         """Plan a batch after `start`, if there is a reason for one; keep the plan until its commit.
 
         `draining` means that `availableNow` has waited long enough: a flush need not wait.
@@ -181,7 +181,7 @@ class Grants:
         share = -(-buffered // self._partitions) if reason is Reason.DATA else self._rows
         empty = reason in (Reason.FLUSH, Reason.REFRESH)
         count = 0 if empty else self._partitions
-        plan = Plan(self.latest, count, min(share, self._rows), reason)
+        plan = BatchPlan(self.latest, count, min(share, self._rows), reason)
         self._batches[plan.batch] = _Batch(plan, [_Partition() for _ in range(count)])
         for sidecar in self._sidecars.values():
             sidecar.promised = 0
@@ -197,21 +197,21 @@ class Grants:
         if not self._is_shown:
             self._shown, self._is_shown = backlog, True
 
-    def planned(self, batch: int) -> Plan | None:
+    def planned(self, batch: int) -> BatchPlan | None:
         """Return the plan of a batch, or None if an earlier run planned it: it must stay empty."""
-        found = self._batches.get(batch)
-        return None if found is None else found.plan
+        state = self._batches.get(batch)
+        return None if state is None else state.plan
 
     def claim(self, slot: Slot, sidecar: str, buffered: int, now_s: float) -> Answer:
         """Decide which sidecar fills a partition; `sidecar`, which asks, has `buffered` rows."""
-        found = self._batches.get(slot[0])
-        if found is None or not 0 <= slot[1] < len(found.partitions):
+        state = self._batches.get(slot[0])
+        if state is None or not 0 <= slot[1] < len(state.partitions):
             return Void(f"batch {slot[0]} is committed, or was planned by another run")
-        partition = found.partitions[slot[1]]
+        partition = state.partitions[slot[1]]
         if partition.void:
             return Void(f"its holder {partition.holder} was lost")
         if partition.holder is None:
-            partition.holder = self._choose(sidecar, buffered, found.plan.rows, now_s)
+            partition.holder = self._choose(sidecar, buffered, state.plan.rows, now_s)
         if partition.holder == sidecar:
             return Mine()
         if self._is_live(partition.holder, now_s):
@@ -222,15 +222,15 @@ class Grants:
 
     def unreachable(self, slot: Slot, holder: str) -> None:
         """A reader could not fetch the rows from their holder and reads the partition as empty."""
-        found = self._batches.get(slot[0])
-        if found is not None and found.partitions[slot[1]].holder == holder:
-            found.partitions[slot[1]].void = True
+        state = self._batches.get(slot[0])
+        if state is not None and state.partitions[slot[1]].holder == holder:
+            state.partitions[slot[1]].void = True
 
     def filled(self, slot: Slot, sidecar: str, rows: int) -> None:
         """A holder reports how many rows a partition has."""
-        found = self._batches.get(slot[0])
-        if found is not None and found.partitions[slot[1]].holder == sidecar:
-            found.partitions[slot[1]].rows = rows
+        state = self._batches.get(slot[0])
+        if state is not None and state.partitions[slot[1]].holder == sidecar:
+            state.partitions[slot[1]].rows = rows
 
     def commit(self, end: int) -> list[str]:
         """Spark has committed all batches up to `end`; return the sidecars that now have orders."""
@@ -252,10 +252,10 @@ class Grants:
 
     def pending(self) -> dict[str, tuple[Slot, ...]]:
         """Return all unconfirmed acknowledgements, for the partitions of the next batch."""
-        found: dict[str, list[Slot]] = {}
+        by_sidecar: dict[str, list[Slot]] = {}
         for slot, sidecar in self._unconfirmed.items():
-            found.setdefault(sidecar, []).append(slot)
-        return {sidecar: tuple(slots) for sidecar, slots in found.items()}
+            by_sidecar.setdefault(sidecar, []).append(slot)
+        return {sidecar: tuple(slots) for sidecar, slots in by_sidecar.items()}
 
     def confirmed(self, sidecar: str, slots: tuple[Slot, ...]) -> None:
         """A sidecar has acknowledged these partitions."""
@@ -272,10 +272,10 @@ class Grants:
         """Whether a finished batch may have rows that Spark has not committed."""
         return any(batch.may_have_rows for batch in self._batches.values())
 
-    def buffered(self, now_s: float) -> Report:
+    def buffered(self, now_s: float) -> SidecarReport:
         """Return the sum of the live sidecars' reports; `idle_s` is their minimum."""
         reports = [self._sidecars[name].report for name in self.live(now_s)]
-        return Report(
+        return SidecarReport(
             sum(report.buffered_rows for report in reports),
             sum(report.buffered_bytes for report in reports),
             sum(report.held_rows for report in reports),
@@ -314,5 +314,5 @@ class Grants:
         return chosen
 
     def _is_live(self, sidecar: str | None, now_s: float) -> bool:
-        found = None if sidecar is None else self._sidecars.get(sidecar)
-        return found is not None and now_s - found.heard_s <= SILENT_S
+        state = None if sidecar is None else self._sidecars.get(sidecar)
+        return state is not None and now_s - state.heard_s <= SILENT_S

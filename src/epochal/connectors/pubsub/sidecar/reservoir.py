@@ -14,8 +14,10 @@ after it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -109,7 +111,7 @@ class Reservoir:
         taken = self._taken.setdefault(batch, {})
         elsewhere = pa.array([k for k, p in taken.items() if p != partition], pa.string())
         entry = self._entries[slot] = _Entry()
-        kept: list[_Chunk] = []
+        chunks: list[_Chunk] = []
         position = 0
         full = False
         while position < len(self._queue) and not full:
@@ -119,7 +121,7 @@ class Reservoir:
             first = not entry.chunks
             wanted, rest, full = self._select(chunk, elsewhere, rows, size, first=first)
             if rest is not None:
-                kept.append(rest)
+                chunks.append(rest)
                 self._buffer(rest, 1)
             if wanted is not None:
                 entry.chunks.append(wanted)
@@ -128,7 +130,7 @@ class Reservoir:
                 if wanted.keys is not None:
                     keys = pc.unique(wanted.keys).to_pylist()
                     taken.update((key, partition) for key in keys if key)
-        self._queue[:position] = kept
+        self._queue[:position] = chunks
         self.held_rows += entry.count
         self._spill()
 
@@ -146,10 +148,10 @@ class Reservoir:
             group.append(self._rows(chunk))
             count, size = count + chunk.count, size + chunk.size
             if count >= MERGED_ROWS or size >= MERGED_BYTES:
-                yield _merged(group)
+                yield _merge_batches(group)
                 group, count, size = [], 0, 0
         if group:
-            yield _merged(group)
+            yield _merge_batches(group)
 
     def thin(self, slot: Slot, repeated: Numbers, unsure: Numbers) -> None:
         """Remove duplicates from a partition; both arguments are positions among its rows.
@@ -181,7 +183,7 @@ class Reservoir:
 
     def numbers(self, slot: Slot) -> Numbers:
         """Return the numbers of a partition's rows, in their order."""
-        return _joined([chunk.numbers for chunk in self._entries[slot].chunks])
+        return _join_numbers([chunk.numbers for chunk in self._entries[slot].chunks])
 
     def slots(self, until: int) -> list[Slot]:
         """Return the partitions held of batches up to `until`."""
@@ -193,7 +195,7 @@ class Reservoir:
         self.held_rows -= entry.count
         for chunk in entry.chunks:
             self._forget(chunk)
-        return _joined([*(chunk.numbers for chunk in entry.chunks), *entry.duplicates])
+        return _join_numbers([*(chunk.numbers for chunk in entry.chunks), *entry.duplicates])
 
     def give_back(self, slot: Slot) -> Numbers:
         """Forget a partition that was not used; return the numbers to give back to Pub/Sub."""
@@ -203,7 +205,7 @@ class Reservoir:
             if chunk.keys is not None:
                 keys.update(key for key in pc.unique(chunk.keys).to_pylist() if key)
         numbers = self.settle(slot)
-        return _joined([numbers, *self._drop_keys(keys)]) if keys else numbers
+        return _join_numbers([numbers, *self._drop_keys(keys)]) if keys else numbers
 
     def drain(self) -> Numbers:
         """Forget everything; return all numbers, to be given back."""
@@ -213,7 +215,7 @@ class Reservoir:
             self._forget(chunk)
             self._buffer(chunk, -1)
         self._queue.clear()
-        return _joined(numbers)
+        return _join_numbers(numbers)
 
     def _select(
         self, chunk: _Chunk, elsewhere: pa.StringArray, rows: int, size: int, *, first: bool
@@ -244,18 +246,18 @@ class Reservoir:
             parts = batch.take(chosen), batch.filter(pa.array(stays))
         wanted = _chunk(parts[0], chunk.numbers[chosen]) if len(chosen) else None
         rest = _chunk(parts[1], chunk.numbers[stays]) if stays.any() else None
-        for made in (wanted, rest):
-            self.memory_bytes += 0 if made is None else made.size
+        for half in (wanted, rest):
+            self.memory_bytes += 0 if half is None else half.size
         return wanted, rest, len(chosen) < len(free)
 
     def _drop_keys(self, keys: set[str]) -> list[Numbers]:
         dropped: list[Numbers] = []
         values = pa.array(sorted(keys), pa.string())
-        kept = []
+        chunks = []
         for chunk in self._queue:
             mask = None if chunk.keys is None else pc.is_in(chunk.keys, value_set=values)
             if mask is None or not pc.any(mask).as_py():
-                kept.append(chunk)
+                chunks.append(chunk)
                 continue
             self._buffer(chunk, -1)
             out = mask.to_numpy(zero_copy_only=False)
@@ -263,10 +265,10 @@ class Reservoir:
             rows = self._rows(chunk)
             self._forget(chunk)
             if not out.all():
-                kept.append(_chunk(rows.filter(pa.array(~out)), chunk.numbers[~out]))
-                self._buffer(kept[-1], 1)
-                self.memory_bytes += kept[-1].size
-        self._queue = kept
+                chunks.append(_chunk(rows.filter(pa.array(~out)), chunk.numbers[~out]))
+                self._buffer(chunks[-1], 1)
+                self.memory_bytes += chunks[-1].size
+        self._queue = chunks
         return dropped
 
     def _buffer(self, chunk: _Chunk, sign: int) -> None:
@@ -327,11 +329,11 @@ def _chunk(rows: pa.RecordBatch, numbers: Numbers) -> _Chunk:
     return _Chunk(numbers, keys, rows.nbytes, rows)
 
 
-def _joined(parts: list[Numbers]) -> Numbers:
+def _join_numbers(parts: list[Numbers]) -> Numbers:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _merged(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _merge_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return (
         batches[0]
         if len(batches) == 1
@@ -347,3 +349,31 @@ def _how_many(batch: pa.RecordBatch, free: Numbers, rows: int, size: int, *, fir
     sizes = np.cumsum(lengths[free] + overhead)
     fit = int(np.searchsorted(sizes, size, side="right"))
     return min(rows, max(fit, 1 if first and len(free) else 0))
+
+
+class SpillFiles:
+    """Stores rows that do not fit into memory as Arrow files, in a private directory.
+
+    Only the process that wrote the files reads them. If it is killed, the next sidecar deletes the
+    directory (see `sidecar`). So files are neither synced nor written atomically.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = itertools.count()
+
+    def write(self, rows: pa.RecordBatch) -> str:
+        """Write rows to a file; return its path."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = str(self._directory / f"{next(self._numbers)}.arrow")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_batch(rows)
+        return path
+
+    def read(self, stored: str) -> pa.RecordBatch:
+        """Memory-map the rows of a file, so that they take no memory of the process."""
+        return pa.ipc.open_file(pa.memory_map(stored)).get_batch(0)
+
+    def drop(self, stored: str) -> None:
+        """Delete a file. Rows that were read from it stay valid, because they are mapped."""
+        Path(stored).unlink(missing_ok=True)

@@ -45,12 +45,12 @@ class Seen:
         mine: list[str] = []
         repeated: list[int] = []
         unsure: list[int] = []
-        for position, each in enumerate(keys):
-            found = self._where.get(each)
-            if found is None:
-                self._where[each] = slot
-                mine.append(each)
-            elif found == slot or found in self._copied:
+        for position, key in enumerate(keys):
+            slot_before = self._where.get(key)
+            if slot_before is None:
+                self._where[key] = slot
+                mine.append(key)
+            elif slot_before == slot or slot_before in self._copied:
                 repeated.append(position)
             else:
                 unsure.append(position)
@@ -76,6 +76,6 @@ class Seen:
             self._forget(slot)
 
     def _forget(self, slot: Slot) -> None:
-        for each in self._keys.pop(slot, ()):
-            if self._where.get(each) == slot:
-                del self._where[each]
+        for key in self._keys.pop(slot, ()):
+            if self._where.get(key) == slot:
+                del self._where[key]

@@ -25,9 +25,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.sidecar.sidecar_feed import Feed
-from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read, Reading
-from epochal.connectors.pubsub.sidecar.sidecar_wire import receive, send
+from epochal.connectors.pubsub.sidecar.sidecar_feed import SidecarFeed
+from epochal.connectors.pubsub.sidecar.sidecar_messages import (
+    LogLine,
+    PartitionReading,
+    Read,
+    receive,
+    send,
+)
 from epochal.errors import EpochalError
 
 logger = logging.getLogger(__name__)
@@ -61,7 +66,7 @@ class Sidecar:
         self._path, self._log = path, log
         self._directory = path.with_suffix(".d")
         self._lock = threading.Lock()
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, SidecarFeed] = {}
         self._opening: dict[str, threading.Lock] = {}
         self._serving = 0
         self._ending = threading.Event()
@@ -129,7 +134,7 @@ class Sidecar:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection, connection.makefile("rwb") as file:
-                reading = receive(file, Reading)
+                reading = receive(file, PartitionReading)
                 if reading is not None:
                     self._answer(reading, file)
         except OSError as error:
@@ -138,7 +143,7 @@ class Sidecar:
             with self._lock:
                 self._serving -= 1
 
-    def _answer(self, reading: Reading, file: BufferedIOBase) -> None:
+    def _answer(self, reading: PartitionReading, file: BufferedIOBase) -> None:
         try:
             feed = self._feed(reading)
             batches = feed.read(reading)
@@ -155,31 +160,31 @@ class Sidecar:
                 writer.write_batch(batch)
         file.flush()
 
-    def _feed(self, reading: Reading) -> Feed:
+    def _feed(self, reading: PartitionReading) -> SidecarFeed:
         with self._lock:
             opening = self._opening.setdefault(reading.run, threading.Lock())
         # A lock per run: the first task opens the feed and the run's other tasks wait for it, but
         # tasks of other runs do not.
         with opening:
             with self._lock:
-                found = self._feeds.get(reading.run)
-            if found is None or found.closed.is_set():
-                found = Feed(reading, self._directory)
+                feed = self._feeds.get(reading.run)
+            if feed is None or feed.closed.is_set():
+                feed = SidecarFeed(reading, self._directory)
                 with self._lock:
-                    self._feeds[reading.run] = found
-            return found
+                    self._feeds[reading.run] = feed
+            return feed
 
 
 def sweep(directory: Path) -> None:
     """Remove the files of sidecars whose JVM is gone."""
-    for each in directory.glob("sidecar-*-*.*"):
-        pid = each.name.split("-")[1]
+    for path in directory.glob("sidecar-*-*.*"):
+        pid = path.name.split("-")[1]
         if not pid.isdigit() or _alive(int(pid)):
             continue
-        if each.is_dir():
-            shutil.rmtree(each, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            each.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _process_file(pid: int) -> int | None:
@@ -203,12 +208,12 @@ def _alive(pid: int) -> bool:
 def main(arguments: list[str]) -> None:
     """`python -m epochal.connectors.pubsub.sidecar.sidecar SOCKET JVM_PID`"""
     path, jvm_pid = Path(arguments[0]), int(arguments[1])
-    kept = KeptLog()
+    log = KeptLog()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     ours = logging.getLogger("epochal")
     ours.setLevel(logging.INFO)
-    ours.addHandler(kept)
-    sidecar = Sidecar(path, jvm_pid, kept)
+    ours.addHandler(log)
+    sidecar = Sidecar(path, jvm_pid, log)
     signal.signal(signal.SIGTERM, lambda *_: sidecar.end())
     sidecar.run()
 

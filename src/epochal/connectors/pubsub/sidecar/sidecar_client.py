@@ -26,8 +26,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read, Reading
-from epochal.connectors.pubsub.sidecar.sidecar_wire import receive, send
+from epochal.connectors.pubsub.sidecar.sidecar_messages import (
+    LogLine,
+    PartitionReading,
+    Read,
+    receive,
+    send,
+)
 from epochal.errors import PubSubReaderError
 
 START_S = 60.0
@@ -38,15 +43,15 @@ _started: list[subprocess.Popen[bytes]] = []
 """Sidecars that this worker started. They may outlive it; it reaps those that end earlier."""
 
 
-def read_rows(reading: Reading, directory: Path | None = None) -> Iterator[pa.RecordBatch]:
+def read_rows(reading: PartitionReading, directory: Path | None = None) -> Iterator[pa.RecordBatch]:
     """Read the rows of a partition from the sidecar of this executor."""
     jvm_pid, started = executor_jvm()
     path = (directory or run_directory()) / f"sidecar-{jvm_pid}-{started}.sock"
     for _ in range(TRIES):
-        connection = _connected(path) or _start(path, jvm_pid)
+        connection = _connect(path) or _start(path, jvm_pid)
         connection.settimeout(READ_S)
         with connection, connection.makefile("rwb") as file:
-            answer = _asked(file, reading)
+            answer = _ask(file, reading)
             if answer is None:
                 continue  # the sidecar was idle and exited just as we connected
             _log(answer.log)
@@ -64,10 +69,10 @@ def executor_jvm() -> tuple[int, str]:
     """Return the process id and start time of the JVM that started this worker."""
     pid = os.getppid()
     while pid > 1:
-        found = _process(pid)
-        if found is None:
+        process = _process(pid)
+        if process is None:
             break
-        name, parent, started = found
+        name, parent, started = process
         if name == "java":
             return pid, started
         pid = parent
@@ -78,8 +83,8 @@ def run_directory() -> Path:
     """Return the directory for sockets; create it so that only this user can enter it."""
     path = Path(tempfile.gettempdir()) / f"epochal-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PubSubReaderError(
             f"{path} is not a directory that only user {os.getuid()} can enter, so other users "
             f"could read messages there. Remove it."
@@ -98,7 +103,7 @@ def _process(pid: int) -> tuple[str, int, str] | None:
     return name, int(fields[1]), fields[19]
 
 
-def _connected(path: Path) -> socket.socket | None:
+def _connect(path: Path) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
@@ -110,8 +115,8 @@ def _connected(path: Path) -> socket.socket | None:
 
 def _start(path: Path, jvm_pid: int) -> socket.socket:
     """Start the sidecar, unless another task of this executor has just started it."""
-    with _locked(path.with_suffix(".lock")):
-        connection = _connected(path)
+    with _lock(path.with_suffix(".lock")):
+        connection = _connect(path)
         if connection is not None:
             return connection
         path.unlink(missing_ok=True)
@@ -127,10 +132,10 @@ def _start(path: Path, jvm_pid: int) -> socket.socket:
                 env=environment,
                 start_new_session=True,
             )
-        _started[:] = [each for each in _started if each.poll() is None] + [process]
+        _started[:] = [running for running in _started if running.poll() is None] + [process]
         end = time.monotonic() + START_S
         while time.monotonic() < end:
-            connection = _connected(path)
+            connection = _connect(path)
             if connection is not None:
                 return connection
             if process.poll() is not None:
@@ -140,13 +145,13 @@ def _start(path: Path, jvm_pid: int) -> socket.socket:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     with path.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _asked(file: BufferedIOBase, reading: Reading) -> Read | None:
+def _ask(file: BufferedIOBase, reading: PartitionReading) -> Read | None:
     try:
         send(file, reading)
         return receive(file, Read)

@@ -32,12 +32,12 @@ from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA, message_keys
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Slot
-from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, spans_of
+from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, SpillFiles, spans_of
 from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     DRIVER,
     PEER,
     Admit,
-    Claim,
+    ClaimPartition,
     Confirmed,
     Farewell,
     Fetch,
@@ -46,19 +46,18 @@ from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     Grant,
     Known,
     Loaded,
+    PartitionReading,
     Piece,
-    Reading,
     Settle,
     State,
     Unreachable,
     place_of,
 )
-from epochal.connectors.pubsub.sidecar.spill import SpillFiles
 from epochal.connectors.pubsub.sidecar.streams import Streams
 from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
 from epochal.rpc.client import RpcClient
+from epochal.rpc.driver_address import local_host
 from epochal.rpc.envelope import PeerId
-from epochal.rpc.local_host import local_host
 from epochal.rpc.server import RpcServer
 
 logger = logging.getLogger(__name__)
@@ -72,10 +71,10 @@ OPENING_S = 3.0
 PIECE_BYTES = 4 << 20
 
 
-class Feed:
+class SidecarFeed:
     """Reads one subscription for one run of a query."""
 
-    def __init__(self, reading: Reading, directory: Path) -> None:
+    def __init__(self, reading: PartitionReading, directory: Path) -> None:
         options = source_options(reading.options)
         self.name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.closed = threading.Event()
@@ -126,7 +125,7 @@ class Feed:
 
     # Requests of workers and other sidecars.
 
-    def read(self, reading: Reading) -> list[pa.RecordBatch]:
+    def read(self, reading: PartitionReading) -> list[pa.RecordBatch]:
         """Return the rows of a partition: the same to every reader, or none."""
         self._settle(reading.committed, reading.pending.get(self.name, ()))
         slot = reading.batch, reading.partition
@@ -137,11 +136,11 @@ class Feed:
                 return self._rows(slot)
             grant = self._claim(slot)
             if grant.mine:
-                return self._filled(slot, reading.rows, reading.size)
+                return self._fill(slot, reading.rows, reading.size)
             if grant.place is not None:
-                found = self._fetch(grant, reading)
-                if found is not None:
-                    return found
+                rows = self._fetch(grant, reading)
+                if rows is not None:
+                    return rows
                 if self._copies is None:
                     unreachable = Unreachable(reading.batch, reading.partition, grant.holder)
                     self._ask(unreachable)
@@ -210,33 +209,33 @@ class Feed:
             if self._failure:
                 raise PubSubReaderError(self._failure)
             buffered = self._reservoir.buffered_rows
-        grant = self._ask(Claim(self.name, *slot, buffered))
+        grant = self._ask(ClaimPartition(self.name, *slot, buffered))
         assert isinstance(grant, Grant)
         return grant
 
-    def _filled(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
+    def _fill(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
         with self._changed:
             if slot[0] <= self._committed:
                 # The batch is committed: no reader needs these rows, and the pending orders
                 # would acknowledge them unread.
                 return []
             self._reservoir.fill(slot, rows=rows, size=size)
-            found = list(self._reservoir.read(slot))
+            batches = list(self._reservoir.read(slot))
         if self._copies is not None:
-            found = self._copied(slot, found)
+            batches = self._copy(slot, batches)
         else:
-            rows = sum(batch.num_rows for batch in found)
+            rows = sum(batch.num_rows for batch in batches)
             self._ask(Filled(self._state(), *slot, rows))
-        return found
+        return batches
 
-    def _copied(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def _copy(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Drop messages the query has seen, and write the rest to disk before it can be read."""
         assert self._copies is not None
         try:
             keys = [key for part in batches for key in message_keys(part)]
-            known = self._ask(Admit(*slot, keys)) if keys else Known([], [])
-            assert isinstance(known, Known)
-            batches = self._thinned(slot, known) if known.repeated or known.unsure else batches
+            answer = self._ask(Admit(*slot, keys)) if keys else Known([], [])
+            assert isinstance(answer, Known)
+            batches = self._thin(slot, answer) if answer.repeated or answer.unsure else batches
             other = self._copies.decide(slot, self.schema, batches)
         except Exception:
             self._give_back([slot])
@@ -247,32 +246,32 @@ class Feed:
             return self._from_copy(slot)
         rows = sum(batch.num_rows for batch in batches)
         # A partition of duplicates only must not count as empty: its commit acknowledges them.
-        self._ask(Filled(self._state(), *slot, rows or len(known.repeated), copied=True))
+        self._ask(Filled(self._state(), *slot, rows or len(answer.repeated), copied=True))
         return batches
 
-    def _thinned(self, slot: Slot, known: Known) -> list[pa.RecordBatch]:
-        repeated = np.array(known.repeated, np.int64)
-        unsure = np.array(known.unsure, np.int64)
+    def _thin(self, slot: Slot, answer: Known) -> list[pa.RecordBatch]:
+        repeated = np.array(answer.repeated, np.int64)
+        unsure = np.array(answer.unsure, np.int64)
         with self._changed:
             back = self._reservoir.numbers(slot)[unsure]
             self._reservoir.thin(slot, repeated, unsure)
-            found = list(self._reservoir.read(slot))
+            rows = list(self._reservoir.read(slot))
         logger.info(
             "batch %d partition %d: dropped %d duplicates; gave back %d possible duplicates",
             *(slot[0], slot[1], len(repeated), len(unsure)),
         )
         self._streams.nack(spans_of(back))
-        return found
+        return rows
 
     def _from_copy(self, slot: Slot) -> list[pa.RecordBatch]:
         assert self._copies is not None
-        found = self._copies.read_or_seal(slot, self.schema)
-        keys = [key for part in found for key in message_keys(part)]
+        rows = self._copies.read_or_seal(slot, self.schema)
+        keys = [key for part in rows for key in message_keys(part)]
         self._ask(Loaded(self.name, *slot, keys))
         logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(keys))
-        return found
+        return rows
 
-    def _fetch(self, grant: Grant, reading: Reading) -> list[pa.RecordBatch] | None:
+    def _fetch(self, grant: Grant, reading: PartitionReading) -> list[pa.RecordBatch] | None:
         """Fetch the rows of a partition from the sidecar that holds it; None if that fails."""
         assert grant.place is not None
         client = RpcClient(grant.place.address())
@@ -321,7 +320,7 @@ class Feed:
                 raise PubSubReaderError(
                     f"Sidecar {self.name} does not hold batch {slot[0]} partition {slot[1]}."
                 )
-            return self._filled(slot, fetch.rows, fetch.size)
+            return self._fill(slot, fetch.rows, fetch.size)
 
     # The stream.
 

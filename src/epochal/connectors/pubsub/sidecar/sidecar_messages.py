@@ -1,22 +1,26 @@
-"""The messages between the driver, the sidecars and the workers of a Pub/Sub source. Pure data.
+"""The messages between the driver, the sidecars and the workers of a Pub/Sub source.
 
 There are three protocols. Sidecars send requests to the driver's endpoint, where `grants` decides.
 Sidecars fetch rows from each other. A task's `read` asks the sidecar of its executor over a unix
-socket. The arrow in a docstring names the reply.
+socket: `send` and `receive` write a length of four bytes, then MessagePack. The arrow in a
+docstring names the reply.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import struct
+from io import BufferedIOBase
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from epochal.errors import PubSubReaderError
 from epochal.rpc.envelope import EndpointType, RpcAddress
 
 Slots: TypeAlias = tuple[tuple[int, int], ...]
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class ServerAddress(msgspec.Struct, frozen=True, array_like=True):
     """The address of an RPC server, with the keys that it accepts."""
 
     host: str
@@ -26,7 +30,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     client_secret_key: bytes
 
     def __repr__(self) -> str:  # without its keys: reprs end up in logs
-        return f"Place({self.host!r}, {self.port})"
+        return f"ServerAddress({self.host!r}, {self.port})"
 
     def address(self) -> RpcAddress:
         return RpcAddress(
@@ -38,8 +42,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-def place_of(address: RpcAddress) -> Place:
-    return Place(
+def place_of(address: RpcAddress) -> ServerAddress:
+    return ServerAddress(
         address.host,
         address.port,
         address.server_public_key,
@@ -52,7 +56,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
     """A sidecar's report. Of two, the one with the greater `number` is newer. -> Settle"""
 
     sidecar: str
-    place: Place
+    place: ServerAddress
     number: int
     buffered_rows: int
     buffered_bytes: int
@@ -63,7 +67,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
     """How long it has not been able to reach Pub/Sub; 0 if it can."""
 
 
-class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
+class ClaimPartition(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
     """Ask which sidecar fills a partition; the sender has `buffered` rows. -> Grant"""
 
     sidecar: str
@@ -73,7 +77,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
 
 
 class Unreachable(msgspec.Struct, frozen=True, array_like=True, tag="unreachable"):
-    """The holder of a partition does not answer, so it is read as empty. -> Done"""
+    """The holder of a partition does not answer, so it is read as empty. -> Handled"""
 
     batch: int
     partition: int
@@ -81,7 +85,7 @@ class Unreachable(msgspec.Struct, frozen=True, array_like=True, tag="unreachable
 
 
 class Filled(msgspec.Struct, frozen=True, array_like=True, tag="filled"):
-    """A partition was filled with `rows` rows; `state` is the sidecar's state after it. -> Done"""
+    """A partition was filled with `rows` rows; `state` is the sidecar's after it. -> Handled"""
 
     state: State
     batch: int
@@ -100,7 +104,7 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, tag="admit"):
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
-    """A partition was read from its copy, which contains these messages. -> Done"""
+    """A partition was read from its copy, which contains these messages. -> Handled"""
 
     sidecar: str
     batch: int
@@ -109,7 +113,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
-    """These partitions are acknowledged; Pub/Sub refused `refused` of their messages. -> Done"""
+    """These partitions are acknowledged; Pub/Sub refused `refused` of their messages. -> Handled"""
 
     sidecar: str
     slots: Slots
@@ -117,7 +121,7 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
 
 
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag="goodbye"):
-    """A sidecar gives all messages back and exits. -> Done"""
+    """A sidecar gives all messages back and exits. -> Handled"""
 
     sidecar: str
 
@@ -130,14 +134,14 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, tag="grant"):
-    """The reply to Claim: fill the partition if `mine`, else fetch it from `place`.
+    """The reply to ClaimPartition: fill the partition if `mine`, else fetch it from `place`.
 
     Without a `place` the partition is empty; `why` is the reason.
     """
 
     mine: bool
     holder: str = ""
-    place: Place | None = None
+    place: ServerAddress | None = None
     why: str = ""
 
 
@@ -148,7 +152,7 @@ class Known(msgspec.Struct, frozen=True, array_like=True, tag="known"):
     unsure: list[int]
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+class Handled(msgspec.Struct, frozen=True, array_like=True, tag="done"):
     """The request was handled; there is nothing to return."""
 
 
@@ -157,9 +161,9 @@ class Farewell(msgspec.Struct, frozen=True, array_like=True, tag="farewell"):
 
 
 DriverRequest: TypeAlias = (
-    State | Claim | Unreachable | Filled | Admit | Loaded | Confirmed | Goodbye
+    State | ClaimPartition | Unreachable | Filled | Admit | Loaded | Confirmed | Goodbye
 )
-DriverReply: TypeAlias = Settle | Grant | Known | Done | Farewell
+DriverReply: TypeAlias = Settle | Grant | Known | Handled | Farewell
 DRIVER = EndpointType("PubSubGrants", DriverRequest, DriverReply)
 
 
@@ -183,12 +187,12 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag="piece"):
 PEER = EndpointType("PubSubRows", Fetch, Piece)
 
 
-class Reading(msgspec.Struct, frozen=True):
+class PartitionReading(msgspec.Struct, frozen=True):
     """All that the reader of a partition needs to know. Spark's InputPartition holds it."""
 
     run: str
     """The query's run. A sidecar keeps runs separate, even if they read the same subscription."""
-    driver: Place
+    driver: ServerAddress
     options: dict[str, str]
     batch: int
     partition: int
@@ -205,7 +209,7 @@ class Reading(msgspec.Struct, frozen=True):
     """Where copies of partitions are written before they are read; empty to write none."""
 
     def __repr__(self) -> str:  # without its options, which may have credentials
-        return f"Reading({self.run!r}, batch={self.batch}, partition={self.partition})"
+        return f"PartitionReading({self.run!r}, batch={self.batch}, partition={self.partition})"
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
@@ -217,7 +221,36 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True):
-    """The sidecar's reply to a Reading. An Arrow stream follows, unless there is a failure."""
+    """The sidecar's reply to a PartitionReading. An Arrow stream follows if nothing failed."""
 
     failure: str
     log: list[LogLine]
+
+
+T = TypeVar("T")
+MAX_BYTES = 16 << 20
+_LENGTH = struct.Struct(">I")
+
+
+def send(file: BufferedIOBase, message: object) -> None:
+    """Write one message."""
+    data = msgspec.msgpack.encode(message)
+    file.write(_LENGTH.pack(len(data)) + data)
+    file.flush()
+
+
+def receive(file: BufferedIOBase, kind: type[T]) -> T | None:
+    """Read one message; None if the other side has closed the socket."""
+    head = file.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (size,) = _LENGTH.unpack(head)
+    if size > MAX_BYTES:
+        raise PubSubReaderError(
+            f"A message on a sidecar's socket has {size} bytes, but the most is {MAX_BYTES}: the "
+            f"other side is not one of Epochal's processes, or has another version."
+        )
+    data = file.read(size)
+    if len(data) < size:
+        return None
+    return msgspec.msgpack.decode(data, type=kind)

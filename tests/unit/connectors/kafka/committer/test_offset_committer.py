@@ -12,7 +12,7 @@ import pytest
 from tests.unit.connectors.kafka.cluster import MemoryCluster
 from tests.waiting import eventually
 
-from epochal.connectors.kafka.committer.listener_inbox import Inbox, RunStatus, must_await
+from epochal.connectors.kafka.committer.listener_inbox import ListenerInbox, RunStatus, must_await
 from epochal.errors import OptionError
 from epochal.kafka import KafkaGroup, OffsetCommitter
 
@@ -236,7 +236,7 @@ def test_only_the_end_of_a_running_query_without_end_is_not_awaited(
 def test_a_flood_of_events_is_bounded_and_the_newest_is_committed(
     kafka: MemoryCluster, committer: OffsetCommitter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committer, "_inbox", Inbox(4))
+    monkeypatch.setattr(committer, "_inbox", ListenerInbox(4))
     query = Query()
     with committer._changed:  # the thread that takes things out cannot get in
         for batch in range(100):

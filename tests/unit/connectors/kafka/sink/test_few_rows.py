@@ -9,12 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epochal.connectors.kafka.sink import few_rows
-from epochal.connectors.kafka.sink.few_rows import FEW_ROWS, few_records, places_of
-from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.row_places import RowPlaces
+from epochal.connectors.kafka.sink import sink_rows
+from epochal.connectors.kafka.sink.producer import RecordProducer, RowPlaces
 from epochal.connectors.kafka.sink.sink_plain import PlainWriter
-from epochal.connectors.kafka.sink.sink_rows import HEADERS, Record, RecordPlan, record_plan
+from epochal.connectors.kafka.sink.sink_rows import (
+    FEW_ROWS,
+    HEADERS,
+    Record,
+    RecordPlan,
+    few_records,
+    places_of,
+    record_plan,
+)
 from epochal.errors import KafkaRecordError, OptionError
 
 LIMIT = 6
@@ -87,7 +93,7 @@ def outcome(case: Case, few: int) -> Any:
     """What a writer does with the rows, and which rows it refuses before."""
     plan, batch = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few_rows, "FEW_ROWS", few)
+        patch.setattr(sink_rows, "FEW_ROWS", few)
         broker, places = Broker(), RowPlaces(plan, {})
         places._producer = cast(RecordProducer, broker)
         bad = [dict(places.bad_rows(batch, LIMIT)) for _ in range(2)]

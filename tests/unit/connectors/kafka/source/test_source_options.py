@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from epochal.connectors.kafka.consumer_settings import consumer_settings
+from epochal.connectors.kafka.kafka_settings import consumer_settings
+from epochal.connectors.kafka.source.source_offsets import AtTimes, Everywhere, NoMatch
 from epochal.connectors.kafka.source.source_options import (
     REFUSED,
     KafkaSourceOptions,
-    Subscription,
+    TopicSelection,
     read_source_options,
 )
-from epochal.connectors.kafka.source.starting_offsets import AtTimes, Everywhere, NoMatch
 from epochal.connectors.registry import source_schema
 from epochal.errors import OptionError
 
@@ -36,7 +36,7 @@ def test_names_and_values_are_read_in_any_case() -> None:
         }
     )
     assert found.servers == "k:9092"
-    assert found.subscription == Subscription(pattern="^a")
+    assert found.subscription == TopicSelection(pattern="^a")
     assert found.starting == AtTimes({}, 7, NoMatch.LATEST)
     assert found.fail_on_data_loss is False
 
@@ -44,7 +44,7 @@ def test_names_and_values_are_read_in_any_case() -> None:
 def test_starts_at_the_end_and_fails_on_data_loss_by_default() -> None:
     assert options().starting == Everywhere(-1)
     assert options().fail_on_data_loss is True
-    assert options().subscription == Subscription(topics=("t",))
+    assert options().subscription == TopicSelection(topics=("t",))
 
 
 @pytest.mark.parametrize("missing", ["kafka.bootstrap.servers", "subscribe"])
@@ -82,14 +82,14 @@ def test_an_unknown_option_is_rejected_with_a_suggestion() -> None:
 
 
 def test_a_pattern_is_searched_anywhere_in_names_but_not_in_internal_ones() -> None:
-    found = Subscription(pattern="o")
+    found = TopicSelection(pattern="o")
     names = ["orders", "hello", "__consumer_offsets", "x"]
     assert [name for name in names if found.includes((name, 0))] == ["orders", "hello"]
     assert found.wanted_topics is None
 
 
 def test_assigned_partitions_are_all_that_is_read_of_their_topics() -> None:
-    found = Subscription(partitions=(("a", 1), ("a", 2), ("b", 0)))
+    found = TopicSelection(partitions=(("a", 1), ("a", 2), ("b", 0)))
     assert found.wanted_topics == ("a", "b")
     assert [n for n in range(4) if found.includes(("a", n))] == [1, 2]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.connectors.kafka.source.starting_offsets import (
+from epochal.connectors.kafka.source.source_offsets import (
     AtOffsets,
     AtTimes,
     Everywhere,
@@ -15,7 +15,7 @@ from epochal.connectors.kafka.source.starting_offsets import (
     offsets_for_times,
     parse_assigned,
     parse_starting,
-    settled,
+    settle_start,
 )
 from epochal.errors import KafkaStartError, OptionError
 
@@ -92,7 +92,9 @@ def test_no_record_after_a_time_is_an_error_or_the_end_as_configured() -> None:
 def test_starts_are_moved_into_the_existing_range() -> None:
     partitions = [("t", n) for n in range(6)]
     wanted = dict(zip(partitions, [-2, -1, 5, 9, 3, 10], strict=True))
-    offsets, outside = settled(wanted, dict.fromkeys(partitions, 4), dict.fromkeys(partitions, 9))
+    offsets, outside = settle_start(
+        wanted, dict.fromkeys(partitions, 4), dict.fromkeys(partitions, 9)
+    )
     assert list(offsets.values()) == [4, 9, 5, 9, 4, 9]
     assert [kind for kind, _ in outside] == [
         "COULD_NOT_READ_OFFSET_RANGE",
@@ -104,6 +106,6 @@ def test_starts_are_moved_into_the_existing_range() -> None:
 
 
 def test_a_partition_without_a_range_is_left_out_and_reported() -> None:
-    offsets, outside = settled({("t", 0): -2, ("t", 1): -2}, {("t", 0): 3}, {("t", 0): 5})
+    offsets, outside = settle_start({("t", 0): -2, ("t", 1): -2}, {("t", 0): 3}, {("t", 0): 5})
     assert offsets == {("t", 0): 3}
     assert [kind for kind, _ in outside] == ["INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS"]

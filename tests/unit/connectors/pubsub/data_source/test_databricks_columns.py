@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.data_source.databricks_columns import renamed
-from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
+from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA, to_databricks_columns
 
 
 def test_a_message_has_databricks_names_json_attributes_and_milliseconds() -> None:
@@ -16,7 +15,7 @@ def test_a_message_has_databricks_names_json_attributes_and_milliseconds() -> No
         {"message_id": "1", "data": b"x", "attributes": [("a", "ü")], "publish_time": sent},
         {"message_id": "2", "data": b"", "attributes": [], "publish_time": sent},
     ]
-    (found,) = renamed([pa.RecordBatch.from_pylist(rows, MESSAGE_SCHEMA)])
+    (found,) = to_databricks_columns([pa.RecordBatch.from_pylist(rows, MESSAGE_SCHEMA)])
     assert found.to_pylist() == [
         {
             "messageId": "1",

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.pubsub.engine.hand_back import decoded_ids, encoded_ids
+from epochal.connectors.pubsub.engine.hand_back import decode_ids, encode_ids
 from epochal.connectors.pubsub.pull.ack_leases import id_rows
 
 
 @pytest.mark.parametrize("ids", [["one", "two"], ["one", "three"], ["", ""], ["x" * 180] * 100])
 def test_ids_survive_the_pipe(ids: list[str]) -> None:
     rows = id_rows(pa.array(ids))
-    found = decoded_ids(encoded_ids(rows))
+    found = decode_ids(encode_ids(rows))
     assert type(found) is type(rows)
     assert np.array_equal(found, rows)

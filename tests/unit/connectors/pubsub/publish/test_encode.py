@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from google.pubsub_v1.types import pubsub
 
-from epochal.connectors.pubsub.protobuf_wire import field
+from epochal.connectors.pubsub.protobuf_wire import encode_field
 from epochal.connectors.pubsub.publish.encode import Encoder, Marks, plan_layout
 from epochal.connectors.pubsub.pubsub_options import SinkOptions
 from epochal.errors import PayloadError
@@ -26,7 +26,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
 
 def messages(rows: pa.RecordBatch, options: SinkOptions = OPTIONS, **more: Any) -> list[Any]:
     found = Encoder(rows.schema, options).encode(rows, **more)
-    request = field(1, b"projects/p/topics/t") + b"".join(found.messages)
+    request = encode_field(1, b"projects/p/topics/t") + b"".join(found.messages)
     return list(pubsub.PublishRequest.deserialize(request).messages)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.connectors.pubsub.worlds import NAME, TOPIC, World
 
-from epochal.connectors.pubsub.server.broker import WEEK_US, Broker
+from epochal.connectors.pubsub.server.broker import WEEK_US, MessageBroker
 from epochal.connectors.pubsub.server.parts import HOLD_BYTES, SECOND_US, Settings
 from epochal.errors import PubSubRefusedError
 
@@ -38,7 +38,7 @@ def test_a_filter_settles_what_does_not_pass() -> None:
 
 
 def test_a_topic_without_subscriptions_keeps_nothing() -> None:
-    broker = Broker()
+    broker = MessageBroker()
     broker.create_topic(TOPIC, b"")
     broker.publish(TOPIC, [(b"a", "", {})], 0)
     assert broker.memory.used == 0

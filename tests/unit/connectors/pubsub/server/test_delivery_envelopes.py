@@ -6,8 +6,7 @@ import pytest
 from google.pubsub_v1.types import pubsub
 from tests.unit.connectors.pubsub.worlds import NAME, START, TOPIC, World
 
-from epochal.connectors.pubsub.server.delivery_envelopes import ACK_ID_LENGTH, Envelopes, ack_prefix
-from epochal.connectors.pubsub.server.parts import Settings
+from epochal.connectors.pubsub.server.parts import ACK_ID_LENGTH, Envelopes, Settings, ack_prefix
 
 
 def published(message: pubsub.PubsubMessage, *, settings: Settings | None = None) -> World:

@@ -12,8 +12,7 @@ import pytest
 
 from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
 from epochal.connectors.pubsub.sidecar.grants import Slot
-from epochal.connectors.pubsub.sidecar.reservoir import MERGED_ROWS, Reservoir, spans_of
-from epochal.connectors.pubsub.sidecar.spill import SpillFiles
+from epochal.connectors.pubsub.sidecar.reservoir import MERGED_ROWS, Reservoir, SpillFiles, spans_of
 
 PLENTY = 1 << 40
 

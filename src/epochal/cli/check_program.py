@@ -103,8 +103,8 @@ class NotStarted:
 
 def collect_queries(path: Path, arguments: Sequence[str], spark: SparkSession) -> list[WouldStart]:
     """Run a program and return the queries that it would have started."""
-    found: list[WouldStart] = []
-    with intercepted(found.append), _own_imports(path.resolve().parent):
+    starts: list[WouldStart] = []
+    with intercept_starts(starts.append), _own_imports(path.resolve().parent):
         try:
             execute(path, arguments, spark)
         except EndOfProgram:
@@ -114,45 +114,47 @@ def collect_queries(path: Path, arguments: Sequence[str], spark: SparkSession) -
                 raise OptionError(
                     f"{path} ended with status {end.code} before its query could be checked."
                 ) from None
-    return found
+    return starts
 
 
-def choose(found: Sequence[WouldStart], checkpoint: str | None, name: str | None) -> WouldStart:
+def choose(starts: Sequence[WouldStart], checkpoint: str | None, name: str | None) -> WouldStart:
     """The query of this name, or the one with this checkpoint, or the only one."""
     if name is not None:
-        matching = [each for each in found if each.name == name]
+        matching = [start for start in starts if start.name == name]
     else:
         place = None if checkpoint is None else _place(checkpoint)
-        matching = [each for each in found if each.checkpoint and _place(each.checkpoint) == place]
-        matching = matching or list(found if len(found) == 1 else ())
+        matching = [
+            start for start in starts if start.checkpoint and _place(start.checkpoint) == place
+        ]
+        matching = matching or list(starts if len(starts) == 1 else ())
     if len(matching) == 1:
         return matching[0]
-    listed = ", ".join(f"{each.name or 'unnamed'} in {each.checkpoint}" for each in found)
+    listed = ", ".join(f"{start.name or 'unnamed'} in {start.checkpoint}" for start in starts)
     raise OptionError(
-        f"The program starts {counted(len(found), 'query')} ({listed or 'none'}), and "
+        f"The program starts {counted(len(starts), 'query')} ({listed or 'none'}), and "
         f"{len(matching)} of them match. Name one with --query NAME."
     )
 
 
 @contextmanager
-def intercepted(record: Callable[[WouldStart], None]) -> Iterator[None]:
+def intercept_starts(record: Callable[[WouldStart], None]) -> Iterator[None]:
     """Replace the methods that start queries, wait for them or end the session."""
 
     def start_spark(writer: Any, path: Any = None, *positional: Any, **named: Any) -> NotStarted:
         names = ("format", "outputMode", "partitionBy", "queryName")
-        given = {**dict(zip(names, positional, strict=False)), **named}
-        for each in names:
-            value = given.pop(each, None)
+        arguments = {**dict(zip(names, positional, strict=False)), **named}
+        for name in names:
+            value = arguments.pop(name, None)
             if value is not None:
-                getattr(writer, each)(value)
-        writer.options(**given)
+                getattr(writer, name)(value)
+        writer.options(**arguments)
         options = written_options(writer)
         return keep(writer, options)
 
     def start_frame(writer: Any, path: Any = None, *positional: Any, **named: Any) -> NotStarted:
         names = ("format", "outputMode", "partitionBy", "queryName")
-        given = {**dict(zip(names, positional, strict=False)), **named}
-        writer._apply(*(given.pop(each, None) for each in names), given)
+        arguments = {**dict(zip(names, positional, strict=False)), **named}
+        writer._apply(*(arguments.pop(name, None) for name in names), arguments)
         return keep(writer, writer._options)
 
     def start_stream(writer: Any, path: Any = None) -> NotStarted:
@@ -178,7 +180,7 @@ def intercepted(record: Callable[[WouldStart], None]) -> Iterator[None]:
             (SparkSession, "stop", lambda _: None),
             (SparkContext, "stop", lambda _: None),
         ):
-            stack.enter_context(_replaced(owner, method, instead))
+            stack.enter_context(_replace_method(owner, method, instead))
         yield
 
 
@@ -188,19 +190,19 @@ def _own_imports(folder: Path) -> Iterator[None]:
 
     Another version of the program must import its own modules of the same names.
     """
-    paths, known = list(sys.path), set(sys.modules)
+    paths, modules = list(sys.path), set(sys.modules)
     try:
         yield
     finally:
         sys.path[:] = paths
-        for name in set(sys.modules) - known:
+        for name in set(sys.modules) - modules:
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and Path(file).resolve().is_relative_to(folder):
                 del sys.modules[name]
 
 
 @contextmanager
-def _replaced(owner: type, name: str, instead: Callable[..., Any]) -> Iterator[None]:
+def _replace_method(owner: type, name: str, instead: Callable[..., Any]) -> Iterator[None]:
     """Let a class have another method meanwhile."""
     before = getattr(owner, name)
     setattr(owner, name, instead)

@@ -14,10 +14,10 @@ import typer
 from epochal.cli.arguments import Conf, Json, parse_pairs
 from epochal.cli.printing.output import print_error, print_json, print_line, print_text
 from epochal.errors import EpochalError, OptionError
-from epochal.tools.upgrade.upgrade_commands import ASKS_FOR_SINK
+from epochal.tools.upgrade.upgrade_findings import ASKS_FOR_SINK
 
 if TYPE_CHECKING:
-    from epochal.tools.upgrade.upgrade_findings import Difference, Report
+    from epochal.tools.upgrade.upgrade_findings import UpgradeDifference, UpgradeReport
 
 EXIT_NOT_CHECKED = 3
 
@@ -65,13 +65,13 @@ def check(
     try:
         if (checkpoint is None) == (before is None):
             raise OptionError("Give either --checkpoint DIR or --before PROGRAM.")
-        for each in filter(None, (program, before)):
-            if not each.is_file():
+        for path in filter(None, (program, before)):
+            if not path.is_file():
                 raise OptionError(
-                    f"{each} is not a file. Name a Python program that starts queries."
+                    f"{path} is not a file. Name a Python program that starts queries."
                 )
-        given = parse_pairs(conf or [], "--conf", may_be_empty=True)
-        settings = {"spark.ui.enabled": "false", **given}
+        pairs = parse_pairs(conf or [], "--conf", may_be_empty=True)
+        settings = {"spark.ui.enabled": "false", **pairs}
         with _session(program, master, settings) as spark:
             asked = _Asked(program, arguments or [], checkpoint, before, query)
             report = _report(asked, spark)
@@ -110,14 +110,14 @@ class _Asked:
     name: str | None
 
 
-def _report(asked: _Asked, spark: Any) -> Report:
-    from epochal.cli.upgrade.check_program import choose, collect_queries
+def _report(asked: _Asked, spark: Any) -> UpgradeReport:
+    from epochal.cli.check_program import choose, collect_queries
     from epochal.tools.upgrade.check_query import check as check_query
     from epochal.tools.upgrade.check_query import check_after, needs_of
 
     def writer(program: Path) -> Any:
-        found = collect_queries(program, asked.arguments, spark)
-        return choose(found, asked.checkpoint, asked.name).writer
+        queries = collect_queries(program, asked.arguments, spark)
+        return choose(queries, asked.checkpoint, asked.name).writer
 
     program = asked.before or asked.program
     try:
@@ -135,28 +135,28 @@ def _report(asked: _Asked, spark: Any) -> Report:
         ) from error
 
 
-def to_json(report: Report) -> dict[str, Any]:
+def to_json(report: UpgradeReport) -> dict[str, Any]:
     """A report as JSON."""
     return {
         "checkpoint": report.checkpoint,
         "outcome": report.outcome.name.lower().replace("_", " "),
         "engine": report.engine,
         "starts": report.starts,
-        "differences": [_difference(each) for each in report.differences],
+        "differences": [_difference(difference) for difference in report.differences],
         "notCompared": list(report.not_compared),
     }
 
 
-def _difference(found: Difference) -> dict[str, Any]:
+def _difference(difference: UpgradeDifference) -> dict[str, Any]:
     return {
-        "subject": found.subject,
-        "was": found.was,
-        "wants": found.wants,
-        "verdict": _VERDICTS[type(found.verdict).__name__],
-        "why": found.verdict.why,
-        "command": getattr(found.verdict, "command", None) or None,
-        "refusedWith": found.refusal or None,
-        "silent": found.is_silent,
+        "subject": difference.subject,
+        "was": difference.was,
+        "wants": difference.wants,
+        "verdict": _VERDICTS[type(difference.verdict).__name__],
+        "why": difference.verdict.why,
+        "command": getattr(difference.verdict, "command", None) or None,
+        "refusedWith": difference.refusal or None,
+        "silent": difference.is_silent,
     }
 
 
@@ -168,20 +168,24 @@ _VERDICTS = {
 }
 
 
-def print_check(report: Report) -> None:
+def print_check(report: UpgradeReport) -> None:
     """Print a report for people."""
-    commands = [getattr(each.verdict, "command", None) or "" for each in report.differences]
-    for each, command in zip(report.differences, commands, strict=True):
-        print_line(f"{_VERDICTS[type(each.verdict).__name__]}: {each.subject}")
-        print_text(f"  checkpoint: {each.was}", " " * 14)
-        print_text(f"  query:      {each.wants}", " " * 14)
-        print_text(f"  {each.verdict.why}.")
+    commands = [
+        getattr(difference.verdict, "command", None) or "" for difference in report.differences
+    ]
+    for difference, command in zip(report.differences, commands, strict=True):
+        print_line(f"{_VERDICTS[type(difference.verdict).__name__]}: {difference.subject}")
+        print_text(f"  checkpoint: {difference.was}", " " * 14)
+        print_text(f"  query:      {difference.wants}", " " * 14)
+        print_text(f"  {difference.verdict.why}.")
         if command:
-            print_line(f"  {'To change that, run' if each.outcome == 0 else 'Run'}: {command}")
-        if each.is_silent:
+            print_line(
+                f"  {'To change that, run' if difference.outcome == 0 else 'Run'}: {command}"
+            )
+        if difference.is_silent:
             print_text(f"  {report.engine} would start the query without a word about this.")
-        elif each.refusal:
-            error = f"with an error that contains: {each.refusal}"
+        elif difference.refusal:
+            error = f"with an error that contains: {difference.refusal}"
             print_text(f"  {report.engine} would refuse to start, {error}")
     if any(ASKS_FOR_SINK in command for command in commands):
         print_text(

@@ -1,6 +1,6 @@
-"""What the decoders of all payload formats share.
+"""What the decoders and the encoders of all payload formats share.
 
-Rows get two columns: `parsed`, a struct, and `parse_error`, the reason if `parsed` is null.
+Decoded rows get two columns: `parsed`, a struct, and `parse_error`, the reason if `parsed` is null.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ def as_column(
         return pa.array(values, kind), errors
     except REJECTED:
         pass
-    kept = []
+    values_left = []
     for index, value in enumerate(values):
         try:
             pa.array([value], kind)
-            kept.append(value)
+            values_left.append(value)
         except REJECTED as error:
-            kept.append(None)
+            values_left.append(None)
             errors[index] = f"{type(error).__name__}: {error}"
-    return pa.array(kept, kind), errors
+    return pa.array(values_left, kind), errors
 
 
 REJECTED = (pa.ArrowException, ValueError, OverflowError, TypeError)
@@ -75,8 +75,8 @@ def reason(error: Exception, payload: bytes) -> str:
     """Return why a payload cannot be decoded. Some libraries raise errors without a text."""
     text = str(error).strip()
     if isinstance(error, EOFError | IndexError | StopIteration):
-        found = f"the payload of {len(payload)} bytes ends too early for the schema"
-        text = f"{found} ({text})" if text else found
+        message = f"the payload of {len(payload)} bytes ends too early for the schema"
+        text = f"{message} ({text})" if text else message
     return f"{type(error).__name__}: {text or f'the payload of {len(payload)} bytes is malformed'}"
 
 
@@ -85,3 +85,43 @@ def unsupported_type(field: str, kind: object) -> PayloadError:
     return PayloadError(
         f"{field} is {kind}, which cannot become a column. Leave the field out of the schema."
     )
+
+
+def encode_rows(
+    column: Any, encode: Callable[[Any], Sequence[bytes | None]]
+) -> tuple[list[bytes | None], list[str | None]]:
+    """Encode a column of structs; return one value and one error per row, one of them null.
+
+    A null struct has neither. If the column as a whole cannot be encoded, its rows are encoded one
+    by one, to find those at fault.
+    """
+    nulls = column.is_null().to_pylist()
+    errors: list[str | None] = [None] * len(column)
+    try:
+        encoded = list(encode(column))
+    except Exception:  # noqa: BLE001  the libraries raise many kinds; the loop below tells them
+        encoded = [None] * len(column)
+        for index, null in enumerate(nulls):
+            try:
+                encoded[index] = None if null else encode(column.slice(index, 1))[0]
+            except Exception as error:  # noqa: BLE001  as above
+                errors[index] = f"{type(error).__name__}: {error}"
+    return [None if null else value for null, value in zip(nulls, encoded, strict=True)], errors
+
+
+def fit_structs(column: Any, schema: Sequence[Any], *, fill: bool) -> Any:
+    """Structs with the fields of `schema` in its types; with `fill`, missing ones are null.
+
+    Raises ArrowInvalid for a value that its type does not hold.
+    """
+    kind = column.type
+    names = [kind.field(n).name for n in range(kind.num_fields)]
+    flat = dict(zip(names, column.flatten(), strict=True))
+    fields = [field for field in schema if fill or field.name in flat]
+    arrays = [
+        flat[field.name].cast(field.type)
+        if field.name in flat
+        else pa.nulls(len(column), field.type)
+        for field in fields
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=column.is_null())

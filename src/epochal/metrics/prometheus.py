@@ -1,4 +1,4 @@
-"""The Prometheus endpoint of a process: `GET /metrics`, on loopback by default.
+"""Metrics in Prometheus' text format, and the endpoint of a process: `GET /metrics`, on loopback.
 
 Queries of one process that use the same port share one endpoint. If another process holds the port,
 the query fails to start, so that missing metrics are noticed at once.
@@ -8,12 +8,64 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from epochal.errors import EpochalError, OptionError
-from epochal.metrics.text import CONTENT_TYPE, Metric, merged, text_of
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a metric, with its labels."""
+
+    labels: Mapping[str, str]
+    value: float | int
+    suffix: str = ""
+    """`_bucket`, `_sum` or `_count` for a histogram, else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric with its samples."""
+
+    name: str
+    kind: str
+    help: str
+    samples: Sequence[Sample]
+
+
+def merge_metrics(metrics: Iterable[Metric]) -> list[Metric]:
+    """Merge metrics of the same name, as the text format requires."""
+    by_name: dict[str, Metric] = {}
+    for metric in metrics:
+        earlier = by_name.get(metric.name)
+        samples = [*earlier.samples, *metric.samples] if earlier else metric.samples
+        by_name[metric.name] = Metric(metric.name, metric.kind, metric.help, samples)
+    return list(by_name.values())
+
+
+def text_of(metrics: Iterable[Metric]) -> str:
+    """Format metrics as text; those without samples are omitted."""
+    lines: list[str] = []
+    for metric in metrics:
+        if not metric.samples:
+            continue
+        lines.append(f"# HELP {metric.name} {metric.help}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        for sample in metric.samples:
+            labels = ",".join(f'{k}="{_escape(v)}"' for k, v in sample.labels.items())
+            name = metric.name + sample.suffix
+            lines.append(f"{name}{f'{{{labels}}}' if labels else ''} {sample.value}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
 
 logger = logging.getLogger(__name__)
 
@@ -62,14 +114,14 @@ class MetricsServer:
     def end(self, collect: Collect) -> None:
         """Mark a collector as ended; the last KEPT_ENDED of them are still exported."""
         with self._lock:
-            self._collectors = [each for each in self._collectors if each != collect]
+            self._collectors = [collector for collector in self._collectors if collector != collect]
             self._ended = [*self._ended, collect][-KEPT_ENDED:]
 
     def text(self) -> str:
         """The answer to a scrape."""
         with self._lock:
             collectors = [*self._ended, *self._collectors]
-        return text_of(merged(metric for collect in collectors for metric in collect()))
+        return text_of(merge_metrics(metric for collect in collectors for metric in collect()))
 
     def close(self) -> None:
         """Stop serving."""

@@ -1,4 +1,4 @@
-"""`epochal switch`."""
+"""`epochal switch` and `epochal stop`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochal.checkpoint.claim import Claim
-from epochal.cli.arguments import Directory, NoFileSink, Sink
+from epochal.checkpoint.claim import Attempt, Claim
+from epochal.cli.arguments import Directory, Json, NoFileSink, Sink, open_place, open_sink
 from epochal.cli.editing import Flags, run_edit, takes_flags
-from epochal.cli.places import open_place, open_sink
-from epochal.cli.printing.output import print_line
-from epochal.cli.switching.stop import DEFAULT_TIMEOUT_SECONDS, StopTimeout, wait_for_stop
+from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text
+from epochal.cli.printing.progress_bar import progress
+from epochal.clock import SystemClock
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.tools.edit.apply_edit import require_quiet
@@ -22,6 +22,15 @@ from epochal.tools.edit.edit_plan import Plan
 
 if TYPE_CHECKING:
     from epochal.tools.edit.find_sink import NamedSink
+    from epochal.tools.switch.stop_query import StoppedQuery
+
+
+DEFAULT_TIMEOUT_SECONDS = 120.0
+
+StopTimeout = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for the query."),
+]
 
 commands = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -120,16 +129,16 @@ def _forth(
 def _back(old: Files, new: Files, named: NamedSink, restored: bool) -> Callable[[], Plan]:
     from epochal.tools.edit.edit_file_log import survey_sink
     from epochal.tools.edit.survey import survey
-    from epochal.tools.switch.switch import Output, plan_back
+    from epochal.tools.switch.switch import SwitchedOutput, plan_back
 
     def plan() -> Plan:
         surveyed = survey(new)
         sink = named.place
         version = None if sink is None else _delta_version(sink, new, old)
         if sink is not None and version is not None:
-            output = Output(None, restored, f"version {version} of {sink.url}")
+            output = SwitchedOutput(None, restored, f"version {version} of {sink.url}")
         else:
-            output = Output(None if sink is None else survey_sink(sink, old.url), restored)
+            output = SwitchedOutput(None if sink is None else survey_sink(sink, old.url), restored)
         return plan_back(survey(old), surveyed, output)
 
     return plan
@@ -140,13 +149,13 @@ def _delta_version(table: Files, new: Files, old: Files) -> int | None:
     from epochal.checkpoint.entries import QueryMetadata
     from epochal.tools.switch.outputs.delta_output import epochs_by_version, version_after
     from epochal.tools.switch.outputs.open_output import DELTA_LOG
-    from epochal.tools.switch.switch import switched
+    from epochal.tools.switch.switch import read_switched
 
     if table.info(DELTA_LOG) is None:
         return None
-    known = QueryMetadata.read(new)
-    versions = {} if known is None else epochs_by_version(table, known.id)
-    return version_after(versions, switched(old).new_epoch)
+    metadata = QueryMetadata.read(new)
+    versions = {} if metadata is None else epochs_by_version(table, metadata.id)
+    return version_after(versions, read_switched(old).new_epoch)
 
 
 def _run(
@@ -171,7 +180,7 @@ def _run(
     if stop_seconds is not None and Journal(opened).unfinished() is None:
         wait_for_stop(closed, stop_seconds, as_json=flags.as_json)
     try:
-        with _claimed(closed, flags):
+        with _own_closed(closed, flags):
             run_edit(opened, COMMAND, plan, flags, places=[closed, named.place])
     except EpochalError:
         if stop_seconds is not None:
@@ -184,9 +193,67 @@ def _run(
 
 
 @contextmanager
-def _claimed(files: Files, flags: Flags) -> Iterator[None]:
+def _own_closed(files: Files, flags: Flags) -> Iterator[None]:
     """Own the checkpoint that is closed, too: none of our queries runs on it meanwhile."""
     conditions = flags.conditions()
     with Claim.acquire(files, conditions.run_id, purpose="switch"):
         require_quiet(files, conditions)
         yield
+
+
+@commands.command("stop")
+def stop(
+    directory: Directory,
+    timeout: StopTimeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: Json = False,
+) -> None:
+    """Ask the continuous query on a checkpoint to stop, and wait until it has.
+
+    It stops at the end of an epoch, as with query.stop(), wherever its driver runs. Spark's own
+    queries cannot be asked. Exit status: 0 if the query does not run and the checkpoint is
+    complete; 1 if it does not run, but left something to finish, which is shown; 2 if it runs on.
+    """
+    stopped = wait_for_stop(open_place(directory), timeout, as_json=as_json)
+    if as_json:
+        print_json(
+            {
+                "run_id": stopped.run_id,
+                "ending": stopped.ending,
+                "epoch": stopped.epoch,
+                "owed": stopped.owed or None,
+            }
+        )
+    if stopped.owed:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def wait_for_stop(files: Files, timeout_seconds: float, *, as_json: bool) -> StoppedQuery:
+    """Ask, wait, and say what happened, unless the command prints JSON."""
+    from epochal.tools.switch.stop_query import Ending, stop_query
+
+    def asked(owner: Attempt) -> None:
+        if not as_json:
+            print_line(
+                f"Asked run {owner.run_id} (process {owner.process} on {owner.host}) to stop. "
+                f"Waiting for at most {timeout_seconds:g} s."
+            )
+
+    with progress("waiting", "second") as advance:
+        stopped = stop_query(
+            files,
+            timeout_seconds=timeout_seconds,
+            clock=SystemClock(),
+            on_asked=asked,
+            advance=advance,
+        )
+    words = {
+        Ending.STOPPED: f"The query has stopped after epoch {stopped.epoch}.",
+        Ending.ENDED_BEFORE: f"No query runs on {files.url}. The last one, run {stopped.run_id}, "
+        f"ended after epoch {stopped.epoch}.",
+        Ending.DIED: f"The query's driver died after epoch {stopped.epoch}, before it had stopped.",
+    }
+    if not as_json:
+        print_text(words[stopped.ending])
+        if stopped.owed:
+            print_text(f"Note: {stopped.owed}.")
+    return stopped

@@ -7,9 +7,16 @@ from typing import Annotated
 
 import typer
 
-from epochal.cli.arguments import Directory, Execute, Json, NoFileSink, Verbose
+from epochal.cli.arguments import (
+    Directory,
+    Execute,
+    Json,
+    NoFileSink,
+    Verbose,
+    open_place,
+    open_sink,
+)
 from epochal.cli.editing import Flags, run_edit
-from epochal.cli.places import open_place, open_sink
 from epochal.errors import EditError, OptionError
 from epochal.files import Files
 from epochal.tools.edit.apply_edit import undo

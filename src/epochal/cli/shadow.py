@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochal.cli.arguments import Json, parse_pairs
-from epochal.cli.places import open_place
+from epochal.cli.arguments import Json, open_place, parse_pairs
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_facts,
@@ -90,14 +89,14 @@ def shadow(
     a = _side(checkpoint_a, output_a, settings, header)
     b = _side(checkpoint_b, output_b, settings, header)
     with progress("comparing", "epoch") as advance, reporting(advance):
-        found = compare_outputs(a, b, options)
+        comparison = compare_outputs(a, b, options)
     if as_json:
-        print_json(_as_json(found))
+        print_json(_as_json(comparison))
     else:
-        _show(found)
-    if found.verdict is Verdict.DIFFERENT:
+        _show(comparison)
+    if comparison.verdict is Verdict.DIFFERENT:
         raise typer.Exit(EXIT_FINDINGS)
-    if found.verdict is Verdict.UNKNOWN:
+    if comparison.verdict is Verdict.UNKNOWN:
         raise typer.Exit(EXIT_UNKNOWN)
 
 
@@ -113,33 +112,33 @@ def _side(checkpoint: str, output: str, settings: dict[str, str], header: bool) 
 def _query_id(files: Files) -> str:
     """The id under which the query has written, also if it was switched away since."""
     from epochal.checkpoint.entries import QueryMetadata
-    from epochal.tools.switch.switch import switched
+    from epochal.tools.switch.switch import read_switched
 
     try:
-        found = QueryMetadata.read(files)
+        metadata = QueryMetadata.read(files)
     except CheckpointSwitchedError:
-        return switched(files).query_id
-    if found is None:
+        return read_switched(files).query_id
+    if metadata is None:
         raise CheckpointError(
             f"{files.url} has no file `metadata`, so it is not a checkpoint of a query that has "
             f"run. Pass the directory that the query uses as its checkpointLocation."
         )
-    return found.id
+    return metadata.id
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _show(found: Comparison) -> None:
-    for each in found.compared:
-        print_line(f"{_epochs(each.segment)}: the same {counted(each.rows, 'row')}")
-    if found.reason:
-        print_text(f"Cannot be compared: {found.reason}.")
-    if found.segment is not None:
-        only_a, only_b = found.difference.only_a.total(), found.difference.only_b.total()
-        print_line(f"The first difference is in {_epochs(found.segment)}.")
-        start, end = found.segment.start, found.segment.end
+def _show(comparison: Comparison) -> None:
+    for compared in comparison.compared:
+        print_line(f"{_epochs(compared.segment)}: the same {counted(compared.rows, 'row')}")
+    if comparison.reason:
+        print_text(f"Cannot be compared: {comparison.reason}.")
+    if comparison.segment is not None:
+        only_a, only_b = comparison.difference.only_a.total(), comparison.difference.only_b.total()
+        print_line(f"The first difference is in {_epochs(comparison.segment)}.")
+        start, end = comparison.segment.start, comparison.segment.end
         print_facts(
             [
                 ("from offsets", _offsets(start.offsets)),
@@ -148,18 +147,18 @@ def _show(found: Comparison) -> None:
                 ("only in B", counted(only_b, "row")),
             ]
         )
-        for row_a, row_b in found.pairs:
+        for row_a, row_b in comparison.pairs:
             for side, row in (("A", row_a), ("B", row_b)):
                 if row is not None:
                     print_line(f"  {side}  {row}")
-    elif found.compared:
+    elif comparison.compared:
         print_line("The outputs are the same.")
-    for note in found.notes:
+    for note in comparison.notes:
         print_text(f"note: {note}")
 
 
 def _offsets(offsets: tuple[str | None, ...]) -> str:
-    return ", ".join(str(each) for each in offsets) or "the beginning"
+    return ", ".join(str(offset) for offset in offsets) or "the beginning"
 
 
 def _epochs(segment: Segment) -> str:
@@ -172,21 +171,24 @@ def _range(epochs: range) -> str:
     return f"epochs {epochs.start} to {epochs.stop - 1}"
 
 
-def _as_json(found: Comparison) -> dict[str, object]:
+def _as_json(comparison: Comparison) -> dict[str, object]:
     differing = None
-    if found.segment is not None:
+    if comparison.segment is not None:
         differing = {
-            **_segment_json(found.segment),
-            "only_a": found.difference.only_a.total(),
-            "only_b": found.difference.only_b.total(),
-            "rows": [{"a": row_a, "b": row_b} for row_a, row_b in found.pairs],
+            **_segment_json(comparison.segment),
+            "only_a": comparison.difference.only_a.total(),
+            "only_b": comparison.difference.only_b.total(),
+            "rows": [{"a": row_a, "b": row_b} for row_a, row_b in comparison.pairs],
         }
     return {
-        "verdict": found.verdict.value,
-        "same": [_segment_json(each.segment) | {"rows": each.rows} for each in found.compared],
+        "verdict": comparison.verdict.value,
+        "same": [
+            _segment_json(compared.segment) | {"rows": compared.rows}
+            for compared in comparison.compared
+        ],
         "difference": differing,
-        "reason": found.reason or None,
-        "notes": list(found.notes),
+        "reason": comparison.reason or None,
+        "notes": list(comparison.notes),
     }
 
 

@@ -1,4 +1,4 @@
-"""Finds a running query inside the driver's JVM, and the options of its sources.
+"""Finds a running query inside the driver's JVM, the options of its sources, and its end.
 
 It only reads what `StreamExecution` keeps in memory; nothing is computed.
 
@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+from epochal.connectors.kafka.committer.listener_inbox import RunStatus
 
 CONTINUOUS = "ContinuousExecution"
 
@@ -29,12 +32,12 @@ def find_query(query_id: str) -> Any | None:
         return None
     jvm: Any = session._jvm
     wanted = jvm.java.util.UUID.fromString(query_id)
-    found = session._jsparkSession.sharedState().activeStreamingQueries().get(wanted)
-    if found is None:
-        found = session._jsparkSession.streams().get(wanted)
-    if found is not None and found.getClass().getSimpleName() == "StreamingQueryWrapper":
-        found = found.streamingQuery()
-    return found
+    query = session._jsparkSession.sharedState().activeStreamingQueries().get(wanted)
+    if query is None:
+        query = session._jsparkSession.streams().get(wanted)
+    if query is not None and query.getClass().getSimpleName() == "StreamingQueryWrapper":
+        query = query.streamingQuery()
+    return query
 
 
 def is_continuous(execution: Any) -> bool:
@@ -60,7 +63,7 @@ def source_options(execution: Any) -> list[dict[str, str]] | None:
     options: list[dict[str, str]] = []
     for executed_leaf, analyzed_leaf in zip(executed, analyzed, strict=True):
         stream = _stream(executed_leaf)
-        if stream is not None and not any(stream.equals(known) for known in streams):
+        if stream is not None and not any(stream.equals(other) for other in streams):
             streams.append(stream)
             options.append(_options(analyzed_leaf))
     return options
@@ -73,7 +76,7 @@ def committed_ends(execution: Any) -> tuple[str | None, ...]:
     streams: list[Any] = []
     for leaf in _leaves(execution.logicalPlan()):
         stream = _stream(leaf)
-        if stream is not None and not any(stream.equals(known) for known in streams):
+        if stream is not None and not any(stream.equals(other) for other in streams):
             streams.append(stream)
             offset = committed.get(stream)
             ends.append(str(offset.get().json()) if offset.isDefined() else None)
@@ -100,6 +103,52 @@ def _options(leaf: Any) -> dict[str, str]:
             return {str(k): str(v) for k, v in dict(leaf.extraOptions()).items()}
         case "StreamingRelation":
             pairs = leaf.dataSource().options().toSeq()
-            each = [pairs.apply(index) for index in range(pairs.size())]
-            return {str(pair._1()): str(pair._2()) for pair in each}
+            options = [pairs.apply(index) for index in range(pairs.size())]
+            return {str(pair._1()): str(pair._2()) for pair in options}
     return {}
+
+
+SELF_ENDING = {"AvailableNowTrigger", "OneTimeTrigger"}
+
+
+def run_status(execution: Any) -> RunStatus:
+    """The state of a run in the driver's JVM."""
+    trigger = str(execution.trigger().getClass().getSimpleName()).rstrip("$")
+    return RunStatus(bool(execution.isActive()), trigger in SELF_ENDING)
+
+
+def remote_status(session: Any, query_id: str, run_id: str) -> RunStatus:
+    """The state of a run on a Spark Connect server, which does not tell a query's trigger.
+
+    A client of Spark Connect has no access to the listener bus. It can only ask the server whether
+    a query is still active, and then wait for the event of its end.
+    """
+    query = session.streams.get(query_id)
+    return RunStatus(query is not None and str(query.runId) == run_id, False)
+
+
+def await_end(execution: Any, seconds: float) -> bool:
+    """Wait until a run has posted its last event; False if it is active after `seconds`."""
+    try:
+        return bool(execution.awaitTermination(max(1, int(seconds * 1000))))
+    except Py4JJavaError:  # how a query failed is the user's concern; here it has ended
+        return not execution.isActive()
+
+
+def drain_bus(seconds: float) -> bool:
+    """Wait until Spark's listeners have handled all events; False if `seconds` were not enough.
+
+    Spark calls Python listeners from its bus, some time after the event. A query posts its last
+    events before `awaitTermination` returns. So once the query has ended and the bus is empty, the
+    listener knows everything about it.
+
+    Without a JVM there is nothing to wait for: a SparkContext empties its bus when it stops.
+    """
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return True
+    try:
+        context._jsc.sc().listenerBus().waitUntilEmpty(max(1, int(seconds * 1000)))
+    except Py4JJavaError:  # java.util.concurrent.TimeoutException
+        return False
+    return True

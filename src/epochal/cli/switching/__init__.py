@@ -1,1 +1,0 @@
-"""The commands `checkpoint clone`, `shadow` and `switch`."""

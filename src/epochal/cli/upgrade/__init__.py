@@ -1,1 +1,0 @@
-"""Commands around the upgrade of a query."""
