@@ -47,8 +47,8 @@ from epochal.state import read_state
 from epochal.state.files.schema_file import parse_schema_file
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
+from epochal.state.store.open_provider import open_provider
 from epochal.state.store.provider import StateStoreProvider
-from epochal.state.store.rocksdb_provider import open_provider
 
 KEPT, OURS = 2, 2
 

@@ -42,7 +42,7 @@ from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.files import open_files
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.store.conf import StateStoreConf
-from epochal.tools.read_state.load_version import open_rocksdb
+from epochal.state.store.rocksdb_versions import open_rocksdb
 from epochal.tools.read_state.read_target import StateSettings
 
 OUTPUT = "name string, n long, total double, listed long, mapped long"

@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from epochal.state.rows.types import StructType, parse_schema
     from epochal.state.store.conf import StateStoreConf
     from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+    from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
     from epochal.state.store.prepared import PreparedVersion
-    from epochal.state.store.provider import HDFSBackedStateStoreProvider, StateStoreProvider
+    from epochal.state.store.provider import StateStoreProvider
     from epochal.state.store.rocksdb_provider import RocksDBStateStoreProvider
     from epochal.state.store.store import ReadStateStore, StateStore
     from epochal.tools.read_state.changes import read_state_changes
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "HDFSBackedStateStoreProvider": "epochal.state.store.provider",
+    "HDFSBackedStateStoreProvider": "epochal.state.store.open_provider",
     "PreparedVersion": "epochal.state.store.prepared",
     "ReadStateStore": "epochal.state.store.store",
     "RocksDBStateStoreProvider": "epochal.state.store.rocksdb_provider",

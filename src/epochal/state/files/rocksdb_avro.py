@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from epochal.errors import StateFormatError, StateValueError
 from epochal.state.files.rocksdb_keys import ENCODING_VERSION, ordered_long
 from epochal.state.files.schema_file import KeyEncoder
-from epochal.state.rows.avro_row import decode_avro, resolve
-from epochal.state.rows.avro_writer import encode_avro
+from epochal.state.rows.avro_row import decode_avro, encode_avro, resolve
 from epochal.state.rows.types import AtomicType, StructField, StructType
 from epochal.state.rows.unsafe_row import encode_row
 from epochal.state.rows.values import Row

@@ -14,9 +14,7 @@ from typing import Any, TypeAlias
 
 from epochal.errors import StateFormatError
 from epochal.state.files.rocksdb_avro import AvroForm
-from epochal.state.files.rocksdb_key_form import VERSION_BYTE, unversioned
-from epochal.state.files.rocksdb_keys import NULL, ordered_long
-from epochal.state.files.rocksdb_snapshot import SnapshotMetadata
+from epochal.state.files.rocksdb_keys import NULL, VERSION_BYTE, ordered_long, unversioned
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.row_codec import encode_tuples
@@ -269,23 +267,6 @@ def _earliest(key: Row, value: RowOrList) -> tuple[Row, Row]:
 
 def _reversed(key: Row, value: RowOrList) -> tuple[Row, Row]:
     return (key[1], key[0]), EMPTY_ROW
-
-
-def describe_entries(
-    entries: Collection[bytes],
-    families: Mapping[str, int],
-    highest: int,
-    known: Mapping[str, bool] | None = None,
-) -> SnapshotMetadata:
-    """What the metadata of a snapshot says about its keys and column families.
-
-    `known` tells which families are internal, if that is not to be read from their names.
-    """
-    internal = {name: (known or {}).get(name, name.startswith(INTERNAL)) for name in families}
-    inner = {family_prefix(number) for name, number in families.items() if internal[name]}
-    internal_keys = sum(key[:FAMILY_BYTES] in inner for key in entries) if inner else 0
-    keys = len(entries) - internal_keys
-    return SnapshotMetadata((), dict(families), keys, internal_keys, internal, highest)
 
 
 def family_prefix(number: int) -> bytes:

@@ -18,7 +18,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from uuid import uuid4
 
 from epochal.errors import EpochalError, OptionError, StateError, StateFormatError
 from epochal.files import Room
+from epochal.state.files.rocksdb_family import FAMILY_BYTES, INTERNAL, family_prefix
 
 CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
 METADATA_ENTRY = "metadata"
@@ -194,6 +195,23 @@ def read_database(
         if database is not None:
             database.close()
     return entries
+
+
+def describe_entries(
+    entries: Collection[bytes],
+    families: Mapping[str, int],
+    highest: int,
+    known: Mapping[str, bool] | None = None,
+) -> SnapshotMetadata:
+    """What the metadata of a snapshot says about its keys and column families.
+
+    `known` tells which families are internal, if that is not to be read from their names.
+    """
+    internal = {name: (known or {}).get(name, name.startswith(INTERNAL)) for name in families}
+    inner = {family_prefix(number) for name, number in families.items() if internal[name]}
+    internal_keys = sum(key[:FAMILY_BYTES] in inner for key in entries) if inner else 0
+    keys = len(entries) - internal_keys
+    return SnapshotMetadata((), dict(families), keys, internal_keys, internal, highest)
 
 
 def encode_snapshot(

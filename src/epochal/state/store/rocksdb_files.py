@@ -24,6 +24,7 @@ from epochal.files import AtomicFile, join_url
 from epochal.state.files.chain import (
     ROCKSDB_FILES,
     FileNames,
+    StoreFile,
     checksum_name,
     id_of_prepared,
     is_prepared_snapshot,
@@ -40,14 +41,12 @@ from epochal.state.files.rocksdb_changelog import (
     parse_changelog,
     read_lineage,
 )
-from epochal.state.files.rocksdb_key_form import VERSION_BYTE, KeyForm, unversioned
+from epochal.state.files.rocksdb_keys import VERSION_BYTE, KeyForm, unversioned
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.rocksdb_directory import (
-    Lineage,
-    LineageNames,
     RocksDirectory,
     RocksPlan,
     file_name,
@@ -61,6 +60,66 @@ from epochal.state.store.versions import Change, Draft, MakeVersion
 
 MAX_LINEAGE = 500
 """Versions that a changelog lists at most. Spark can list about 800, and may add some."""
+
+
+@dataclass(slots=True)
+class Lineage:
+    """The ids of the versions in the history of a store, back to a snapshot at least.
+
+    A changelog lists the ids of the versions before it, from the newest snapshot on. Maintenance
+    writes snapshots while later versions are prepared, so both may use this at the same time.
+    """
+
+    ids: dict[int, str] = field(default_factory=dict)
+    snapshots: set[int] = field(default_factory=set)
+    """Those of the versions that have a snapshot."""
+
+    def adopt(self, plan: RocksPlan) -> None:
+        """Follow the history of these files from now on."""
+        base = () if plan.snapshot is None else (plan.snapshot,)
+        self.ids = {item.version: item.unique_id for item in (*base, *plan.changelogs)}
+        self.snapshots = {item.version for item in base}
+
+    def begin(self, version: int, unique_id: str) -> None:
+        """Give a new version its id. Versions above it belong to another history."""
+        for later in [known for known in list(self.ids) if known > version]:
+            del self.ids[later]
+        self.snapshots.difference_update([s for s in list(self.snapshots) if s >= version])
+        self.ids[version] = unique_id
+
+    def before(self, version: int) -> tuple[LineageItem, ...]:
+        """What the changelog of `version` lists. KeyError if the history has a gap."""
+        start = max((s for s in list(self.snapshots) if s < version), default=1)
+        return tuple(LineageItem(v, self.ids[v]) for v in range(start, version))
+
+    def forget(self, below: int) -> None:
+        """Drop versions whose files are deleted."""
+        for version in [known for known in list(self.ids) if known < below]:
+            del self.ids[version]
+            self.snapshots.discard(version)
+
+
+@dataclass(frozen=True, slots=True)
+class LineageNames(FileNames):
+    """Names with the unique ids of one history: `N_ID.changelog` and `N_ID.zip`."""
+
+    lineage: Lineage = field(default_factory=Lineage)
+
+    def stem(self, version: int) -> str:
+        """`VERSION_ID`; only the number for a version that is not part of the history."""
+        unique_id = self.lineage.ids.get(version)
+        return str(version) if unique_id is None else f"{version}_{unique_id}"
+
+    def parse(self, name: str) -> StoreFile | None:
+        """The file of the history that a name stands for; None for any other file."""
+        found = parse_name(name)
+        if found is None or self.lineage.ids.get(found[0].version) != found[0].unique_id:
+            return None
+        return StoreFile(found[0].version, found[1] == self.snapshot, self)
+
+    def others(self, names: Iterable[str], below: int) -> list[str]:
+        """The files of versions below `below`, of any history."""
+        return [name for name in names if (file := parse_name(name)) and file[0].version < below]
 
 
 @dataclass(frozen=True, slots=True)

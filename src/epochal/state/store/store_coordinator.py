@@ -13,12 +13,12 @@ one has cached must not be used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
 
 import msgspec
 
-from epochal.checkpoint.layout import DEFAULT_STORE
+from epochal.checkpoint.layout import DEFAULT_STORE, StoreKey
 from epochal.errors import StateUsageError
 from epochal.rpc.envelope import EndpointType
 from epochal.state.store.conf import StateStoreConf
@@ -192,19 +192,19 @@ class _Run:
 @dataclass(slots=True)
 class _CommitTracker:
     expected: ExpectedStores
-    committed: set[tuple[int, int, str]] = field(default_factory=set)
+    committed: set[StoreKey] = field(default_factory=set)
 
     def validate(self) -> CommitsValidated:
         wanted = [
-            (operator, partition, name)
+            StoreKey(operator, partition, name)
             for operator, stores in self.expected.items()
             for name, partitions in stores.items()
             for partition in range(partitions)
         ]
         missing = tuple(
-            f"(operator={operator}, partition={partition}, store={name})"
-            for operator, partition, name in wanted
-            if (operator, partition, name) not in self.committed
+            f"(operator={key.operator}, partition={key.partition}, store={key.store})"
+            for key in wanted
+            if key not in self.committed
         )
         return CommitsValidated(len(wanted), len(self.committed), missing)
 
@@ -248,7 +248,7 @@ class StateStoreCoordinator:
                 tracker = self._run(provider_id).trackers.get(version - 1)
                 if tracker is not None:
                     store = provider_id.store_id
-                    tracker.committed.add((store.operator_id, store.partition_id, store_name))
+                    tracker.committed.add(replace(store, store_name=store_name).key)
             case ValidateStateStoreCommitForBatch(run_id, batch_id):
                 run = self._runs.get(run_id)
                 tracker = None if run is None else run.trackers.pop(batch_id, None)

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.layout import StoreKey
 from epochal.errors import EditError, OptionError
 from epochal.state.files.rocksdb_family import Row
 from epochal.state.files.schema_file import KeyEncoder
@@ -39,7 +40,7 @@ from epochal.tools.edit_state.edit_state import (
 )
 from epochal.tools.edit_state.evolve import AddColumn, Evolution, evolved, shown_schema
 from epochal.tools.edit_state.new_schema import new_schema
-from epochal.tools.edit_state.next_version import NextVersion, Place
+from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.rekey import partitions_of, plain_store
 from epochal.tools.edit_state.store_rows import read_rows, write_rows
 from epochal.tools.read_state.read_target import StateBatch
@@ -86,7 +87,7 @@ def plan_backfill(
             parts[partition].append(row)
     version = NextVersion(base)
     for partition, rows in parts.items():
-        write_rows(base, version, Place(operator_id, partition, store_name), schema, rows)
+        write_rows(base, version, StoreKey(operator_id, partition, store_name), schema, rows)
     others = [
         *new_schema(base, batch, operator_id, replace(schema, encoder=None), target),
         *older_files(base, stores, "written for the old schema"),

@@ -23,17 +23,16 @@ from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType
-from epochal.state.rows.unsafe_row import decode_row, encode_row
+from epochal.state.rows.unsafe_row import encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, plan_batch
-from epochal.tools.edit_state.next_version import NextVersion, load_content, place_of_store
-from epochal.tools.edit_state.store_rows import entry_prefix, family_of
+from epochal.tools.edit_state.next_version import NextVersion
+from epochal.tools.edit_state.store_rows import family_of, form_of
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read import StoreReader, open_store
-from epochal.tools.read_state.read_target import JOIN_OPERATOR, Provider, StateBatch
+from epochal.tools.read_state.read_target import JOIN_OPERATOR, StateBatch
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -217,37 +216,18 @@ def _change(
     edits: Edits,
 ) -> None:
     """Find the values that the changed keys have now, and write the changes of one partition."""
-    reader, place = target.reader, place_of_store(store)
-    if base.settings.provider is Provider.HDFS:
-        schema = reader.target.schema.value
-        for rows in load_rows(reader.target, store.partition):
-            for key, value in zip(rows.keys, rows.values, strict=True):
-                if key in edits:
-                    edits[key].before = decode_row(value, schema, source=rows.source)
-        _refuse_absent(base, target, edits)
-        records = [
-            (key, None if each.value is None else encode_row(each.value, schema))
-            for key, each in edits.items()
-        ]
-        version.change_rows(place, records)
-        return
-    content, form = load_content(base, store), base.settings.form
-    family = family_of(batch, reader, content)
-    start = entry_prefix(content, reader.target.family)
-    for each in edits.values():
-        at = start + family.rows.encode_key(each.key)
-        stored = content.entries.get(at)
-        if stored is not None:
-            each.before = family.rows.decode_value(at, stored, form, store.path)
+    content, stored = base.content(store), target.reader.target
+    family = family_of(batch, target.reader, content)
+    form = form_of(base, family.rows, content, stored.family, store.path)
+    by_key = {form.key(edit.key): edit for edit in edits.values()}
+    for key, value, source in content.find(by_key, store.path):
+        form = form_of(base, family.rows, content, stored.family, source)
+        by_key[key].before = form.decode_value(key, value)
     _refuse_absent(base, target, edits)
-    changes = family.changes(
-        [(each.key, each.value) for each in edits.values() if each.value is not None],
-        [each.key for each in edits.values() if each.value is None],
-        lambda name: entry_prefix(content, name if content.families else None),
-        content.entries.get,
-        form,
+    changes = content.changes(
+        family, [(edit.key, edit.value) for edit in edits.values()], base.settings.form
     )
-    version.change_content(place, changes, has_families=bool(content.families))
+    version.change(store.key, content, changes)
 
 
 def _refuse_absent(base: EditBase, target: _Target, edits: Edits) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from epochal.checkpoint.directory import Checkpoint
-from epochal.checkpoint.layout import DEFAULT_STORE, JOIN_STORES
+from epochal.checkpoint.layout import DEFAULT_STORE, JOIN_STORES, StoreKey
 from epochal.checkpoint.operator_metadata import REPEATS_OPERATOR
 from epochal.errors import EditError, OptionError
 from epochal.state.files.partitioning import LIMIT_OPERATOR, SESSION_OPERATOR
@@ -42,7 +42,7 @@ from epochal.tools.edit_state.edit_state import (
     plan_batch,
 )
 from epochal.tools.edit_state.new_schema import new_families, new_schema
-from epochal.tools.edit_state.next_version import NextVersion, Place
+from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.rekey_variables import RekeyedVariables
 from epochal.tools.edit_state.store_rows import write_rows
 from epochal.tools.read_state.export import json_batches
@@ -284,7 +284,7 @@ def write_store(
         parts[partition].append(row)
     version.remove(operator_id, target.store_name)
     for partition, part in enumerate(parts):
-        write_rows(base, version, Place(operator_id, partition, target.store_name), schema, part)
+        write_rows(base, version, StoreKey(operator_id, partition, target.store_name), schema, part)
 
 
 def partitions_of(keys: Sequence[Row], schema: StructType, count: int) -> list[int]:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from epochal.checkpoint.layout import StoreKey
 from epochal.errors import EditError
+from epochal.state.files.merge import Rows
 from epochal.state.files.partitioning import owner_path
 from epochal.state.files.rocksdb_family import Row, families_of, family_prefix
 from epochal.state.files.schema_file import FamilySchema
@@ -22,10 +24,10 @@ from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
-from epochal.state.store.rocksdb_directory import RocksContent
+from epochal.state.store.stored_version import StoreContent
 from epochal.tools.edit_state.edit_state import EditBase
-from epochal.tools.edit_state.next_version import NextVersion, Place, load_content
-from epochal.tools.edit_state.store_rows import avro_forms, entry_prefix, require_same_families
+from epochal.tools.edit_state.next_version import NextVersion
+from epochal.tools.edit_state.store_rows import avro_forms, form_of, require_same_families
 from epochal.tools.read_state.read_target import StateBatch, StateVariable
 from epochal.tools.reporting import tracked
 
@@ -72,11 +74,11 @@ class RekeyedVariables:
         """Write every partition with the new keys."""
         stores = [store for store in self._base.stores if store.operator == self._operator]
         parts: list[dict[bytes, bytes]] = [{} for _ in stores]
-        content = RocksContent({})
+        content = self._base.settings.format.versions.empty
         highest = 0
         for store in tracked(stores):
             numbers = content.families
-            content = load_content(self._base, store)
+            content = self._base.content(store)
             require_same_families(store, content, numbers)
             highest = max(highest, content.highest_family)
             rows = self._read(content, store.path)
@@ -84,8 +86,9 @@ class RekeyedVariables:
             for partition, entries in self._encoded(rows, content.families, len(stores)):
                 parts[partition].update(entries)
         for partition, entries in enumerate(parts):
-            rekeyed = replace(content, entries=entries, highest_family=highest)
-            version.write_content(Place(self._operator, partition), rekeyed)
+            keys, values = spans_of(list(entries)), spans_of(list(entries.values()))
+            rekeyed = content.with_rows([Rows(keys, values, self._base.url)], highest)
+            version.write(StoreKey(self._operator, partition), rekeyed)
 
     def changed_schemas(self) -> list[FamilySchema]:
         """The schemas to record; none if they are as before."""
@@ -98,20 +101,20 @@ class RekeyedVariables:
             schema = _struct(schema, ordinal)
         return schema
 
-    def _read(self, content: RocksContent, source: str) -> list[tuple[str, Row, Row, Any]]:
+    def _read(self, content: StoreContent, source: str) -> list[tuple[str, Row, Row, Any]]:
         """Family, grouping key, whole key and value of every row that is not in an index."""
-        form = self._base.settings.form
         found: list[tuple[str, Row, Row, Any]] = []
         for name, family in families_of(
             self._before, self._lists, content.families, self._avro
         ).items():
-            skip = len(entry_prefix(content, name)) if name in content.families else 0
-            for at, stored in content.family(name):
-                key = family.rows.decode_key(at[skip:], source)
-                owner = key
-                for ordinal in self._paths[name]:
-                    owner = owner[ordinal]
-                found.append((name, owner, key, family.rows.decode_value(at, stored, form, source)))
+            for rows in content.parts(name, source):
+                form = form_of(self._base, family.rows, content, name, source)
+                for at, stored in zip(rows.keys, rows.values, strict=True):
+                    key = form.decode_key(at)
+                    owner = key
+                    for ordinal in self._paths[name]:
+                        owner = owner[ordinal]
+                    found.append((name, owner, key, form.decode_value(at, stored)))
         return found
 
     def _find_new_keys(self, owners: Sequence[Row], new_key: NewKey) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import (
+    StoreKey,
     crc_target,
     operator_metadata_log_path,
     operator_metadata_path,
@@ -37,12 +38,11 @@ from epochal.tools.edit_state.edit_state import (
     older_files,
     plan_batch,
 )
-from epochal.tools.edit_state.next_version import NextVersion, Place, load_content
+from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.rekey import plain_store
 from epochal.tools.edit_state.store_rows import read_rows, write_rows
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.load_version import load_version
-from epochal.tools.read_state.read_target import Provider, StateBatch, StoreTarget
+from epochal.tools.read_state.read_target import StateBatch, StoreTarget
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -63,12 +63,7 @@ def plan_move(
     version = NextVersion(base)
     version.remove(operator_id)
     for store in tracked(stores):
-        place = Place(to, store.partition, store.name)
-        if base.settings.provider is Provider.HDFS:
-            files = surveyed.files.at(store.path)
-            version.write_rows(place, load_version(files, base.version, base.settings))
-        else:
-            version.write_content(place, load_content(base, store))
+        version.write(store.key._replace(operator=to), base.content(store))
     removed, emptied = _without(base, operator_id)
     others = (*_moved_files(base, batch, operator_id, to), *removed)
     return plan_batch(
@@ -111,7 +106,7 @@ def plan_split(
         count += len(rows)
         for operator, chosen in ((operator_id, kept), (to, moved)):
             part = [(key, tuple(value[at] for at in chosen)) for key, value in rows]
-            write_rows(base, version, Place(operator, store.partition), schemas[operator], part)
+            write_rows(base, version, StoreKey(operator, store.partition), schemas[operator], part)
     others: list[Change] = [
         base.surveyed.tree.write(state_schema_path(operator), _encoded(schema), "the new schema")
         for operator, schema in schemas.items()
@@ -170,7 +165,7 @@ def plan_merge(
         counts[0] += len(rows.keys() & added.keys())
         counts[1] += len(rows.keys() - added.keys())
         counts[2] += len(added.keys() - rows.keys())
-        write_rows(base, version, Place(operator_id, store.partition), schema, merged)
+        write_rows(base, version, StoreKey(operator_id, store.partition), schema, merged)
     version.remove(other)
     removed, emptied = _without(base, other)
     written = base.surveyed.tree.write(

@@ -61,7 +61,7 @@ def overview(batch: StateBatch) -> Overview:
     return Overview(
         batch.batch_id,
         batch.version,
-        settings.provider.value,
+        settings.format.name,
         settings.partitions,
         settings.codec,
         tuple(stores),

@@ -17,9 +17,8 @@ from epochal.errors import StateReadError
 from epochal.state.files.merge import Rows
 from epochal.state.rows.byte_spans import Ints, Spans, as_spans
 from epochal.state.rows.tagged_json import json_rows
-from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read import StateReader, StoreReader, choose_partitions, in_parallel
-from epochal.tools.read_state.read_target import StoreTarget
+from epochal.tools.read_state.read_target import StoreTarget, load_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def _wide(spans: Spans) -> Any:
 def same_form(one: StoreTarget, other: StoreTarget) -> bool:
     """Whether equal rows of the two stores have equal bytes."""
     return (
-        one.settings.provider is other.settings.provider
+        one.settings.format == other.settings.format
         and one.encoder == other.encoder
         and one.schema.key == other.schema.key
         and one.schema.value == other.schema.value

@@ -25,19 +25,17 @@ from epochal.errors import StateFormatError, StateReadError
 from epochal.files import Files
 from epochal.record_batches import batch_of, struct_of
 from epochal.state.files.merge import Rows
-from epochal.state.files.rocksdb_keys import decode_keys, rows_of
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
 from epochal.state.rows.column_decoder import ROWS_AT_ONCE, decode_rows
 from epochal.state.rows.types import AtomicType, DataType, StructType
 from epochal.tools.inspect.epoch_overlay import overlaid
 from epochal.tools.read_state.given_schemas import FLAGGED_JOIN_FORMAT, given_schemas
-from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
     JOIN_OPERATOR,
-    Provider,
     StateBatch,
     StateVariable,
     StoreTarget,
+    load_rows,
 )
 from epochal.tools.reporting import tracked
 
@@ -247,17 +245,15 @@ class StoreReader:
 
     def keys(self, rows: Rows) -> list[Any]:
         """The columns of the key: one, or two if the stored key is a pair."""
-        schema = self.target.schema.key
-        if self.target.settings.provider is Provider.HDFS:
-            return [decode_rows(rows.keys, schema, source=rows.source)]
-        keys = decode_keys(rows.keys, self.target.encoder, schema, rows.source)
+        target = self.target
+        versions = target.settings.format.versions
+        keys = versions.key_columns(rows.keys, target.encoder, target.schema.key, rows.source)
         paired = self.variable is not None and self.variable.kind in ("MapState", "TimerState")
         return list(keys.flatten()) if paired else [keys]
 
     def values(self, rows: Rows) -> pa.StructArray:
         """The value column."""
-        rocksdb = self.target.settings.provider is Provider.ROCKSDB
-        spans = rows_of(rows.values, rows.source) if rocksdb else rows.values
+        spans = self.target.settings.format.versions.unwrap(rows.values, rows.source)
         return decode_rows(spans, self.target.schema.value, source=rows.source)
 
 

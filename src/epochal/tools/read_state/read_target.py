@@ -15,7 +15,6 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NoReturn
 
 from epochal.checkpoint.directory import Checkpoint
@@ -37,14 +36,14 @@ from epochal.checkpoint.operator_metadata import (
 )
 from epochal.checkpoint.pinned import (
     CODEC,
-    HDFS_PROVIDER_CLASS,
     LEGACY_DEFAULTS,
+    NEW_QUERY_DEFAULTS,
     PROVIDER,
-    ROCKSDB_PROVIDER_CLASS,
 )
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
+from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import (
@@ -53,12 +52,11 @@ from epochal.state.files.schema_file import (
     KeyEncoder,
     parse_schema_file,
 )
+from epochal.state.store.store_format import FORMATS, StoreFormat
+from epochal.state.store.stored_version import FileSettings, Selection, StoredVersion
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of
 from epochal.tools.read_state.given_schemas import GivenSchemas
-
-HDFS_CLASS = HDFS_PROVIDER_CLASS.rpartition(".")[2]
-ROCKSDB_CLASS = ROCKSDB_PROVIDER_CLASS.rpartition(".")[2]
 
 _STREAMING = "spark.sql.streaming."
 _STORE = "spark.sql.streaming.stateStore."
@@ -76,21 +74,12 @@ TIMED_JOIN_FAMILIES = (
 )
 
 
-class Provider(StrEnum):
-    """Spark's state store providers."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings(FileSettings):
+    """The facts about state that only the offset log records."""
 
-    HDFS = "hdfs"
-    ROCKSDB = "rocksdb"
-
-
-@dataclass(frozen=True, slots=True)
-class StateSettings:
-    """The facts about state files that only the offset log records."""
-
-    provider: Provider
+    format: StoreFormat
     partitions: int | None
-    codec: str
-    form: ValueForm
     encoding: str
     join_format: int
 
@@ -98,25 +87,29 @@ class StateSettings:
     def from_conf(cls, conf: Mapping[str, str], source: str) -> StateSettings:
         """Read the conf of an offset log entry; missing keys take their legacy values."""
         settings = {**LEGACY_DEFAULTS, **conf}
-        name = settings.get(PROVIDER, HDFS_CLASS).rpartition(".")[2]
-        if name not in (HDFS_CLASS, ROCKSDB_CLASS):
+        name = _class_name(settings.get(PROVIDER, NEW_QUERY_DEFAULTS[PROVIDER]))
+        formats = {_class_name(each.provider_class): each for each in FORMATS}
+        if name not in formats:
             raise StateReadError(
                 source,
-                f"the state is kept by {name}; Epochal reads only {HDFS_CLASS} and "
-                f"{ROCKSDB_CLASS}.",
+                f"the state is kept by {name}; Epochal reads only {' and '.join(formats)}.",
                 "UNSUPPORTED_FEATURE.STATE_STORE_PROVIDER",
             )
         partitions = settings.get(SHUFFLE_PARTITIONS)
         merges = settings[f"{_STORE}rocksdb.mergeOperatorVersion"]
         checksums = settings[f"{_STORE}rowChecksum.enabled"].lower() == "true"
         return cls(
-            Provider.ROCKSDB if name == ROCKSDB_CLASS else Provider.HDFS,
-            int(partitions) if partitions else None,
-            settings[CODEC],
-            ValueForm(b"," if merges == "1" else b"", checksums),
-            settings[f"{_STORE}encodingFormat"].lower(),
-            int(settings[f"{_STREAMING}join.stateFormatVersion"]),
+            codec=settings[CODEC],
+            form=ValueForm(b"," if merges == "1" else b"", checksums),
+            format=formats[name],
+            partitions=int(partitions) if partitions else None,
+            encoding=settings[f"{_STORE}encodingFormat"].lower(),
+            join_format=int(settings[f"{_STREAMING}join.stateFormatVersion"]),
         )
+
+
+def _class_name(provider_class: str) -> str:
+    return provider_class.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +151,24 @@ class StoreTarget:
     def unique_id(self, partition: int) -> str:
         """The id of this version's files in one partition; empty if names have no ids."""
         return self.unique_ids[partition] if partition < len(self.unique_ids) else ""
+
+    def stored(self, partition: int) -> StoredVersion:
+        """This version of one partition."""
+        files, unique_id = self.directory(partition), self.unique_id(partition)
+        return StoredVersion(files, self.version, unique_id, self.settings)
+
+    def selection(self, prefix: bytes = b"") -> Selection:
+        """Which rows of the stored version belong to it."""
+        return Selection(self.family, self.has_lists, self.avro, prefix)
+
+
+def load_rows(target: StoreTarget, partition: int, prefix: bytes = b"") -> list[Rows]:
+    """The rows of one partition in their stored form.
+
+    With a `prefix`, those of a database whose keys begin so.
+    """
+    versions = target.settings.format.versions
+    return versions.read_rows(target.stored(partition), target.selection(prefix))
 
 
 class StateBatch:
@@ -373,7 +384,7 @@ class StateBatch:
         self, operator_id: int, family: str | None, schema: FamilySchema, encoder: KeyEncoder
     ) -> AvroForm | None:
         encoding = self.settings.encoding
-        if self.settings.provider is Provider.HDFS or encoding == UNSAFE_ROW:
+        if not self.settings.format.is_database or encoding == UNSAFE_ROW:
             return None
         if encoding != AVRO or family is None:
             self._refuse(

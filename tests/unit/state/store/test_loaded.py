@@ -15,7 +15,8 @@ from epochal.files.local import LocalFiles
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.loaded import Here, LoadedProviders
-from epochal.state.store.provider import HDFSBackedStateStoreProvider, StateStoreProvider
+from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
+from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.store_coordinator import Reply, Request, VerifyIfInstanceActive
 from epochal.state.store.store_coordinator_ref import (
     StateStoreCoordinatorEndpoint,

@@ -14,9 +14,9 @@ from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import Change, LineageItem, parse_changelog
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
+from epochal.state.store.open_provider import open_provider
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import read_metadata
-from epochal.state.store.rocksdb_provider import open_provider
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 
 CONF = StateStoreConf(
