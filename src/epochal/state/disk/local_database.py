@@ -138,10 +138,6 @@ class LocalDatabase:
         self.engine.close()
         self._remove()
 
-    def disk_bytes(self) -> int:
-        """The size of its files."""
-        return sum(each.stat().st_size for each in self.path.rglob("*") if each.is_file())
-
     def _remove(self) -> None:
         # The file `owner` goes last, so that the next task finds what is left if this one is killed
         # in between.
