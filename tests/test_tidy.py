@@ -172,7 +172,7 @@ COLUMNS_CERTAIN = {
     "connectors/delta/delta_upkeep.py": "a Delta table has columns",
     "continuous/catalyst/spark_objects.py": "asks for the columns first",
     "continuous/operators/aggregation/spark_buffers.py": "the result of an aggregate is a column",
-    "continuous/tasks/batches.py": "schemas without columns are equal",
+    "continuous/tasks/frames.py": "schemas without columns are equal",
     "demo/demo_outputs.py": "the demo's own columns",
     "demo/pipeline.py": "the demo's own columns",
 }

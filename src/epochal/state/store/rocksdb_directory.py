@@ -96,30 +96,25 @@ class RocksContent:
                 yield key, value
 
     def parts(self, family: str | None, source: str) -> list[Rows]:
-        """The entries of one column family."""
         entries = list(self.family(family))
         keys, values = [key for key, _ in entries], [value for _, value in entries]
         return [Rows(spans_of(keys), spans_of(values), source)] if entries else []
 
     def find(self, keys: Collection[bytes], source: str) -> Iterator[tuple[bytes, bytes, str]]:
-        """Those of the keys that exist, with their value and source."""
         for key in keys:
             if key in self.entries:
                 yield key, self.entries[key], source
 
     def with_rows(self, parts: Sequence[Rows], highest_family: int = 0) -> RocksContent:
-        """Other entries, in place of all that are there."""
         highest = max(self.highest_family, highest_family)
         return replace(self, entries=_entries_of(parts), highest_family=highest)
 
     def rewritten(self, parts: Sequence[Rows]) -> RocksContent:
-        """The same keys with other values for some of them."""
         return replace(self, entries={**self.entries, **_entries_of(parts)})
 
     def changes(
         self, family: Family, edits: Sequence[Edit], form: ValueForm
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """The records that make these edits of one family, and of the indexes on it."""
         return family.changes(
             [(key, value) for key, value in edits if value is not None],
             [key for key, value in edits if value is None],
@@ -135,7 +130,6 @@ class RocksContent:
     def encode(
         self, item: LineageItem, settings: FileSettings, table_format: int
     ) -> dict[str, bytes]:
-        """The files of a snapshot with this content, by name."""
         metadata = describe_entries(self.entries, self.families, self.highest_family, self.internal)
         # A database is written fastest in the order of its keys.
         files = encode_snapshot(sorted(self.entries.items()), metadata, table_format)
@@ -148,10 +142,7 @@ class RocksContent:
         lineage: Sequence[LineageItem] | None,
         settings: FileSettings,
     ) -> tuple[str, bytes]:
-        """Name and content of the changelog that makes the next version.
-
-        Spark replays changelogs above the newest snapshot even if the query does not write any.
-        """
+        # Spark replays changelogs above the newest snapshot even if the query does not write any.
         # Values have their checksums already. The key of a removed entry gets its own here.
         record = settings.form.record
         records = [record(key, None) if value is None else (key, value) for key, value in changes]

@@ -277,6 +277,12 @@ class RocksStoreFiles(StoreFiles):
         files = encode_snapshot(entries, metadata, self.conf.rocksdb_table_format)
         return (*files.shared, (snapshot_name(version, self.kinds), files.archive))
 
+    def write_snapshot(self, parts: Iterable[tuple[str, bytes]]) -> None:
+        """Write the files of a snapshot, replacing an existing one."""
+        for name, data in parts:
+            self.drop_checksum(name)
+            self.files.replace(name, data)
+
     def snapshot_parts(
         self, version: int, there: Collection[str] = ()
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:

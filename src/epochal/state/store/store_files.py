@@ -162,19 +162,6 @@ class StoreFiles:
         """Delete the visible checksum of a file that is about to be replaced."""
         self.files.delete(checksum_name(name))
 
-    def encode_snapshot(
-        self, version: int, rows: Iterable[tuple[bytes, bytes]]
-    ) -> tuple[tuple[str, bytes], ...]:
-        """The files of a snapshot, by name. The last one makes it visible."""
-        raw = encode_records(rows, row_checksums=self.conf.row_checksum_enabled)
-        return ((snapshot_name(version), compress(raw, self.conf.compression_codec)),)
-
-    def write_snapshot(self, parts: Iterable[tuple[str, bytes]]) -> None:
-        """Write the files of a snapshot, replacing an existing one."""
-        for name, data in parts:
-            self.drop_checksum(name)
-            self.files.replace(name, data)
-
     def stage_snapshot(
         self, version: int, rows: Iterable[tuple[bytes, bytes]]
     ) -> Sequence[tuple[str, AtomicFile]]:

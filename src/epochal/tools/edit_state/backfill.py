@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import StoreKey
 from epochal.errors import EditError, OptionError
 from epochal.state.files.rocksdb_family import Row
@@ -43,7 +42,6 @@ from epochal.tools.edit_state.new_schema import new_schema
 from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.rekey import partitions_of, plain_store
 from epochal.tools.edit_state.store_rows import read_rows, write_rows
-from epochal.tools.read_state.read_target import StateBatch
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -65,7 +63,7 @@ def plan_backfill(
     if not added:
         raise OptionError("A table gives the values of added columns: name them with --add.")
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     target = plain_store(base, batch, operator_id, store_name)
     schema, rewrite = evolved(target, steps)
     schema = replace(schema, encoder=KeyEncoder("plain"))

@@ -12,7 +12,6 @@ but the last are empty. Spark writes the first real snapshot itself.
 
 from __future__ import annotations
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import CommitEntry
 from epochal.checkpoint.pinned import PROVIDER
 from epochal.errors import EditError
@@ -41,7 +40,7 @@ def plan_convert(surveyed: Survey, to: StoreFormat, *, sink: SinkSurvey | None =
     base = find_edit_base(surveyed)
     if base.settings.format == to:
         raise EditError(base.url, f"its state is already kept by the {to} provider.")
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     targets = [(store, _target(batch, store)) for store in base.stores]
     if to.is_database:
         _refuse_too_many(base, len(targets))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.checkpoint.layout import COMMITS, OFFSETS, parse_state_file
 from epochal.errors import EditError
@@ -24,7 +25,7 @@ from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.rewind import delete_state_after
 from epochal.tools.edit.survey import Survey
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.read_target import StateSettings
+from epochal.tools.read_state.read_target import StateBatch, StateSettings
 
 NO_WAY_BACK = (
     "Older versions of this store are deleted, because they do not match the new schema. "
@@ -60,6 +61,10 @@ class EditBase:
     def stores(self) -> list[StoreListing]:
         """Every store of the batch."""
         return list(self.surveyed.stores_at(self.batch_id))
+
+    def open_batch(self) -> StateBatch:
+        """The state that is edited."""
+        return StateBatch(Checkpoint(self.surveyed.files), self.batch_id)
 
     def stored(self, store: StoreListing) -> StoredVersion:
         """The version of a store that is edited."""

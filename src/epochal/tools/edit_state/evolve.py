@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.errors import EditError, OptionError, StateSchemaError
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_family import FamilyRows, Row
@@ -48,7 +47,7 @@ from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.store_rows import form_of, rows_of_target
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read import open_store
-from epochal.tools.read_state.read_target import StateBatch, StoreTarget
+from epochal.tools.read_state.read_target import StoreTarget
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -142,7 +141,7 @@ def plan_evolve(
     if not steps:
         raise OptionError("There is nothing to evolve: add, widen or rename a column.")
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     reader = open_store(batch, operator_id, store_name, state_variable=variable)
     target = reader.target
     if target.avro is not None:

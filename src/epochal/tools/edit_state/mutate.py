@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import JOIN_STORES
 from epochal.errors import EditError, StateError, StateValueError
 from epochal.state.files.partitioning import owner_path, place_of, placing_columns
@@ -99,7 +98,7 @@ def plan_mutations(
     if not mutations:
         raise EditError(surveyed.url, "there is nothing to put or delete.")
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     reader = open_store(batch, operator_id, store_name, state_variable=variable, timers=timers)
     name = batch.operator_name(operator_id)
     _refuse_dependent_stores(base, reader, name)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import DEFAULT_STORE, JOIN_STORES, StoreKey
 from epochal.checkpoint.operator_metadata import REPEATS_OPERATOR
 from epochal.errors import EditError, OptionError
@@ -91,7 +90,7 @@ def plan_rekey(
     `key_schema` and `value_schema` are for functions that return other columns.
     """
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     if batch.variables(operator_id) is not None:
         if merge is not None or value_schema is not None:
             raise OptionError(

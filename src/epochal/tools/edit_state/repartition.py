@@ -19,7 +19,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.checkpoint.layout import StoreKey, operator_metadata_log_path, operator_metadata_path
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, read_operator
@@ -36,7 +35,6 @@ from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.store_rows import require_same_families
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.placed_families import PlacedFamily, families_in_store
-from epochal.tools.read_state.read_target import StateBatch
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -86,7 +84,7 @@ class _Mover:
 
     def __init__(self, base: EditBase, current: int, wanted: int) -> None:
         self._base, self._current, self._wanted = base, current, wanted
-        self._batch = StateBatch(Checkpoint(base.surveyed.files), base.batch_id)
+        self._batch = base.open_batch()
         self.version = NextVersion(base)
         self.rows = 0
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import (
     StoreKey,
     crc_target,
@@ -57,7 +56,7 @@ def plan_move(
 ) -> Plan:
     """Give the state of an operator to another number, as one new batch."""
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     _require_free(base, to)
     stores = _stores(base, operator_id)
     version = NextVersion(base)
@@ -87,7 +86,7 @@ def plan_split(
 ) -> Plan:
     """Move some value columns of an operator to a new operator with the same keys."""
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     target = plain_store(base, batch, operator_id)
     _require_free(base, to)
     names = target.schema.value.names
@@ -141,7 +140,7 @@ def plan_merge(
     the column, in JSON form.
     """
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     if operator_id == other:
         raise OptionError(f"Operator {other} cannot be merged with itself.")
     one, two = plain_store(base, batch, operator_id), plain_store(base, batch, other)
