@@ -205,8 +205,8 @@ def test_only_the_store_formats_tell_the_providers_of_state_apart() -> None:
                         telling.add(f"{name_of(path)}: {name}")
                 case ast.Call(func=ast.Name("isinstance"), args=[ast.Name("provider"), _]):
                     telling.add(f"{name_of(path)}: isinstance of a provider")
-                case ast.Constant(value="hdfs" | "rocksdb"):
-                    telling.add(f"{name_of(path)}: {node.value}")
+                case ast.Constant(value="hdfs" | "rocksdb" as name):
+                    telling.add(f"{name_of(path)}: {name}")
     assert {each for each in telling if not each.startswith(may_tell)} == set()
 
 

@@ -199,13 +199,13 @@ class TaskStores:
     def rows_after(self, epoch: int) -> Mapping[StoreKey, FrozenVersion]:
         """The rows of every store after an epoch, to be published."""
         with self._lock:
-            found = self._kept.get(epoch + 1)
-        if found is None:
+            rows = self._kept.get(epoch + 1)
+        if rows is None:
             raise EpochError(
                 f"The state after epoch {epoch} is to be published, but the task has only the "
                 f"versions {sorted(self._kept)}. This is a bug."
             )
-        return found
+        return rows
 
     def publish(self, epoch: int, rows: Mapping[StoreKey, FrozenVersion], floor: int) -> None:
         """Write the state after a committed epoch under Spark's names.
@@ -294,27 +294,27 @@ class TaskStores:
 
     def _read_chain(self, chain: StateChain) -> dict[StoreKey, list[tuple[str, bytes]]]:
         """Read the files of the versions after the published one, by store."""
-        found = self._versions_in(chain, self._task)
+        files_by_store = self._versions_in(chain, self._task)
         length = chain.version - chain.published
-        if any(len(files) != length for files in found.values()):
+        if any(len(files) != length for files in files_by_store.values()):
             # The attempt that wrote them assigned partitions to tasks in another way.
-            found = self._versions_in(chain, None)
-        for key, files in found.items():
+            files_by_store = self._versions_in(chain, None)
+        for key, files in files_by_store.items():
             if len(files) != length:
                 raise _not_named(self._stores[key].provider, chain.version)
-        return found
+        return files_by_store
 
     def _versions_in(
         self, chain: StateChain, task: int | None
     ) -> dict[StoreKey, list[tuple[str, bytes]]]:
-        found: dict[StoreKey, list[tuple[str, bytes]]] = {key: [] for key in self._stores}
+        files_by_store: dict[StoreKey, list[tuple[str, bytes]]] = {key: [] for key in self._stores}
         for file in read_chain(
             self._epochs, chain, task=task, tasks=self._tasks, readers=self._readers
         ):
             for entry, data in file.items():
-                if entry.key in found:
-                    found[entry.key].append((entry.name, data))
-        return found
+                if entry.key in files_by_store:
+                    files_by_store[entry.key].append((entry.name, data))
+        return files_by_store
 
 
 @contextmanager

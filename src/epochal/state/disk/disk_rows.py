@@ -41,14 +41,14 @@ class DiskRows:
     def get(self, key: Row) -> Any | None:
         """The value of a key, or None."""
         encoded = self.form.key(key)
-        found = self.newest().table.get(encoded)
-        return None if found is None else self.form.decode_value(encoded, found)
+        value = self.newest().table.get(encoded)
+        return None if value is None else self.form.decode_value(encoded, value)
 
     def having(self, prefix: Row) -> list[tuple[Row, Any]]:
         """The rows whose keys start with these columns."""
         form = self.form
-        found = self.newest().table.scan(form.prefix(prefix))
-        return [(form.decode_key(key), form.decode_value(key, value)) for key, value in found]
+        entries = self.newest().table.scan(form.prefix(prefix))
+        return [(form.decode_key(key), form.decode_value(key, value)) for key, value in entries]
 
     def stop_counting(self) -> int:
         """The number of rows, which the operator counts from now on."""

@@ -85,8 +85,8 @@ def scan_records(
 
     With `row_checksums`, every checksum is verified and left out of the spans.
     """
-    found = _scan(data, kind, row_checksums, source)
-    return _records(data, found, row_checksums, source)
+    places = _scan(data, kind, row_checksums, source)
+    return _records(data, places, row_checksums, source)
 
 
 def scan_parts(
@@ -105,27 +105,27 @@ def scan_parts(
     for piece in pieces:
         waiting += piece
         if len(waiting) >= scanned_bytes:
-            found = _scan(waiting, kind, row_checksums, source, partial=True)
-            used = _end_of(found)
+            places = _scan(waiting, kind, row_checksums, source, partial=True)
+            used = _end_of(places)
             if used:
                 part = bytes(waiting[:used])
-                yield _records(part, found, row_checksums, source)
+                yield _records(part, places, row_checksums, source)
                 del waiting[:used]
     yield scan_records(bytes(waiting), kind, row_checksums=row_checksums, source=source)
 
 
-def _end_of(found: tuple[Ints, Ints, Ints]) -> int:
+def _end_of(places: tuple[Ints, Ints, Ints]) -> int:
     """Where the last of the records ends."""
-    starts, key_lengths, value_lengths = found
+    starts, key_lengths, value_lengths = places
     if not len(starts):
         return 0
     return int(starts[-1] + key_lengths[-1] + max(int(value_lengths[-1]), 0)) + 8
 
 
 def _records(
-    data: Unpacked, found: tuple[Ints, Ints, Ints], row_checksums: bool, source: str
+    data: Unpacked, places: tuple[Ints, Ints, Ints], row_checksums: bool, source: str
 ) -> Records:
-    starts, key_lengths, value_lengths = found
+    starts, key_lengths, value_lengths = places
     buffer = np.frombuffer(data, np.uint8)
     deleted = value_lengths < 0
     keys = Spans(buffer, starts + 4, key_lengths)
@@ -175,7 +175,7 @@ def put_records(rows: Sequence[tuple[bytes, bytes]], tag: bytes = b"") -> bytes:
     All of it runs in C, because a thread that writes an epoch holds the interpreter lock.
     """
     keys, values = zip(*rows, strict=True)
-    key_lengths, value_lengths = (map(_written, map(len, each)) for each in (keys, values))
+    key_lengths, value_lengths = (map(_written, map(len, part)) for part in (keys, values))
     # Not `strict`: the tag is repeated without end.
     return b"".join(chain.from_iterable(zip(repeat(tag), key_lengths, keys, value_lengths, values)))
 

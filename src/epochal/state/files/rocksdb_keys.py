@@ -74,8 +74,8 @@ def rows_of(spans: Spans, source: str) -> Spans:
         raise StateFormatError(source, 0, "a row lacks the byte that names its encoding")
     versions = spans.buffer[spans.starts]
     if (versions != ENCODING_VERSION).any():
-        found = int(versions[versions != ENCODING_VERSION][0])
-        raise StateFormatError(source, 0, f"a row has encoding {found}; only 0 is supported")
+        encoding = int(versions[versions != ENCODING_VERSION][0])
+        raise StateFormatError(source, 0, f"a row has encoding {encoding}; only 0 is supported")
     return Spans(spans.buffer, spans.starts + 1, spans.lengths - 1)
 
 
@@ -214,6 +214,6 @@ def scanned_part(row: bytes) -> bytes:
 def unversioned(data: bytes, source: str) -> bytes:
     """A row without the byte in front that names its encoding."""
     if data[:1] != VERSION_BYTE:
-        found = f"encoding {data[0]}" if data else "no byte that names its encoding"
-        raise StateFormatError(source, 0, f"a row has {found}; only encoding 0 is supported")
+        encoding = f"encoding {data[0]}" if data else "no byte that names its encoding"
+        raise StateFormatError(source, 0, f"a row has {encoding}; only encoding 0 is supported")
     return data[1:]

@@ -125,11 +125,11 @@ def encode_snapshot_metadata(metadata: SnapshotMetadata) -> bytes:
     document = {
         "sstFiles": [
             {
-                "localFileName": each.local_name,
-                "dfsSstFileName": each.path.rpartition("/")[2],
-                "sizeBytes": each.size,
+                "localFileName": shared.local_name,
+                "dfsSstFileName": shared.path.rpartition("/")[2],
+                "sizeBytes": shared.size,
             }
-            for each in metadata.files
+            for shared in metadata.files
         ],
         "numKeys": metadata.keys,
         "numInternalKeys": metadata.internal_keys,
@@ -201,13 +201,13 @@ def describe_entries(
     entries: Collection[bytes],
     families: Mapping[str, int],
     highest: int,
-    known: Mapping[str, bool] | None = None,
+    recorded: Mapping[str, bool] | None = None,
 ) -> SnapshotMetadata:
     """What the metadata of a snapshot says about its keys and column families.
 
     `known` tells which families are internal, if that is not to be read from their names.
     """
-    internal = {name: (known or {}).get(name, name.startswith(INTERNAL)) for name in families}
+    internal = {name: (recorded or {}).get(name, name.startswith(INTERNAL)) for name in families}
     inner = {family_prefix(number) for name, number in families.items() if internal[name]}
     internal_keys = sum(key[:FAMILY_BYTES] in inner for key in entries) if inner else 0
     keys = len(entries) - internal_keys
@@ -223,9 +223,9 @@ def encode_snapshot(
     """
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
         _write_database(scratch, entries, table_format)
-        found = sorted(Path(scratch).iterdir())
-        tables = [(each.name, each.read_bytes()) for each in found if each.suffix == ".sst"]
-        small = [(each.name, each.read_bytes()) for each in found if _is_small(each.name)]
+        paths = sorted(Path(scratch).iterdir())
+        tables = [(path.name, path.read_bytes()) for path in paths if path.suffix == ".sst"]
+        small = [(path.name, path.read_bytes()) for path in paths if _is_small(path.name)]
     suffix = uuid4()
     named = tuple(
         SharedFile(name, f"SSTs/{name.removesuffix('.sst')}-{suffix}.sst", len(data))
@@ -236,7 +236,7 @@ def encode_snapshot(
         for name, data in small:
             archive.writestr(name, data)
         archive.writestr(METADATA_ENTRY, encode_snapshot_metadata(replace(metadata, files=named)))
-    shared = zip((each.path for each in named), (data for _, data in tables), strict=True)
+    shared = zip((path.path for path in named), (data for _, data in tables), strict=True)
     return SnapshotFiles(packed.getvalue(), tuple(shared))
 
 

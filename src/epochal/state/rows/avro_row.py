@@ -52,17 +52,17 @@ def resolve(value: Any, written: DataType, wanted: DataType) -> Any:
         return value
     match written, wanted:
         case StructType(), StructType():
-            found = dict(zip(written.names, zip(value, written.fields, strict=True), strict=True))
+            fields = dict(zip(written.names, zip(value, written.fields, strict=True), strict=True))
             return tuple(
-                resolve(found[field.name][0], found[field.name][1].data_type, field.data_type)
-                if field.name in found
+                resolve(fields[field.name][0], fields[field.name][1].data_type, field.data_type)
+                if field.name in fields
                 else None
                 for field in wanted.fields
             )
         case ArrayType(), ArrayType():
-            return [resolve(each, written.element, wanted.element) for each in value]
+            return [resolve(element, written.element, wanted.element) for element in value]
         case MapType(), MapType():
-            return [(key, resolve(each, written.value, wanted.value)) for key, each in value]
+            return [(key, resolve(element, written.value, wanted.value)) for key, element in value]
         case _, AtomicType(name="float" | "double") if isinstance(value, int):
             return float(value)
         case StringType(), AtomicType(name="binary"):
@@ -164,16 +164,16 @@ class _Reader:
 
     def _long(self) -> int:
         """A number in zigzag form, seven bits per byte, the lowest first."""
-        found = shift = 0
+        number = shift = 0
         while True:
             byte = self._take(1)[0]
-            found |= (byte & 0x7F) << shift
+            number |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 break
             if shift >= _LONG_BITS:
                 raise self._error("a number has more than 64 bits")
-        return (found >> 1) ^ -(found & 1)
+        return (number >> 1) ^ -(number & 1)
 
     def _take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
@@ -219,7 +219,7 @@ def _plain(value: Any, kind: DataType, path: str) -> bytes:
         case StructType():
             return _record(value, kind)
         case ArrayType(element=element):
-            return _block([_element(each, element, path) for each in value])
+            return _block([_element(item, element, path) for item in value])
         case MapType(key=StringType(), value=inner):
             return _block([_bytes(k.encode()) + _element(v, inner, path) for k, v in value])
         case StringType():

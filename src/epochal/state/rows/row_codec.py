@@ -97,8 +97,8 @@ class RowCodec:
         )
         columns = decoded.take(places).flatten()
         batch = batch_of(columns, list(self.value_schema.names), len(there))
-        found = pa.Array.from_buffers(pa.bool_(), len(there), [None, bits])
-        return batch, cast(pa.BooleanArray, found)
+        exists = pa.Array.from_buffers(pa.bool_(), len(there), [None, bits])
+        return batch, cast(pa.BooleanArray, exists)
 
     def prefixes_of(self, keys: Sequence[bytes]) -> list[bytes]:
         """The prefix of each key, as bytes."""
@@ -167,12 +167,12 @@ def encode_tuples(rows: Sequence[Sequence[Any]], schema: StructType) -> list[byt
 
 
 def _columns(rows: Sequence[Sequence[Any]], schema: StructType) -> pa.RecordBatch | None:
-    types = [_plain_type(each.data_type) for each in schema.fields]
-    if not types or any(each is None for each in types):
+    types = [_plain_type(field.data_type) for field in schema.fields]
+    if not types or any(field is None for field in types):
         return None
     arrays = [
-        pa.array(column, type_).view(arrow_type(each.data_type))
-        for column, type_, each in zip(zip(*rows, strict=True), types, schema.fields, strict=True)
+        pa.array(column, type_).view(arrow_type(field.data_type))
+        for column, type_, field in zip(zip(*rows, strict=True), types, schema.fields, strict=True)
     ]
     return batch_of(arrays, list(schema.names), len(rows))
 

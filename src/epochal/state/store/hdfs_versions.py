@@ -46,8 +46,7 @@ from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
-from epochal.state.store.row_form import PlainForm, RowForm
-from epochal.state.store.stored_version import (
+from epochal.state.store.contract import (
     CarriedVersion,
     ChangedRows,
     Edit,
@@ -55,6 +54,7 @@ from epochal.state.store.stored_version import (
     Selection,
     StoredVersion,
 )
+from epochal.state.store.row_form import PlainForm, RowForm
 
 
 @dataclass(frozen=True, slots=True, eq=False)

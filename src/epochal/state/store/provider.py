@@ -235,13 +235,13 @@ class StateStoreProvider:
 
     def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
         """Write a version under a name with the attempt, and keep its rows for the next version."""
-        found = self.encode_version(version, draft, attempt)
+        encoded = self.encode_version(version, draft, attempt)
         files, kinds = self._files.files, self._kinds
         prepared = write_prepared(
-            files, version, attempt, found.data, kinds, is_snapshot=found.is_snapshot
+            files, version, attempt, encoded.data, kinds, is_snapshot=encoded.is_snapshot
         )
         with self._lock:
-            self._prepared[prepared.name] = found.rows
+            self._prepared[prepared.name] = encoded.rows
         return prepared
 
     def load_chain(
@@ -397,7 +397,7 @@ class StateStoreProvider:
             return rows
 
     def _read(self, version: int) -> FrozenVersion:
-        cached = [known for known in list(self._cache) if self._fresh(known) is not None]
+        cached = [v for v in list(self._cache) if self._fresh(v) is not None]
         there = frozenset(self._files.names())
         snapshots = [*snapshot_versions(there, self._kinds), *cached]
         plan = plan_snapshots(

@@ -26,9 +26,9 @@ from epochal.state.files.codecs import compress
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import (
     INVALID_LINEAGE,
-    Change,
     Changelog,
     LineageItem,
+    Operation,
     encode_changelog,
     encode_family_changelog,
     parse_changelog,
@@ -51,7 +51,7 @@ from epochal.state.files.rocksdb_snapshot import (
 )
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.rows.byte_spans import spans_of
-from epochal.state.store.stored_version import Edit, FileSettings
+from epochal.state.store.contract import Edit, FileSettings
 from epochal.state.store.versions import Draft, FrozenVersion
 
 MISSING_CHANGELOG = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
@@ -162,10 +162,10 @@ def file_name(item: LineageItem, suffix: str) -> str:
 
 def parse_name(name: str) -> tuple[LineageItem, str] | None:
     """The version, id and kind (`zip` or `changelog`) in a file name; None for other files."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    parsed = _NAME.fullmatch(name)
+    if parsed is None:
         return None
-    return LineageItem(int(found[1]), found[2] or ""), found[3]
+    return LineageItem(int(parsed[1]), parsed[2] or ""), parsed[3]
 
 
 class RocksDirectory:
@@ -179,7 +179,7 @@ class RocksDirectory:
     ) -> None:
         self._files, self._inflate, self._form = files, inflate, form
         listed = (parse_name(info.name) for info in files.list() if not info.is_dir)
-        names = [found for found in listed if found is not None]
+        names = [item for item in listed if item is not None]
         self.snapshots = frozenset(item for item, kind in names if kind == "zip")
         self.changelogs = frozenset(item for item, kind in names if kind == "changelog")
 
@@ -225,8 +225,8 @@ class RocksDirectory:
         families = metadata.families
         highest = max(metadata.highest_family, *families.values(), 0)
         wanted = in_family(prefix, family, families)
-        found = {key: value for key, value in draft.items() if key.startswith(wanted)}
-        return RocksContent(found, families, highest, metadata.internal)
+        selected = {key: value for key, value in draft.items() if key.startswith(wanted)}
+        return RocksContent(selected, families, highest, metadata.internal)
 
     def families(self, version: int, unique_id: str = "") -> Mapping[str, int]:
         """The column families of a version, without loading it."""
@@ -324,14 +324,14 @@ def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> 
     """Apply the operations of a changelog to the entries of a store."""
     for record in changelog.records:
         match record.change:
-            case Change.PUT:
+            case Operation.PUT:
                 draft.put(record.key, record.value or b"")
-            case Change.MERGE:
+            case Operation.MERGE:
                 merged = form.merge(draft.get(record.key), record.value or b"")
                 draft.put(record.key, merged)
-            case Change.DELETE:
+            case Operation.DELETE:
                 draft.remove(form.deleted_key(record.key, source))
-            case Change.DELETE_RANGE:
+            case Operation.DELETE_RANGE:
                 end = form.single(record.key, record.value or b"", source)
                 for key in [key for key, _ in draft.items() if record.key <= key < end]:
                     draft.remove(key)

@@ -36,7 +36,7 @@ from epochal.state.store.rocksdb_directory import read_archive, read_snapshot, r
 from epochal.state.store.rocksdb_files import RocksStoreFiles
 from epochal.state.store.rocksdb_provider import RocksDBStateStoreProvider
 from epochal.state.store.row_form import FamilyForm, RowForm
-from epochal.state.store.versions import Change, Draft, FrozenVersion
+from epochal.state.store.versions import Draft, FrozenVersion, RowChange
 
 _NO_COLUMNS = StructType(())
 
@@ -105,7 +105,7 @@ class RocksFamilyFiles(RocksStoreFiles):
         """Whether a version must be written as a snapshot: also if it adds families."""
         return not self.numbers.are_stored or RocksStoreFiles.needs_snapshot(self, version)
 
-    def encode_delta(self, version: int, changes: Iterable[Change]) -> bytes:
+    def encode_delta(self, version: int, changes: Iterable[RowChange]) -> bytes:
         """The content of the changelog of a version."""
         form = self.form
         # Values are complete already. Only the key of a removed entry may need a checksum.
@@ -185,9 +185,9 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
         """The file of the next version: a snapshot if the version adds families."""
         numbers = self._family_files.numbers
         numbers.add(self._names())
-        found = super().encode_version(version, draft, attempt)
+        encoded = super().encode_version(version, draft, attempt)
         numbers.are_stored = True
-        return found
+        return encoded
 
     def commit(self, *_: Any, **__: Any) -> None:
         """Refused: a version of this store is prepared, then published."""

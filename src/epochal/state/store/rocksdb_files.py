@@ -33,10 +33,8 @@ from epochal.state.files.chain import (
 from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import (
-    Change as Operation,
-)
-from epochal.state.files.rocksdb_changelog import (
     LineageItem,
+    Operation,
     encode_changelog,
     parse_changelog,
     read_lineage,
@@ -56,7 +54,7 @@ from epochal.state.store.rocksdb_directory import (
     read_snapshot,
 )
 from epochal.state.store.store_files import StoreFiles, stage
-from epochal.state.store.versions import Change, Draft, MakeVersion
+from epochal.state.store.versions import Draft, MakeVersion, RowChange
 
 MAX_LINEAGE = 500
 """Versions that a changelog lists at most. Spark can list about 800, and may add some."""
@@ -82,7 +80,7 @@ class Lineage:
 
     def begin(self, version: int, unique_id: str) -> None:
         """Give a new version its id. Versions above it belong to another history."""
-        for later in [known for known in list(self.ids) if known > version]:
+        for later in [other for other in list(self.ids) if other > version]:
             del self.ids[later]
         self.snapshots.difference_update([s for s in list(self.snapshots) if s >= version])
         self.ids[version] = unique_id
@@ -94,7 +92,7 @@ class Lineage:
 
     def forget(self, below: int) -> None:
         """Drop versions whose files are deleted."""
-        for version in [known for known in list(self.ids) if known < below]:
+        for version in [other for other in list(self.ids) if other < below]:
             del self.ids[version]
             self.snapshots.discard(version)
 
@@ -112,10 +110,10 @@ class LineageNames(FileNames):
 
     def parse(self, name: str) -> StoreFile | None:
         """The file of the history that a name stands for; None for any other file."""
-        found = parse_name(name)
-        if found is None or self.lineage.ids.get(found[0].version) != found[0].unique_id:
+        parsed = parse_name(name)
+        if parsed is None or self.lineage.ids.get(parsed[0].version) != parsed[0].unique_id:
             return None
-        return StoreFile(found[0].version, found[1] == self.snapshot, self)
+        return StoreFile(parsed[0].version, parsed[1] == self.snapshot, self)
 
     def others(self, names: Iterable[str], below: int) -> list[str]:
         """The files of versions below `below`, of any history."""
@@ -143,8 +141,8 @@ class RocksStoreFiles(StoreFiles):
 
     def open_version(self, version: int, unique_id: str) -> None:
         """Find the history of a version."""
-        known = self.lineage.ids.get(version)
-        if not self.has_ids or (known is not None and unique_id in ("", known)):
+        own_id = self.lineage.ids.get(version)
+        if not self.has_ids or (own_id is not None and unique_id in ("", own_id)):
             return
         if not unique_id:
             raise StateLoadError(
@@ -173,10 +171,10 @@ class RocksStoreFiles(StoreFiles):
         self, draft: Draft, version: int, name: str, data: bytes, make: MakeVersion
     ) -> Draft:
         """Apply the next version to a draft, given the name and content of its file."""
-        found = parse_name(name)
-        if found is None or found[0].version != version:
+        parsed = parse_name(name)
+        if parsed is None or parsed[0].version != version:
             raise StateFormatError(join_url(self.files.url, name), 0, f"not of version {version}")
-        item, kind = found
+        item, kind = parsed
         if kind == self.kinds.snapshot:
             if self.has_ids:
                 self.lineage.adopt(RocksPlan(item, ()))
@@ -253,7 +251,7 @@ class RocksStoreFiles(StoreFiles):
         draft.changes.update(zip(*self._rows(list(puts), list(puts.values()), source), strict=True))
         draft.changes.update(dict.fromkeys(self._key_form.rows(list(gone), source)))
 
-    def encode_delta(self, version: int, changes: Iterable[Change]) -> bytes:
+    def encode_delta(self, version: int, changes: Iterable[RowChange]) -> bytes:
         """The content of the changelog of a version."""
         listed = list(changes)
         keys = self._key_form.stored([key for key, _ in listed])
@@ -294,7 +292,7 @@ class RocksStoreFiles(StoreFiles):
     ) -> Sequence[tuple[str, AtomicFile]]:
         """Write the files of a snapshot, by name, without making them visible."""
         parts = self.encode_snapshot(version, rows)
-        return [each for name, data in parts for each in stage(self.files, name, (data,))]
+        return [staged for name, data in parts for staged in stage(self.files, name, (data,))]
 
     def delete_old(self, names: Iterable[str]) -> None:
         """Delete files that no retained version needs, and the tables of deleted snapshots.
@@ -311,11 +309,11 @@ class RocksStoreFiles(StoreFiles):
             )
         for name in (*old, *sorted(tables)):
             self.files.delete(name)
-        gone = [found[0].version for found in map(parse_name, old) if found]
+        gone = [parsed[0].version for parsed in map(parse_name, old) if parsed]
         self.lineage.forget(max(gone, default=-1) + 1)
 
     def _tables(self, snapshots: Iterable[LineageItem], *, strict: bool = False) -> set[str]:
-        found: set[str] = set()
+        paths: set[str] = set()
         for item in snapshots:
             try:
                 metadata = read_metadata(self.files, item)
@@ -323,8 +321,8 @@ class RocksStoreFiles(StoreFiles):
                 if strict:
                     raise
                 continue  # its tables stay behind, which costs only space
-            found.update(each.path for each in metadata.files)
-        return found
+            paths.update(table.path for table in metadata.files)
+        return paths
 
     def _inflate(self, data: bytes, source: str) -> bytes:
         return decompress(data, self.conf.compression_codec, source=source)
@@ -353,4 +351,4 @@ class RocksStoreFiles(StoreFiles):
 
 
 def _snapshots(names: Iterable[str]) -> set[LineageItem]:
-    return {found[0] for found in map(parse_name, names) if found and found[1] == "zip"}
+    return {parsed[0] for parsed in map(parse_name, names) if parsed and parsed[1] == "zip"}

@@ -16,9 +16,9 @@ from epochal.files import Files, join_url
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import (
-    Change,
     ChangeRecord,
     LineageItem,
+    Operation,
     encode_changelog,
     encode_family_changelog,
 )
@@ -28,6 +28,13 @@ from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Spans, spans_of
 from epochal.state.rows.types import StructType
+from epochal.state.store.contract import (
+    CarriedVersion,
+    ChangedRows,
+    FileSettings,
+    Selection,
+    StoredVersion,
+)
 from epochal.state.store.rocksdb_directory import (
     RocksContent,
     RocksDirectory,
@@ -36,15 +43,8 @@ from epochal.state.store.rocksdb_directory import (
     read_metadata,
 )
 from epochal.state.store.row_form import FamilyForm, RowForm
-from epochal.state.store.stored_version import (
-    CarriedVersion,
-    ChangedRows,
-    FileSettings,
-    Selection,
-    StoredVersion,
-)
 
-_NAMES = {Change.PUT: "update", Change.DELETE: "delete", Change.MERGE: "append"}
+_NAMES = {Operation.PUT: "update", Operation.DELETE: "delete", Operation.MERGE: "append"}
 _OF_FAMILIES = (2, 4)
 """The layouts of changelogs of stores with column families."""
 _FIRST_WITH_LINEAGE = 3
@@ -103,7 +103,7 @@ class RocksVersions:
             source = join_url(stored.files.url, file_name(item, "changelog"))
             records: list[ChangeRecord] = []
             for record in directory.changelog(item).records:
-                if record.change is Change.DELETE:  # with row checksums its key carries one
+                if record.change is Operation.DELETE:  # with row checksums its key carries one
                     record = replace(record, key=form.deleted_key(record.key, source))
                 if record.key.startswith(prefix):
                     value = _value_of(record, wanted, stored.settings, source)
@@ -182,7 +182,7 @@ def _value_of(
     record: ChangeRecord, wanted: Selection, settings: FileSettings, source: str
 ) -> bytes | None:
     """The single value of a record, without its checksum."""
-    if record.change is Change.DELETE_RANGE:
+    if record.change is Operation.DELETE_RANGE:
         raise StateReadError(
             source,
             "it deletes a range of keys at once, which a feed of single keys cannot show; "

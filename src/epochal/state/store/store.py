@@ -97,16 +97,16 @@ class ReadStateStore:
                 "a prefix scan needs a provider that was created with num_cols_prefix_key above 0.",
                 "STATE_STORE_UNSUPPORTED_OPERATION",
             )
-        found = self._draft.with_prefix(self._codec.encode_prefix(prefix), self._codec.prefixes_of)
-        return self._decoded(iter(found))
+        rows = self._draft.with_prefix(self._codec.encode_prefix(prefix), self._codec.prefixes_of)
+        return self._decoded(iter(rows))
 
     def get_batch(self, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
         """The values of many keys, row by row, and whether each key exists.
 
         For a key that does not exist, the row of values is all null.
         """
-        found = self._draft.get_many(self._codec.encode_keys(keys))
-        return self._codec.decode_values(found)
+        values = self._draft.get_many(self._codec.encode_keys(keys))
+        return self._codec.decode_values(values)
 
     def items_raw(self) -> Iterator[tuple[bytes, bytes]]:
         """Every key and value as Spark's bytes, as of this call."""
@@ -323,10 +323,10 @@ def combine(metrics: Iterable[StateStoreMetrics]) -> StateStoreMetrics:
     num_keys = memory = 0
     custom: dict[str, int] = {}
     instance: dict[str, int] = {}
-    for each in metrics:
-        num_keys += each.num_keys
-        memory += each.memory_used_bytes
-        instance |= each.instance
-        for name, value in each.custom.items():
+    for store in metrics:
+        num_keys += store.num_keys
+        memory += store.memory_used_bytes
+        instance |= store.instance
+        for name, value in store.custom.items():
             custom[name] = custom.get(name, 0) + value
     return StateStoreMetrics(num_keys, memory, custom, instance)

@@ -17,7 +17,7 @@ from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLAS
 from epochal.state.files.chain import HDFS_FILES, ROCKSDB_FILES, FileNames
 
 if TYPE_CHECKING:
-    from epochal.state.store.stored_version import VersionFiles
+    from epochal.state.store.contract import VersionFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ DATABASE_FORMAT = ROCKSDB
 
 def format_of_class(provider_class: str) -> StoreFormat | None:
     """The format that settings mean; None for the class of another vendor."""
-    return next((each for each in FORMATS if each.provider_class == provider_class), None)
+    return next((kind for kind in FORMATS if kind.provider_class == provider_class), None)
 
 
 def format_of_files(suffixes: Collection[str]) -> StoreFormat:

@@ -23,8 +23,8 @@ from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, o
 from epochal.tools.verify.findings import START_OVER
 
 if TYPE_CHECKING:
+    from epochal.state.store.contract import StoredVersion
     from epochal.state.store.rocksdb_directory import RocksDirectory
-    from epochal.state.store.stored_version import StoredVersion
     from epochal.tools.verify.check_load import LoadCheck
     from epochal.tools.verify.findings import Finding
 
@@ -98,7 +98,7 @@ class Survey:
 
         What it says about values is left out: none of them is read.
         """
-        from epochal.state.store.stored_version import FileSettings, StoredVersion
+        from epochal.state.store.contract import FileSettings, StoredVersion
 
         settings = FileSettings(self.offsets[batch_id].conf.get(CODEC, "lz4"))
         unique_id = self.unique_id(store, version - 1)

@@ -38,8 +38,7 @@ from epochal.tools.edit_state.edit_state import (
     plan_batch,
 )
 from epochal.tools.edit_state.evolve import AddColumn, Evolution, evolved, shown_schema
-from epochal.tools.edit_state.new_schema import new_schema
-from epochal.tools.edit_state.next_version import NextVersion
+from epochal.tools.edit_state.next_version import NextVersion, new_schema
 from epochal.tools.edit_state.rekey import partitions_of, plain_store
 from epochal.tools.edit_state.store_rows import read_rows, write_rows
 from epochal.tools.reporting import tracked
@@ -70,13 +69,13 @@ def plan_backfill(
     values = TableValues(table, schema.key, schema.value, added)
     stores = [s for s in base.stores if (s.operator, s.name) == (operator_id, store_name)]
     parts: dict[int, list[tuple[Row, Row]]] = {}
-    count = found = 0
+    count = matched = 0
     for store in tracked(stores):
         part = parts.setdefault(store.partition, [])
         for key, value in read_rows(base, target, store):
             row, is_there = values.take(key, rewrite(value))
             part.append((key, row))
-            count, found = count + 1, found + is_there
+            count, matched = count + 1, matched + is_there
     new = values.left()
     if add_keys:
         partitions = base.settings.partitions or len(target.partitions)
@@ -104,8 +103,8 @@ def plan_backfill(
         command="state-evolve",
         summary=(
             f"rewrite {counted(count, 'row')} of operator {operator_id} from "
-            f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}, {found} of them "
-            f"with values of {table}{words}, as batch {base.batch_id + 1}"
+            f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}, {matched} of "
+            f"them with values of {table}{words}, as batch {base.batch_id + 1}"
         ),
         arguments={"operator": str(operator_id), "store": store_name, "from": table},
         sink=sink,
@@ -153,8 +152,8 @@ class TableValues:
 
     def _row(self, stored: bytes) -> Row:
         """All value columns; null where the table has none."""
-        given = dict(zip(self._columns.names, decode_row(stored, self._columns), strict=True))
-        return tuple(given.get(name) for name in self._value.names)
+        by_name = dict(zip(self._columns.names, decode_row(stored, self._columns), strict=True))
+        return tuple(by_name.get(name) for name in self._value.names)
 
     def _add(self, table: str, batch: pa.RecordBatch, added: Sequence[str]) -> None:
         there = batch.schema.names

@@ -19,7 +19,7 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.checkpoint.layout import COMMITS, OFFSETS, parse_state_file
 from epochal.errors import EditError
-from epochal.state.store.stored_version import StoreContent, StoredVersion
+from epochal.state.store.contract import StoreContent, StoredVersion
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.rewind import delete_state_after

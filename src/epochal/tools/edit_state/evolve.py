@@ -42,8 +42,7 @@ from epochal.tools.edit_state.edit_state import (
     older_files,
     plan_batch,
 )
-from epochal.tools.edit_state.new_schema import new_schema
-from epochal.tools.edit_state.next_version import NextVersion
+from epochal.tools.edit_state.next_version import NextVersion, new_schema
 from epochal.tools.edit_state.store_rows import form_of, rows_of_target
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read import open_store

@@ -111,8 +111,8 @@ def plan_mutations(
         if is_target and (edits := target.partitions.get(store.partition)):
             _change(base, batch, version, store, target, edits)
     edits_made = target.edits
-    puts = sum(1 for each in edits_made if each.value is not None)
-    replaced = sum(1 for each in edits_made if each.value is not None and each.before is not None)
+    puts = sum(1 for edit in edits_made if edit.value is not None)
+    replaced = sum(1 for edit in edits_made if edit.value is not None and edit.before is not None)
     words = [f"put {counted(puts, 'key')} (replacing {counted(replaced, 'value')})"] if puts else []
     if deletes := len(edits_made) - puts:
         words.append(f"delete {counted(deletes, 'key')}")
@@ -141,13 +141,13 @@ def _add(target: _Target, mutation: Mutation, number: int) -> None:
         value = _value(target, mutation.value, f"row {number}: value")
     edits = target.partitions.setdefault(_partition(target, key, number), {})
     encoded = encode_row(key, schema.key)
-    known = edits.get(encoded)
-    if known is None:
+    earlier = edits.get(encoded)
+    if earlier is None:
         edits[encoded] = _Edit(key, value)
-    elif not target.is_list or (known.value is None) != (value is None):
+    elif not target.is_list or (earlier.value is None) != (value is None):
         raise StateValueError(f"row {number}: key", "struct", "the same key was given before")
     elif value is not None:
-        known.value = [*(known.value or ()), *value]
+        earlier.value = [*(earlier.value or ()), *value]
 
 
 def _stored_names(key: Mapping[str, Any], reader: StoreReader, number: int) -> dict[str, Any]:
@@ -161,15 +161,15 @@ def _stored_names(key: Mapping[str, Any], reader: StoreReader, number: int) -> d
     return {stored: key[name] for stored, name in zip(names, shown, strict=True)}
 
 
-def _value(target: _Target, given: Any, path: str) -> RowOrList:
+def _value(target: _Target, shown: Any, path: str) -> RowOrList:
     schema, variable = target.reader.target.schema.value, target.reader.variable
     if variable is not None and variable.kind == "TimerState":
         return (None,) * len(schema.fields)
     if not target.is_list:
-        rows = [_row(given, schema, path)]
+        rows = [_row(shown, schema, path)]
     else:
-        listed = given if isinstance(given, list) else [given]
-        rows = [_row(each, schema, f"{path}[{n}]") for n, each in enumerate(listed)]
+        listed = shown if isinstance(shown, list) else [shown]
+        rows = [_row(element, schema, f"{path}[{n}]") for n, element in enumerate(listed)]
     if not rows:
         raise StateValueError(path, "array", "Spark has no empty lists; delete the key instead")
     if variable is not None and variable.has_ttl and any(row[1] is None for row in rows):
@@ -230,7 +230,7 @@ def _change(
 
 
 def _refuse_absent(base: EditBase, target: _Target, edits: Edits) -> None:
-    absent = [each.key for each in edits.values() if each.value is None and each.before is None]
+    absent = [edit.key for edit in edits.values() if edit.value is None and edit.before is None]
     if absent:
         first = _shown(absent[0], target.reader.target.schema.key)
         more = f", nor are {counted(len(absent) - 1, 'other key')}" if len(absent) > 1 else ""
@@ -245,10 +245,10 @@ def _details(target: _Target) -> Iterator[str]:
     """What happens to each key, up to a limit: its old value and its new one, as JSON."""
     schema = target.reader.target.schema
     edits = target.edits
-    for each in edits[:DETAILS_SHOWN]:
-        old = _shown(each.before, schema.value) if each.before is not None else "no value"
-        new = _shown(each.value, schema.value) if each.value is not None else "deleted"
-        yield f"{_shown(each.key, schema.key)}: {old} -> {new}"
+    for edit in edits[:DETAILS_SHOWN]:
+        old = _shown(edit.before, schema.value) if edit.before is not None else "no value"
+        new = _shown(edit.value, schema.value) if edit.value is not None else "deleted"
+        yield f"{_shown(edit.key, schema.key)}: {old} -> {new}"
     if len(edits) > DETAILS_SHOWN:
         yield f"... and {len(edits) - DETAILS_SHOWN} more"
 
@@ -257,10 +257,10 @@ def _shown(value: RowOrList, schema: StructType) -> str:
     rows: Iterable[Row] = value if isinstance(value, list) else [value]
     try:
         encoded = spans_of([encode_row(row, schema) for row in rows])
-        found = json_column(decode_rows(encoded, schema, source="state"), schema)
+        column = json_column(decode_rows(encoded, schema, source="state"), schema)
     except StateError:
         return "an unreadable value"
-    return json.dumps(found if isinstance(value, list) else found[0], ensure_ascii=False)
+    return json.dumps(column if isinstance(value, list) else column[0], ensure_ascii=False)
 
 
 def _refuse_dependent_stores(base: EditBase, reader: StoreReader, name: str | None) -> None:

@@ -24,7 +24,7 @@ from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
-from epochal.state.store.stored_version import StoreContent
+from epochal.state.store.contract import StoreContent
 from epochal.tools.edit_state.edit_state import EditBase
 from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.store_rows import avro_forms, form_of, require_same_families
@@ -47,8 +47,8 @@ class RekeyedVariables:
         key_schema: StructType | None,
     ) -> None:
         self._base, self._operator = base, operator
-        self._lists = [each.name for each in variables.values() if each.kind == "ListState"]
-        maps = [each.name for each in variables.values() if each.kind == "MapState"]
+        self._lists = [one.name for one in variables.values() if one.kind == "ListState"]
+        maps = [one.name for one in variables.values() if one.kind == "MapState"]
         self._before = batch.schemas(operator)
         self._paths = {name: owner_path(name, maps) for name in self._before}
         self.old_key = self._owner_schema()
@@ -103,7 +103,7 @@ class RekeyedVariables:
 
     def _read(self, content: StoreContent, source: str) -> list[tuple[str, Row, Row, Any]]:
         """Family, grouping key, whole key and value of every row that is not in an index."""
-        found: list[tuple[str, Row, Row, Any]] = []
+        rows_read: list[tuple[str, Row, Row, Any]] = []
         for name, family in families_of(
             self._before, self._lists, content.families, self._avro
         ).items():
@@ -114,8 +114,8 @@ class RekeyedVariables:
                     owner = key
                     for ordinal in self._paths[name]:
                         owner = owner[ordinal]
-                    found.append((name, owner, key, form.decode_value(at, stored)))
-        return found
+                    rows_read.append((name, owner, key, form.decode_value(at, stored)))
+        return rows_read
 
     def _find_new_keys(self, owners: Sequence[Row], new_key: NewKey) -> None:
         encoded = {encode_row(owner, self.old_key) for owner in owners} - self._new.keys()
@@ -123,17 +123,17 @@ class RekeyedVariables:
         column = decode_rows(spans_of(listed), self.old_key, source="keys")
         for old, shown in zip(listed, json_column(column, self.old_key), strict=True):
             text = json.dumps(shown, ensure_ascii=False)
-            found = new_key(shown)
-            if found is None:
+            answer = new_key(shown)
+            if answer is None:
                 self._new[old] = None
                 continue
-            row = tuple(row_from_json(found, self.new_key, f"the new key of {text}"))
+            row = tuple(row_from_json(answer, self.new_key, f"the new key of {text}"))
             new = encode_row(row, self.new_key)
             if new in self._came_from:
                 raise EditError(
                     self._base.url,
                     f"the keys {self._came_from[new]} and {text} both become "
-                    f"{json.dumps(found, ensure_ascii=False)}. What the variables of both "
+                    f"{json.dumps(answer, ensure_ascii=False)}. What the variables of both "
                     f"together are cannot be told, so they must stay apart. Nothing was changed.",
                 )
             self._new[old], self._came_from[new] = row, text
@@ -152,10 +152,10 @@ class RekeyedVariables:
                 self.dropped += 1
                 continue
             changed = _replaced(key, self._paths[name], new)
-            made = families[name].changes(
+            changes = families[name].changes(
                 [(changed, value)], (), prefixes.__getitem__, lambda _: None, form
             )
-            entries = {at: stored for at, stored in made if stored is not None}
+            entries = {at: stored for at, stored in changes if stored is not None}
             yield self._partition(new, partitions), entries
 
     def _partition(self, key: Row, partitions: int) -> int:

@@ -26,7 +26,7 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.state.files.merge import Rows
 from epochal.state.rows.byte_spans import Ints
-from epochal.state.store.stored_version import StoreContent
+from epochal.state.store.contract import StoreContent
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
@@ -187,11 +187,11 @@ def _repartition_of(before: OffsetEntry | None, after: OffsetEntry | None) -> in
 def _metadata(base: EditBase, partitions: int) -> Iterator[Change]:
     """Update the operator metadata, where it exists, with the new number of partitions."""
     for operator in base.surveyed.operators:
-        found = read_operator(base.surveyed.files, operator.operator, base.batch_id)
-        if found is not None:
-            stores = tuple(replace(store, num_partitions=partitions) for store in found.stores)
+        metadata = read_operator(base.surveyed.files, operator.operator, base.batch_id)
+        if metadata is not None:
+            stores = tuple(replace(store, num_partitions=partitions) for store in metadata.stores)
             path = operator_metadata_path(operator.operator)
-            if found.version == 2:
+            if metadata.version == 2:
                 path = f"{operator_metadata_log_path(operator.operator)}/{base.batch_id + 1}"
-            data = OPERATOR_FORMAT.serialize(replace(found, stores=stores))
+            data = OPERATOR_FORMAT.serialize(replace(metadata, stores=stores))
             yield base.surveyed.tree.write(path, data, counted(partitions, "partition"))

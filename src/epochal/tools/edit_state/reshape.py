@@ -97,13 +97,13 @@ def plan_split(
             f"them, but not all, to be moved; given were {', '.join(columns) or 'none'}."
         )
     moved = [names.index(name) for name in columns]
-    kept = [at for at in range(len(names)) if at not in moved]
+    left = [at for at in range(len(names)) if at not in moved]
     version, count = NextVersion(base), 0
-    schemas = {operator_id: _picked(target.schema, kept), to: _picked(target.schema, moved)}
+    schemas = {operator_id: _picked(target.schema, left), to: _picked(target.schema, moved)}
     for store in tracked(_stores(base, operator_id)):
         rows = list(read_rows(base, target, store))
         count += len(rows)
-        for operator, chosen in ((operator_id, kept), (to, moved)):
+        for operator, chosen in ((operator_id, left), (to, moved)):
             part = [(key, tuple(value[at] for at in chosen)) for key, value in rows]
             write_rows(base, version, StoreKey(operator, store.partition), schemas[operator], part)
     others: list[Change] = [
@@ -190,7 +190,7 @@ def _warnings(
     base: EditBase, *, ends: int | None = None, begins: int | None = None
 ) -> Iterator[str]:
     yield WARNING
-    numbers = {each.operator for each in base.surveyed.operators} - {ends}
+    numbers = {operator.operator for operator in base.surveyed.operators} - {ends}
     if begins is not None:
         numbers.add(begins)
     missing = [number for number in range(max(numbers, default=0)) if number not in numbers]
@@ -202,21 +202,21 @@ def _warnings(
 
 
 def _stores(base: EditBase, operator: int) -> list[StoreListing]:
-    found = [store for store in base.stores if store.operator == operator]
-    if not found:
+    stores = [store for store in base.stores if store.operator == operator]
+    if not stores:
         there = sorted({store.operator for store in base.stores})
         noun = "only operator" if len(there) == 1 else "the operators"
         raise OptionError(
             f"There is no operator {operator}. The checkpoint has {noun} "
             f"{', '.join(map(str, there))}."
         )
-    return found
+    return stores
 
 
 def _require_free(base: EditBase, operator: int) -> None:
     if operator < 0:
         raise OptionError(f"Operators start at 0, not at {operator}.")
-    if any(each.operator == operator for each in base.surveyed.operators):
+    if any(listed.operator == operator for listed in base.surveyed.operators):
         raise EditError(
             base.url,
             f"there is an operator {operator} already. Move it away first with `epochal state "
@@ -234,7 +234,7 @@ def _encoded(schema: FamilySchema) -> bytes:
 
 
 def _joined(base: EditBase, one: StoreTarget, two: StoreTarget) -> FamilySchema:
-    kinds = [[field.data_type for field in each.schema.key.fields] for each in (one, two)]
+    kinds = [[field.data_type for field in target.schema.key.fields] for target in (one, two)]
     numbers = f"{one.operator_id} and {two.operator_id}"
     if kinds[0] != kinds[1]:
         raise EditError(
@@ -255,14 +255,14 @@ def _joined(base: EditBase, one: StoreTarget, two: StoreTarget) -> FamilySchema:
     return replace(one.schema, value=value, encoder=KeyEncoder("plain"))
 
 
-def _fill(schema: StructType, given: Mapping[str, Any]) -> Row:
-    unknown = [name for name in given if name not in schema.names]
+def _fill(schema: StructType, values: Mapping[str, Any]) -> Row:
+    unknown = [name for name in values if name not in schema.names]
     if unknown:
         raise OptionError(
             f"There is no column {unknown[0]!r} to fill; the columns are {', '.join(schema.names)}."
         )
     return tuple(
-        from_json(given[field.name], field.data_type, field.name) if field.name in given else None
+        from_json(values[field.name], field.data_type, field.name) if field.name in values else None
         for field in schema.fields
     )
 
@@ -287,7 +287,7 @@ def _without(base: EditBase, operator: int) -> tuple[list[Change], tuple[str, ..
 def _moved_files(base: EditBase, batch: StateBatch, operator: int, to: int) -> Iterator[Change]:
     """Copy schema files and metadata of an operator."""
     tree, files = base.surveyed.tree, base.surveyed.files
-    for store in {each.name for each in _stores(base, operator)}:
+    for store in {listed.name for listed in _stores(base, operator)}:
         path = state_schema_path(operator, store)
         if path in tree:
             yield tree.write(state_schema_path(to, store), files.read(path), "the schema")
@@ -301,18 +301,18 @@ def _moved_files(base: EditBase, batch: StateBatch, operator: int, to: int) -> I
 
 def _metadata(base: EditBase, batch: StateBatch, operator: int, to: int) -> Iterator[Change]:
     """Copy the newest metadata of an operator."""
-    found = batch.operator(operator)
-    if found is None:
+    metadata = batch.operator(operator)
+    if metadata is None:
         return
     path = operator_metadata_path(to)
-    if found.version == 2:
+    if metadata.version == 2:
         path = f"{operator_metadata_log_path(to)}/{base.batch_id + 1}"
-    data = OPERATOR_FORMAT.serialize(_renumbered(found, to))
+    data = OPERATOR_FORMAT.serialize(_renumbered(metadata, to))
     yield base.surveyed.tree.write(path, data, f"operator {to}")
 
 
-def _renumbered(found: OperatorMetadata, to: int) -> OperatorMetadata:
-    old, new = (f"/{operator_path(number)}/" for number in (found.operator_id, to))
+def _renumbered(metadata: OperatorMetadata, to: int) -> OperatorMetadata:
+    old, new = (f"/{operator_path(number)}/" for number in (metadata.operator_id, to))
     stores = tuple(
         replace(
             store,
@@ -320,6 +320,6 @@ def _renumbered(found: OperatorMetadata, to: int) -> OperatorMetadata:
                 new.join(path.rsplit(old, 1)) for path in store.schema_file_paths
             ),
         )
-        for store in found.stores
+        for store in metadata.stores
     )
-    return replace(found, operator_id=to, stores=stores)
+    return replace(metadata, operator_id=to, stores=stores)

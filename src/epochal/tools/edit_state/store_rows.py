@@ -24,8 +24,8 @@ from epochal.state.files.rocksdb_family import (
 )
 from epochal.state.files.schema_file import FamilySchema
 from epochal.state.rows.byte_spans import spans_of
+from epochal.state.store.contract import StoreContent
 from epochal.state.store.row_form import RowForm
-from epochal.state.store.stored_version import StoreContent
 from epochal.tools.edit_state.edit_state import EditBase
 from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.inspect.state_listing import StoreListing
@@ -36,18 +36,18 @@ from epochal.tools.read_state.read_target import StateBatch, StoreTarget
 def avro_forms(batch: StateBatch, operator: int) -> dict[str, AvroForm]:
     """Those families of an operator whose rows are stored as Avro."""
     targets = [batch.family(operator, name) for name in batch.schemas(operator)]
-    return {each.family: each.avro for each in targets if each.family and each.avro is not None}
+    return {one.family: one.avro for one in targets if one.family and one.avro is not None}
 
 
 def require_same_families(
-    store: StoreListing, content: StoreContent, known: Mapping[str, int]
+    store: StoreListing, content: StoreContent, numbers: Mapping[str, int]
 ) -> None:
     """Raise EditError if a partition numbers its families otherwise than another one."""
-    if known and dict(content.families) != dict(known):
+    if numbers and dict(content.families) != dict(numbers):
         raise EditError(
             store.path,
             f"its column families are numbered {dict(content.families)}, but those of another "
-            f"partition {dict(known)}. Rows cannot be moved between them.",
+            f"partition {dict(numbers)}. Rows cannot be moved between them.",
         )
 
 

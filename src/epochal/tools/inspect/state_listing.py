@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.layout import DEFAULT_STORE, STATE, StoreKey
-from epochal.state.files.chain import Chain, files_to_load
+from epochal.state.files.chain import VersionChain, files_to_load
 from epochal.state.store.store_format import StoreFormat, format_of_files
 from epochal.tools.inspect.listing import Directories, Directory
 
@@ -60,7 +60,7 @@ class StoreListing:
         """What the files with the changes of one version are called."""
         return self.format.files.delta
 
-    def chain(self, version: int) -> Chain:
+    def chain(self, version: int) -> VersionChain:
         """The files that make `version`. With unique ids they may be of any attempt."""
         if self.format.is_database:
             return files_to_load(version, self.zips, self.changelogs)

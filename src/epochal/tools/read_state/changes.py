@@ -107,9 +107,9 @@ class ChangeReader:
             target.stored(partition), self._first, target.selection()
         )
         return [
-            self._batch(each.rows, each.deleted, each.names, each.version, partition)
-            for each in changes
-            if len(each.rows)
+            self._batch(change.rows, change.deleted, change.names, change.version, partition)
+            for change in changes
+            if len(change.rows)
         ]
 
     def schema(self) -> pa.Schema:

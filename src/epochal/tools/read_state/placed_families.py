@@ -66,13 +66,13 @@ def families_in_store(batch: StateBatch, operator: int, store_name: str) -> list
     if variables is None and not batch.uses_join_families(operator):
         target = batch.store(operator, store_name)
         return [PlacedFamily(target, None, placing_columns(name, store_name, target.schema.key))]
-    maps = [each.name for each in (variables or {}).values() if each.kind == "MapState"]
-    found: list[PlacedFamily] = []
+    maps = [variable.name for variable in (variables or {}).values() if variable.kind == "MapState"]
+    families: list[PlacedFamily] = []
     for family, schema in batch.schemas(operator, store_name).items():
         target = batch.family(operator, family)
         if variables is None:
             placed = PlacedFamily(target, None, placing_columns(name, family, schema.key))
         else:
             placed = PlacedFamily(target, owner_path(family, maps), StructType(()))
-        found.append(placed)
-    return found
+        families.append(placed)
+    return families

@@ -292,17 +292,17 @@ class JoinReader:
         return self._shown(self._rows.decode(Rows(spans_of([]), spans_of([]), "no file"), 0)).schema
 
     def batches(self, partition: int) -> list[pa.RecordBatch]:
-        found = self._rows.batches(partition)
+        stored_batches = self._rows.batches(partition)
         if self._counts is not None:
             counted = sum(map(_total, self._counts.batches(partition)))
-            stored = sum(len(batch) for batch in found)
+            stored = sum(len(batch) for batch in stored_batches)
             if counted != stored:
                 raise StateFormatError(
                     self.target.directory(partition).url,
                     0,
                     f"the join counts {counted} rows in this partition, but {stored} are stored",
                 )
-        return [self._shown(batch) for batch in found]
+        return [self._shown(batch) for batch in stored_batches]
 
     def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns: list[Any] = []
@@ -339,10 +339,10 @@ def _variable(
     if timers and wanted is not None:
         raise StateReadError(url, "name a variable or ask for timers, not both.", CONFLICT)
     if timers:
-        found = [v for v in variables.values() if v.kind == "TimerState"]
-        if not found:
+        timer_states = [v for v in variables.values() if v.kind == "TimerState"]
+        if not timer_states:
             raise StateReadError(url, "this operator has no timers (time mode None).", INVALID)
-        return found[0]
+        return timer_states[0]
     names = ", ".join(sorted(n for n, v in variables.items() if v.kind != "TimerState")) or "none"
     if wanted is None:
         raise StateReadError(

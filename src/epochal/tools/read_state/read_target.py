@@ -52,8 +52,8 @@ from epochal.state.files.schema_file import (
     KeyEncoder,
     parse_schema_file,
 )
+from epochal.state.store.contract import FileSettings, Selection, StoredVersion
 from epochal.state.store.store_format import FORMATS, StoreFormat
-from epochal.state.store.stored_version import FileSettings, Selection, StoredVersion
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of
 from epochal.tools.read_state.given_schemas import GivenSchemas
@@ -88,7 +88,7 @@ class StateSettings(FileSettings):
         """Read the conf of an offset log entry; missing keys take their legacy values."""
         settings = {**LEGACY_DEFAULTS, **conf}
         name = _class_name(settings.get(PROVIDER, NEW_QUERY_DEFAULTS[PROVIDER]))
-        formats = {_class_name(each.provider_class): each for each in FORMATS}
+        formats = {_class_name(kind.provider_class): kind for kind in FORMATS}
         if name not in formats:
             raise StateReadError(
                 source,
@@ -245,19 +245,19 @@ class StateBatch:
             for info in self.files.list(operator_path(operator_id))
             if info.is_dir and (number := parse_partition(info.name)) is not None
         ]
-        found = sorted(number for number in numbers if limit is None or number < limit)
-        if not found:
+        listed = sorted(number for number in numbers if limit is None or number < limit)
+        if not listed:
             self._require_operator(operator_id)
             self._refuse(
                 f"operator {operator_id} has no partition directories.",
                 "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
             )
-        if found != list(range(len(found))):
+        if listed != list(range(len(listed))):
             self._refuse(
-                f"operator {operator_id} has the partitions {found}; some in between are missing.",
+                f"operator {operator_id} has the partitions {listed}; some in between are missing.",
                 "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
             )
-        return tuple(found)
+        return tuple(listed)
 
     def schemas(self, operator_id: int, store_name: str = DEFAULT_STORE) -> dict[str, FamilySchema]:
         """The schemas of a store by column family; a store without families has `default`."""
@@ -398,9 +398,9 @@ class StateBatch:
                 data = self.files.read(path)
             except FileNotFoundError:
                 continue  # a value that needs it gets an error that names the schema
-            for each in parse_schema_file(data, source=join_url(self.files.url, path)):
-                if each.name == family:
-                    written.setdefault(each.value_schema_id, each.value)
+            for earlier in parse_schema_file(data, source=join_url(self.files.url, path)):
+                if earlier.name == family:
+                    written.setdefault(earlier.value_schema_id, earlier.value)
         ids = (schema.key_schema_id, schema.value_schema_id)
         return AvroForm(schema.key, schema.value, encoder, written, *ids)
 
@@ -432,19 +432,22 @@ class StateBatch:
         return tuple(ids[n][at] for n in partitions)
 
     def _commit(self, newest: int) -> CommitEntry:
-        found = self.checkpoint.commits.get(self.batch_id)
-        if found is None:
+        commit = self.checkpoint.commits.get(self.batch_id)
+        if commit is None:
             self._refuse(
                 f"batch {self.batch_id} is not committed; the newest committed batch is {newest}.",
                 "STDS_COMMITTED_BATCH_UNAVAILABLE",
             )
-        return found
+        return commit
 
     def _require_operator(self, operator_id: int) -> None:
         there = list_operators(self.files)
         if operator_id not in there:
-            names = {each: self.operator_name(each) for each in there}
-            named = [f"{each} ({name})" if name else str(each) for each, name in names.items()]
+            names = {operator: self.operator_name(operator) for operator in there}
+            named = [
+                f"{operator} ({name})" if name else str(operator)
+                for operator, name in names.items()
+            ]
             noun = "only operator" if len(named) == 1 else "the operators"
             self._refuse(
                 f"there is no operator {operator_id}. The checkpoint has "
@@ -454,7 +457,7 @@ class StateBatch:
 
     def store_names(self, operator_id: int) -> list[str]:
         """The stores that an operator has on disk."""
-        listed = {each.operator: each.store_names for each in operators_of(list_all(self.files))}
+        listed = {one.operator: one.store_names for one in operators_of(list_all(self.files))}
         return listed.get(operator_id, [])
 
     def _require_store(self, operator_id: int, store_name: str) -> None:

@@ -13,8 +13,8 @@ from functools import cached_property
 
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import StateError, StorageError
+from epochal.state.store.contract import FileSettings, StoredVersion
 from epochal.state.store.store_format import DATABASE_FORMAT
-from epochal.state.store.stored_version import FileSettings, StoredVersion
 from epochal.tools.inspect.listing import CheckpointListing
 from epochal.tools.inspect.state_listing import (
     OperatorListing,

@@ -1,4 +1,4 @@
-"""What the formats are asked about stored state, and what they answer.
+"""The contract of the formats: what they are asked about stored state, and what they answer.
 
 One version of a store is in files that do not describe themselves: codec and checksums are in the
 offset log, unique ids in the commit log, and the schema beside the state. All of it comes with the
