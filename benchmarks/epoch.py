@@ -20,6 +20,7 @@ import pyarrow as pa
 from benchmarks.harness import Report, arguments, percentile
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
+from epochal.checkpoint.layout import StoreKey
 from epochal.continuous.operators.contract import StateChanges, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, StagePlan, Target, partitions_of_task
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
@@ -268,8 +269,7 @@ class FilePerStore(Engine):
     def _report(self, task: int, epoch: int) -> CommitPartitionEpoch:
         state = []
         for _, change in self._changes(task, epoch):
-            place = (0, change.partition, "default")
-            store = self._tasks[task]._stores[place]
+            store = self._tasks[task]._stores[StoreKey(0, change.partition)]
             assert store.rows is not None
             draft = store.rows.draft()
             codec = store.provider.codec
@@ -278,7 +278,7 @@ class FilePerStore(Engine):
             made = store.provider.prepare(epoch + 1, draft, f"a{self.attempt}")
             store.rows = store.provider.get_store(epoch + 1, from_prepared=made).loaded_rows
             store.provider.release(made)
-            state.append(PreparedState(*place, epoch + 1, made.name, made.checksum))
+            state.append(PreparedState(*store.key, epoch + 1, made.name, made.checksum))
         return CommitPartitionEpoch(
             self.attempt, task, epoch, b"", tuple(state), positions=end_of(task, epoch)
         )

@@ -40,7 +40,7 @@ from benchmarks.harness import (
 from epochal.state.files.merge import Rows
 from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
-from epochal.tools.edit_state.edit_state import snapshot_bytes
+from epochal.state.store.hdfs_versions import HdfsVersions
 from epochal.tools.read_state.read import open_batch, read_state
 
 ROUNDS, COLD_ROUNDS, CHANGES = 5, 3, 3
@@ -152,7 +152,7 @@ def providers(checkpoint: Path) -> list[tuple[Any, int]]:
     """A fresh provider for each partition, and the newest version."""
     from epochal.state.store.conf import StateStoreConf
     from epochal.state.store.ids import StateStoreId
-    from epochal.state.store.provider import HDFSBackedStateStoreProvider
+    from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 
     batch = open_batch(str(checkpoint))
     schema = batch.store(0).schema
@@ -282,7 +282,8 @@ def write_checkpoint(root: Path, keys: int) -> None:
         value = encode_rows(
             pa.StructArray.from_arrays([values, values], names=["count", "sum"]), VALUE
         )
-        files[f"state/0/{partition}/1.snapshot"] = snapshot_bytes([Rows(key, value, "")], settings)
+        written = HdfsVersions().first_files([Rows(key, value, "")], 1, settings)
+        files |= {f"state/0/{partition}/{name}": data for name, data in written.items()}
     for path, data in files.items():
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -76,12 +76,14 @@ API = [
         ["Checkpoint", "MetadataLog", "OffsetLog", "CommitLog", "FileSinkLog", "FileSourceLog"],
     ),
     (
+        "Reading state",
+        "epochal",
+        ["read_state", "read_state_changes", "map_partitions_with_state_store"],
+    ),
+    (
         "State",
         "epochal.state",
         [
-            "read_state",
-            "read_state_changes",
-            "map_partitions_with_state_store",
             "StateStoreId",
             "StateStoreProviderId",
             "StateStoreConf",

@@ -187,7 +187,7 @@ COLUMNS_CERTAIN = {
     "connectors/delta/delta_upkeep.py": "a Delta table has columns",
     "continuous/catalyst/spark_objects.py": "asks for the columns first",
     "continuous/operators/aggregation/spark_buffers.py": "the result of an aggregate is a column",
-    "continuous/tasks/batches.py": "schemas without columns are equal",
+    "continuous/tasks/frames.py": "schemas without columns are equal",
     "demo/pipeline.py": "the demo's own columns",
 }
 
@@ -199,6 +199,29 @@ def test_only_one_module_makes_batches_because_arrow_forgets_rows_without_column
         if ROW_COUNTS_LOST.search(path.read_text()) and name_of(path) != "record_batches.py"
     }
     assert wrong == set(COLUMNS_CERTAIN)
+
+
+def test_only_the_store_formats_tell_the_providers_of_state_apart() -> None:
+    # All others ask the format of a store: `epochal.state.store.store_format`.
+    providers = re.compile(r"(HDFS|ROCKSDB)(_FILES|(_PROVIDER)?_CLASS)?|HDFSBacked\w+|RocksDB\w+")
+    # Files of Hadoop and providers of traces are something else. A job of Spark's writes only the
+    # format that is named there.
+    may_tell = (
+        *("state/", "checkpoint/pinned.py", "continuous/spark_job/state_rdd.py"),
+        *("files/", "metrics/"),
+    )
+    telling = set()
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Name(id=str(name)) | ast.Attribute(attr=str(name)) | ast.alias(name=name):
+                    if providers.fullmatch(name):
+                        telling.add(f"{name_of(path)}: {name}")
+                case ast.Call(func=ast.Name("isinstance"), args=[ast.Name("provider"), _]):
+                    telling.add(f"{name_of(path)}: isinstance of a provider")
+                case ast.Constant(value="hdfs" | "rocksdb" as name):
+                    telling.add(f"{name_of(path)}: {name}")
+    assert {each for each in telling if not each.startswith(may_tell)} == set()
 
 
 def test_every_sleep_in_a_test_says_why_there_is_nothing_to_wait_for() -> None:

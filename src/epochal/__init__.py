@@ -15,9 +15,23 @@ if TYPE_CHECKING:
     from epochal.continuous.api.dataframe_writer import DataFrameWriter
     from epochal.continuous.api.query_manager import StreamingQueryManager
     from epochal.continuous.api.readwriter import StreamReader
+    from epochal.continuous.spark_job.state_rdd import map_partitions_with_state_store
+    from epochal.tools.read_state.changes import read_state_changes
+    from epochal.tools.read_state.read import read_state
     from epochal.tools.upgrade.upgrade_findings import UpgradeReport
 
-__all__ = ["__version__", "check", "explain", "read_stream", "register", "streams", "write_stream"]
+__all__ = [
+    "__version__",
+    "check",
+    "explain",
+    "map_partitions_with_state_store",
+    "read_state",
+    "read_state_changes",
+    "read_stream",
+    "register",
+    "streams",
+    "write_stream",
+]
 
 _PUBLIC_MODULES = frozenset(
     ("checkpoint", "connectors", "continuous", "errors", "kafka", "state", "testing")
@@ -74,6 +88,24 @@ def streams(spark: SparkSession) -> StreamingQueryManager:
     from epochal.continuous.api import query_manager as manager
 
     return manager.streams(spark)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what reads and writes state when it is first used."""
+    match name:
+        case "map_partitions_with_state_store":
+            from epochal.continuous.spark_job.state_rdd import map_partitions_with_state_store
+
+            return map_partitions_with_state_store
+        case "read_state":
+            from epochal.tools.read_state.read import read_state
+
+            return read_state
+        case "read_state_changes":
+            from epochal.tools.read_state.changes import read_state_changes
+
+            return read_state_changes
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ from tests.golden.library import Golden, cases, facts, unpack
 from tests.golden.test_state_golden import opened
 
 from epochal.state.files.merge import Rows
-from epochal.tools.read_state import load_version, lookup
+from epochal.tools.read_state import lookup, read_target
 from epochal.tools.read_state.export import json_batches
 from epochal.tools.read_state.lookup import rows_with_key
 from epochal.tools.read_state.read import StoreReader, open_batch
@@ -43,7 +43,7 @@ def test_a_key_has_the_rows_that_a_whole_read_has_of_it(
     loaded: list[int] = []
 
     def load_rows(target: StoreTarget, partition: int, prefix: bytes = b"") -> list[Rows]:
-        found = load_version.load_rows(target, partition, prefix)
+        found = read_target.load_rows(target, partition, prefix)
         loaded.extend(map(len, found))
         return found
 

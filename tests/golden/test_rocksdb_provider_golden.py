@@ -14,8 +14,8 @@ from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import parse_changelog
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
-from epochal.state.store.rocksdb_provider import open_provider
-from epochal.tools.read_state.load_version import open_rocksdb
+from epochal.state.store.open_provider import open_provider
+from epochal.state.store.rocksdb_versions import open_rocksdb
 from epochal.tools.read_state.read_target import StateBatch
 
 CASES = {

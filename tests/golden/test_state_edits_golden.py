@@ -16,6 +16,7 @@ from epochal.errors import EditError
 from epochal.files.local import LocalFiles
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, families_of, family_prefix
 from epochal.state.rows.ddl import parse_ddl
+from epochal.state.store.rocksdb_versions import open_rocksdb
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.survey import survey
 from epochal.tools.edit_state.evolve import AddColumn, parse_type, plan_evolve
@@ -27,7 +28,6 @@ from epochal.tools.edit_state.store_rows import avro_forms
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of
 from epochal.tools.read_state.export import json_batches
-from epochal.tools.read_state.load_version import open_rocksdb
 from epochal.tools.read_state.read import open_reader, open_store
 from epochal.tools.read_state.read_target import StateBatch
 from epochal.tools.verify.verify import verify

@@ -16,7 +16,7 @@ from epochal.checkpoint.operator_metadata import read_operator
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, family_prefix
 from epochal.state.files.schema_file import parse_schema_file
-from epochal.tools.read_state.load_version import open_rocksdb
+from epochal.state.store.rocksdb_versions import open_rocksdb
 from epochal.tools.read_state.read_target import StateBatch
 
 FIELDS: list[tuple[str, pa.DataType]] = [("k", pa.string()), ("v", pa.int64())]

@@ -16,6 +16,7 @@ import pytest
 from tests.golden.library import Golden, unpack
 
 from epochal.files import Files
+from epochal.state.store.store_format import ROCKSDB
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 from epochal.tools.edit.apply_edit import Conditions, apply, undo
@@ -35,7 +36,6 @@ from epochal.tools.edit_state.evolve import RenameColumn, plan_evolve
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.inspect.edit_status import JournalState
-from epochal.tools.read_state.read_target import Provider
 from epochal.tools.switch.clone import CloneOptions, plan_clone
 from epochal.tools.verify.findings import finding
 from epochal.tools.verify.verify import verify
@@ -233,7 +233,7 @@ TOOLS = [
         "state-convert",
         "global",
         "state-convert",
-        lambda at, _, __: plan_convert(survey(at), Provider.ROCKSDB),
+        lambda at, _, __: plan_convert(survey(at), ROCKSDB),
     ),
     Tool(
         "state-evolve",

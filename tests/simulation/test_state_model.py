@@ -23,8 +23,8 @@ from epochal.errors import EpochalError, StateLoadError
 from epochal.state.store import versions
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
+from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.prepared import PreparedVersion
-from epochal.state.store.provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import ReadStateStore, StateStore
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from epochal.checkpoint.layout import JOIN_STORES, METADATA
+from epochal.checkpoint.layout import DEFAULT_STORE, JOIN_STORES, METADATA, StoreKey
 from epochal.checkpoint.metadata_log import MetadataLog, parse_version, storage_errors
 from epochal.checkpoint.spark_json import (
     JsonValue,
@@ -281,6 +281,28 @@ class CommitEntry:
         ids = partitions[partition] if partition < len(partitions) else ()
         place = JOIN_STORES.index(store) if store in JOIN_STORES else 0
         return ids[place] if place < len(ids) else ""
+
+    def store_ids(self) -> dict[StoreKey, str]:
+        """The unique id of every store's files, in the order of the entry."""
+        return {
+            StoreKey(operator, partition, store): unique_id
+            for operator, partitions in (self.state_unique_ids or {}).items()
+            for partition, ids in enumerate(partitions)
+            for store, unique_id in zip(
+                JOIN_STORES if len(ids) == len(JOIN_STORES) else (DEFAULT_STORE,), ids, strict=True
+            )
+        }
+
+    def with_store_ids(self, ids: Mapping[StoreKey, str]) -> CommitEntry:
+        """The entry with other ids, in this order; unchanged if it has none."""
+        if not self.state_unique_ids:
+            return self
+        operators: dict[int, dict[int, tuple[str, ...]]] = {}
+        for key, unique_id in ids.items():
+            partitions = operators.setdefault(key.operator, {})
+            partitions[key.partition] = (*partitions.get(key.partition, ()), unique_id)
+        renamed = {number: tuple(parts.values()) for number, parts in operators.items()}
+        return replace(self, state_unique_ids=renamed)
 
     @property
     def state_format_version(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 METADATA = "metadata"
 OFFSETS = "offsets"
@@ -75,6 +76,19 @@ def state_store_path(operator: int, partition: int, store: str = DEFAULT_STORE) 
     """The directory with the state files of one store of one partition."""
     path = f"{operator_path(operator)}/{partition}"
     return path if store == DEFAULT_STORE else f"{path}/{store}"
+
+
+class StoreKey(NamedTuple):
+    """Which store of a checkpoint: its operator, its partition and its name."""
+
+    operator: int
+    partition: int
+    store: str = DEFAULT_STORE
+
+    @property
+    def path(self) -> str:
+        """The directory with its files."""
+        return state_store_path(self.operator, self.partition, self.store)
 
 
 def state_schema_path(operator: int, store: str = DEFAULT_STORE) -> str:

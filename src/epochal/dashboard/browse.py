@@ -16,9 +16,9 @@ from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.tools.inspect.view_models import offsets_of
 from epochal.tools.read_state.export import json_batches
-from epochal.tools.read_state.overview import StoreView, overview
+from epochal.tools.read_state.overview import StoreOverview, overview
 from epochal.tools.read_state.read import StateReader, open_batch, open_reader
-from epochal.tools.read_state.stats import state_stats
+from epochal.tools.read_state.stored_rows import measure_store
 
 PAGE_ROWS = 50
 MAX_PAGE_ROWS = 500
@@ -90,7 +90,7 @@ def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
 
     def read() -> dict[str, Any]:
         reader, batch = _reader(files, selection)
-        return {"batch_id": batch, **state_stats(reader, largest=1).as_json()}
+        return {"batch_id": batch, **measure_store(reader, largest=1).as_json()}
 
     return _with_retries(read, selection.batch)
 
@@ -98,7 +98,7 @@ def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
 def measure_state(files: Files, batch: int) -> tuple[int, int]:
     """Return the rows and bytes of all stores together, after a batch."""
     opened = open_batch(files, batch)
-    sizes = [state_stats(_open(opened, store), largest=0) for store in overview(opened).stores]
+    sizes = [measure_store(_open(opened, store), largest=0) for store in overview(opened).stores]
     return sum(size.rows for size in sizes), sum(size.bytes for size in sizes)
 
 
@@ -155,7 +155,7 @@ def _reader(files: Files, selection: StateSelection) -> tuple[StateReader, int]:
     return _open(opened, views[0]), opened.batch_id
 
 
-def _open(opened: Any, store: StoreView) -> StateReader:
+def _open(opened: Any, store: StoreOverview) -> StateReader:
     if store.kind in ("store", "family"):
         return open_reader(opened, store.operator_id, store.name)
     if store.kind == "TimerState":

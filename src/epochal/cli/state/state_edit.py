@@ -28,6 +28,7 @@ from epochal.cli.arguments import (
 from epochal.cli.editing import Flags, run_edit, takes_flags
 from epochal.cli.state.state_read import json_lines, parse_json
 from epochal.errors import OptionError
+from epochal.state.store.store_format import FORMATS_BY_NAME
 
 if TYPE_CHECKING:
     from epochal.tools.edit.edit_file_log import SinkSurvey
@@ -189,15 +190,14 @@ def convert(
 ) -> None:
     """Convert the state to the other provider, if that provider can store its rows."""
     from epochal.tools.edit_state.convert import plan_convert
-    from epochal.tools.read_state.read_target import Provider
 
-    if to not in ("hdfs", "rocksdb"):
-        raise OptionError(f"--to must be hdfs or rocksdb, not {to!r}.")
+    if to not in FORMATS_BY_NAME:
+        raise OptionError(f"--to must be {' or '.join(FORMATS_BY_NAME)}, not {to!r}.")
     run_state_edit(
         directory,
         "state-convert",
         open_sink(sink, no_file_sink),
-        lambda surveyed, output: plan_convert(surveyed, Provider(to), sink=output),
+        lambda surveyed, output: plan_convert(surveyed, FORMATS_BY_NAME[to], sink=output),
         flags,
     )
 

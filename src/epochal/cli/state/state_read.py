@@ -160,7 +160,7 @@ def diff(
     or --from-batch is before and --to-batch is after.
     """
     from epochal.tools.read_state.read import open_reader
-    from epochal.tools.read_state.state_diff import differences
+    from epochal.tools.read_state.stored_rows import compare_stores
 
     later = open_state(directory if other is None else other, to_batch)
     if other is not None:
@@ -174,7 +174,7 @@ def diff(
         for opened in (earlier, later)
     ]
     with progress("reading", "partition") as advance, reporting(advance):
-        changes = differences(*readers, limit=limit)
+        changes = compare_stores(*readers, limit=limit)
     if as_json:
         _write_lines([row.as_json() for row in changes.rows])
     else:

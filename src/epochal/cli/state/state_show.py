@@ -27,7 +27,7 @@ from epochal.tools.reporting import reporting
 from epochal.wording import counted, size_text
 
 if TYPE_CHECKING:
-    from epochal.tools.read_state.stats import StateStats
+    from epochal.tools.read_state.stored_rows import StateStats
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -77,12 +77,12 @@ def stats(
 ) -> None:
     """Count the rows and bytes of each partition, and show the skew and the largest keys."""
     from epochal.tools.read_state.read import open_reader
-    from epochal.tools.read_state.stats import state_stats
+    from epochal.tools.read_state.stored_rows import measure_store
 
     opened = open_state(directory, batch, key_schema, value_schema)
     reader = open_reader(opened, operator, store, state_variable=variable)
     with progress("reading", "partition") as advance, reporting(advance):
-        measured = state_stats(reader, largest=largest)
+        measured = measure_store(reader, largest=largest)
     if as_json:
         print_json(measured.as_json())
     else:

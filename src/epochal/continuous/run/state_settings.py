@@ -16,7 +16,6 @@ from epochal.checkpoint.pinned import (
     MERGE_OPERATOR,
     NEW_QUERY_DEFAULTS,
     PROVIDER,
-    ROCKSDB_PROVIDER_CLASS,
     ROW_CHECKSUMS,
     STATE_FORMAT,
     STATE_PARTITIONS,
@@ -28,7 +27,8 @@ from epochal.errors import StateUsageError
 from epochal.files import Files, join_url
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
-from epochal.state.store.rocksdb_provider import provider_class
+from epochal.state.store.open_provider import provider_class
+from epochal.state.store.store_format import DATABASE_FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,11 +67,11 @@ def check_state(files: Files, conf: StateStoreConf, tree: Node) -> None:
         store_id = StateStoreId(join_url(files.url, STATE), node.operator_id, 0)
         provider_class(conf).check(store_id, conf)
         has_families = any(store.has_families for store in node.spec.stores)
-        if has_families and conf.provider_class != ROCKSDB_PROVIDER_CLASS:
+        if has_families and conf.provider_class != DATABASE_FORMAT.provider_class:
             raise StateUsageError(
                 str(store_id),
                 f"{node.spec.name} keeps its state in column families, which "
                 f"{conf.provider_class} does not have. Use a new checkpoint, and set {PROVIDER} to "
-                f"{ROCKSDB_PROVIDER_CLASS} before the first start.",
+                f"{DATABASE_FORMAT.provider_class} before the first start.",
                 "UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",
             )

@@ -14,7 +14,6 @@ from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.pinned import (
     PROVIDER,
-    ROCKSDB_PROVIDER_CLASS,
     STATE_FORMAT,
     conf_in_force,
     conf_of_new_query,
@@ -25,6 +24,7 @@ from epochal.epoch.manifest import manifest_of
 from epochal.epoch.state_ids import ids_of
 from epochal.errors import OptionError
 from epochal.files import Files, open_files
+from epochal.state.store.store_format import DATABASE_FORMAT
 
 AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
@@ -80,10 +80,11 @@ class FoundCheckpoint:
         settings, version = self.settings(session), self.state_format(session)
         if version not in (1, 2):
             self._refuse(STATE_FORMAT, str(version), "1 or 2")
-        if version == 2 and settings[PROVIDER] != ROCKSDB_PROVIDER_CLASS:
+        if version == 2 and settings[PROVIDER] != DATABASE_FORMAT.provider_class:
             raise OptionError(
                 f"{STATE_FORMAT} is 2, but {settings[PROVIDER]} does not give its files unique "
-                f"ids. Set it to 1, or {PROVIDER} to {ROCKSDB_PROVIDER_CLASS}, before the start."
+                f"ids. Set it to 1, or {PROVIDER} to {DATABASE_FORMAT.provider_class}, before the "
+                f"start."
             )
         for operator in sorted(set(operators) & set(FORMATS)):
             key, supported = FORMATS[operator]

@@ -41,7 +41,7 @@ from epochal.state.store.compatibility import settle_operator, settle_schema
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.loaded import Here, LoadedProviders
-from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import StateStore
 from epochal.state.store.store_coordinator_ref import (
     StateStoreCoordinatorEndpoint,

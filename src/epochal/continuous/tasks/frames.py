@@ -13,15 +13,15 @@ Arrow read beyond the end of the buffer.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import google_crc32c
 import pyarrow as pa
 
-from epochal.errors import FrameError
+from epochal.errors import EpochError, FrameError
 
 MAGIC = 0xEC
 FRAME_VERSION = 2
@@ -184,3 +184,35 @@ def _decode_batch(body: pa.Buffer, schema: pa.Schema, runs: Runs) -> pa.RecordBa
         expected = sum(count for _, count in runs)
         raise FrameError(f"it has {batch.num_rows} rows, but its runs add up to {expected}")
     return batch
+
+
+def split_by_partition(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
+    """Return the rows of data frames by their state partition."""
+    found: dict[int, list[pa.RecordBatch]] = {}
+    for frame in frames:
+        batch = cast(pa.RecordBatch, frame.batch)
+        if len(frame.runs) == 1:
+            found.setdefault(frame.runs[0][0], []).append(batch)
+            continue
+        start = 0
+        for partition, rows in frame.runs:
+            found.setdefault(partition, []).append(batch.slice(start, rows))
+            start += rows
+    return found
+
+
+def join_batches(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the same rows in at most one batch."""
+    return batches if len(batches) <= 1 else [cast(Any, pa).concat_batches(batches)]
+
+
+def cast_to_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch with exactly the schema that its receiver expects, except metadata."""
+    if batch.schema.equals(schema):
+        return batch
+    if batch.schema.names != schema.names:
+        raise EpochError(
+            f"An operator returned columns {batch.schema.names}, the plan says {schema.names}: the "
+            f"next stage cannot read them. Declare the schema that the operator returns."
+        )
+    return cast(pa.RecordBatch, cast(Any, batch).cast(schema))

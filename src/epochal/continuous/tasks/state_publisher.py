@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from epochal.checkpoint.layout import StoreKey
 from epochal.clock import Clock
-from epochal.continuous.tasks.task_stores import Place, TaskStores
+from epochal.continuous.tasks.task_stores import TaskStores
 from epochal.epoch.messages import EpochStarted, StatePublished
 from epochal.errors import EpochalError
 from epochal.state.store.versions import FrozenVersion
@@ -28,7 +29,7 @@ AGAIN_SECONDS = 1.0
 class _Order:
     epoch: int
     floor: int
-    rows: Mapping[Place, FrozenVersion]
+    rows: Mapping[StoreKey, FrozenVersion]
 
 
 class StatePublisher(threading.Thread):

@@ -20,34 +20,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from epochal.checkpoint.entries import CommitEntry
-from epochal.checkpoint.layout import EPOCHS, STATE
-from epochal.continuous.operators.contract import StateChanges, StatefulOperator, StoreSchema
+from epochal.checkpoint.layout import EPOCHS, STATE, StoreKey
+from epochal.continuous.operators.contract import Row, StateChanges, StatefulOperator, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, partitions_of_stage
 from epochal.epoch.epoch_files.chain_files import in_parallel, read_chain, write_epoch
 from epochal.epoch.epoch_files.epoch_file import Header, StoreFileEntry, encode_epoch, file_name
 from epochal.epoch.epoch_files.state_chain import StateChain
-from epochal.epoch.messages import PreparedState
+from epochal.epoch.messages import PreparedState, by_store
 from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import EpochError, StateLoadError
 from epochal.files import Files
-from epochal.state.disk.disk_rows import DiskRows, PlainForm, RowForm
+from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.disk.disk_version import DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.files.chain import attempt_label, id_of_version, prepared_label
-from epochal.state.rows.row_codec import RowCodec, encode_tuples
+from epochal.state.rows.row_codec import RowCodec
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
+from epochal.state.store.open_provider import open_provider
 from epochal.state.store.prepared import EncodedVersion, PreparedVersion
 from epochal.state.store.provider import StateStoreProvider
-from epochal.state.store.rocksdb_family_store import RocksDBFamilyProvider
-from epochal.state.store.rocksdb_provider import open_provider
-from epochal.state.store.versions import Draft, FrozenVersion
-
-Place: TypeAlias = tuple[int, int, str]
-"""A store: its operator, partition and name."""
+from epochal.state.store.versions import FrozenVersion
 
 _MORE_VERSIONS = 4
 """Versions kept in memory besides those of epochs in flight, because a hold and the limits after it
@@ -88,17 +83,11 @@ class PreparedEpoch:
 class _PartitionStore:
     """One store of one state partition, and the newest version prepared of it."""
 
-    operator: int
-    partition: int
+    key: StoreKey
     schema: StoreSchema
     provider: StateStoreProvider
     version: int = 0
     rows: FrozenVersion | None = None
-
-    @property
-    def place(self) -> Place:
-        """Which store it is."""
-        return self.operator, self.partition, self.schema.name
 
 
 class TaskStores:
@@ -122,31 +111,24 @@ class TaskStores:
         self._epochs = files.at(EPOCHS)
         self._before = -1
         self._lock = threading.Lock()
-        self._kept: dict[int, Mapping[Place, FrozenVersion]] = {}
+        self._kept: dict[int, Mapping[StoreKey, FrozenVersion]] = {}
         self._keep = max_epochs_in_flight + _MORE_VERSIONS
         self._database = None
         if conf.memory_bytes is not None and plan.stages:
             self._database = LocalDatabase(conf.local_dir, conf.memory_bytes)
         # State on disk: one store at a time, because a file that is read or written takes memory.
         self._readers, self._writers = (_READERS, writers) if self._database is None else (1, 1)
-        self._stores = {
-            (stage.operator_id, partition, schema.name): _PartitionStore(
-                stage.operator_id,
-                partition,
-                schema,
-                _provider(
-                    stage.operator_id,
-                    partition,
-                    schema,
-                    files.at(STATE),
-                    conf,
-                    run_id,
-                    self._database,
-                ),
-            )
+        keyed = {
+            StoreKey(stage.operator_id, partition, schema.name): schema
             for stage in plan.stages
             for partition in partitions_of_stage(stage, partitions)
             for schema in stage.stateful.stores
+        }
+        self._stores = {
+            key: _PartitionStore(
+                key, schema, self._open_provider(key, schema, files.at(STATE), conf, run_id)
+            )
+            for key, schema in keyed.items()
         }
         self._homes = {
             (stage.operator_id, family.name): schema.name
@@ -168,40 +150,25 @@ class TaskStores:
             _no_collection(),
             ThreadPoolExecutor(self._readers, thread_name_prefix="epochal-load") as pool,
         ):
-            named = {
-                (each.operator, each.partition, each.store): each for each in start.named or ()
-            }
+            named = {StoreKey(*by_store(state)): state for state in start.named or ()}
             later = None if start.chain is None else self._read_chain(start.chain)
             reading = pool.map(lambda store: _open(store, start, named, later), stores)
             for store, rows in zip(stores, reading, strict=True):
                 store.rows, store.version = rows, start.version
-                self._load_one(store, rows, by_id[store.operator])
+                for name, table in self._tables(store, rows):
+                    by_id[store.key.operator].load(store.key.partition, name, table)
         self._keep_version(start.version)
-
-    def _load_one(
-        self, store: _PartitionStore, loaded: FrozenVersion, operator: StatefulOperator
-    ) -> None:
-        provider = store.provider
-        if self._database is not None:
-            for name, on_disk in self._on_disk(store, self._database):
-                operator.load(store.partition, name, on_disk)
-        elif isinstance(provider, RocksDBFamilyProvider):
-            for family in provider.families:
-                operator.load(store.partition, family, provider.rows_of(family, loaded))
-        else:
-            rows = provider.codec.decoded(loaded.items())
-            operator.load(store.partition, store.schema.name, rows)
 
     def prepare(self, epoch: int, changes: Iterable[tuple[int, StateChanges]]) -> PreparedEpoch:
         """Make the next version of every store durable, in one file of this attempt.
 
         A store without changes gets a version too: Spark expects every version of every store.
         """
-        by_place: dict[Place, list[StateChanges]] = {}
-        for operator, each in changes:
-            store = self._homes.get((operator, each.store), each.store)
-            by_place.setdefault((operator, each.partition, store), []).append(each)
-        unknown = by_place.keys() - self._stores.keys()
+        by_key: dict[StoreKey, list[StateChanges]] = {}
+        for operator, change in changes:
+            name = self._homes.get((operator, change.store), change.store)
+            by_key.setdefault(StoreKey(operator, change.partition, name), []).append(change)
+        unknown = by_key.keys() - self._stores.keys()
         if unknown:
             raise EpochError(
                 f"Operators changed the stores {unknown}, which this task does not own: another "
@@ -210,47 +177,47 @@ class TaskStores:
         if not self._is_stateful:
             return PreparedEpoch()
         encoded = [
-            (store, self._encode(store, epoch, by_place.get(place, ())))
-            for place, store in self._stores.items()
+            (store.key, self._encode(store, epoch, by_key.get(key, ())))
+            for key, store in self._stores.items()
         ]
         entries = tuple(
-            StoreFileEntry(*store.place, each.name, len(each.data)) for store, each in encoded
+            StoreFileEntry(*key, version.name, len(version.data)) for key, version in encoded
         )
         header = Header(epoch, self._attempt, self._task, self._tasks, self._before, entries)
-        data = encode_epoch(header, [each.data for _, each in encoded])
+        data = encode_epoch(header, [version.data for _, version in encoded])
         name = file_name(epoch, self._task, self._attempt)
         self._before = write_epoch(self._epochs, name, data)
         self._keep_version(epoch + 1)
         label = prepared_label(attempt_label(self._attempt))
         state = tuple(
-            PreparedState(*store.place, epoch + 1, each.name + label, -1)
-            for store, each in encoded
-            if id_of_version(each.name)
+            PreparedState(*key, epoch + 1, version.name + label, -1)
+            for key, version in encoded
+            if id_of_version(version.name)
         )
         return PreparedEpoch(self._before, state)
 
-    def rows_after(self, epoch: int) -> Mapping[Place, FrozenVersion]:
+    def rows_after(self, epoch: int) -> Mapping[StoreKey, FrozenVersion]:
         """The rows of every store after an epoch, to be published."""
         with self._lock:
-            found = self._kept.get(epoch + 1)
-        if found is None:
+            rows = self._kept.get(epoch + 1)
+        if rows is None:
             raise EpochError(
                 f"The state after epoch {epoch} is to be published, but the task has only the "
                 f"versions {sorted(self._kept)}. This is a bug."
             )
-        return found
+        return rows
 
-    def publish(self, epoch: int, rows: Mapping[Place, FrozenVersion], floor: int) -> None:
+    def publish(self, epoch: int, rows: Mapping[StoreKey, FrozenVersion], floor: int) -> None:
         """Write the state after a committed epoch under Spark's names.
 
         Then delete files that only versions below `floor` need. Safe to repeat.
         """
 
-        def write(place: Place) -> None:
-            self._stores[place].provider.write_base(epoch + 1, rows[place])
+        def write(key: StoreKey) -> None:
+            self._stores[key].provider.write_base(epoch + 1, rows[key])
 
-        def clean(place: Place) -> None:
-            self._stores[place].provider.delete_below(floor)
+        def clean(key: StoreKey) -> None:
+            self._stores[key].provider.delete_below(floor)
 
         in_parallel(write, rows, self._writers)
         in_parallel(clean, rows, self._writers)
@@ -262,10 +229,34 @@ class TaskStores:
         if self._database is not None:
             self._database.close()
 
-    def _on_disk(
-        self, store: _PartitionStore, database: LocalDatabase
-    ) -> Iterator[tuple[str, DiskRows]]:
+    def _open_provider(
+        self, key: StoreKey, schema: StoreSchema, files: Files, conf: StateStoreConf, run_id: str
+    ) -> StateStoreProvider:
+        disk = None
+        if self._database is not None:
+            scanned = RowCodec(schema.key, schema.value, schema.scan_columns)
+            disk = DiskStates(self._database, scanned.prefixes_of if schema.scan_columns else None)
+        store_id = StateStoreId(files.url, *key)
+        return open_provider(
+            store_id,
+            schema.key,
+            schema.value,
+            conf,
+            families=schema.families if schema.has_families else None,
+            num_cols_prefix_key=schema.prefix_columns,
+            files=files.at(store_id.path),
+            query_run_id=run_id,
+            disk=disk,
+        )
+
+    def _tables(
+        self, store: _PartitionStore, loaded: FrozenVersion
+    ) -> Iterator[tuple[str, Iterable[tuple[Row, Row]]]]:
         """The rows of a store, or of each family of it, for its operator."""
+        database = self._database
+        if database is None:
+            yield from store.provider.tables(loaded)
+            return
 
         def newest() -> DiskVersion:
             assert isinstance(store.rows, DiskVersion)
@@ -274,13 +265,7 @@ class TaskStores:
         def saved_epoch() -> int:
             return store.version - 1
 
-        provider, schema = store.provider, store.schema
-        forms: dict[str, RowForm]
-        if isinstance(provider, RocksDBFamilyProvider):
-            forms = {name: provider.form_of(name) for name in provider.families}
-        else:
-            codec = RowCodec(schema.key, schema.value, schema.scan_columns)
-            forms = {schema.name: PlainForm(codec)}
+        forms = store.provider.forms(store.schema.scan_columns)
         share = database.memory_bytes // 4 // len(self._stores) // len(forms)
         for name, form in forms.items():
             yield name, DiskRows(database, newest, form, saved_epoch, share)
@@ -296,43 +281,40 @@ class TaskStores:
             )
         draft = store.rows.draft()
         for change in changes:
-            if isinstance(provider, RocksDBFamilyProvider):
-                provider.apply(draft, change.store, change.puts, change.removes)
-            else:
-                _apply(draft, provider, change)
+            provider.apply(draft, change.store, change.puts, change.removes)
         encoded = provider.encode_version(epoch + 1, draft, attempt_label(self._attempt))
         store.rows, store.version = encoded.rows, epoch + 1
         return encoded
 
     def _keep_version(self, version: int) -> None:
-        rows = {place: each.rows for place, each in self._stores.items() if each.rows is not None}
+        rows = {key: store.rows for key, store in self._stores.items() if store.rows is not None}
         with self._lock:
             self._kept[version] = rows
             self._kept.pop(version - self._keep, None)
 
-    def _read_chain(self, chain: StateChain) -> dict[Place, list[tuple[str, bytes]]]:
+    def _read_chain(self, chain: StateChain) -> dict[StoreKey, list[tuple[str, bytes]]]:
         """Read the files of the versions after the published one, by store."""
-        found = self._versions_in(chain, self._task)
+        files_by_store = self._versions_in(chain, self._task)
         length = chain.version - chain.published
-        if any(len(each) != length for each in found.values()):
+        if any(len(files) != length for files in files_by_store.values()):
             # The attempt that wrote them assigned partitions to tasks in another way.
-            found = self._versions_in(chain, None)
-        for place, each in found.items():
-            if len(each) != length:
-                raise _not_named(self._stores[place].provider, chain.version)
-        return found
+            files_by_store = self._versions_in(chain, None)
+        for key, files in files_by_store.items():
+            if len(files) != length:
+                raise _not_named(self._stores[key].provider, chain.version)
+        return files_by_store
 
     def _versions_in(
         self, chain: StateChain, task: int | None
-    ) -> dict[Place, list[tuple[str, bytes]]]:
-        found: dict[Place, list[tuple[str, bytes]]] = {place: [] for place in self._stores}
+    ) -> dict[StoreKey, list[tuple[str, bytes]]]:
+        files_by_store: dict[StoreKey, list[tuple[str, bytes]]] = {key: [] for key in self._stores}
         for file in read_chain(
             self._epochs, chain, task=task, tasks=self._tasks, readers=self._readers
         ):
             for entry, data in file.items():
-                if entry.place in found:
-                    found[entry.place].append((entry.name, data))
-        return found
+                if entry.key in files_by_store:
+                    files_by_store[entry.key].append((entry.name, data))
+        return files_by_store
 
 
 @contextmanager
@@ -350,55 +332,22 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _provider(
-    operator: int,
-    partition: int,
-    schema: StoreSchema,
-    files: Files,
-    conf: StateStoreConf,
-    run_id: str,
-    database: LocalDatabase | None,
-) -> StateStoreProvider:
-    store_id = StateStoreId(files.url, operator, partition, schema.name)
-    disk = None
-    if database is not None:
-        scanned = RowCodec(schema.key, schema.value, schema.scan_columns)
-        disk = DiskStates(database, scanned.prefixes_of if schema.scan_columns else None)
-    if schema.has_families:
-        return RocksDBFamilyProvider(
-            store_id,
-            schema.families,
-            conf,
-            files=files.at(store_id.path),
-            query_run_id=run_id,
-            disk=disk,
-        )
-    return open_provider(
-        store_id,
-        schema.key,
-        schema.value,
-        conf,
-        num_cols_prefix_key=schema.prefix_columns,
-        files=files.at(store_id.path),
-        query_run_id=run_id,
-        disk=disk,
-    )
-
-
 def _open(
     store: _PartitionStore,
     start: StateStart,
-    named: Mapping[Place, PreparedState],
-    later: Mapping[Place, Sequence[tuple[str, bytes]]] | None,
+    named: Mapping[StoreKey, PreparedState],
+    later: Mapping[StoreKey, Sequence[tuple[str, bytes]]] | None,
 ) -> FrozenVersion:
     """Read the rows of a store; `later` has its files in the chain, if there is one."""
-    provider, unique_id = store.provider, start.commit.state_id(*store.place)
+    provider, unique_id = store.provider, start.commit.state_id(*store.key)
     if later is not None and start.chain is not None:
-        return provider.load_chain(start.chain.published, unique_id, later[store.place])
-    found = named.get(store.place)
-    if start.named is not None and found is None:
+        return provider.load_chain(start.chain.published, unique_id, later[store.key])
+    state = named.get(store.key)
+    if start.named is not None and state is None:
         raise _not_named(provider, start.version)
-    version = None if found is None else _as_version(found)
+    version = None
+    if state is not None:
+        version = PreparedVersion(state.version, state.name, state.checksum)
     opened = provider.get_store(start.version, from_prepared=version, unique_id=unique_id)
     provider.forget_cache()
     if version is not None:
@@ -412,18 +361,3 @@ def _not_named(provider: StateStoreProvider, version: int) -> StateLoadError:
         f"the last decided epoch names no state of it (version {version})",
         "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
     )
-
-
-def _as_version(state: PreparedState) -> PreparedVersion:
-    return PreparedVersion(state.version, state.name, state.checksum)
-
-
-def _apply(draft: Draft, provider: StateStoreProvider, change: StateChanges) -> None:
-    codec = provider.codec
-    if change.puts:
-        keys, values = zip(*change.puts, strict=True)
-        draft.put_many(
-            encode_tuples(keys, codec.key_schema), encode_tuples(values, codec.value_schema)
-        )
-    for key in change.removes:
-        draft.remove(codec.encode_key(key))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import google_crc32c
 import msgspec
 
+from epochal.checkpoint.layout import StoreKey
 from epochal.errors import MalformedFileError
 
 MAGIC = b"epochal epoch 1\n"
@@ -37,9 +38,9 @@ class StoreFileEntry(msgspec.Struct, frozen=True, array_like=True):
     size: int
 
     @property
-    def place(self) -> tuple[int, int, str]:
+    def key(self) -> StoreKey:
         """Which store it belongs to."""
-        return self.operator, self.partition, self.store
+        return StoreKey(self.operator, self.partition, self.store)
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):

@@ -10,46 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from epochal.state.disk.disk_version import DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
-from epochal.state.rows.row_codec import RowCodec
-
-Row: TypeAlias = tuple[Any, ...]
-
-
-class RowForm(Protocol):
-    """How the rows of a store are encoded in its versions."""
-
-    @property
-    def start(self) -> bytes:
-        """What all keys start with."""
-        ...
-
-    def key(self, key: Row) -> bytes: ...
-
-    def prefix(self, prefix: Row) -> bytes:
-        """What a table is scanned by for the keys that start with these columns."""
-        ...
-
-    def decode_key(self, key: bytes) -> Row: ...
-
-    def decode_value(self, key: bytes, value: bytes) -> Any: ...
-
-
-class PlainForm:
-    """Rows of a store without column families."""
-
-    start = b""
-
-    def __init__(self, codec: RowCodec) -> None:
-        self.key, self.prefix = codec.encode_key, codec.encode_prefix
-        self.decode_key = codec.decode_key
-        self._decode_value = codec.decode_value
-
-    def decode_value(self, key: bytes, value: bytes) -> Any:
-        return self._decode_value(value)
+from epochal.state.store.row_form import Row, RowForm
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,14 +41,14 @@ class DiskRows:
     def get(self, key: Row) -> Any | None:
         """The value of a key, or None."""
         encoded = self.form.key(key)
-        found = self.newest().table.get(encoded)
-        return None if found is None else self.form.decode_value(encoded, found)
+        value = self.newest().table.get(encoded)
+        return None if value is None else self.form.decode_value(encoded, value)
 
     def having(self, prefix: Row) -> list[tuple[Row, Any]]:
         """The rows whose keys start with these columns."""
         form = self.form
-        found = self.newest().table.scan(form.prefix(prefix))
-        return [(form.decode_key(key), form.decode_value(key, value)) for key, value in found]
+        entries = self.newest().table.scan(form.prefix(prefix))
+        return [(form.decode_key(key), form.decode_value(key, value)) for key, value in entries]
 
     def stop_counting(self) -> int:
         """The number of rows, which the operator counts from now on."""

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
-from epochal.state.disk.local_database import LocalDatabase, Table
+from epochal.state.disk.local_database import DiskTable, LocalDatabase
 from epochal.state.store.versions import FrozenVersion, Layer, PrefixesOf
 
 _NOTHING = Layer({})
@@ -31,7 +31,7 @@ _COPIED_AT_ONCE = 8192
 class VersionedTable:
     """A table, and which entries each of its recent versions changed."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: DiskTable) -> None:
         self.table, self.version = table, 0
         self.size: int | None = 0
         """The number of rows of the newest version, while it is counted."""
@@ -63,8 +63,8 @@ class VersionedTable:
         """The next version, with these changes."""
         entries = self.table.entries(list(changes))
         with self._lock:
-            oldest = min((each.number for each in self._alive), default=self.version)
-            self._changed = {n: each for n, each in self._changed.items() if n > oldest}
+            oldest = min((version.number for version in self._alive), default=self.version)
+            self._changed = {n: keys for n, keys in self._changed.items() if n > oldest}
             self._changed[self.version + 1] = entries
             if self.size is not None:
                 get = self.table.database.get
@@ -72,12 +72,12 @@ class VersionedTable:
                     self.size += (value is not None) - (get(entry) is not None)
             self.table.database.write(zip(entries, changes.values(), strict=True))
             self.version += 1
-            made = DiskVersion(
+            committed = DiskVersion(
                 _NOTHING, _NOTHING, 0, 0, home=self, number=self.version,
                 snapshot=self.table.database.snapshot(),
             )  # fmt: skip
-            self._alive.add(made)
-            return made
+            self._alive.add(committed)
+            return committed
 
     def get_at(self, version: DiskVersion, key: bytes) -> bytes | None:
         """The value of a key in a version."""
@@ -89,7 +89,7 @@ class VersionedTable:
         """The rows of a version whose entries are from `start` to before `end`, as of this call."""
         database = self.table.database
         with self._lock:
-            later = [each for n, each in self._changed.items() if n > version.number]
+            later = [keys for n, keys in self._changed.items() if n > version.number]
             changed = frozenset().union(*later)
             entries = database.entries(start, end, once=once)
         return self._items(version, entries, changed, (start, end))
@@ -121,7 +121,7 @@ class DiskVersion(FrozenVersion):
     snapshot: Any = field(kw_only=True)
 
     @property
-    def table(self) -> Table:
+    def table(self) -> DiskTable:
         """The table, which has the newest rows of the store."""
         return self.home.table
 

@@ -39,7 +39,7 @@ _NOT_FOUND = "key not found"
 """What a snapshot of `rocksdict` raises, as a plain Exception, for a key that it does not have."""
 _MIN_BUFFER, _MAX_BUFFER = 4 << 20, 64 << 20
 
-Entry: TypeAlias = tuple[bytes, bytes]
+DiskEntry: TypeAlias = tuple[bytes, bytes]
 
 
 def check_library() -> None:
@@ -67,11 +67,11 @@ class LocalDatabase:
             self._remove()
             raise LocalStateError(str(self.path), f"it cannot be opened ({error})") from error
 
-    def table(self, prefixes_of: PrefixesOf | None = None) -> Table:
+    def table(self, prefixes_of: PrefixesOf | None = None) -> DiskTable:
         """A new, empty table. With `prefixes_of`, it can be scanned by these prefixes of keys."""
         with self._lock:
             self._tables += 1
-            return Table(self, self._tables, prefixes_of)
+            return DiskTable(self, self._tables, prefixes_of)
 
     def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> int:
         """Write many entries, or delete those whose value is None. Returns how many there were."""
@@ -94,12 +94,12 @@ class LocalDatabase:
     def get(self, key: bytes) -> bytes | None:
         """The newest value of an entry."""
         try:
-            found: bytes | None = self.engine.get(key)
+            value: bytes | None = self.engine.get(key)
         except Exception as error:
             raise self._failed("read", error) from error
-        return found
+        return value
 
-    def entries(self, start: bytes, end: bytes, *, once: bool = False) -> Iterator[Entry]:
+    def entries(self, start: bytes, end: bytes, *, once: bool = False) -> Iterator[DiskEntry]:
         """The entries from `start` to before `end`, in order, as of this call.
 
         `once` keeps what is read out of the cache: a scan of everything would replace its content.
@@ -109,7 +109,7 @@ class LocalDatabase:
         options.fill_cache(not once)
         try:
             # RocksDB's iterators show the entries of the moment at which they were created.
-            found: Iterator[Entry] = self.engine.items(from_key=start, read_opt=options)
+            found: Iterator[DiskEntry] = self.engine.items(from_key=start, read_opt=options)
         except Exception as error:
             raise self._failed("read", error) from error
         return takewhile(lambda entry: entry[0] < end, found)
@@ -117,12 +117,12 @@ class LocalDatabase:
     def get_at(self, snapshot: Any, key: bytes) -> bytes | None:
         """The value of an entry at a snapshot."""
         try:
-            found: bytes = snapshot[key]
+            value: bytes = snapshot[key]
         except Exception as error:
             if str(error) == _NOT_FOUND:
                 return None
             raise self._failed("read", error) from error
-        return found
+        return value
 
     def drop(self, start: bytes, end: bytes) -> None:
         """Delete the entries from `start` to before `end`."""
@@ -138,10 +138,6 @@ class LocalDatabase:
         self.engine.close()
         self._remove()
 
-    def disk_bytes(self) -> int:
-        """The size of its files."""
-        return sum(each.stat().st_size for each in self.path.rglob("*") if each.is_file())
-
     def _remove(self) -> None:
         # The file `owner` goes last, so that the next task finds what is left if this one is killed
         # in between.
@@ -153,7 +149,7 @@ class LocalDatabase:
         return LocalStateError(str(self.path), f"it cannot be {what} ({error})")
 
 
-class Table:
+class DiskTable:
     """A part of a database: a map from bytes to bytes, with one writer.
 
     With `prefixes_of`, an entry starts with the prefix of its key, so that the keys with a prefix
@@ -174,7 +170,7 @@ class Table:
         """The newest value of a key."""
         return self.database.get(self.entry(key))
 
-    def scan(self, prefix: bytes) -> Iterator[Entry]:
+    def scan(self, prefix: bytes) -> Iterator[DiskEntry]:
         """The newest rows whose key has this prefix: see `range_of`."""
         key_of = self.key_of
         for entry, value in self.database.entries(*self.range_of(prefix)):
@@ -212,8 +208,8 @@ class Table:
 
 def _after(start: bytes) -> bytes:
     """The least bytes above everything that begins with `start`."""
-    kept = start.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1])
+    prefix = start.rstrip(b"\xff")
+    return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 def _new_directory(local_dir: str | None) -> tuple[Path, int]:
@@ -231,9 +227,9 @@ def _new_directory(local_dir: str | None) -> tuple[Path, int]:
 
 def _sweep(root: Path) -> None:
     """Remove the directories of tasks that were killed."""
-    for found in root.glob(f"{_NAME}*"):
+    for directory in root.glob(f"{_NAME}*"):
         try:
-            owner = os.open(found / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+            owner = os.open(directory / _OWNER, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             continue  # it is being made or removed, or belongs to another user
         try:
@@ -241,7 +237,7 @@ def _sweep(root: Path) -> None:
         except OSError:
             continue
         else:
-            shutil.rmtree(found, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
         finally:
             os.close(owner)
 

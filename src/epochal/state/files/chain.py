@@ -104,7 +104,7 @@ class StoreFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class VersionChain:
     """The files that make one version: a snapshot, then one delta for each version above it."""
 
     snapshot: int
@@ -232,7 +232,7 @@ def latest_version(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> int:
     return max((file.version for file in map(kinds.parse, names) if file), default=0)
 
 
-def files_to_load(version: int, snapshots: Iterable[int], deltas: Iterable[int]) -> Chain:
+def files_to_load(version: int, snapshots: Iterable[int], deltas: Iterable[int]) -> VersionChain:
     """Which files make `version`, given the versions that have a snapshot and those with a delta.
 
     The caller names the files, so this serves both providers: `N.snapshot` and `N.delta`, or
@@ -241,7 +241,7 @@ def files_to_load(version: int, snapshots: Iterable[int], deltas: Iterable[int])
     """
     start = _starts(version, snapshots)[0]
     missing = missing_runs(deltas, start + 1, version)
-    return Chain(start, range(start + 1, version + 1), tuple(missing))
+    return VersionChain(start, range(start + 1, version + 1), tuple(missing))
 
 
 def plan_snapshots(
@@ -268,11 +268,11 @@ def plan_snapshots(
 
 def files_by_version(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> list[StoreFile]:
     """One file per version, ascending, as maintenance sees them: a snapshot hides its delta."""
-    found: dict[int, StoreFile] = {}
+    by_version: dict[int, StoreFile] = {}
     for file in map(kinds.parse, names):
-        if file is not None and (file.is_snapshot or file.version not in found):
-            found[file.version] = file
-    return [found[version] for version in sorted(found)]
+        if file is not None and (file.is_snapshot or file.version not in by_version):
+            by_version[file.version] = file
+    return [by_version[version] for version in sorted(by_version)]
 
 
 def files_to_retain(files: Sequence[StoreFile], version: int) -> list[StoreFile] | None:
@@ -287,8 +287,8 @@ def files_to_retain(files: Sequence[StoreFile], version: int) -> list[StoreFile]
     base = next((n for n in reversed(range(len(upto))) if upto[n].is_snapshot), None)
     if base is None:
         return upto
-    kept = upto[base:]
-    return kept if len(kept) == version - kept[0].version + 1 else None
+    retained = upto[base:]
+    return retained if len(retained) == version - retained[0].version + 1 else None
 
 
 def snapshot_due(
@@ -301,10 +301,10 @@ def snapshot_due(
     files = files_by_version(names, kinds)
     if not files or files[-1].version not in cached:
         return None
-    kept = files_to_retain(files, files[-1].version)
-    if kept is None:
+    retained = files_to_retain(files, files[-1].version)
+    if retained is None:
         return None
-    deltas = sum(not file.is_snapshot for file in kept)
+    deltas = sum(not file.is_snapshot for file in retained)
     return files[-1].version if deltas > min_deltas_for_snapshot else None
 
 
@@ -320,13 +320,13 @@ def deletable(
     if not files:
         return []
     oldest_retained = files[-1].version - min_versions_to_retain
-    kept = files_to_retain(files, oldest_retained) if oldest_retained > 0 else None
-    if kept is None:
+    retained = files_to_retain(files, oldest_retained) if oldest_retained > 0 else None
+    if retained is None:
         return []
-    first = kept[0].version
+    first = retained[0].version
     old = [file.name for file in files if file.version < first]
     checksums = [
-        name for name in listed if (found := _CHECKSUM.fullmatch(name)) and int(found[1]) < first
+        name for name in listed if (parsed := _CHECKSUM.fullmatch(name)) and int(parsed[1]) < first
     ]
     others = sorted(set(kinds.others(listed, first)) - set(old))
     return old + others + sorted(checksums)
@@ -342,7 +342,7 @@ def below_snapshot(names: Iterable[str], version: int, kinds: FileNames = HDFS_F
     files = (file for file in map(kinds.parse, listed) if file is not None)
     old = [file.name for file in files if file.version < first]
     checksums = [
-        name for name in listed if (found := _CHECKSUM.fullmatch(name)) and int(found[1]) < first
+        name for name in listed if (parsed := _CHECKSUM.fullmatch(name)) and int(parsed[1]) < first
     ]
     others = sorted(set(kinds.others(listed, first)) - set(old))
     return sorted(old) + others + sorted(checksums)

@@ -48,12 +48,12 @@ def parse_checksum_file(content: bytes, *, source: str = "checksum file") -> Fil
 
 def verify_checksum(data: bytes, content: bytes, *, source: str = "state file") -> None:
     """Raise StateFormatError unless the state file is the one the checksum file describes."""
-    expected, found = parse_checksum_file(content, source=checksum_name(source)), checksum_of(data)
-    if expected != found:
+    expected, actual = parse_checksum_file(content, source=checksum_name(source)), checksum_of(data)
+    if expected != actual:
         raise StateFormatError(
             source,
             0,
             f"its checksum file expects {expected.size} bytes with CRC32C {expected.value}, but it "
-            f"has {found.size} bytes with {found.value}",
+            f"has {actual.size} bytes with {actual.value}",
             MISMATCH,
         )

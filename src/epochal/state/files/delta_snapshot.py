@@ -23,8 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from itertools import chain, islice, repeat
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import google_crc32c
 import numpy as np
@@ -32,7 +33,6 @@ import numpy.typing as npt
 
 from epochal.errors import StateFormatError
 from epochal.state.files.codecs import Unpacked
-from epochal.state.files.row_checksums import row_checksums as checksums_of
 from epochal.state.rows.byte_spans import Flags, Ints, Spans, join
 
 END_MARK = b"\xff\xff\xff\xff"
@@ -85,8 +85,8 @@ def scan_records(
 
     With `row_checksums`, every checksum is verified and left out of the spans.
     """
-    found = _scan(data, kind, row_checksums, source)
-    return _records(data, found, row_checksums, source)
+    places = _scan(data, kind, row_checksums, source)
+    return _records(data, places, row_checksums, source)
 
 
 def scan_parts(
@@ -105,27 +105,27 @@ def scan_parts(
     for piece in pieces:
         waiting += piece
         if len(waiting) >= scanned_bytes:
-            found = _scan(waiting, kind, row_checksums, source, partial=True)
-            used = _end_of(found)
+            places = _scan(waiting, kind, row_checksums, source, partial=True)
+            used = _end_of(places)
             if used:
                 part = bytes(waiting[:used])
-                yield _records(part, found, row_checksums, source)
+                yield _records(part, places, row_checksums, source)
                 del waiting[:used]
     yield scan_records(bytes(waiting), kind, row_checksums=row_checksums, source=source)
 
 
-def _end_of(found: tuple[Ints, Ints, Ints]) -> int:
+def _end_of(places: tuple[Ints, Ints, Ints]) -> int:
     """Where the last of the records ends."""
-    starts, key_lengths, value_lengths = found
+    starts, key_lengths, value_lengths = places
     if not len(starts):
         return 0
     return int(starts[-1] + key_lengths[-1] + max(int(value_lengths[-1]), 0)) + 8
 
 
 def _records(
-    data: Unpacked, found: tuple[Ints, Ints, Ints], row_checksums: bool, source: str
+    data: Unpacked, places: tuple[Ints, Ints, Ints], row_checksums: bool, source: str
 ) -> Records:
-    starts, key_lengths, value_lengths = found
+    starts, key_lengths, value_lengths = places
     buffer = np.frombuffer(data, np.uint8)
     deleted = value_lengths < 0
     keys = Spans(buffer, starts + 4, key_lengths)
@@ -175,7 +175,7 @@ def put_records(rows: Sequence[tuple[bytes, bytes]], tag: bytes = b"") -> bytes:
     All of it runs in C, because a thread that writes an epoch holds the interpreter lock.
     """
     keys, values = zip(*rows, strict=True)
-    key_lengths, value_lengths = (map(_written, map(len, each)) for each in (keys, values))
+    key_lengths, value_lengths = (map(_written, map(len, part)) for part in (keys, values))
     # Not `strict`: the tag is repeated without end.
     return b"".join(chain.from_iterable(zip(repeat(tag), key_lengths, keys, value_lengths, values)))
 
@@ -215,7 +215,7 @@ def _heads(
     heads = np.empty((count, 4), ">i4")
     heads[:, 0] = keys.lengths + np.where(gone, 4, 0)
     heads[:, 2] = np.where(gone, -1, values.lengths + 4)
-    heads[:, 1] = heads[:, 3] = checksums_of(keys, values).astype("<u4").view(">i4")
+    heads[:, 1] = heads[:, 3] = compute_row_checksums(keys, values).astype("<u4").view(">i4")
     buffer = heads.reshape(-1).view(np.uint8)
     before_key = Spans(buffer, places * 16, np.where(gone, 8, 4))
     return before_key, Spans(buffer, places * 16 + 8, np.where(gone, 4, 8))
@@ -362,7 +362,7 @@ def _strip_checksums(
     move = np.where(deleted, 4, 0)
     keys = Spans(keys.buffer, keys.starts + move, keys.lengths - move)
     values = Spans(values.buffer, values.starts + 4 - move, values.lengths - 4 + move)
-    computed = checksums_of(keys, values)
+    computed = compute_row_checksums(keys, values)
     stored = keys.buffer[checksum_at[:, None] + np.arange(4)].view("<u4")[:, 0]
     wrong = np.flatnonzero(stored != computed)
     if len(wrong):
@@ -375,3 +375,59 @@ def _strip_checksums(
             _CHECKSUM_CONDITION,
         )
     return keys, values
+
+
+Checksums: TypeAlias = npt.NDArray[np.uint32]
+
+_POLYNOMIAL = 0x82F63B78  # reflected
+_FEW = 64
+"""With fewer unfinished records than this, finishing each one by itself is faster."""
+
+
+def compute_row_checksums(keys: Spans, values: Spans) -> Checksums:
+    """The CRC-32C of each key followed by its value.
+
+    All records advance together, one 32-bit word at a time. They are sorted by length, longest
+    first, so that the unfinished records are always a prefix of the arrays.
+    """
+    return _extend(_extend(np.zeros(len(keys), np.uint32), keys), values)
+
+
+def _extend(checksums: Checksums, spans: Spans) -> Checksums:
+    order = np.argsort(-spans.lengths, kind="stable")
+    starts, lengths = spans.starts[order], spans.lengths[order]
+    state = ~checksums[order]
+    low, high = _tables()
+    done = 0
+    # A view with one word per byte: a row may start at any byte.
+    words = np.ndarray((max(len(spans.buffer) - 3, 0),), "<u4", spans.buffer, strides=(1,))
+    whole = lengths >> 2
+    running = int(np.searchsorted(-whole, -done))
+    while running > _FEW:
+        mixed = state[:running] ^ words[starts[:running] + 4 * done]
+        state[:running] = low[mixed & 0xFFFF] ^ high[mixed >> 16]
+        done += 1
+        running = int(np.searchsorted(-whole, -done))
+    result = ~state
+    for index in np.flatnonzero(lengths > np.minimum(whole, done) * 4).tolist():
+        start = int(starts[index]) + 4 * min(int(whole[index]), done)
+        rest = spans.buffer[start : int(starts[index] + lengths[index])].tobytes()
+        result[index] = google_crc32c.extend(int(result[index]), rest)
+    unordered = np.empty_like(result)
+    unordered[order] = result
+    return unordered
+
+
+@cache
+def _tables() -> tuple[Checksums, Checksums]:
+    """What the lower and the upper half of a word contribute to the CRC of four bytes."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)
+    steps = [table]
+    for _ in range(3):
+        steps.append(steps[-1] >> 8 ^ table[steps[-1] & 0xFF])
+    halves = np.arange(65536)
+    low = steps[3][halves & 0xFF] ^ steps[2][halves >> 8]
+    high = steps[1][halves & 0xFF] ^ steps[0][halves >> 8]
+    return low, high

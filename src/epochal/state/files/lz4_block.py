@@ -93,12 +93,12 @@ def _block(
             block = lz4.block.decompress(payload, uncompressed_size=size)
         except lz4.block.LZ4BlockError as error:
             raise StateFormatError(source, at, f"an LZ4 block is damaged ({error})") from None
-    found = _checksum(block)
-    if len(block) != size or found != checksum:
+    actual = _checksum(block)
+    if len(block) != size or actual != checksum:
         raise StateFormatError(
             source,
             at,
-            f"an LZ4 block has {len(block)} bytes with checksum {found:#09x}; its header expects "
+            f"an LZ4 block has {len(block)} bytes with checksum {actual:#09x}; its header expects "
             f"{size} bytes with {checksum:#09x}",
         )
     return block

@@ -77,13 +77,13 @@ def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords])
     last[codes] = np.arange(len(codes))  # numpy keeps the last assignment to a repeated index
     wins = np.zeros(len(codes), np.bool_)
     wins[last] = True
-    kept = [rows.take(~_found_in(rows.keys, coded.chunk(0).dictionary)) for rows in bottom]
+    parts = [rows.take(~_found_in(rows.keys, coded.chunk(0).dictionary)) for rows in bottom]
     at = 0
     for delta in changing:
         mine = wins[at : at + len(delta.records)] & ~delta.records.deleted
-        kept.append(delta.puts.take(mine))
+        parts.append(delta.puts.take(mine))
         at += len(delta.records)
-    return [rows for rows in kept if len(rows)]
+    return [rows for rows in parts if len(rows)]
 
 
 def _found_in(keys: Spans, others: Any) -> Flags:
@@ -92,9 +92,9 @@ def _found_in(keys: Spans, others: Any) -> Flags:
     # Imported here: importing Arrow's functions takes longer than reading a lone snapshot.
     from pyarrow import compute
 
-    found: Any = compute.is_in(_wide(keys), value_set=others)
-    bits = np.unpackbits(numpy_view(found.buffers()[1], np.dtype(np.uint8)), bitorder="little")
-    flags: Flags = bits[found.offset : found.offset + len(found)].view(np.bool_)
+    answers: Any = compute.is_in(_wide(keys), value_set=others)
+    bits = np.unpackbits(numpy_view(answers.buffers()[1], np.dtype(np.uint8)), bitorder="little")
+    flags: Flags = bits[answers.offset : answers.offset + len(answers)].view(np.bool_)
     return flags
 
 

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from epochal.errors import StateFormatError, StateValueError
 from epochal.state.files.rocksdb_keys import ENCODING_VERSION, ordered_long
 from epochal.state.files.schema_file import KeyEncoder
-from epochal.state.rows.avro_row import decode_avro, resolve
-from epochal.state.rows.avro_writer import encode_avro
+from epochal.state.rows.avro_row import decode_avro, encode_avro, resolve
 from epochal.state.rows.types import AtomicType, StructField, StructType
 from epochal.state.rows.unsafe_row import encode_row
 from epochal.state.rows.values import Row
@@ -94,10 +93,10 @@ class AvroForm:
                 rest, others = key[count:], fields[count:]
             case "range":
                 numbers = [ordered_long(key[n]) for n in self.encoder.ordering]
-                parts = [part for each in numbers for part in (each[:1], each[1:])]
+                parts = [part for number in numbers for part in (number[:1], number[1:])]
                 first = encode_avro(parts, StructType(tuple(self._parts())))
-                kept = [n for n in range(len(fields)) if n not in self.encoder.ordering]
-                rest, others = tuple(key[n] for n in kept), tuple(fields[n] for n in kept)
+                unordered = [n for n in range(len(fields)) if n not in self.encoder.ordering]
+                rest, others = tuple(key[n] for n in unordered), tuple(fields[n] for n in unordered)
             case _:
                 return self._with_id(key, self.key, self.key_id)
         return _joined(_VERSION + first, self._with_id(rest, StructType(others), self.key_id))
@@ -119,11 +118,11 @@ class AvroForm:
         ordering = self.encoder.ordering
         parts = tuple(self._parts())
         first, rest = _halves(key, source)
-        found = decode_avro(_body(first, source), StructType(parts), source=source)
-        if any(part is None for part in found):
+        halves = decode_avro(_body(first, source), StructType(parts), source=source)
+        if any(part is None for part in halves):
             raise StateFormatError(source, 0, "an ordered number of a key lacks a part")
         columns = StructType(tuple(parts[::2]))
-        row = [marker + number for marker, number in zip(found[::2], found[1::2], strict=True)]
+        row = [marker + number for marker, number in zip(halves[::2], halves[1::2], strict=True)]
         others = tuple(f for n, f in enumerate(self.key.fields) if n not in ordering)
         return _joined(
             _encoded(tuple(row), columns, source),
@@ -138,9 +137,9 @@ class AvroForm:
 
 def _body(data: bytes, source: str) -> bytes:
     if not data.startswith(_VERSION):
-        found = data[0] if data else "missing"
+        code = data[0] if data else "missing"
         raise StateFormatError(
-            source, 0, f"a row's encoding is {found}; only {ENCODING_VERSION} is supported"
+            source, 0, f"a row's encoding is {code}; only {ENCODING_VERSION} is supported"
         )
     return data[1:]
 

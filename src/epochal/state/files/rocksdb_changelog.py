@@ -27,7 +27,7 @@ INVALID_LINEAGE = "CANNOT_LOAD_STATE_STORE.INVALID_CHECKPOINT_LINEAGE"
 _END = b"\xff\xff\xff\xff"
 
 
-class Change(IntEnum):
+class Operation(IntEnum):
     """What a record does. The numbers are those in v2 and v4 files."""
 
     PUT = 0x01
@@ -48,7 +48,7 @@ class LineageItem:
 class ChangeRecord:
     """One operation; `value` is None for a delete, and the end key for a range delete."""
 
-    change: Change
+    change: Operation
     key: bytes
     value: bytes | None
 
@@ -99,10 +99,10 @@ def encode_family_changelog(
     pieces = [b"\0\2v2"] if lineage is None else [_head("v4", lineage)]
     listed = list(records)
     if _are_puts(listed):
-        pieces.append(put_records(listed, bytes([Change.PUT])))
+        pieces.append(put_records(listed, bytes([Operation.PUT])))
         return b"".join((*pieces, b"\0"))
     for key, value in listed:
-        change = Change.DELETE if value is None else Change.PUT
+        change = Operation.DELETE if value is None else Operation.PUT
         pieces += (bytes([change]), len(key).to_bytes(4, "big"), key)
         pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
     return b"".join((*pieces, b"\0"))
@@ -134,7 +134,7 @@ def _are_puts(
 def _head(layout: str, lineage: Sequence[LineageItem]) -> bytes:
     items = [{"version": i.version, "checkpointUniqueId": i.unique_id} for i in lineage]
     texts = (layout, json.dumps(items, separators=(",", ":")))
-    return b"".join(len(each).to_bytes(2, "big") + each.encode("ascii") for each in texts)
+    return b"".join(len(text).to_bytes(2, "big") + text.encode("ascii") for text in texts)
 
 
 def _layout_of(data: bytes) -> tuple[int, int]:
@@ -180,9 +180,9 @@ class _Reader:
             key = self._take(key_length)
             value_length = self._int()
             if value_length < 0:
-                records.append(ChangeRecord(Change.DELETE, key, None))
+                records.append(ChangeRecord(Operation.DELETE, key, None))
             else:
-                records.append(ChangeRecord(Change.PUT, key, self._take(value_length)))
+                records.append(ChangeRecord(Operation.PUT, key, self._take(value_length)))
 
     def tagged_records(self) -> list[ChangeRecord]:
         records: list[ChangeRecord] = []
@@ -192,11 +192,11 @@ class _Reader:
             if tag == 0:
                 return records
             try:
-                change = Change(tag)
+                change = Operation(tag)
             except ValueError:
                 raise self._broken(start, f"record type cannot be 0x{tag:02x}") from None
             key = self._block()
-            if change is not Change.DELETE:
+            if change is not Operation.DELETE:
                 records.append(ChangeRecord(change, key, self._block()))
                 continue
             size = self._int()

@@ -14,9 +14,7 @@ from typing import Any, TypeAlias
 
 from epochal.errors import StateFormatError
 from epochal.state.files.rocksdb_avro import AvroForm
-from epochal.state.files.rocksdb_key_form import VERSION_BYTE, unversioned
-from epochal.state.files.rocksdb_keys import NULL, ordered_long
-from epochal.state.files.rocksdb_snapshot import SnapshotMetadata
+from epochal.state.files.rocksdb_keys import NULL, VERSION_BYTE, ordered_long, unversioned
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.row_codec import encode_tuples
@@ -27,7 +25,7 @@ Row: TypeAlias = tuple[Any, ...]
 RowOrList: TypeAlias = Any
 """A row, or a list of rows for a family of lists."""
 
-Entry: TypeAlias = Callable[[Row, RowOrList], tuple[Row, Row]]
+IndexEntry: TypeAlias = Callable[[Row, RowOrList], tuple[Row, Row]]
 
 EMPTY_ROW: Row = (None,)
 FAMILY_BYTES = 2
@@ -109,7 +107,7 @@ class FamilyRows:
 
     def decode_value(self, key: bytes, data: bytes, form: ValueForm, source: str) -> RowOrList:
         if self.is_list:
-            return [self._row(each, source) for each in form.several(key, data, source)]
+            return [self._row(row, source) for row in form.several(key, data, source)]
         return self._row(form.single(key, data, source), source)
 
     def _stored(self, row: Row) -> bytes:
@@ -135,7 +133,7 @@ class Index:
     """A family whose rows follow from those of another."""
 
     rows: FamilyRows
-    entry: Entry
+    entry: IndexEntry
     """Key and value of the index for a key and a value of the other family."""
 
 
@@ -186,9 +184,9 @@ class Family:
             keys, values = zip(*puts, strict=True)
             stored = encode_tuples(values, self.rows.schema.value)
             start += VERSION_BYTE
-            for row, found in zip(encode_tuples(keys, self.rows.schema.key), stored, strict=True):
+            for row, data in zip(encode_tuples(keys, self.rows.schema.key), stored, strict=True):
                 at = start + row
-                yield at, form.record(at, VERSION_BYTE + found)[1] or b""
+                yield at, form.record(at, VERSION_BYTE + data)[1] or b""
             return
         changed: list[tuple[Row, RowOrList | None]] = [*((key, None) for key in removes), *puts]
         for key, value in changed:
@@ -217,7 +215,7 @@ def indexed_family(name: str) -> str | None:
     return next((name.removeprefix(start) for start in _INDEXES if name.startswith(start)), None)
 
 
-def index_entry(name: str, *, is_list: bool) -> Entry:
+def index_entry(name: str, *, is_list: bool) -> IndexEntry:
     """How the rows of an index follow from those of the family that it is about."""
     if name.endswith(_BY_TIME):
         return _reversed
@@ -237,18 +235,18 @@ def families_of(
     `lists` are the families of lists, and `avro` has those whose rows are stored as Avro. Spark
     declares some indexes that it does not create.
     """
-    found: dict[str, Family] = {}
+    families: dict[str, Family] = {}
     for name, schema in schemas.items():
         if indexed_family(name) is not None:
             continue
         is_list = name in lists
         indexes = tuple(
-            Index(FamilyRows(each, avro=avro.get(index)), index_entry(index, is_list=is_list))
-            for index, each in schemas.items()
+            Index(FamilyRows(own, avro=avro.get(index)), index_entry(index, is_list=is_list))
+            for index, own in schemas.items()
             if indexed_family(index) == name and index in there
         )
-        found[name] = Family(FamilyRows(schema, is_list, avro.get(name)), indexes)
-    return found
+        families[name] = Family(FamilyRows(schema, is_list, avro.get(name)), indexes)
+    return families
 
 
 def _count(key: Row, value: RowOrList) -> tuple[Row, Row]:
@@ -269,23 +267,6 @@ def _earliest(key: Row, value: RowOrList) -> tuple[Row, Row]:
 
 def _reversed(key: Row, value: RowOrList) -> tuple[Row, Row]:
     return (key[1], key[0]), EMPTY_ROW
-
-
-def describe_entries(
-    entries: Collection[bytes],
-    families: Mapping[str, int],
-    highest: int,
-    known: Mapping[str, bool] | None = None,
-) -> SnapshotMetadata:
-    """What the metadata of a snapshot says about its keys and column families.
-
-    `known` tells which families are internal, if that is not to be read from their names.
-    """
-    internal = {name: (known or {}).get(name, name.startswith(INTERNAL)) for name in families}
-    inner = {family_prefix(number) for name, number in families.items() if internal[name]}
-    internal_keys = sum(key[:FAMILY_BYTES] in inner for key in entries) if inner else 0
-    keys = len(entries) - internal_keys
-    return SnapshotMetadata((), dict(families), keys, internal_keys, internal, highest)
 
 
 def family_prefix(number: int) -> bytes:

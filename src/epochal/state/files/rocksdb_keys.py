@@ -1,25 +1,31 @@
-"""Decodes the keys of RocksDB-backed stores into columns. Pure.
+"""Decodes the keys of RocksDB-backed stores into columns, and turns key rows into keys. Pure.
 
 A store that only looks up single keys stores the key row unchanged. A store that scans by prefix or
 by range splits the key into two rows, the scanned columns first. RocksDB sorts keys by their bytes,
 so numbers in the scanned columns are encoded to sort that way: big-endian, after a marker byte that
 puts negative numbers first and nulls last. The operator metadata or the schema file records which
 encoder a store uses.
+
+A provider keeps the key as one row, whatever its files look like. `KeyForm` turns such rows into
+keys and back, whole lists at a time.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from epochal.errors import StateFormatError
+from epochal.record_batches import batch_of
 from epochal.state.files.schema_file import KeyEncoder
-from epochal.state.rows.byte_spans import Ints, Spans, as_spans
+from epochal.state.rows.byte_spans import Ints, Spans, as_spans, spans_of
 from epochal.state.rows.column_decoder import decode_rows
+from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import AtomicType, StructField, StructType, field_names
 
 ENCODING_VERSION = 0
@@ -68,8 +74,8 @@ def rows_of(spans: Spans, source: str) -> Spans:
         raise StateFormatError(source, 0, "a row lacks the byte that names its encoding")
     versions = spans.buffer[spans.starts]
     if (versions != ENCODING_VERSION).any():
-        found = int(versions[versions != ENCODING_VERSION][0])
-        raise StateFormatError(source, 0, f"a row has encoding {found}; only 0 is supported")
+        encoding = int(versions[versions != ENCODING_VERSION][0])
+        raise StateFormatError(source, 0, f"a row has encoding {encoding}; only 0 is supported")
     return Spans(spans.buffer, spans.starts + 1, spans.lengths - 1)
 
 
@@ -156,3 +162,58 @@ def _gather(spans: Spans, places: Ints, width: int) -> Any:
 
 def _struct(columns: Sequence[Any], schema: StructType) -> pa.StructArray:
     return pa.StructArray.from_arrays(columns, names=list(field_names(schema)))
+
+
+VERSION_BYTE = bytes([ENCODING_VERSION])
+_LENGTH = struct.Struct("<i")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyForm:
+    """How one store encodes its keys; `prefix_columns` is 0 for a store without prefix scans."""
+
+    schema: StructType
+    prefix_columns: int = 0
+
+    def stored(self, rows: Sequence[bytes]) -> list[bytes]:
+        """The keys of these key rows, as RocksDB stores them."""
+        if not self.prefix_columns:
+            return [VERSION_BYTE + row for row in rows]
+        if not rows:
+            return []
+        columns = decode_rows(spans_of(rows), self.schema).flatten()
+        first = self._encoded(columns[: self.prefix_columns], 0, len(rows))
+        rest = self._encoded(columns[self.prefix_columns :], self.prefix_columns, len(rows))
+        return [
+            scanned_part(prefix) + VERSION_BYTE + remaining
+            for prefix, remaining in zip(first, rest, strict=True)
+        ]
+
+    def rows(self, keys: Sequence[bytes], source: str) -> list[bytes]:
+        """The key rows of keys that RocksDB stores."""
+        if not self.prefix_columns:
+            return [unversioned(key, source) for key in keys]
+        if not keys:
+            return []
+        encoder = KeyEncoder("prefix", prefix_columns=self.prefix_columns)
+        columns = decode_keys(spans_of(keys), encoder, self.schema, source)
+        return encode_rows(columns, self.schema).to_list()
+
+    def _encoded(self, columns: Sequence[pa.Array[Any]], start: int, rows: int) -> list[bytes]:
+        """Encode the columns of the key from `start` on."""
+        schema = StructType(self.schema.fields[start : start + len(columns)])
+        batch = batch_of(columns, list(field_names(schema)), rows)
+        return encode_rows(batch, schema).to_list()
+
+
+def scanned_part(row: bytes) -> bytes:
+    """The beginning of a key that is split into two rows, given the first."""
+    return _LENGTH.pack(len(row) + 1) + VERSION_BYTE + row
+
+
+def unversioned(data: bytes, source: str) -> bytes:
+    """A row without the byte in front that names its encoding."""
+    if data[:1] != VERSION_BYTE:
+        encoding = f"encoding {data[0]}" if data else "no byte that names its encoding"
+        raise StateFormatError(source, 0, f"a row has {encoding}; only encoding 0 is supported")
+    return data[1:]

@@ -18,7 +18,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from uuid import uuid4
 
 from epochal.errors import EpochalError, OptionError, StateError, StateFormatError
 from epochal.files import Room
+from epochal.state.files.rocksdb_family import FAMILY_BYTES, INTERNAL, family_prefix
 
 CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
 METADATA_ENTRY = "metadata"
@@ -124,11 +125,11 @@ def encode_snapshot_metadata(metadata: SnapshotMetadata) -> bytes:
     document = {
         "sstFiles": [
             {
-                "localFileName": each.local_name,
-                "dfsSstFileName": each.path.rpartition("/")[2],
-                "sizeBytes": each.size,
+                "localFileName": shared.local_name,
+                "dfsSstFileName": shared.path.rpartition("/")[2],
+                "sizeBytes": shared.size,
             }
-            for each in metadata.files
+            for shared in metadata.files
         ],
         "numKeys": metadata.keys,
         "numInternalKeys": metadata.internal_keys,
@@ -196,6 +197,23 @@ def read_database(
     return entries
 
 
+def describe_entries(
+    entries: Collection[bytes],
+    families: Mapping[str, int],
+    highest: int,
+    recorded: Mapping[str, bool] | None = None,
+) -> SnapshotMetadata:
+    """What the metadata of a snapshot says about its keys and column families.
+
+    `known` tells which families are internal, if that is not to be read from their names.
+    """
+    internal = {name: (recorded or {}).get(name, name.startswith(INTERNAL)) for name in families}
+    inner = {family_prefix(number) for name, number in families.items() if internal[name]}
+    internal_keys = sum(key[:FAMILY_BYTES] in inner for key in entries) if inner else 0
+    keys = len(entries) - internal_keys
+    return SnapshotMetadata((), dict(families), keys, internal_keys, internal, highest)
+
+
 def encode_snapshot(
     entries: Iterable[tuple[bytes, bytes]], metadata: SnapshotMetadata, table_format: int
 ) -> SnapshotFiles:
@@ -205,9 +223,9 @@ def encode_snapshot(
     """
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
         _write_database(scratch, entries, table_format)
-        found = sorted(Path(scratch).iterdir())
-        tables = [(each.name, each.read_bytes()) for each in found if each.suffix == ".sst"]
-        small = [(each.name, each.read_bytes()) for each in found if _is_small(each.name)]
+        paths = sorted(Path(scratch).iterdir())
+        tables = [(path.name, path.read_bytes()) for path in paths if path.suffix == ".sst"]
+        small = [(path.name, path.read_bytes()) for path in paths if _is_small(path.name)]
     suffix = uuid4()
     named = tuple(
         SharedFile(name, f"SSTs/{name.removesuffix('.sst')}-{suffix}.sst", len(data))
@@ -218,7 +236,7 @@ def encode_snapshot(
         for name, data in small:
             archive.writestr(name, data)
         archive.writestr(METADATA_ENTRY, encode_snapshot_metadata(replace(metadata, files=named)))
-    shared = zip((each.path for each in named), (data for _, data in tables), strict=True)
+    shared = zip((path.path for path in named), (data for _, data in tables), strict=True)
     return SnapshotFiles(packed.getvalue(), tuple(shared))
 
 

@@ -38,10 +38,10 @@ class ValueForm:
         """Unwrap a value that is not a list: verify and remove its checksum."""
         if not self.checksummed:
             return value
-        found, end = self._checked(key, value, 0, source)
+        row, end = self._checked(key, value, 0, source)
         if end != len(value):
             raise StateFormatError(source, end, f"{len(value) - end} bytes follow a value's end")
-        return found
+        return row
 
     def several(self, key: bytes, value: bytes, source: str) -> list[bytes]:
         """Unwrap a list: its values in order, with checksums verified and removed."""
@@ -52,8 +52,8 @@ class ValueForm:
                 checked, at = self._checked(key, value, at, source)
                 values.append(self._sized(checked, 0, source)[0])
             else:
-                found, at = self._sized(value, at, source)
-                values.append(found)
+                row, at = self._sized(value, at, source)
+                values.append(row)
             if at < end:
                 if value[at : at + len(self.delimiter)] != self.delimiter:
                     raise StateFormatError(source, at, "a list lacks its delimiter")
@@ -108,11 +108,11 @@ class ValueForm:
         self._verify(expected, google_crc32c.extend(google_crc32c.value(key), row), source, at)
         return row, start + size
 
-    def _verify(self, expected: int, found: int, source: str, at: int) -> None:
-        if expected != found:
+    def _verify(self, expected: int, actual: int, source: str, at: int) -> None:
+        if expected != actual:
             raise StateFormatError(
                 source,
                 at,
-                f"the stored row checksum is {expected:#010x}, but the row's is {found:#010x}",
+                f"the stored row checksum is {expected:#010x}, but the row's is {actual:#010x}",
                 CHECKSUM_FAILED,
             )

@@ -1,4 +1,4 @@
-"""Decodes the Avro bodies that Spark stores with `stateStore.encodingFormat=avro`. Pure.
+"""Decodes and encodes the bodies that Spark stores with `stateStore.encodingFormat=avro`. Pure.
 
 Spark derives the Avro schema from the row's own schema: a record whose every field is a union of
 null and the field's type. Elements of arrays and values of maps are plain, unless they are nested
@@ -12,11 +12,11 @@ resolution does: it matches fields by name, fills new ones with null, and widens
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-from epochal.errors import StateFormatError
+from epochal.errors import StateFormatError, StateValueError
 from epochal.state.rows.types import (
     ArrayType,
     AtomicType,
@@ -26,7 +26,7 @@ from epochal.state.rows.types import (
     StringType,
     StructType,
 )
-from epochal.state.rows.values import Row, TimestampNanos, decimal_of
+from epochal.state.rows.values import Row, TimestampNanos, decimal_of, unscaled_of
 
 _LONG_BITS = 64
 _FLOAT = struct.Struct("<f")
@@ -52,17 +52,17 @@ def resolve(value: Any, written: DataType, wanted: DataType) -> Any:
         return value
     match written, wanted:
         case StructType(), StructType():
-            found = dict(zip(written.names, zip(value, written.fields, strict=True), strict=True))
+            fields = dict(zip(written.names, zip(value, written.fields, strict=True), strict=True))
             return tuple(
-                resolve(found[field.name][0], found[field.name][1].data_type, field.data_type)
-                if field.name in found
+                resolve(fields[field.name][0], fields[field.name][1].data_type, field.data_type)
+                if field.name in fields
                 else None
                 for field in wanted.fields
             )
         case ArrayType(), ArrayType():
-            return [resolve(each, written.element, wanted.element) for each in value]
+            return [resolve(element, written.element, wanted.element) for element in value]
         case MapType(), MapType():
-            return [(key, resolve(each, written.value, wanted.value)) for key, each in value]
+            return [(key, resolve(element, written.value, wanted.value)) for key, element in value]
         case _, AtomicType(name="float" | "double") if isinstance(value, int):
             return float(value)
         case StringType(), AtomicType(name="binary"):
@@ -164,16 +164,16 @@ class _Reader:
 
     def _long(self) -> int:
         """A number in zigzag form, seven bits per byte, the lowest first."""
-        found = shift = 0
+        number = shift = 0
         while True:
             byte = self._take(1)[0]
-            found |= (byte & 0x7F) << shift
+            number |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 break
             if shift >= _LONG_BITS:
                 raise self._error("a number has more than 64 bits")
-        return (found >> 1) ^ -(found & 1)
+        return (number >> 1) ^ -(number & 1)
 
     def _take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
@@ -184,3 +184,88 @@ class _Reader:
 
     def _error(self, reason: str) -> StateFormatError:
         return StateFormatError(self._source, self._at, reason)
+
+
+_NULL, _PRESENT = b"\0", b"\2"
+"""The branches of a field's union: zero and one, in zigzag form."""
+
+
+def encode_avro(row: Sequence[Any], schema: StructType) -> bytes:
+    """Write a record; StateValueError if a value does not fit its type."""
+    return _record(row, schema)
+
+
+def _record(row: Sequence[Any], schema: StructType) -> bytes:
+    pairs = zip(row, schema.fields, strict=True)
+    return b"".join(_field(value, field.data_type, field.name) for value, field in pairs)
+
+
+def _field(value: Any, kind: DataType, path: str) -> bytes:
+    if kind == AtomicType("void"):
+        return b""
+    return _NULL if value is None else _PRESENT + _plain(value, kind, path)
+
+
+def _element(value: Any, kind: DataType, path: str) -> bytes:
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return _field(value, kind, path)
+    if value is None:
+        raise StateValueError(path, str(kind), "Spark cannot store a null in here as Avro")
+    return _plain(value, kind, path)
+
+
+def _plain(value: Any, kind: DataType, path: str) -> bytes:
+    match kind:
+        case StructType():
+            return _record(value, kind)
+        case ArrayType(element=element):
+            return _block([_element(item, element, path) for item in value])
+        case MapType(key=StringType(), value=inner):
+            return _block([_bytes(k.encode()) + _element(v, inner, path) for k, v in value])
+        case StringType():
+            return _bytes(value.encode())
+        case DecimalType(precision=precision, scale=scale):
+            unscaled = unscaled_of(value, precision, scale)
+            if unscaled is None:
+                raise StateValueError(path, f"decimal({precision},{scale})", f"{value} is too wide")
+            return unscaled.to_bytes(fixed_size(precision), "big", signed=True)
+        case AtomicType(name=name):
+            return _atom(value, name, path)
+    raise StateValueError(path, str(kind), "Spark does not store it as Avro")
+
+
+def _atom(value: Any, name: str, path: str) -> bytes:
+    if name in _WHOLE:
+        return _long(value)
+    if isinstance(value, TimestampNanos):
+        return _long(value.epoch_micros * _NANOS_PER_MICRO + value.nanos)
+    match name:
+        case "boolean":
+            return b"\1" if value else b"\0"
+        case "float":
+            return _FLOAT.pack(value)
+        case "double":
+            return _DOUBLE.pack(value)
+        case "binary":
+            return _bytes(value)
+    raise StateValueError(path, name, "Spark does not store it as Avro")
+
+
+def _block(items: Sequence[bytes]) -> bytes:
+    head = _long(len(items)) if items else b""
+    return b"".join((head, *items, b"\0"))
+
+
+def _bytes(data: bytes) -> bytes:
+    return _long(len(data)) + data
+
+
+def _long(value: int) -> bytes:
+    """A number in zigzag form, seven bits per byte, the lowest first."""
+    rest = value << 1 if value >= 0 else (~value << 1) | 1
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)

@@ -161,21 +161,21 @@ def settle_operator(files: Files, operator_id: int, name: str, store: StoreMetad
     `files` is the checkpoint. A store with a different number of partitions is refused: the state
     of partitions that no task opens any more would be lost silently.
     """
-    found = read_operator(files, operator_id)
-    if found is None:
+    metadata = read_operator(files, operator_id)
+    if metadata is None:
         asked = OperatorMetadata(1, operator_id, name, (store,))
         try:
             files.create(operator_metadata_path(operator_id), OPERATOR_FORMAT.serialize(asked))
         except FileExistsError:
             settle_operator(files, operator_id, name, store)
         return
-    for known in found.stores:
-        if known.name == store.name and known.num_partitions != store.num_partitions:
+    for recorded in metadata.stores:
+        if recorded.name == store.name and recorded.num_partitions != store.num_partitions:
             raise StateUsageError(
                 join_url(files.url, operator_metadata_path(operator_id)),
-                f"store {store.name} has {known.num_partitions} partitions, the job has "
-                f"{store.num_partitions}. Bring the data into {known.num_partitions} partitions, "
-                f"or change the state with `epochal state repartition`.",
+                f"store {store.name} has {recorded.num_partitions} partitions, the job has "
+                f"{store.num_partitions}. Bring the data into {recorded.num_partitions} "
+                f"partitions, or change the state with `epochal state repartition`.",
                 CONFIG_CHANGED,
             )
 
@@ -193,22 +193,22 @@ def settle_families(
     `files` is the checkpoint. A variable that the stored schemas lack is refused: Spark would give
     it a schema file of its own, at its own start.
     """
-    found = read_operator(files, operator_id)
-    if found is None:
+    recorded = read_operator(files, operator_id)
+    if recorded is None:
         _write_families(files, operator_id, name, asked, properties_json, partitions)
         return
     folder = state_schema_log_path(operator_id)
-    paths = [path for store in found.stores for path in store.schema_file_paths]
-    if found.version < 2 or not paths:
+    paths = [path for store in recorded.stores for path in store.schema_file_paths]
+    if recorded.version < 2 or not paths:
         raise StateUsageError(
             join_url(files.url, operator_path(operator_id)),
-            f"its metadata has version {found.version} and no schema files, as state without "
+            f"its metadata has version {recorded.version} and no schema files, as state without "
             f"column families. Use a new checkpoint.",
             CONFIG_CHANGED,
         )
     path = f"{folder}/{paths[-1].rpartition('/')[2]}"
     source = join_url(files.url, path)
-    stored = {each.name: each for each in parse_schema_file(files.read(path), source=source)}
+    stored = {family.name: family for family in parse_schema_file(files.read(path), source=source)}
     for family in asked:
         if family.name not in stored:
             raise StateUsageError(
@@ -219,7 +219,9 @@ def settle_families(
             )
         check_compatible(stored[family.name], family, source=source)
     for key in ("timeMode", "outputMode"):
-        was, now = (json.loads(text).get(key) for text in (found.properties_json, properties_json))
+        was, now = (
+            json.loads(text).get(key) for text in (recorded.properties_json, properties_json)
+        )
         if was != now:
             raise StateUsageError(
                 source,

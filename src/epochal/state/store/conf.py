@@ -108,16 +108,16 @@ class StateStoreConf:
     @classmethod
     def from_spark(cls, conf: Mapping[str, str]) -> StateStoreConf:
         """Read Spark's keys from an offset log entry or a session; other keys are ignored."""
-        found: dict[str, int | bool | str] = {}
+        fields: dict[str, int | bool | str] = {}
         for key, (field, read) in _KEYS.items():
             if key in conf:
                 try:
-                    found[field] = read(conf[key].strip())
+                    fields[field] = read(conf[key].strip())
                 except ValueError:
                     raise OptionError(
                         f"{key} has the value {conf[key]!r}, which cannot be parsed."
                     ) from None
-        return cls(**found)  # type: ignore[arg-type]
+        return cls(**fields)  # type: ignore[arg-type]
 
 
 def _boolean(text: str) -> bool:
@@ -127,10 +127,10 @@ def _boolean(text: str) -> bool:
 
 
 def _milliseconds(text: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
-    if found is None or (found[2] and found[2] not in _TIME_UNITS_MS):
+    parsed = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
+    if parsed is None or (parsed[2] and parsed[2] not in _TIME_UNITS_MS):
         raise ValueError(text)
-    return int(found[1]) * _TIME_UNITS_MS.get(found[2], 1)
+    return int(parsed[1]) * _TIME_UNITS_MS.get(parsed[2], 1)
 
 
 _STATE = "spark.sql.streaming.stateStore."

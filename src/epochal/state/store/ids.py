@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from epochal.checkpoint.layout import DEFAULT_STORE
+from epochal.checkpoint.layout import DEFAULT_STORE, STATE, StoreKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,14 @@ class StateStoreId:
     store_name: str = DEFAULT_STORE
 
     @property
+    def key(self) -> StoreKey:
+        """Which store of the checkpoint it is."""
+        return StoreKey(self.operator_id, self.partition_id, self.store_name)
+
+    @property
     def path(self) -> str:
         """The store's directory below the root; the default store adds no level."""
-        partition = f"{self.operator_id}/{self.partition_id}"
-        return partition if self.store_name == DEFAULT_STORE else f"{partition}/{self.store_name}"
+        return self.key.path.removeprefix(f"{STATE}/")
 
     @property
     def location(self) -> str:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS
 from epochal.clock import Clock, SystemClock
-from epochal.errors import EpochalError, OptionError, StateLoadError, StateUsageError
+from epochal.errors import EpochalError, OptionError, StateLoadError
 from epochal.files import AtomicFile, FileInfo, Files, open_files
 from epochal.state.files.chain import (
     SnapshotPlan,
@@ -36,7 +35,7 @@ from epochal.state.files.chain import (
     snapshot_name,
     snapshot_versions,
 )
-from epochal.state.rows.row_codec import RowCodec
+from epochal.state.rows.row_codec import RowCodec, encode_tuples
 from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
@@ -47,18 +46,22 @@ from epochal.state.store.prepared import (
     read_prepared,
     write_prepared,
 )
-from epochal.state.store.store import ReadStateStore, StateStore, check_prefix, closed_error
-from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
-from epochal.state.store.store_files import StoreFiles, cancel
-from epochal.state.store.store_metrics import (
+from epochal.state.store.row_form import PlainForm, Row, RowForm
+from epochal.state.store.store import (
     CACHE_HITS,
     CACHE_MISSES,
     CURRENT_VERSION_BYTES,
     FORCED_SNAPSHOTS,
     SNAPSHOTS_REPAIRED,
+    ReadStateStore,
+    StateStore,
     StateStoreMetrics,
+    check_prefix,
+    closed_error,
     last_snapshot_metric,
 )
+from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
+from epochal.state.store.store_files import StoreFiles, cancel
 from epochal.state.store.versions import EMPTY, Draft, FrozenVersion, VersionMaker, memory_bytes
 
 logger = logging.getLogger(__name__)
@@ -182,6 +185,26 @@ class StateStoreProvider:
             self._cache.clear()
             self._prepared.clear()
 
+    def tables(self, version: FrozenVersion) -> Iterator[tuple[str, Iterable[tuple[Row, Any]]]]:
+        """The rows of each table of the store: itself, or each of its column families."""
+        yield self.store_id.store_name, self.codec.decoded(version.items())
+
+    def forms(self, scan_columns: int = 0) -> dict[str, RowForm]:
+        """How the rows of each table are encoded. Keys are found by `scan_columns` of them."""
+        codec = RowCodec(self.codec.key_schema, self.codec.value_schema, scan_columns)
+        return {self.store_id.store_name: PlainForm(codec)}
+
+    def apply(
+        self, draft: Draft, table: str, puts: Sequence[tuple[Row, Any]], removes: Iterable[Row]
+    ) -> None:
+        """Change rows of one table."""
+        if puts:
+            keys, values = zip(*puts, strict=True)
+            key_rows = encode_tuples(keys, self.codec.key_schema)
+            draft.put_many(key_rows, encode_tuples(values, self.codec.value_schema))
+        for key in removes:
+            draft.remove(self.codec.encode_key(key))
+
     def start_delta(self, version: int) -> AtomicFile:
         """Open the delta of a version for writing."""
         return self._files.start_delta(version)
@@ -212,13 +235,13 @@ class StateStoreProvider:
 
     def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
         """Write a version under a name with the attempt, and keep its rows for the next version."""
-        found = self.encode_version(version, draft, attempt)
+        encoded = self.encode_version(version, draft, attempt)
         files, kinds = self._files.files, self._kinds
         prepared = write_prepared(
-            files, version, attempt, found.data, kinds, is_snapshot=found.is_snapshot
+            files, version, attempt, encoded.data, kinds, is_snapshot=encoded.is_snapshot
         )
         with self._lock:
-            self._prepared[prepared.name] = found.rows
+            self._prepared[prepared.name] = encoded.rows
         return prepared
 
     def load_chain(
@@ -374,7 +397,7 @@ class StateStoreProvider:
             return rows
 
     def _read(self, version: int) -> FrozenVersion:
-        cached = [known for known in list(self._cache) if self._fresh(known) is not None]
+        cached = [v for v in list(self._cache) if self._fresh(v) is not None]
         there = frozenset(self._files.names())
         snapshots = [*snapshot_versions(there, self._kinds), *cached]
         plan = plan_snapshots(
@@ -473,27 +496,3 @@ class StateStoreProvider:
         limit = max(0, self.conf.max_versions_to_retain_in_memory)
         for old in sorted(self._cache, reverse=True)[limit:]:
             del self._cache[old]
-
-
-class HDFSBackedStateStoreProvider(StateStoreProvider):
-    """Keeps a store in `N.delta` and `N.snapshot` files, as Spark's default provider does."""
-
-    files_class = StoreFiles
-
-    @classmethod
-    def check(cls, store_id: StateStoreId, conf: StateStoreConf) -> None:
-        """Raise StateUsageError unless this provider can keep state with these settings."""
-        if conf.provider_class != HDFS_PROVIDER_CLASS:
-            raise StateUsageError(
-                str(store_id),
-                f"the query keeps its state with {conf.provider_class}; this is the provider for "
-                f"{HDFS_PROVIDER_CLASS}. Convert the state with `epochal state convert`.",
-                "STATE_STORE_INVALID_PROVIDER",
-            )
-        if conf.checkpoint_format_version > 1:
-            raise StateUsageError(
-                str(store_id),
-                f"HDFSBackedStateStoreProvider does not support checkpointFormatVersion "
-                f"{conf.checkpoint_format_version}, only 1.",
-                "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED",
-            )

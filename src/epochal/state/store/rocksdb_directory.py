@@ -15,37 +15,49 @@ import io
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import Files, Room, join_url
-from epochal.state.files.chain import MISSING_SNAPSHOT, FileNames, StoreFile, files_to_load
+from epochal.state.files.chain import MISSING_SNAPSHOT, files_to_load
+from epochal.state.files.codecs import compress
+from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import (
     INVALID_LINEAGE,
-    Change,
     Changelog,
     LineageItem,
+    Operation,
+    encode_changelog,
+    encode_family_changelog,
     parse_changelog,
     read_lineage,
+)
+from epochal.state.files.rocksdb_family import (
+    FAMILY_BYTES,
+    Family,
+    family_prefix,
 )
 from epochal.state.files.rocksdb_snapshot import (
     BROKEN_ZIP,
     METADATA_ENTRY,
     SnapshotMetadata,
+    describe_entries,
+    encode_snapshot,
     parse_snapshot_metadata,
     read_database,
     unpack_part,
 )
 from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.rows.byte_spans import spans_of
+from epochal.state.store.contract import Edit, FileSettings
 from epochal.state.store.versions import Draft, FrozenVersion
 
 MISSING_CHANGELOG = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
 UNEXPECTED_VERSION = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION"
 UNEXPECTED_SIZE = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE"
 
-FAMILY_BYTES = 2
 _NAME = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(zip|changelog)")
 
 
@@ -68,6 +80,9 @@ class RocksContent:
     internal: Mapping[str, bool] = field(default_factory=dict)
     """Which families are Spark's own and not a user's."""
 
+    def __len__(self) -> int:
+        return len(self.entries)
+
     def family(self, name: str | None) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of one column family; `None` means a store without families."""
         if name is None:
@@ -75,10 +90,68 @@ class RocksContent:
             return
         if name not in self.families:
             return
-        prefix = self.families[name].to_bytes(FAMILY_BYTES, "little")
+        prefix = family_prefix(self.families[name])
         for key, value in self.entries.items():
             if key[:FAMILY_BYTES] == prefix:
                 yield key, value
+
+    def parts(self, family: str | None, source: str) -> list[Rows]:
+        entries = list(self.family(family))
+        keys, values = [key for key, _ in entries], [value for _, value in entries]
+        return [Rows(spans_of(keys), spans_of(values), source)] if entries else []
+
+    def find(self, keys: Collection[bytes], source: str) -> Iterator[tuple[bytes, bytes, str]]:
+        for key in keys:
+            if key in self.entries:
+                yield key, self.entries[key], source
+
+    def with_rows(self, parts: Sequence[Rows], highest_family: int = 0) -> RocksContent:
+        highest = max(self.highest_family, highest_family)
+        return replace(self, entries=_entries_of(parts), highest_family=highest)
+
+    def rewritten(self, parts: Sequence[Rows]) -> RocksContent:
+        return replace(self, entries={**self.entries, **_entries_of(parts)})
+
+    def changes(
+        self, family: Family, edits: Sequence[Edit], form: ValueForm
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        return family.changes(
+            [(key, value) for key, value in edits if value is not None],
+            [key for key, value in edits if value is None],
+            lambda name: self.prefix_of(name if self.families else None),
+            self.entries.get,
+            form,
+        )
+
+    def prefix_of(self, family: str | None) -> bytes:
+        """What the keys of a family start with; nothing in a store without families."""
+        return b"" if family is None else family_prefix(self.families[family])
+
+    def encode(
+        self, item: LineageItem, settings: FileSettings, table_format: int
+    ) -> dict[str, bytes]:
+        metadata = describe_entries(self.entries, self.families, self.highest_family, self.internal)
+        # A database is written fastest in the order of its keys.
+        files = encode_snapshot(sorted(self.entries.items()), metadata, table_format)
+        return {**dict(files.shared), file_name(item, "zip"): files.archive}
+
+    def encode_changes(
+        self,
+        changes: Iterable[tuple[bytes, bytes | None]],
+        item: LineageItem,
+        lineage: Sequence[LineageItem] | None,
+        settings: FileSettings,
+    ) -> tuple[str, bytes]:
+        # Spark replays changelogs above the newest snapshot even if the query does not write any.
+        # Values have their checksums already. The key of a removed entry gets its own here.
+        record = settings.form.record
+        records = [record(key, None) if value is None else (key, value) for key, value in changes]
+        encode = encode_family_changelog if self.families else encode_changelog
+        return file_name(item, "changelog"), compress(encode(records, lineage), settings.codec)
+
+
+def _entries_of(parts: Iterable[Rows]) -> dict[bytes, bytes]:
+    return {key: value for rows in parts for key, value in zip(rows.keys, rows.values, strict=True)}
 
 
 def file_name(item: LineageItem, suffix: str) -> str:
@@ -89,70 +162,10 @@ def file_name(item: LineageItem, suffix: str) -> str:
 
 def parse_name(name: str) -> tuple[LineageItem, str] | None:
     """The version, id and kind (`zip` or `changelog`) in a file name; None for other files."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    parsed = _NAME.fullmatch(name)
+    if parsed is None:
         return None
-    return LineageItem(int(found[1]), found[2] or ""), found[3]
-
-
-@dataclass(slots=True)
-class Lineage:
-    """The ids of the versions in the history of a store, back to a snapshot at least.
-
-    A changelog lists the ids of the versions before it, from the newest snapshot on. Maintenance
-    writes snapshots while later versions are prepared, so both may use this at the same time.
-    """
-
-    ids: dict[int, str] = field(default_factory=dict)
-    snapshots: set[int] = field(default_factory=set)
-    """Those of the versions that have a snapshot."""
-
-    def adopt(self, plan: RocksPlan) -> None:
-        """Follow the history of these files from now on."""
-        base = () if plan.snapshot is None else (plan.snapshot,)
-        self.ids = {item.version: item.unique_id for item in (*base, *plan.changelogs)}
-        self.snapshots = {item.version for item in base}
-
-    def begin(self, version: int, unique_id: str) -> None:
-        """Give a new version its id. Versions above it belong to another history."""
-        for later in [known for known in list(self.ids) if known > version]:
-            del self.ids[later]
-        self.snapshots.difference_update([s for s in list(self.snapshots) if s >= version])
-        self.ids[version] = unique_id
-
-    def before(self, version: int) -> tuple[LineageItem, ...]:
-        """What the changelog of `version` lists. KeyError if the history has a gap."""
-        start = max((s for s in list(self.snapshots) if s < version), default=1)
-        return tuple(LineageItem(v, self.ids[v]) for v in range(start, version))
-
-    def forget(self, below: int) -> None:
-        """Drop versions whose files are deleted."""
-        for version in [known for known in list(self.ids) if known < below]:
-            del self.ids[version]
-            self.snapshots.discard(version)
-
-
-@dataclass(frozen=True, slots=True)
-class LineageNames(FileNames):
-    """Names with the unique ids of one history: `N_ID.changelog` and `N_ID.zip`."""
-
-    lineage: Lineage = field(default_factory=Lineage)
-
-    def stem(self, version: int) -> str:
-        """`VERSION_ID`; only the number for a version that is not part of the history."""
-        unique_id = self.lineage.ids.get(version)
-        return str(version) if unique_id is None else f"{version}_{unique_id}"
-
-    def parse(self, name: str) -> StoreFile | None:
-        """The file of the history that a name stands for; None for any other file."""
-        found = parse_name(name)
-        if found is None or self.lineage.ids.get(found[0].version) != found[0].unique_id:
-            return None
-        return StoreFile(found[0].version, found[1] == self.snapshot, self)
-
-    def others(self, names: Iterable[str], below: int) -> list[str]:
-        """The files of versions below `below`, of any history."""
-        return [name for name in names if (file := parse_name(name)) and file[0].version < below]
+    return LineageItem(int(parsed[1]), parsed[2] or ""), parsed[3]
 
 
 class RocksDirectory:
@@ -166,7 +179,7 @@ class RocksDirectory:
     ) -> None:
         self._files, self._inflate, self._form = files, inflate, form
         listed = (parse_name(info.name) for info in files.list() if not info.is_dir)
-        names = [found for found in listed if found is not None]
+        names = [item for item in listed if item is not None]
         self.snapshots = frozenset(item for item, kind in names if kind == "zip")
         self.changelogs = frozenset(item for item, kind in names if kind == "changelog")
 
@@ -212,8 +225,8 @@ class RocksDirectory:
         families = metadata.families
         highest = max(metadata.highest_family, *families.values(), 0)
         wanted = in_family(prefix, family, families)
-        found = {key: value for key, value in draft.items() if key.startswith(wanted)}
-        return RocksContent(found, families, highest, metadata.internal)
+        selected = {key: value for key, value in draft.items() if key.startswith(wanted)}
+        return RocksContent(selected, families, highest, metadata.internal)
 
     def families(self, version: int, unique_id: str = "") -> Mapping[str, int]:
         """The column families of a version, without loading it."""
@@ -311,14 +324,14 @@ def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> 
     """Apply the operations of a changelog to the entries of a store."""
     for record in changelog.records:
         match record.change:
-            case Change.PUT:
+            case Operation.PUT:
                 draft.put(record.key, record.value or b"")
-            case Change.MERGE:
+            case Operation.MERGE:
                 merged = form.merge(draft.get(record.key), record.value or b"")
                 draft.put(record.key, merged)
-            case Change.DELETE:
+            case Operation.DELETE:
                 draft.remove(form.deleted_key(record.key, source))
-            case Change.DELETE_RANGE:
+            case Operation.DELETE_RANGE:
                 end = form.single(record.key, record.value or b"", source)
                 for key in [key for key, _ in draft.items() if record.key <= key < end]:
                     draft.remove(key)
@@ -369,7 +382,7 @@ def in_family(prefix: bytes, family: str | None, families: Mapping[str, int]) ->
     """How the keys of a family begin, given a prefix in it; empty without a prefix."""
     if not prefix or family is None or family not in families:
         return prefix
-    return families[family].to_bytes(FAMILY_BYTES, "little") + prefix
+    return family_prefix(families[family]) + prefix
 
 
 def _archive(files: Files, name: str) -> bytes:

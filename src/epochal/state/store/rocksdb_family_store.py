@@ -20,15 +20,12 @@ from epochal.state.files.chain import snapshot_name
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import encode_family_changelog, parse_changelog
 from epochal.state.files.rocksdb_family import (
-    FAMILY_BYTES,
     Family,
-    FamilyRows,
     Row,
     RowOrList,
-    describe_entries,
     family_prefix,
 )
-from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
+from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, describe_entries, encode_snapshot
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import DEFAULT_FAMILY
 from epochal.state.rows.types import StructType
@@ -38,7 +35,8 @@ from epochal.state.store.prepared import EncodedVersion
 from epochal.state.store.rocksdb_directory import read_archive, read_snapshot, replay
 from epochal.state.store.rocksdb_files import RocksStoreFiles
 from epochal.state.store.rocksdb_provider import RocksDBStateStoreProvider
-from epochal.state.store.versions import Change, Draft, FrozenVersion
+from epochal.state.store.row_form import FamilyForm, RowForm
+from epochal.state.store.versions import Draft, FrozenVersion, RowChange
 
 _NO_COLUMNS = StructType(())
 
@@ -107,7 +105,7 @@ class RocksFamilyFiles(RocksStoreFiles):
         """Whether a version must be written as a snapshot: also if it adds families."""
         return not self.numbers.are_stored or RocksStoreFiles.needs_snapshot(self, version)
 
-    def encode_delta(self, version: int, changes: Iterable[Change]) -> bytes:
+    def encode_delta(self, version: int, changes: Iterable[RowChange]) -> bytes:
         """The content of the changelog of a version."""
         form = self.form
         # Values are complete already. Only the key of a removed entry may need a checksum.
@@ -123,30 +121,6 @@ class RocksFamilyFiles(RocksStoreFiles):
         metadata = describe_entries(entries, self.numbers.known, self.numbers.highest)
         files = encode_snapshot(entries.items(), metadata, self.conf.rocksdb_table_format)
         return (*files.shared, (snapshot_name(version, self.kinds), files.archive))
-
-
-class FamilyForm:
-    """The rows of one family, with its number before each key."""
-
-    def __init__(self, number: int, rows: FamilyRows, form: ValueForm, source: str) -> None:
-        self.start = family_prefix(number)
-        self._rows, self._form, self._source = rows, form, source
-
-    def key(self, key: Row) -> bytes:
-        """A key with the number of its family."""
-        return self.start + self._rows.encode_key(key)
-
-    def prefix(self, prefix: Row) -> bytes:
-        """What keys with these first columns start with."""
-        return self.start + self._rows.encode_prefix(prefix)
-
-    def decode_key(self, key: bytes) -> Row:
-        """The columns of a key."""
-        return self._rows.decode_key(key[FAMILY_BYTES:], self._source)
-
-    def decode_value(self, key: bytes, value: bytes) -> RowOrList:
-        """The columns of a value, or a whole list."""
-        return self._rows.decode_value(key, value, self._form, self._source)
 
 
 class RocksDBFamilyProvider(RocksDBStateStoreProvider):
@@ -166,34 +140,39 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
 
     def rows_of(self, family: str, version: FrozenVersion) -> Iterator[tuple[Row, RowOrList]]:
         """Keys and values of one family; a value of a family of lists is a whole list."""
-        rows, source = self.families[family].rows, str(self.store_id)
-        number = self._family_files.numbers.known.get(family)
-        if number is None:
+        if family not in self._family_files.numbers.known:
             return
-        prefix, form = family_prefix(number), self._family_files.form
+        form = self._form_of(family)
         for key, value in version.items():
-            if key[:FAMILY_BYTES] == prefix:
-                decoded = rows.decode_value(key, value, form, source)
-                yield rows.decode_key(key[FAMILY_BYTES:], source), decoded
+            if key.startswith(form.start):
+                yield form.decode_key(key), form.decode_value(key, value)
 
-    def form_of(self, family: str) -> FamilyForm:
-        """How the rows of a family are encoded in versions."""
+    def tables(self, version: FrozenVersion) -> Iterator[tuple[str, Iterable[tuple[Row, Any]]]]:
+        """The rows of each family."""
+        for family in self.families:
+            yield family, self.rows_of(family, version)
+
+    def forms(self, scan_columns: int = 0) -> dict[str, RowForm]:
+        """How the rows of each family are encoded in versions."""
+        self._family_files.numbers.add(self._names())
+        return {family: self._form_of(family) for family in self.families}
+
+    def _form_of(self, family: str) -> FamilyForm:
         files = self._family_files
-        files.numbers.add(self._names())
-        number = files.numbers.known[family]
-        return FamilyForm(number, self.families[family].rows, files.form, str(self.store_id))
+        rows, start = self.families[family].rows, files.numbers.prefix(family)
+        return FamilyForm(start, rows, files.form, str(self.store_id))
 
     def apply(
         self,
         draft: Draft,
-        family: str,
+        table: str,
         puts: Sequence[tuple[Row, RowOrList]],
         removes: Iterable[Row],
     ) -> None:
         """Change rows of one family, and the indexes on it."""
         files = self._family_files
         files.numbers.add(self._names())
-        changes = self.families[family].changes(
+        changes = self.families[table].changes(
             puts, removes, files.numbers.prefix, draft.get, files.form
         )
         for key, value in changes:
@@ -206,9 +185,9 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
         """The file of the next version: a snapshot if the version adds families."""
         numbers = self._family_files.numbers
         numbers.add(self._names())
-        found = super().encode_version(version, draft, attempt)
+        encoded = super().encode_version(version, draft, attempt)
         numbers.are_stored = True
-        return found
+        return encoded
 
     def commit(self, *_: Any, **__: Any) -> None:
         """Refused: a version of this store is prepared, then published."""

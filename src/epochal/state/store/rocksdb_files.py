@@ -24,6 +24,7 @@ from epochal.files import AtomicFile, join_url
 from epochal.state.files.chain import (
     ROCKSDB_FILES,
     FileNames,
+    StoreFile,
     checksum_name,
     id_of_prepared,
     is_prepared_snapshot,
@@ -32,22 +33,18 @@ from epochal.state.files.chain import (
 from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import (
-    Change as Operation,
-)
-from epochal.state.files.rocksdb_changelog import (
     LineageItem,
+    Operation,
     encode_changelog,
     parse_changelog,
     read_lineage,
 )
-from epochal.state.files.rocksdb_key_form import VERSION_BYTE, KeyForm, unversioned
+from epochal.state.files.rocksdb_keys import VERSION_BYTE, KeyForm, unversioned
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.rocksdb_directory import (
-    Lineage,
-    LineageNames,
     RocksDirectory,
     RocksPlan,
     file_name,
@@ -57,10 +54,70 @@ from epochal.state.store.rocksdb_directory import (
     read_snapshot,
 )
 from epochal.state.store.store_files import StoreFiles, stage
-from epochal.state.store.versions import Change, Draft, MakeVersion
+from epochal.state.store.versions import Draft, MakeVersion, RowChange
 
 MAX_LINEAGE = 500
 """Versions that a changelog lists at most. Spark can list about 800, and may add some."""
+
+
+@dataclass(slots=True)
+class Lineage:
+    """The ids of the versions in the history of a store, back to a snapshot at least.
+
+    A changelog lists the ids of the versions before it, from the newest snapshot on. Maintenance
+    writes snapshots while later versions are prepared, so both may use this at the same time.
+    """
+
+    ids: dict[int, str] = field(default_factory=dict)
+    snapshots: set[int] = field(default_factory=set)
+    """Those of the versions that have a snapshot."""
+
+    def adopt(self, plan: RocksPlan) -> None:
+        """Follow the history of these files from now on."""
+        base = () if plan.snapshot is None else (plan.snapshot,)
+        self.ids = {item.version: item.unique_id for item in (*base, *plan.changelogs)}
+        self.snapshots = {item.version for item in base}
+
+    def begin(self, version: int, unique_id: str) -> None:
+        """Give a new version its id. Versions above it belong to another history."""
+        for later in [other for other in list(self.ids) if other > version]:
+            del self.ids[later]
+        self.snapshots.difference_update([s for s in list(self.snapshots) if s >= version])
+        self.ids[version] = unique_id
+
+    def before(self, version: int) -> tuple[LineageItem, ...]:
+        """What the changelog of `version` lists. KeyError if the history has a gap."""
+        start = max((s for s in list(self.snapshots) if s < version), default=1)
+        return tuple(LineageItem(v, self.ids[v]) for v in range(start, version))
+
+    def forget(self, below: int) -> None:
+        """Drop versions whose files are deleted."""
+        for version in [other for other in list(self.ids) if other < below]:
+            del self.ids[version]
+            self.snapshots.discard(version)
+
+
+@dataclass(frozen=True, slots=True)
+class LineageNames(FileNames):
+    """Names with the unique ids of one history: `N_ID.changelog` and `N_ID.zip`."""
+
+    lineage: Lineage = field(default_factory=Lineage)
+
+    def stem(self, version: int) -> str:
+        """`VERSION_ID`; only the number for a version that is not part of the history."""
+        unique_id = self.lineage.ids.get(version)
+        return str(version) if unique_id is None else f"{version}_{unique_id}"
+
+    def parse(self, name: str) -> StoreFile | None:
+        """The file of the history that a name stands for; None for any other file."""
+        parsed = parse_name(name)
+        if parsed is None or self.lineage.ids.get(parsed[0].version) != parsed[0].unique_id:
+            return None
+        return StoreFile(parsed[0].version, parsed[1] == self.snapshot, self)
+
+    def others(self, names: Iterable[str], below: int) -> list[str]:
+        """The files of versions below `below`, of any history."""
+        return [name for name in names if (file := parse_name(name)) and file[0].version < below]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +141,8 @@ class RocksStoreFiles(StoreFiles):
 
     def open_version(self, version: int, unique_id: str) -> None:
         """Find the history of a version."""
-        known = self.lineage.ids.get(version)
-        if not self.has_ids or (known is not None and unique_id in ("", known)):
+        own_id = self.lineage.ids.get(version)
+        if not self.has_ids or (own_id is not None and unique_id in ("", own_id)):
             return
         if not unique_id:
             raise StateLoadError(
@@ -114,10 +171,10 @@ class RocksStoreFiles(StoreFiles):
         self, draft: Draft, version: int, name: str, data: bytes, make: MakeVersion
     ) -> Draft:
         """Apply the next version to a draft, given the name and content of its file."""
-        found = parse_name(name)
-        if found is None or found[0].version != version:
+        parsed = parse_name(name)
+        if parsed is None or parsed[0].version != version:
             raise StateFormatError(join_url(self.files.url, name), 0, f"not of version {version}")
-        item, kind = found
+        item, kind = parsed
         if kind == self.kinds.snapshot:
             if self.has_ids:
                 self.lineage.adopt(RocksPlan(item, ()))
@@ -194,7 +251,7 @@ class RocksStoreFiles(StoreFiles):
         draft.changes.update(zip(*self._rows(list(puts), list(puts.values()), source), strict=True))
         draft.changes.update(dict.fromkeys(self._key_form.rows(list(gone), source)))
 
-    def encode_delta(self, version: int, changes: Iterable[Change]) -> bytes:
+    def encode_delta(self, version: int, changes: Iterable[RowChange]) -> bytes:
         """The content of the changelog of a version."""
         listed = list(changes)
         keys = self._key_form.stored([key for key, _ in listed])
@@ -218,6 +275,12 @@ class RocksStoreFiles(StoreFiles):
         files = encode_snapshot(entries, metadata, self.conf.rocksdb_table_format)
         return (*files.shared, (snapshot_name(version, self.kinds), files.archive))
 
+    def write_snapshot(self, parts: Iterable[tuple[str, bytes]]) -> None:
+        """Write the files of a snapshot, replacing an existing one."""
+        for name, data in parts:
+            self.drop_checksum(name)
+            self.files.replace(name, data)
+
     def snapshot_parts(
         self, version: int, there: Collection[str] = ()
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
@@ -229,7 +292,7 @@ class RocksStoreFiles(StoreFiles):
     ) -> Sequence[tuple[str, AtomicFile]]:
         """Write the files of a snapshot, by name, without making them visible."""
         parts = self.encode_snapshot(version, rows)
-        return [each for name, data in parts for each in stage(self.files, name, (data,))]
+        return [staged for name, data in parts for staged in stage(self.files, name, (data,))]
 
     def delete_old(self, names: Iterable[str]) -> None:
         """Delete files that no retained version needs, and the tables of deleted snapshots.
@@ -246,11 +309,11 @@ class RocksStoreFiles(StoreFiles):
             )
         for name in (*old, *sorted(tables)):
             self.files.delete(name)
-        gone = [found[0].version for found in map(parse_name, old) if found]
+        gone = [parsed[0].version for parsed in map(parse_name, old) if parsed]
         self.lineage.forget(max(gone, default=-1) + 1)
 
     def _tables(self, snapshots: Iterable[LineageItem], *, strict: bool = False) -> set[str]:
-        found: set[str] = set()
+        paths: set[str] = set()
         for item in snapshots:
             try:
                 metadata = read_metadata(self.files, item)
@@ -258,8 +321,8 @@ class RocksStoreFiles(StoreFiles):
                 if strict:
                     raise
                 continue  # its tables stay behind, which costs only space
-            found.update(each.path for each in metadata.files)
-        return found
+            paths.update(table.path for table in metadata.files)
+        return paths
 
     def _inflate(self, data: bytes, source: str) -> bytes:
         return decompress(data, self.conf.compression_codec, source=source)
@@ -288,4 +351,4 @@ class RocksStoreFiles(StoreFiles):
 
 
 def _snapshots(names: Iterable[str]) -> set[LineageItem]:
-    return {found[0] for found in map(parse_name, names) if found and found[1] == "zip"}
+    return {parsed[0] for parsed in map(parse_name, names) if parsed and parsed[1] == "zip"}

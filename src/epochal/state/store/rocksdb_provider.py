@@ -7,7 +7,6 @@ RocksDB itself, through `rocksdict`, is needed just to read and write snapshots.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 from uuid import UUID, uuid5
 
 from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS, STATE_ENCODING, STATE_FORMAT
@@ -15,11 +14,10 @@ from epochal.errors import StateUsageError
 from epochal.files import AtomicFile
 from epochal.state.files.chain import is_prepared_snapshot
 from epochal.state.files.rocksdb_snapshot import import_rocksdict
-from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
 from epochal.state.store.prepared import EncodedVersion, PreparedVersion, read_prepared
-from epochal.state.store.provider import HDFSBackedStateStoreProvider, StateStoreProvider
+from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_files import RocksStoreFiles
 from epochal.state.store.versions import Draft, FrozenVersion
 
@@ -109,21 +107,3 @@ class RocksDBStateStoreProvider(StateStoreProvider):
     def _rocks_files(self) -> RocksStoreFiles:
         assert isinstance(self._files, RocksStoreFiles)
         return self._files
-
-
-def provider_class(conf: StateStoreConf) -> type[StateStoreProvider]:
-    """The provider that the settings name. Providers of other vendors are refused when opened."""
-    if conf.provider_class == ROCKSDB_PROVIDER_CLASS:
-        return RocksDBStateStoreProvider
-    return HDFSBackedStateStoreProvider
-
-
-def open_provider(
-    store_id: StateStoreId,
-    key_schema: StructType,
-    value_schema: StructType,
-    conf: StateStoreConf,
-    **options: Any,
-) -> StateStoreProvider:
-    """Open a store with the provider that the settings name."""
-    return provider_class(conf)(store_id, key_schema, value_schema, conf, **options)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -22,7 +23,6 @@ from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import StructType
 from epochal.state.rows.values import Row
 from epochal.state.store.ids import StateStoreId
-from epochal.state.store.store_metrics import StateStoreMetrics
 from epochal.state.store.versions import Draft, FrozenVersion
 
 if TYPE_CHECKING:
@@ -97,16 +97,16 @@ class ReadStateStore:
                 "a prefix scan needs a provider that was created with num_cols_prefix_key above 0.",
                 "STATE_STORE_UNSUPPORTED_OPERATION",
             )
-        found = self._draft.with_prefix(self._codec.encode_prefix(prefix), self._codec.prefixes_of)
-        return self._decoded(iter(found))
+        rows = self._draft.with_prefix(self._codec.encode_prefix(prefix), self._codec.prefixes_of)
+        return self._decoded(iter(rows))
 
     def get_batch(self, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
         """The values of many keys, row by row, and whether each key exists.
 
         For a key that does not exist, the row of values is all null.
         """
-        found = self._draft.get_many(self._codec.encode_keys(keys))
-        return self._codec.decode_values(found)
+        values = self._draft.get_many(self._codec.encode_keys(keys))
+        return self._codec.decode_values(values)
 
     def items_raw(self) -> Iterator[tuple[bytes, bytes]]:
         """Every key and value as Spark's bytes, as of this call."""
@@ -285,3 +285,48 @@ def closed_error(store_id: StateStoreId) -> StateUsageError:
         "query has ended. Get a new provider.",
         "STATE_STORE_OPERATION_OUT_OF_ORDER",
     )
+
+
+CURRENT_VERSION_BYTES = "stateOnCurrentVersionSizeBytes"
+CACHE_HITS = "loadedMapCacheHitCount"
+CACHE_MISSES = "loadedMapCacheMissCount"
+SNAPSHOTS_REPAIRED = "numSnapshotsAutoRepaired"
+FORCED_SNAPSHOTS = "forceSnapshotCount"
+
+SUPPORTED_CUSTOM_METRICS: Mapping[str, str] = {
+    CURRENT_VERSION_BYTES: "estimated size of state only on current version",
+    CACHE_HITS: "count of cache hit on states cache in provider",
+    CACHE_MISSES: "count of cache miss on states cache in provider",
+    SNAPSHOTS_REPAIRED: "number of snapshots that were automatically repaired during store load",
+    FORCED_SNAPSHOTS: "number of stores that had forced snapshot",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreMetrics:
+    """The metrics of one store, or of several combined."""
+
+    num_keys: int
+    memory_used_bytes: int
+    custom: Mapping[str, int] = field(default_factory=dict)
+    instance: Mapping[str, int] = field(default_factory=dict)
+    """Metrics of single partitions, which are never added up."""
+
+
+def last_snapshot_metric(partition_id: int, store_name: str) -> str:
+    """The name under which a store reports the version of its newest snapshot, -1 for none."""
+    return f"SnapshotLastUploaded.partition_{partition_id}_{store_name}"
+
+
+def combine(metrics: Iterable[StateStoreMetrics]) -> StateStoreMetrics:
+    """Add up the metrics of several stores; custom metrics are added by name."""
+    num_keys = memory = 0
+    custom: dict[str, int] = {}
+    instance: dict[str, int] = {}
+    for store in metrics:
+        num_keys += store.num_keys
+        memory += store.memory_used_bytes
+        instance |= store.instance
+        for name, value in store.custom.items():
+            custom[name] = custom.get(name, 0) + value
+    return StateStoreMetrics(num_keys, memory, custom, instance)

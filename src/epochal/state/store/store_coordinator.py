@@ -13,12 +13,12 @@ one has cached must not be used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
 
 import msgspec
 
-from epochal.checkpoint.layout import DEFAULT_STORE
+from epochal.checkpoint.layout import DEFAULT_STORE, StoreKey
 from epochal.errors import StateUsageError
 from epochal.rpc.envelope import EndpointType
 from epochal.state.store.conf import StateStoreConf
@@ -28,11 +28,11 @@ ExpectedStores: TypeAlias = dict[int, dict[str, int]]
 """Operator id to store name to number of partitions."""
 
 
-class Message(msgspec.Struct, frozen=True, tag=True):
+class StoreMessage(msgspec.Struct, frozen=True, tag=True):
     """The base of all messages to and from the coordinator."""
 
 
-class ReportActiveInstance(Message, frozen=True):
+class ReportActiveInstance(StoreMessage, frozen=True):
     """A worker has opened a store, and has the stores in `others` open too."""
 
     provider_id: StateStoreProviderId
@@ -42,7 +42,7 @@ class ReportActiveInstance(Message, frozen=True):
     others: tuple[StateStoreProviderId, ...] = ()
 
 
-class VerifyIfInstanceActive(Message, frozen=True):
+class VerifyIfInstanceActive(StoreMessage, frozen=True):
     """Does this worker still hold the store?"""
 
     provider_id: StateStoreProviderId
@@ -50,19 +50,19 @@ class VerifyIfInstanceActive(Message, frozen=True):
     worker: str = ""
 
 
-class GetLocation(Message, frozen=True):
+class GetLocation(StoreMessage, frozen=True):
     """On which executor should a task of this store run?"""
 
     provider_id: StateStoreProviderId
 
 
-class DeactivateInstances(Message, frozen=True):
+class DeactivateInstances(StoreMessage, frozen=True):
     """The run has ended: forget everything about it."""
 
     run_id: str
 
 
-class ReportSnapshotUploaded(Message, frozen=True):
+class ReportSnapshotUploaded(StoreMessage, frozen=True):
     """A snapshot of this version was written at this time."""
 
     provider_id: StateStoreProviderId
@@ -70,7 +70,7 @@ class ReportSnapshotUploaded(Message, frozen=True):
     timestamp_ms: int
 
 
-class LogLaggingStateStores(Message, frozen=True):
+class LogLaggingStateStores(StoreMessage, frozen=True):
     """Which stores of the run have snapshots far behind `latest_version`?"""
 
     run_id: str
@@ -78,7 +78,7 @@ class LogLaggingStateStores(Message, frozen=True):
     is_terminating_trigger: bool = False
 
 
-class StartStateStoreCommitTrackingForBatch(Message, frozen=True):
+class StartStateStoreCommitTrackingForBatch(StoreMessage, frozen=True):
     """Start recording which of these stores commit for the batch."""
 
     run_id: str
@@ -86,7 +86,7 @@ class StartStateStoreCommitTrackingForBatch(Message, frozen=True):
     expected_stores: ExpectedStores
 
 
-class ReportStateStoreCommit(Message, frozen=True):
+class ReportStateStoreCommit(StoreMessage, frozen=True):
     """A store has committed `version`, which belongs to batch `version - 1`."""
 
     provider_id: StateStoreProviderId
@@ -94,18 +94,18 @@ class ReportStateStoreCommit(Message, frozen=True):
     store_name: str = DEFAULT_STORE
 
 
-class ValidateStateStoreCommitForBatch(Message, frozen=True):
+class ValidateStateStoreCommitForBatch(StoreMessage, frozen=True):
     """Have all stores of the batch committed? Ends the tracking."""
 
     run_id: str
     batch_id: int
 
 
-class Done(Message, frozen=True):
+class Noted(StoreMessage, frozen=True):
     """The message was processed; there is nothing to report."""
 
 
-class InstanceReported(Message, frozen=True):
+class InstanceReported(StoreMessage, frozen=True):
     """What a worker must do about the stores it has open."""
 
     force_snapshot: bool = False
@@ -113,13 +113,13 @@ class InstanceReported(Message, frozen=True):
     continued: bool = False
 
 
-class InstanceActive(Message, frozen=True):
+class InstanceActive(StoreMessage, frozen=True):
     """Whether the worker that asked holds the store."""
 
     active: bool
 
 
-class Location(Message, frozen=True):
+class Location(StoreMessage, frozen=True):
     """An executor as Spark spells it, or None if no worker holds the store."""
 
     executor: str | None
@@ -133,14 +133,14 @@ class LaggingStore(msgspec.Struct, frozen=True):
     snapshot_timestamp_ms: int
 
 
-class LaggingStores(Message, frozen=True):
+class LaggingStores(StoreMessage, frozen=True):
     """The lagging stores, furthest behind first, and whether to log them one by one now."""
 
     stores: tuple[LaggingStore, ...] = ()
     report_due: bool = False
 
 
-class CommitsValidated(Message, frozen=True):
+class CommitsValidated(StoreMessage, frozen=True):
     """How many stores had to commit, how many did, and which did not."""
 
     expected: int
@@ -148,7 +148,7 @@ class CommitsValidated(Message, frozen=True):
     missing: tuple[str, ...] = ()
 
 
-Request: TypeAlias = (
+CoordinatorRequest: TypeAlias = (
     ReportActiveInstance
     | VerifyIfInstanceActive
     | GetLocation
@@ -159,11 +159,11 @@ Request: TypeAlias = (
     | ReportStateStoreCommit
     | ValidateStateStoreCommitForBatch
 )
-Reply: TypeAlias = (
-    Done | InstanceReported | InstanceActive | Location | LaggingStores | CommitsValidated
+CoordinatorReply: TypeAlias = (
+    Noted | InstanceReported | InstanceActive | Location | LaggingStores | CommitsValidated
 )
 
-ENDPOINT = EndpointType("StateStoreCoordinator", Request, Reply)
+ENDPOINT = EndpointType("StateStoreCoordinator", CoordinatorRequest, CoordinatorReply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,19 +192,19 @@ class _Run:
 @dataclass(slots=True)
 class _CommitTracker:
     expected: ExpectedStores
-    committed: set[tuple[int, int, str]] = field(default_factory=set)
+    committed: set[StoreKey] = field(default_factory=set)
 
     def validate(self) -> CommitsValidated:
         wanted = [
-            (operator, partition, name)
+            StoreKey(operator, partition, name)
             for operator, stores in self.expected.items()
             for name, partitions in stores.items()
             for partition in range(partitions)
         ]
         missing = tuple(
-            f"(operator={operator}, partition={partition}, store={name})"
-            for operator, partition, name in wanted
-            if (operator, partition, name) not in self.committed
+            f"(operator={key.operator}, partition={key.partition}, store={key.store})"
+            for key in wanted
+            if key not in self.committed
         )
         return CommitsValidated(len(wanted), len(self.committed), missing)
 
@@ -216,7 +216,7 @@ class StateStoreCoordinator:
         self._conf = conf or StateStoreConf()
         self._runs: dict[str, _Run] = {}
 
-    def receive(self, message: Request, now_ms: int) -> Reply:
+    def receive(self, message: CoordinatorRequest, now_ms: int) -> CoordinatorReply:
         """Process one message and return the reply to its sender."""
         match message:
             case ReportActiveInstance():
@@ -248,7 +248,7 @@ class StateStoreCoordinator:
                 tracker = self._run(provider_id).trackers.get(version - 1)
                 if tracker is not None:
                     store = provider_id.store_id
-                    tracker.committed.add((store.operator_id, store.partition_id, store_name))
+                    tracker.committed.add(replace(store, store_name=store_name).key)
             case ValidateStateStoreCommitForBatch(run_id, batch_id):
                 run = self._runs.get(run_id)
                 tracker = None if run is None else run.trackers.pop(batch_id, None)
@@ -257,7 +257,7 @@ class StateStoreCoordinator:
                 return tracker.validate()
             case _:
                 assert_never(message)
-        return Done()
+        return Noted()
 
     def _run(self, provider_id: StateStoreProviderId) -> _Run:
         return self._runs.get(provider_id.query_run_id) or _Run()

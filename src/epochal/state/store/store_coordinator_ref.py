@@ -19,6 +19,8 @@ from epochal.state.store.ids import StateStoreProviderId
 from epochal.state.store.store_coordinator import (
     ENDPOINT,
     CommitsValidated,
+    CoordinatorReply,
+    CoordinatorRequest,
     DeactivateInstances,
     ExpectedStores,
     GetLocation,
@@ -28,11 +30,9 @@ from epochal.state.store.store_coordinator import (
     LaggingStores,
     Location,
     LogLaggingStateStores,
-    Reply,
     ReportActiveInstance,
     ReportSnapshotUploaded,
     ReportStateStoreCommit,
-    Request,
     StartStateStoreCommitTrackingForBatch,
     StateStoreCoordinator,
     ValidateStateStoreCommitForBatch,
@@ -55,7 +55,7 @@ class StateStoreCoordinatorEndpoint:
         """Answer workers that send messages to this server."""
         server.register(ENDPOINT, lambda message, _: self.ask(message))
 
-    def ask(self, message: Request) -> Reply:
+    def ask(self, message: CoordinatorRequest) -> CoordinatorReply:
         """Answer one message. Lagging stores are also logged, in detail once per interval."""
         with self._lock:
             reply = self._coordinator.receive(message, self._clock.now_ms())
@@ -87,7 +87,7 @@ class StateStoreCoordinatorEndpoint:
 class StateStoreCoordinatorRef:
     """The coordinator's client, for workers and for the driver."""
 
-    def __init__(self, ask: Callable[[Request], Reply]) -> None:
+    def __init__(self, ask: Callable[[CoordinatorRequest], CoordinatorReply]) -> None:
         self._ask = ask
 
     @classmethod

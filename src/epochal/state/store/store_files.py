@@ -44,7 +44,7 @@ from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import validate_row
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.prepared import PreparedVersion
-from epochal.state.store.versions import Change, Draft, MakeVersion
+from epochal.state.store.versions import Draft, MakeVersion, RowChange
 
 _LISTED_AT_ONCE = 1 << 13
 _WORTH_A_BATCH = 64
@@ -149,7 +149,7 @@ class StoreFiles:
         self.apply_bytes(data, name, draft)
         return draft
 
-    def encode_delta(self, version: int, changes: Iterable[Change]) -> bytes:
+    def encode_delta(self, version: int, changes: Iterable[RowChange]) -> bytes:
         """The content of the delta file of a version."""
         raw = encode_records(changes, row_checksums=self.conf.row_checksum_enabled)
         return compress(raw, self.conf.compression_codec)
@@ -161,19 +161,6 @@ class StoreFiles:
     def drop_checksum(self, name: str) -> None:
         """Delete the visible checksum of a file that is about to be replaced."""
         self.files.delete(checksum_name(name))
-
-    def encode_snapshot(
-        self, version: int, rows: Iterable[tuple[bytes, bytes]]
-    ) -> tuple[tuple[str, bytes], ...]:
-        """The files of a snapshot, by name. The last one makes it visible."""
-        raw = encode_records(rows, row_checksums=self.conf.row_checksum_enabled)
-        return ((snapshot_name(version), compress(raw, self.conf.compression_codec)),)
-
-    def write_snapshot(self, parts: Iterable[tuple[str, bytes]]) -> None:
-        """Write the files of a snapshot, replacing an existing one."""
-        for name, data in parts:
-            self.drop_checksum(name)
-            self.files.replace(name, data)
 
     def stage_snapshot(
         self, version: int, rows: Iterable[tuple[bytes, bytes]]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeAlias
 
-Change: TypeAlias = tuple[bytes, bytes | None]
+RowChange: TypeAlias = tuple[bytes, bytes | None]
 PrefixesOf: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes]]
 """The prefix of each key, as bytes."""
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from epochal.checkpoint.entries import OffsetLog
 from epochal.checkpoint.layout import CLAIMS, OFFSETS
-from epochal.checkpoint.pinned import PROVIDER, ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.pinned import PROVIDER
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.continuous.api.outputs import COMPLETE
 from epochal.continuous.plan.compile import compile_plan, sources_of
@@ -26,6 +26,7 @@ from epochal.continuous.run.take_over import pinned_partitions
 from epochal.errors import EpochError, OptionError
 from epochal.files import Files, open_files
 from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.store_format import DATABASE_FORMAT
 from epochal.testing.clock import ManualClock
 from epochal.testing.driver.compare_rows import OutputRows
 from epochal.testing.driver.fed_sources import FedSource, Rows, chosen
@@ -338,7 +339,7 @@ class Driver:
         stores = [store for stage in plan.stages for store in stage.stateful.stores]
         session = dict(query.session)
         if any(store.has_families for store in stores):
-            session[PROVIDER] = ROCKSDB_PROVIDER_CLASS
+            session[PROVIDER] = DATABASE_FORMAT.provider_class
         settings = settings_in_force(self._checkpoint, session)
         conf = state_conf(self._checkpoint, settings, session)
         settings = {**settings, SHUFFLE_PARTITIONS: str(self._state_partitions)}

@@ -23,6 +23,7 @@ from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, o
 from epochal.tools.verify.findings import START_OVER
 
 if TYPE_CHECKING:
+    from epochal.state.store.contract import StoredVersion
     from epochal.state.store.rocksdb_directory import RocksDirectory
     from epochal.tools.verify.check_load import LoadCheck
     from epochal.tools.verify.findings import Finding
@@ -90,7 +91,18 @@ class Survey:
     def unique_id(self, store: StoreListing, batch_id: int) -> str:
         """The id of the files that hold a store's version after `batch_id`; empty in format 1."""
         commit = self.commits.get(batch_id, CommitEntry())
-        return commit.state_id(store.operator, store.partition, store.name)
+        return commit.state_id(*store.key)
+
+    def stored(self, store: StoreListing, version: int, batch_id: int) -> StoredVersion:
+        """A version of a store, to be read with what a batch says about files.
+
+        What it says about values is left out: none of them is read.
+        """
+        from epochal.state.store.contract import FileSettings, StoredVersion
+
+        settings = FileSettings(self.offsets[batch_id].conf.get(CODEC, "lz4"))
+        unique_id = self.unique_id(store, version - 1)
+        return StoredVersion(self.files.at(store.path), version, unique_id, settings)
 
     def _missing(self, store: StoreListing, batch_id: int) -> str | None:
         unique_id = self.unique_id(store, batch_id)
@@ -122,16 +134,10 @@ def rocks_directory(
 
     `files` are those of the checkpoint, or a view of them.
     """
-    from epochal.state.files.codecs import decompress
-    from epochal.state.files.rocksdb_values import ValueForm
-    from epochal.state.store.rocksdb_directory import RocksDirectory
+    from epochal.state.store.rocksdb_versions import open_rocksdb
 
-    codec = surveyed.offsets[batch_id].conf.get(CODEC, "lz4")
-    return RocksDirectory(
-        (files or surveyed.files).at(store.path),
-        lambda data, source: decompress(data, codec, source=source, bounds=surveyed.files.bounds),
-        ValueForm(),
-    )
+    settings = surveyed.stored(store, batch_id + 1, batch_id).settings
+    return open_rocksdb((files or surveyed.files).at(store.path), settings)
 
 
 def last_committed(surveyed: Survey) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.layout import StoreKey
 from epochal.errors import EditError, OptionError
 from epochal.state.files.rocksdb_family import Row
 from epochal.state.files.schema_file import KeyEncoder
@@ -38,11 +38,9 @@ from epochal.tools.edit_state.edit_state import (
     plan_batch,
 )
 from epochal.tools.edit_state.evolve import AddColumn, Evolution, evolved, shown_schema
-from epochal.tools.edit_state.new_schema import new_schema
-from epochal.tools.edit_state.next_version import NextVersion, Place
+from epochal.tools.edit_state.next_version import NextVersion, new_schema
 from epochal.tools.edit_state.rekey import partitions_of, plain_store
 from epochal.tools.edit_state.store_rows import read_rows, write_rows
-from epochal.tools.read_state.read_target import StateBatch
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -64,20 +62,20 @@ def plan_backfill(
     if not added:
         raise OptionError("A table gives the values of added columns: name them with --add.")
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     target = plain_store(base, batch, operator_id, store_name)
     schema, rewrite = evolved(target, steps)
     schema = replace(schema, encoder=KeyEncoder("plain"))
     values = TableValues(table, schema.key, schema.value, added)
     stores = [s for s in base.stores if (s.operator, s.name) == (operator_id, store_name)]
     parts: dict[int, list[tuple[Row, Row]]] = {}
-    count = found = 0
+    count = matched = 0
     for store in tracked(stores):
         part = parts.setdefault(store.partition, [])
         for key, value in read_rows(base, target, store):
             row, is_there = values.take(key, rewrite(value))
             part.append((key, row))
-            count, found = count + 1, found + is_there
+            count, matched = count + 1, matched + is_there
     new = values.left()
     if add_keys:
         partitions = base.settings.partitions or len(target.partitions)
@@ -86,7 +84,7 @@ def plan_backfill(
             parts[partition].append(row)
     version = NextVersion(base)
     for partition, rows in parts.items():
-        write_rows(base, version, Place(operator_id, partition, store_name), schema, rows)
+        write_rows(base, version, StoreKey(operator_id, partition, store_name), schema, rows)
     others = [
         *new_schema(base, batch, operator_id, replace(schema, encoder=None), target),
         *older_files(base, stores, "written for the old schema"),
@@ -105,8 +103,8 @@ def plan_backfill(
         command="state-evolve",
         summary=(
             f"rewrite {counted(count, 'row')} of operator {operator_id} from "
-            f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}, {found} of them "
-            f"with values of {table}{words}, as batch {base.batch_id + 1}"
+            f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}, {matched} of "
+            f"them with values of {table}{words}, as batch {base.batch_id + 1}"
         ),
         arguments={"operator": str(operator_id), "store": store_name, "from": table},
         sink=sink,
@@ -154,8 +152,8 @@ class TableValues:
 
     def _row(self, stored: bytes) -> Row:
         """All value columns; null where the table has none."""
-        given = dict(zip(self._columns.names, decode_row(stored, self._columns), strict=True))
-        return tuple(given.get(name) for name in self._value.names)
+        by_name = dict(zip(self._columns.names, decode_row(stored, self._columns), strict=True))
+        return tuple(by_name.get(name) for name in self._value.names)
 
     def _add(self, table: str, batch: pa.RecordBatch, added: Sequence[str]) -> None:
         there = batch.schema.names

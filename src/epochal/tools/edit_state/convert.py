@@ -12,15 +12,11 @@ but the last are empty. Spark writes the first real snapshot itself.
 
 from __future__ import annotations
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import CommitEntry
-from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, PROVIDER, ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.pinned import PROVIDER
 from epochal.errors import EditError
-from epochal.state.files.chain import snapshot_name
-from epochal.state.files.codecs import compress
 from epochal.state.files.merge import Rows
-from epochal.state.files.rocksdb_changelog import encode_changelog
-from epochal.state.files.rocksdb_keys import rows_of
+from epochal.state.store.store_format import StoreFormat
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
@@ -30,47 +26,42 @@ from epochal.tools.edit_state.edit_state import (
     find_edit_base,
     older_files,
     plan_batch,
-    snapshot_bytes,
 )
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.load_version import load_rows
-from epochal.tools.read_state.read_target import (
-    Provider,
-    StateBatch,
-    StoreTarget,
-)
+from epochal.tools.read_state.read_target import StateBatch, StoreTarget, load_rows
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
 MAX_CHANGELOGS = 20_000
-CLASSES = {Provider.HDFS: HDFS_PROVIDER_CLASS, Provider.ROCKSDB: ROCKSDB_PROVIDER_CLASS}
 
 
-def plan_convert(surveyed: Survey, to: Provider, *, sink: SinkSurvey | None = None) -> Plan:
+def plan_convert(surveyed: Survey, to: StoreFormat, *, sink: SinkSurvey | None = None) -> Plan:
     """Rewrite every store for the other provider, as one new batch."""
     base = find_edit_base(surveyed)
-    if base.settings.provider is to:
+    if base.settings.format == to:
         raise EditError(base.url, f"its state is already kept by the {to} provider.")
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     targets = [(store, _target(batch, store)) for store in base.stores]
-    if to is Provider.ROCKSDB:
+    if to.is_database:
         _refuse_too_many(base, len(targets))
     files: dict[str, bytes] = {}
     count = 0
     for store, target in tracked(targets):
         rows = load_rows(target, store.partition)
         count += sum(len(part) for part in rows)
-        files.update(
-            _from_rocksdb(base, store, rows)
-            if to is Provider.HDFS
-            else _to_rocksdb(base, store, rows)
-        )
+        unwrap = base.settings.format.versions.unwrap
+        plain = [
+            Rows(unwrap(part.keys, part.source), unwrap(part.values, part.source), part.source)
+            for part in rows
+        ]
+        written = to.versions.first_files(plain, base.next_version, base.settings)
+        files |= {f"{store.path}/{name}": data for name, data in written.items()}
     others = tuple(older_files(base, [store for store, _ in targets], "of the old provider"))
     return plan_batch(
         base,
         EditedBatch(
             files,
-            {PROVIDER: CLASSES[to]},
+            {PROVIDER: to.provider_class},
             commit=CommitEntry(next_watermark_ms=base.commit.next_watermark_ms),
             others=others,
         ),
@@ -114,25 +105,3 @@ def _refuse_too_many(base: EditBase, stores: int) -> None:
             f"RocksDB would need {needed} changelog files, one for each of {base.next_version} "
             f"versions in {stores} stores; the limit is {MAX_CHANGELOGS}.",
         )
-
-
-def _from_rocksdb(base: EditBase, store: StoreListing, parts: list[Rows]) -> dict[str, bytes]:
-    plain = [
-        Rows(rows_of(rows.keys, rows.source), rows_of(rows.values, rows.source), rows.source)
-        for rows in parts
-    ]
-    path = f"{store.path}/{snapshot_name(base.next_version)}"
-    return {path: snapshot_bytes(plain, base.settings)}
-
-
-def _to_rocksdb(base: EditBase, store: StoreListing, parts: list[Rows]) -> dict[str, bytes]:
-    form, codec = base.settings.form, base.settings.codec
-    records = [
-        form.record(b"\0" + key, b"\0" + value)
-        for rows in parts
-        for key, value in zip(rows.keys, rows.values, strict=True)
-    ]
-    nothing = compress(encode_changelog((), None), codec)
-    files = {f"{store.path}/{v}.changelog": nothing for v in range(1, base.next_version)}
-    last = compress(encode_changelog(records, None), codec)
-    return {**files, f"{store.path}/{base.next_version}.changelog": last}

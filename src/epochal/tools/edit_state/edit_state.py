@@ -15,18 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.checkpoint.layout import COMMITS, OFFSETS, parse_state_file
 from epochal.errors import EditError
-from epochal.state.files.codecs import compress
-from epochal.state.files.delta_snapshot import END_MARK, encode_spans
-from epochal.state.files.merge import Rows
+from epochal.state.store.contract import StoreContent, StoredVersion
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.rewind import delete_state_after
 from epochal.tools.edit.survey import Survey
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.read_target import StateSettings
+from epochal.tools.read_state.read_target import StateBatch, StateSettings
 
 NO_WAY_BACK = (
     "Older versions of this store are deleted, because they do not match the new schema. "
@@ -62,6 +61,19 @@ class EditBase:
     def stores(self) -> list[StoreListing]:
         """Every store of the batch."""
         return list(self.surveyed.stores_at(self.batch_id))
+
+    def open_batch(self) -> StateBatch:
+        """The state that is edited."""
+        return StateBatch(Checkpoint(self.surveyed.files), self.batch_id)
+
+    def stored(self, store: StoreListing) -> StoredVersion:
+        """The version of a store that is edited."""
+        files, unique_id = self.surveyed.files, self.surveyed.unique_id(store, self.batch_id)
+        return StoredVersion(files.at(store.path), self.version, unique_id, self.settings)
+
+    def content(self, store: StoreListing) -> StoreContent:
+        """Everything in the version of a store that is edited."""
+        return self.settings.format.versions.read_content(self.stored(store))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +122,6 @@ def find_edit_base(
     entry = surveyed.offsets[started]
     settings = StateSettings.from_conf(entry.conf, url)
     return EditBase(surveyed, started, entry, surveyed.commits[started], settings)
-
-
-def snapshot_bytes(parts: Iterable[Rows], settings: StateSettings) -> bytes:
-    """The content of a snapshot file with exactly these rows."""
-    checksums = settings.form.checksummed
-    pieces = [
-        encode_spans(rows.keys, rows.values, row_checksums=checksums)[: -len(END_MARK)]
-        for rows in parts
-    ]
-    return compress(b"".join((*pieces, END_MARK)), settings.codec)
 
 
 def older_files(base: EditBase, stores: Iterable[StoreListing], why: str) -> Iterator[Change]:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.errors import EditError, OptionError, StateSchemaError
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_family import FamilyRows, Row
@@ -33,7 +32,6 @@ from epochal.state.rows.types import (
     StructType,
     parse_schema,
 )
-from epochal.state.rows.unsafe_row import decode_row, encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
@@ -44,13 +42,11 @@ from epochal.tools.edit_state.edit_state import (
     older_files,
     plan_batch,
 )
-from epochal.tools.edit_state.new_schema import new_schema
-from epochal.tools.edit_state.next_version import NextVersion, load_content, place_of_store
-from epochal.tools.edit_state.store_rows import rows_of_target
+from epochal.tools.edit_state.next_version import NextVersion, new_schema
+from epochal.tools.edit_state.store_rows import form_of, rows_of_target
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.load_version import load_version
 from epochal.tools.read_state.read import open_store
-from epochal.tools.read_state.read_target import Provider, StateBatch, StoreTarget
+from epochal.tools.read_state.read_target import StoreTarget
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -144,7 +140,7 @@ def plan_evolve(
     if not steps:
         raise OptionError("There is nothing to evolve: add, widen or rename a column.")
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     reader = open_store(batch, operator_id, store_name, state_variable=variable)
     target = reader.target
     if target.avro is not None:
@@ -220,37 +216,19 @@ def _rewrite_store(
     rewrite: Rewrite,
 ) -> int:
     """Rewrite the values of one partition; return their number. Keys keep their bytes."""
-    place = place_of_store(store)
-    if base.settings.provider is Provider.HDFS:
-        parts = load_version(base.surveyed.files.at(store.path), base.version, base.settings)
-        rewritten = [
-            Rows(
-                rows.keys,
-                spans_of(
-                    [
-                        encode_row(
-                            rewrite(decode_row(raw, target.schema.value, source=rows.source)),
-                            schema.value,
-                        )
-                        for raw in rows.values
-                    ]
-                ),
-                rows.source,
-            )
-            for rows in parts
-        ]
-        version.write_rows(place, rewritten)
-        return sum(map(len, parts))
-    content, form = load_content(base, store), base.settings.form
-    old, new = rows_of_target(target), FamilyRows(schema, target.has_lists)
-    entries, count = dict(content.entries), 0
-    for key, stored in content.family(target.family):
-        value = old.decode_value(key, stored, form, store.path)
-        changed = [rewrite(row) for row in value] if old.is_list else rewrite(value)
-        entries[key] = new.encode_value(key, changed, form)
-        count += 1
-    version.write_content(place, replace(content, entries=entries))
-    return count
+    content, family = base.content(store), target.family
+    parts: list[Rows] = []
+    for rows in content.parts(family, store.path):
+        old = form_of(base, rows_of_target(target), content, family, rows.source)
+        new = form_of(base, FamilyRows(schema, target.has_lists), content, family, rows.source)
+        values: list[bytes] = []
+        for key, stored in zip(rows.keys, rows.values, strict=True):
+            value = old.decode_value(key, stored)
+            changed = [rewrite(row) for row in value] if target.has_lists else rewrite(value)
+            values.append(new.encode_value(key, changed))
+        parts.append(Rows(rows.keys, spans_of(values), rows.source))
+    version.write(store.key, content.rewritten(parts))
+    return sum(map(len, parts))
 
 
 def _index(schema: StructType, name: str) -> int:

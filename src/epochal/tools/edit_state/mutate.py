@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import JOIN_STORES
 from epochal.errors import EditError, StateError, StateValueError
 from epochal.state.files.partitioning import owner_path, place_of, placing_columns
@@ -23,17 +22,16 @@ from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType
-from epochal.state.rows.unsafe_row import decode_row, encode_row
+from epochal.state.rows.unsafe_row import encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, plan_batch
-from epochal.tools.edit_state.next_version import NextVersion, load_content, place_of_store
-from epochal.tools.edit_state.store_rows import entry_prefix, family_of
+from epochal.tools.edit_state.next_version import NextVersion
+from epochal.tools.edit_state.store_rows import family_of, form_of
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read import StoreReader, open_store
-from epochal.tools.read_state.read_target import JOIN_OPERATOR, Provider, StateBatch
+from epochal.tools.read_state.read_target import JOIN_OPERATOR, StateBatch
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -100,7 +98,7 @@ def plan_mutations(
     if not mutations:
         raise EditError(surveyed.url, "there is nothing to put or delete.")
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     reader = open_store(batch, operator_id, store_name, state_variable=variable, timers=timers)
     name = batch.operator_name(operator_id)
     _refuse_dependent_stores(base, reader, name)
@@ -113,8 +111,8 @@ def plan_mutations(
         if is_target and (edits := target.partitions.get(store.partition)):
             _change(base, batch, version, store, target, edits)
     edits_made = target.edits
-    puts = sum(1 for each in edits_made if each.value is not None)
-    replaced = sum(1 for each in edits_made if each.value is not None and each.before is not None)
+    puts = sum(1 for edit in edits_made if edit.value is not None)
+    replaced = sum(1 for edit in edits_made if edit.value is not None and edit.before is not None)
     words = [f"put {counted(puts, 'key')} (replacing {counted(replaced, 'value')})"] if puts else []
     if deletes := len(edits_made) - puts:
         words.append(f"delete {counted(deletes, 'key')}")
@@ -143,13 +141,13 @@ def _add(target: _Target, mutation: Mutation, number: int) -> None:
         value = _value(target, mutation.value, f"row {number}: value")
     edits = target.partitions.setdefault(_partition(target, key, number), {})
     encoded = encode_row(key, schema.key)
-    known = edits.get(encoded)
-    if known is None:
+    earlier = edits.get(encoded)
+    if earlier is None:
         edits[encoded] = _Edit(key, value)
-    elif not target.is_list or (known.value is None) != (value is None):
+    elif not target.is_list or (earlier.value is None) != (value is None):
         raise StateValueError(f"row {number}: key", "struct", "the same key was given before")
     elif value is not None:
-        known.value = [*(known.value or ()), *value]
+        earlier.value = [*(earlier.value or ()), *value]
 
 
 def _stored_names(key: Mapping[str, Any], reader: StoreReader, number: int) -> dict[str, Any]:
@@ -163,15 +161,15 @@ def _stored_names(key: Mapping[str, Any], reader: StoreReader, number: int) -> d
     return {stored: key[name] for stored, name in zip(names, shown, strict=True)}
 
 
-def _value(target: _Target, given: Any, path: str) -> RowOrList:
+def _value(target: _Target, shown: Any, path: str) -> RowOrList:
     schema, variable = target.reader.target.schema.value, target.reader.variable
     if variable is not None and variable.kind == "TimerState":
         return (None,) * len(schema.fields)
     if not target.is_list:
-        rows = [_row(given, schema, path)]
+        rows = [_row(shown, schema, path)]
     else:
-        listed = given if isinstance(given, list) else [given]
-        rows = [_row(each, schema, f"{path}[{n}]") for n, each in enumerate(listed)]
+        listed = shown if isinstance(shown, list) else [shown]
+        rows = [_row(element, schema, f"{path}[{n}]") for n, element in enumerate(listed)]
     if not rows:
         raise StateValueError(path, "array", "Spark has no empty lists; delete the key instead")
     if variable is not None and variable.has_ttl and any(row[1] is None for row in rows):
@@ -217,41 +215,22 @@ def _change(
     edits: Edits,
 ) -> None:
     """Find the values that the changed keys have now, and write the changes of one partition."""
-    reader, place = target.reader, place_of_store(store)
-    if base.settings.provider is Provider.HDFS:
-        schema = reader.target.schema.value
-        for rows in load_rows(reader.target, store.partition):
-            for key, value in zip(rows.keys, rows.values, strict=True):
-                if key in edits:
-                    edits[key].before = decode_row(value, schema, source=rows.source)
-        _refuse_absent(base, target, edits)
-        records = [
-            (key, None if each.value is None else encode_row(each.value, schema))
-            for key, each in edits.items()
-        ]
-        version.change_rows(place, records)
-        return
-    content, form = load_content(base, store), base.settings.form
-    family = family_of(batch, reader, content)
-    start = entry_prefix(content, reader.target.family)
-    for each in edits.values():
-        at = start + family.rows.encode_key(each.key)
-        stored = content.entries.get(at)
-        if stored is not None:
-            each.before = family.rows.decode_value(at, stored, form, store.path)
+    content, stored = base.content(store), target.reader.target
+    family = family_of(batch, target.reader, content)
+    form = form_of(base, family.rows, content, stored.family, store.path)
+    by_key = {form.key(edit.key): edit for edit in edits.values()}
+    for key, value, source in content.find(by_key, store.path):
+        form = form_of(base, family.rows, content, stored.family, source)
+        by_key[key].before = form.decode_value(key, value)
     _refuse_absent(base, target, edits)
-    changes = family.changes(
-        [(each.key, each.value) for each in edits.values() if each.value is not None],
-        [each.key for each in edits.values() if each.value is None],
-        lambda name: entry_prefix(content, name if content.families else None),
-        content.entries.get,
-        form,
+    changes = content.changes(
+        family, [(edit.key, edit.value) for edit in edits.values()], base.settings.form
     )
-    version.change_content(place, changes, has_families=bool(content.families))
+    version.change(store.key, content, changes)
 
 
 def _refuse_absent(base: EditBase, target: _Target, edits: Edits) -> None:
-    absent = [each.key for each in edits.values() if each.value is None and each.before is None]
+    absent = [edit.key for edit in edits.values() if edit.value is None and edit.before is None]
     if absent:
         first = _shown(absent[0], target.reader.target.schema.key)
         more = f", nor are {counted(len(absent) - 1, 'other key')}" if len(absent) > 1 else ""
@@ -266,10 +245,10 @@ def _details(target: _Target) -> Iterator[str]:
     """What happens to each key, up to a limit: its old value and its new one, as JSON."""
     schema = target.reader.target.schema
     edits = target.edits
-    for each in edits[:DETAILS_SHOWN]:
-        old = _shown(each.before, schema.value) if each.before is not None else "no value"
-        new = _shown(each.value, schema.value) if each.value is not None else "deleted"
-        yield f"{_shown(each.key, schema.key)}: {old} -> {new}"
+    for edit in edits[:DETAILS_SHOWN]:
+        old = _shown(edit.before, schema.value) if edit.before is not None else "no value"
+        new = _shown(edit.value, schema.value) if edit.value is not None else "deleted"
+        yield f"{_shown(edit.key, schema.key)}: {old} -> {new}"
     if len(edits) > DETAILS_SHOWN:
         yield f"... and {len(edits) - DETAILS_SHOWN} more"
 
@@ -278,10 +257,10 @@ def _shown(value: RowOrList, schema: StructType) -> str:
     rows: Iterable[Row] = value if isinstance(value, list) else [value]
     try:
         encoded = spans_of([encode_row(row, schema) for row in rows])
-        found = json_column(decode_rows(encoded, schema, source="state"), schema)
+        column = json_column(decode_rows(encoded, schema, source="state"), schema)
     except StateError:
         return "an unreadable value"
-    return json.dumps(found if isinstance(value, list) else found[0], ensure_ascii=False)
+    return json.dumps(column if isinstance(value, list) else column[0], ensure_ascii=False)
 
 
 def _refuse_dependent_stores(base: EditBase, reader: StoreReader, name: str | None) -> None:

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from epochal.checkpoint.directory import Checkpoint
-from epochal.checkpoint.layout import DEFAULT_STORE, JOIN_STORES
+from epochal.checkpoint.layout import DEFAULT_STORE, JOIN_STORES, StoreKey
 from epochal.checkpoint.operator_metadata import REPEATS_OPERATOR
 from epochal.errors import EditError, OptionError
 from epochal.state.files.partitioning import LIMIT_OPERATOR, SESSION_OPERATOR
@@ -41,8 +40,7 @@ from epochal.tools.edit_state.edit_state import (
     older_files,
     plan_batch,
 )
-from epochal.tools.edit_state.new_schema import new_families, new_schema
-from epochal.tools.edit_state.next_version import NextVersion, Place
+from epochal.tools.edit_state.next_version import NextVersion, new_families, new_schema
 from epochal.tools.edit_state.rekey_variables import RekeyedVariables
 from epochal.tools.edit_state.store_rows import write_rows
 from epochal.tools.read_state.export import json_batches
@@ -91,7 +89,7 @@ def plan_rekey(
     `key_schema` and `value_schema` are for functions that return other columns.
     """
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     if batch.variables(operator_id) is not None:
         if merge is not None or value_schema is not None:
             raise OptionError(
@@ -107,11 +105,11 @@ def plan_rekey(
         encoder=KeyEncoder("plain"),
     )
     require_keyed(base, operator_id, target.schema.key, schema.key)
-    made = _Rekeying(base, function, merge, schema)
+    rekeying = _Rekeying(base, function, merge, schema)
     for rows in json_batches(open_store(batch, operator_id, store_name)):
         for row in rows:
-            made.add(row["key"], row["value"])
-    pairs = [(row.key, made.value(row)) for row in made.rows.values()]
+            rekeying.add(row["key"], row["value"])
+    pairs = [(row.key, rekeying.value(row)) for row in rekeying.rows.values()]
     version = NextVersion(base)
     write_store(base, version, operator_id, target, schema, pairs)
     same = (schema.key, schema.value) == (target.schema.key, target.schema.value)
@@ -120,11 +118,11 @@ def plan_rekey(
         others += new_schema(base, batch, operator_id, replace(schema, encoder=None), target)
         stores = [s for s in base.stores if (s.operator, s.name) == (operator_id, store_name)]
         others += older_files(base, stores, "written for the old schema")
-    words = [f"{counted(made.count, 'row')} under {counted(len(made.rows), 'new key')}"]
-    if made.merged:
-        words.append(f"{made.merged} of them merged")
-    if made.dropped:
-        words.append(f"{made.dropped} dropped")
+    words = [f"{counted(rekeying.count, 'row')} under {counted(len(rekeying.rows), 'new key')}"]
+    if rekeying.merged:
+        words.append(f"{rekeying.merged} of them merged")
+    if rekeying.dropped:
+        words.append(f"{rekeying.dropped} dropped")
     return plan_batch(
         base,
         version.edited(others=others),
@@ -150,8 +148,8 @@ def _rekey_variables(
     require_keyed(base, operator_id, rekeyed.old_key, rekeyed.new_key)
 
     def new_key(key: Json) -> Json | None:
-        found: Json | None = _call(base, function, "the key function", key, key, {})
-        return found
+        answer: Json | None = _call(base, function, "the key function", key, key, {})
+        return answer
 
     version = NextVersion(base)
     rekeyed.write(version, new_key)
@@ -188,27 +186,27 @@ class _Rekeying:
 
     def add(self, key: Json, value: Json) -> None:
         self.count += 1
-        found = _call(self._base, self._function, "the key function", key, key, value)
-        if found is None:
+        answer = _call(self._base, self._function, "the key function", key, key, value)
+        if answer is None:
             self.dropped += 1
             return
-        new_key, new_value = found if isinstance(found, tuple) else (found, value)
+        new_key, new_value = answer if isinstance(answer, tuple) else (answer, value)
         row = tuple(row_from_json(new_key, self._schema.key, f"the new key of {_text(key)}"))
         encoded = encode_row(row, self._schema.key)
-        known = self.rows.get(encoded)
-        if known is None:
+        earlier = self.rows.get(encoded)
+        if earlier is None:
             self.rows[encoded] = _Row(key, row, new_key, new_value)
             return
         if self._merge is None:
             raise EditError(
                 self._base.url,
-                f"the keys {_text(known.came_from)} and {_text(key)} both become "
+                f"the keys {_text(earlier.came_from)} and {_text(key)} both become "
                 f"{_text(new_key)}. Give a merge function, which says what the value of both "
                 f"together is. Nothing was changed.",
             )
-        values = (known.value, new_value)
+        values = (earlier.value, new_value)
         merged = _call(self._base, self._merge, "the merge function", key, new_key, *values)
-        self.rows[encoded] = replace(known, value=merged)
+        self.rows[encoded] = replace(earlier, value=merged)
         self.merged += 1
 
     def value(self, row: _Row) -> Row:
@@ -284,7 +282,7 @@ def write_store(
         parts[partition].append(row)
     version.remove(operator_id, target.store_name)
     for partition, part in enumerate(parts):
-        write_rows(base, version, Place(operator_id, partition, target.store_name), schema, part)
+        write_rows(base, version, StoreKey(operator_id, partition, target.store_name), schema, part)
 
 
 def partitions_of(keys: Sequence[Row], schema: StructType, count: int) -> list[int]:
@@ -293,7 +291,7 @@ def partitions_of(keys: Sequence[Row], schema: StructType, count: int) -> list[i
         return [0] * len(keys)
     encoded = spans_of([encode_row(key, schema) for key in keys])
     columns = decode_rows(encoded, schema, source="new keys").flatten()
-    return [int(each) for each in partition_ids(columns, schema, count)]
+    return [int(partition) for partition in partition_ids(columns, schema, count)]
 
 
 def _text(value: Any) -> str:

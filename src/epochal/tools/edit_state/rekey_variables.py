@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from epochal.checkpoint.layout import StoreKey
 from epochal.errors import EditError
+from epochal.state.files.merge import Rows
 from epochal.state.files.partitioning import owner_path
 from epochal.state.files.rocksdb_family import Row, families_of, family_prefix
 from epochal.state.files.schema_file import FamilySchema
@@ -22,10 +24,10 @@ from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
-from epochal.state.store.rocksdb_directory import RocksContent
+from epochal.state.store.contract import StoreContent
 from epochal.tools.edit_state.edit_state import EditBase
-from epochal.tools.edit_state.next_version import NextVersion, Place, load_content
-from epochal.tools.edit_state.store_rows import avro_forms, entry_prefix, require_same_families
+from epochal.tools.edit_state.next_version import NextVersion
+from epochal.tools.edit_state.store_rows import avro_forms, form_of, require_same_families
 from epochal.tools.read_state.read_target import StateBatch, StateVariable
 from epochal.tools.reporting import tracked
 
@@ -45,8 +47,8 @@ class RekeyedVariables:
         key_schema: StructType | None,
     ) -> None:
         self._base, self._operator = base, operator
-        self._lists = [each.name for each in variables.values() if each.kind == "ListState"]
-        maps = [each.name for each in variables.values() if each.kind == "MapState"]
+        self._lists = [one.name for one in variables.values() if one.kind == "ListState"]
+        maps = [one.name for one in variables.values() if one.kind == "MapState"]
         self._before = batch.schemas(operator)
         self._paths = {name: owner_path(name, maps) for name in self._before}
         self.old_key = self._owner_schema()
@@ -72,11 +74,11 @@ class RekeyedVariables:
         """Write every partition with the new keys."""
         stores = [store for store in self._base.stores if store.operator == self._operator]
         parts: list[dict[bytes, bytes]] = [{} for _ in stores]
-        content = RocksContent({})
+        content = self._base.settings.format.versions.empty
         highest = 0
         for store in tracked(stores):
             numbers = content.families
-            content = load_content(self._base, store)
+            content = self._base.content(store)
             require_same_families(store, content, numbers)
             highest = max(highest, content.highest_family)
             rows = self._read(content, store.path)
@@ -84,8 +86,9 @@ class RekeyedVariables:
             for partition, entries in self._encoded(rows, content.families, len(stores)):
                 parts[partition].update(entries)
         for partition, entries in enumerate(parts):
-            rekeyed = replace(content, entries=entries, highest_family=highest)
-            version.write_content(Place(self._operator, partition), rekeyed)
+            keys, values = spans_of(list(entries)), spans_of(list(entries.values()))
+            rekeyed = content.with_rows([Rows(keys, values, self._base.url)], highest)
+            version.write(StoreKey(self._operator, partition), rekeyed)
 
     def changed_schemas(self) -> list[FamilySchema]:
         """The schemas to record; none if they are as before."""
@@ -98,21 +101,21 @@ class RekeyedVariables:
             schema = _struct(schema, ordinal)
         return schema
 
-    def _read(self, content: RocksContent, source: str) -> list[tuple[str, Row, Row, Any]]:
+    def _read(self, content: StoreContent, source: str) -> list[tuple[str, Row, Row, Any]]:
         """Family, grouping key, whole key and value of every row that is not in an index."""
-        form = self._base.settings.form
-        found: list[tuple[str, Row, Row, Any]] = []
+        rows_read: list[tuple[str, Row, Row, Any]] = []
         for name, family in families_of(
             self._before, self._lists, content.families, self._avro
         ).items():
-            skip = len(entry_prefix(content, name)) if name in content.families else 0
-            for at, stored in content.family(name):
-                key = family.rows.decode_key(at[skip:], source)
-                owner = key
-                for ordinal in self._paths[name]:
-                    owner = owner[ordinal]
-                found.append((name, owner, key, family.rows.decode_value(at, stored, form, source)))
-        return found
+            for rows in content.parts(name, source):
+                form = form_of(self._base, family.rows, content, name, source)
+                for at, stored in zip(rows.keys, rows.values, strict=True):
+                    key = form.decode_key(at)
+                    owner = key
+                    for ordinal in self._paths[name]:
+                        owner = owner[ordinal]
+                    rows_read.append((name, owner, key, form.decode_value(at, stored)))
+        return rows_read
 
     def _find_new_keys(self, owners: Sequence[Row], new_key: NewKey) -> None:
         encoded = {encode_row(owner, self.old_key) for owner in owners} - self._new.keys()
@@ -120,17 +123,17 @@ class RekeyedVariables:
         column = decode_rows(spans_of(listed), self.old_key, source="keys")
         for old, shown in zip(listed, json_column(column, self.old_key), strict=True):
             text = json.dumps(shown, ensure_ascii=False)
-            found = new_key(shown)
-            if found is None:
+            answer = new_key(shown)
+            if answer is None:
                 self._new[old] = None
                 continue
-            row = tuple(row_from_json(found, self.new_key, f"the new key of {text}"))
+            row = tuple(row_from_json(answer, self.new_key, f"the new key of {text}"))
             new = encode_row(row, self.new_key)
             if new in self._came_from:
                 raise EditError(
                     self._base.url,
                     f"the keys {self._came_from[new]} and {text} both become "
-                    f"{json.dumps(found, ensure_ascii=False)}. What the variables of both "
+                    f"{json.dumps(answer, ensure_ascii=False)}. What the variables of both "
                     f"together are cannot be told, so they must stay apart. Nothing was changed.",
                 )
             self._new[old], self._came_from[new] = row, text
@@ -149,10 +152,10 @@ class RekeyedVariables:
                 self.dropped += 1
                 continue
             changed = _replaced(key, self._paths[name], new)
-            made = families[name].changes(
+            changes = families[name].changes(
                 [(changed, value)], (), prefixes.__getitem__, lambda _: None, form
             )
-            entries = {at: stored for at, stored in made if stored is not None}
+            entries = {at: stored for at, stored in changes if stored is not None}
             yield self._partition(new, partitions), entries
 
     def _partition(self, key: Row, partitions: int) -> int:

@@ -19,26 +19,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import OffsetEntry
-from epochal.checkpoint.layout import operator_metadata_log_path, operator_metadata_path
+from epochal.checkpoint.layout import StoreKey, operator_metadata_log_path, operator_metadata_path
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.state.files.merge import Rows
-from epochal.state.files.partitioning import places_of, placing_columns
 from epochal.state.rows.byte_spans import Ints
-from epochal.state.store.rocksdb_directory import RocksContent
+from epochal.state.store.contract import StoreContent
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, plan_batch
-from epochal.tools.edit_state.next_version import NextVersion, Place, load_content
+from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.store_rows import require_same_families
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.load_version import load_version
 from epochal.tools.read_state.placed_families import PlacedFamily, families_in_store
-from epochal.tools.read_state.read_target import Provider, StateBatch
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -88,7 +84,7 @@ class _Mover:
 
     def __init__(self, base: EditBase, current: int, wanted: int) -> None:
         self._base, self._current, self._wanted = base, current, wanted
-        self._batch = StateBatch(Checkpoint(base.surveyed.files), base.batch_id)
+        self._batch = base.open_batch()
         self.version = NextVersion(base)
         self.rows = 0
 
@@ -101,70 +97,48 @@ class _Mover:
                     for store in operator.stores
                     if store.name == store_name and store.partition < self._current
                 ]
-                if self._base.settings.provider is Provider.HDFS:
-                    self._move_rows(operator.operator, store_name, stores)
-                else:
-                    self._move_content(operator.operator, store_name, stores)
+                self._move(operator.operator, store_name, stores)
 
-    def _move_rows(self, number: int, store_name: str, stores: list[StoreListing]) -> None:
-        key = self._batch.store(number, store_name).schema.key
-        placing = placing_columns(self._batch.operator_name(number), store_name, key)
-        if not placing.fields:
-            return
-        parts: dict[int, list[Rows]] = {partition: [] for partition in range(self._wanted)}
-        for store in tracked(stores):
-            files = self._base.surveyed.files.at(store.path)
-            for rows in load_version(files, self._base.version, self._base.settings):
-                self.rows += len(rows)
-                here = places_of(rows, key, placing, self._current)
-                self._check(here, store.partition, rows.source)
-                there = places_of(rows, key, placing, self._wanted)
-                for partition in np.unique(there).tolist():
-                    parts[partition].append(rows.take(there == partition))
-        self.version.remove(number, store_name)
-        for partition, moved in parts.items():
-            self.version.write_rows(Place(number, partition, store_name), moved)
-
-    def _move_content(self, number: int, store_name: str, stores: list[StoreListing]) -> None:
+    def _move(self, number: int, store_name: str, stores: list[StoreListing]) -> None:
         families = families_in_store(self._batch, number, store_name)
         if not all(family.is_placed for family in families):
             return
-        parts: list[dict[bytes, bytes]] = [{} for _ in range(self._wanted)]
-        content = RocksContent({})
+        parts: list[list[Rows]] = [[] for _ in range(self._wanted)]
+        content = self._base.settings.format.versions.empty
         highest = 0
         for store in tracked(stores):
             numbers = content.families
-            content = load_content(self._base, store)
+            content = self._base.content(store)
             require_same_families(store, content, numbers)
             highest = max(highest, content.highest_family)
             self._distribute(store, content, families, parts)
         self.version.remove(number, store_name)
-        for partition, entries in enumerate(parts):
-            moved = replace(content, entries=entries, highest_family=highest)
-            self.version.write_content(Place(number, partition, store_name), moved)
+        for partition, moved in enumerate(parts):
+            key = StoreKey(number, partition, store_name)
+            self.version.write(key, content.with_rows(moved, highest))
 
     def _distribute(
         self,
         store: StoreListing,
-        content: RocksContent,
+        content: StoreContent,
         families: list[PlacedFamily],
-        parts: list[dict[bytes, bytes]],
+        parts: list[list[Rows]],
     ) -> None:
         moved = 0
         for family in families:
-            entries = list(content.family(family.target.family))
-            keys = family.keys([key for key, _ in entries], store.path)
-            self._check(family.places(keys, self._current), store.partition, store.path)
-            there = family.places(keys, self._wanted)
-            for (key, value), partition in zip(entries, there.tolist(), strict=True):
-                parts[partition][key] = value
-            moved += len(entries)
-            self.rows += 0 if family.is_index else len(entries)
-        if moved != len(content.entries):
+            for rows in content.parts(family.target.family, store.path):
+                keys = family.keys(rows.keys, rows.source)
+                self._check(family.places(keys, self._current), store.partition, rows.source)
+                there = family.places(keys, self._wanted)
+                for partition in np.unique(there).tolist():
+                    parts[partition].append(rows.take(there == partition))
+                moved += len(rows)
+                self.rows += 0 if family.is_index else len(rows)
+        if moved != len(content):
             raise EditError(
                 store.path,
-                f"{len(content.entries) - moved} of {len(content.entries)} entries belong to "
-                f"column families that the schema does not have, so they cannot be moved.",
+                f"{len(content) - moved} of {len(content)} entries belong to column families that "
+                f"the schema does not have, so they cannot be moved.",
             )
 
     def _check(self, here: Ints, partition: int, source: str) -> None:
@@ -213,11 +187,11 @@ def _repartition_of(before: OffsetEntry | None, after: OffsetEntry | None) -> in
 def _metadata(base: EditBase, partitions: int) -> Iterator[Change]:
     """Update the operator metadata, where it exists, with the new number of partitions."""
     for operator in base.surveyed.operators:
-        found = read_operator(base.surveyed.files, operator.operator, base.batch_id)
-        if found is not None:
-            stores = tuple(replace(store, num_partitions=partitions) for store in found.stores)
+        metadata = read_operator(base.surveyed.files, operator.operator, base.batch_id)
+        if metadata is not None:
+            stores = tuple(replace(store, num_partitions=partitions) for store in metadata.stores)
             path = operator_metadata_path(operator.operator)
-            if found.version == 2:
+            if metadata.version == 2:
                 path = f"{operator_metadata_log_path(operator.operator)}/{base.batch_id + 1}"
-            data = OPERATOR_FORMAT.serialize(replace(found, stores=stores))
+            data = OPERATOR_FORMAT.serialize(replace(metadata, stores=stores))
             yield base.surveyed.tree.write(path, data, counted(partitions, "partition"))

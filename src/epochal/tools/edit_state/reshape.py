@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import (
+    StoreKey,
     crc_target,
     operator_metadata_log_path,
     operator_metadata_path,
@@ -37,12 +37,11 @@ from epochal.tools.edit_state.edit_state import (
     older_files,
     plan_batch,
 )
-from epochal.tools.edit_state.next_version import NextVersion, Place, load_content
+from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.rekey import plain_store
 from epochal.tools.edit_state.store_rows import read_rows, write_rows
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.load_version import load_version
-from epochal.tools.read_state.read_target import Provider, StateBatch, StoreTarget
+from epochal.tools.read_state.read_target import StateBatch, StoreTarget
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -57,18 +56,13 @@ def plan_move(
 ) -> Plan:
     """Give the state of an operator to another number, as one new batch."""
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     _require_free(base, to)
     stores = _stores(base, operator_id)
     version = NextVersion(base)
     version.remove(operator_id)
     for store in tracked(stores):
-        place = Place(to, store.partition, store.name)
-        if base.settings.provider is Provider.HDFS:
-            files = surveyed.files.at(store.path)
-            version.write_rows(place, load_version(files, base.version, base.settings))
-        else:
-            version.write_content(place, load_content(base, store))
+        version.write(store.key._replace(operator=to), base.content(store))
     removed, emptied = _without(base, operator_id)
     others = (*_moved_files(base, batch, operator_id, to), *removed)
     return plan_batch(
@@ -92,7 +86,7 @@ def plan_split(
 ) -> Plan:
     """Move some value columns of an operator to a new operator with the same keys."""
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     target = plain_store(base, batch, operator_id)
     _require_free(base, to)
     names = target.schema.value.names
@@ -103,15 +97,15 @@ def plan_split(
             f"them, but not all, to be moved; given were {', '.join(columns) or 'none'}."
         )
     moved = [names.index(name) for name in columns]
-    kept = [at for at in range(len(names)) if at not in moved]
+    left = [at for at in range(len(names)) if at not in moved]
     version, count = NextVersion(base), 0
-    schemas = {operator_id: _picked(target.schema, kept), to: _picked(target.schema, moved)}
+    schemas = {operator_id: _picked(target.schema, left), to: _picked(target.schema, moved)}
     for store in tracked(_stores(base, operator_id)):
         rows = list(read_rows(base, target, store))
         count += len(rows)
-        for operator, chosen in ((operator_id, kept), (to, moved)):
+        for operator, chosen in ((operator_id, left), (to, moved)):
             part = [(key, tuple(value[at] for at in chosen)) for key, value in rows]
-            write_rows(base, version, Place(operator, store.partition), schemas[operator], part)
+            write_rows(base, version, StoreKey(operator, store.partition), schemas[operator], part)
     others: list[Change] = [
         base.surveyed.tree.write(state_schema_path(operator), _encoded(schema), "the new schema")
         for operator, schema in schemas.items()
@@ -146,7 +140,7 @@ def plan_merge(
     the column, in JSON form.
     """
     base = find_edit_base(surveyed)
-    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    batch = base.open_batch()
     if operator_id == other:
         raise OptionError(f"Operator {other} cannot be merged with itself.")
     one, two = plain_store(base, batch, operator_id), plain_store(base, batch, other)
@@ -170,7 +164,7 @@ def plan_merge(
         counts[0] += len(rows.keys() & added.keys())
         counts[1] += len(rows.keys() - added.keys())
         counts[2] += len(added.keys() - rows.keys())
-        write_rows(base, version, Place(operator_id, store.partition), schema, merged)
+        write_rows(base, version, StoreKey(operator_id, store.partition), schema, merged)
     version.remove(other)
     removed, emptied = _without(base, other)
     written = base.surveyed.tree.write(
@@ -196,7 +190,7 @@ def _warnings(
     base: EditBase, *, ends: int | None = None, begins: int | None = None
 ) -> Iterator[str]:
     yield WARNING
-    numbers = {each.operator for each in base.surveyed.operators} - {ends}
+    numbers = {operator.operator for operator in base.surveyed.operators} - {ends}
     if begins is not None:
         numbers.add(begins)
     missing = [number for number in range(max(numbers, default=0)) if number not in numbers]
@@ -208,21 +202,21 @@ def _warnings(
 
 
 def _stores(base: EditBase, operator: int) -> list[StoreListing]:
-    found = [store for store in base.stores if store.operator == operator]
-    if not found:
+    stores = [store for store in base.stores if store.operator == operator]
+    if not stores:
         there = sorted({store.operator for store in base.stores})
         noun = "only operator" if len(there) == 1 else "the operators"
         raise OptionError(
             f"There is no operator {operator}. The checkpoint has {noun} "
             f"{', '.join(map(str, there))}."
         )
-    return found
+    return stores
 
 
 def _require_free(base: EditBase, operator: int) -> None:
     if operator < 0:
         raise OptionError(f"Operators start at 0, not at {operator}.")
-    if any(each.operator == operator for each in base.surveyed.operators):
+    if any(listed.operator == operator for listed in base.surveyed.operators):
         raise EditError(
             base.url,
             f"there is an operator {operator} already. Move it away first with `epochal state "
@@ -240,7 +234,7 @@ def _encoded(schema: FamilySchema) -> bytes:
 
 
 def _joined(base: EditBase, one: StoreTarget, two: StoreTarget) -> FamilySchema:
-    kinds = [[field.data_type for field in each.schema.key.fields] for each in (one, two)]
+    kinds = [[field.data_type for field in target.schema.key.fields] for target in (one, two)]
     numbers = f"{one.operator_id} and {two.operator_id}"
     if kinds[0] != kinds[1]:
         raise EditError(
@@ -261,14 +255,14 @@ def _joined(base: EditBase, one: StoreTarget, two: StoreTarget) -> FamilySchema:
     return replace(one.schema, value=value, encoder=KeyEncoder("plain"))
 
 
-def _fill(schema: StructType, given: Mapping[str, Any]) -> Row:
-    unknown = [name for name in given if name not in schema.names]
+def _fill(schema: StructType, values: Mapping[str, Any]) -> Row:
+    unknown = [name for name in values if name not in schema.names]
     if unknown:
         raise OptionError(
             f"There is no column {unknown[0]!r} to fill; the columns are {', '.join(schema.names)}."
         )
     return tuple(
-        from_json(given[field.name], field.data_type, field.name) if field.name in given else None
+        from_json(values[field.name], field.data_type, field.name) if field.name in values else None
         for field in schema.fields
     )
 
@@ -293,7 +287,7 @@ def _without(base: EditBase, operator: int) -> tuple[list[Change], tuple[str, ..
 def _moved_files(base: EditBase, batch: StateBatch, operator: int, to: int) -> Iterator[Change]:
     """Copy schema files and metadata of an operator."""
     tree, files = base.surveyed.tree, base.surveyed.files
-    for store in {each.name for each in _stores(base, operator)}:
+    for store in {listed.name for listed in _stores(base, operator)}:
         path = state_schema_path(operator, store)
         if path in tree:
             yield tree.write(state_schema_path(to, store), files.read(path), "the schema")
@@ -307,18 +301,18 @@ def _moved_files(base: EditBase, batch: StateBatch, operator: int, to: int) -> I
 
 def _metadata(base: EditBase, batch: StateBatch, operator: int, to: int) -> Iterator[Change]:
     """Copy the newest metadata of an operator."""
-    found = batch.operator(operator)
-    if found is None:
+    metadata = batch.operator(operator)
+    if metadata is None:
         return
     path = operator_metadata_path(to)
-    if found.version == 2:
+    if metadata.version == 2:
         path = f"{operator_metadata_log_path(to)}/{base.batch_id + 1}"
-    data = OPERATOR_FORMAT.serialize(_renumbered(found, to))
+    data = OPERATOR_FORMAT.serialize(_renumbered(metadata, to))
     yield base.surveyed.tree.write(path, data, f"operator {to}")
 
 
-def _renumbered(found: OperatorMetadata, to: int) -> OperatorMetadata:
-    old, new = (f"/{operator_path(number)}/" for number in (found.operator_id, to))
+def _renumbered(metadata: OperatorMetadata, to: int) -> OperatorMetadata:
+    old, new = (f"/{operator_path(number)}/" for number in (metadata.operator_id, to))
     stores = tuple(
         replace(
             store,
@@ -326,6 +320,6 @@ def _renumbered(found: OperatorMetadata, to: int) -> OperatorMetadata:
                 new.join(path.rsplit(old, 1)) for path in store.schema_file_paths
             ),
         )
-        for store in found.stores
+        for store in metadata.stores
     )
-    return replace(found, operator_id=to, stores=stores)
+    return replace(metadata, operator_id=to, stores=stores)

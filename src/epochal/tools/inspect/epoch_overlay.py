@@ -20,13 +20,12 @@ from epochal.checkpoint.layout import (
     OFFSETS,
     OWN_KEY,
     STATE,
-    state_store_path,
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.errors import EditError, EpochalError
 from epochal.files import AtomicFile, Bounds, FileInfo, Files, join_url
-from epochal.state.files.chain import HDFS_FILES, ROCKSDB_FILES
+from epochal.state.store.store_format import FORMATS
 
 TORN_AT_MOST = 3
 """How many of the newest entries of `offsets` may be unreadable."""
@@ -75,7 +74,7 @@ def epoch_state(files: Files, chain: StateChain) -> EpochState:
     versions: dict[str, int] = {}
     for file in read_chain(files.at(EPOCHS), chain):
         for entry, data in file.items():
-            path = f"{state_store_path(*entry.place)}/{entry.name}"
+            path = f"{entry.key.path}/{entry.name}"
             contents[path], versions[path] = data, file.header.epoch + 1
     return EpochState(contents, versions)
 
@@ -163,9 +162,9 @@ def _newest_readable(files: Files, batch_ids: Sequence[int]) -> Decided | None:
 
 def _snapshot_of(path: str) -> str:
     """The path of the snapshot of the version that a delta makes."""
-    for kinds in (HDFS_FILES, ROCKSDB_FILES):
-        if path.endswith(f".{kinds.delta}"):
-            return f"{path.removesuffix(kinds.delta)}{kinds.snapshot}"
+    for names in (store_format.files for store_format in FORMATS):
+        if path.endswith(f".{names.delta}"):
+            return f"{path.removesuffix(names.delta)}{names.snapshot}"
     return path
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from epochal.checkpoint.layout import DEFAULT_STORE, STATE
-from epochal.state.files.chain import Chain, files_to_load
+from epochal.checkpoint.layout import DEFAULT_STORE, STATE, StoreKey
+from epochal.state.files.chain import VersionChain, files_to_load
+from epochal.state.store.store_format import StoreFormat, format_of_files
 from epochal.tools.inspect.listing import Directories, Directory
-
-HDFS, ROCKSDB = "hdfs", "rocksdb"
 
 _NOT_STORES = frozenset({"_metadata", "SSTs", "logs", "archive"})
 _KINDS = ("delta", "snapshot", "changelog", "zip")
@@ -40,11 +39,15 @@ class StoreListing:
     files: frozenset[str]
 
     @property
-    def provider(self) -> str | None:
-        """The provider that wrote the files; None if there are no files to tell."""
-        if self.zips or self.changelogs:
-            return ROCKSDB
-        return HDFS if self.deltas or self.snapshots else None
+    def key(self) -> StoreKey:
+        """Which store it is."""
+        return StoreKey(self.operator, self.partition, self.name)
+
+    @property
+    def format(self) -> StoreFormat:
+        """The format of the files; Spark's default if there are none."""
+        kinds = (self.deltas, self.snapshots, self.changelogs, self.zips)
+        return format_of_files([name for name, files in zip(_KINDS, kinds, strict=True) if files])
 
     @property
     def versions(self) -> list[int]:
@@ -55,11 +58,11 @@ class StoreListing:
     @property
     def delta_suffix(self) -> str:
         """What the files with the changes of one version are called."""
-        return "changelog" if self.provider == ROCKSDB else "delta"
+        return self.format.files.delta
 
-    def chain(self, version: int) -> Chain:
+    def chain(self, version: int) -> VersionChain:
         """The files that make `version`. With unique ids they may be of any attempt."""
-        if self.provider == ROCKSDB:
+        if self.format.is_database:
             return files_to_load(version, self.zips, self.changelogs)
         return files_to_load(version, self.snapshots, self.deltas)
 
@@ -84,9 +87,14 @@ class OperatorListing:
         return sorted({store.name for store in self.stores})
 
     @property
+    def format(self) -> StoreFormat | None:
+        """The format of its files; None if there are no files to tell."""
+        return next((store.format for store in self.stores if store.versions), None)
+
+    @property
     def provider(self) -> str | None:
-        """The provider that wrote its files; None if there are no files to tell."""
-        return next((store.provider for store in self.stores if store.provider), None)
+        """What reports call the format."""
+        return None if self.format is None else self.format.name
 
 
 def operators_of(directories: Directories) -> list[OperatorListing]:

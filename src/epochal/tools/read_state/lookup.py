@@ -1,25 +1,19 @@
-"""Finds the rows of one key. Only the key's partition is read, and in RocksDB only its entries."""
+"""Finds the rows of one key: reads only its partition, and of a database only its entries."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from epochal.errors import StateValueError
 from epochal.state.files.partitioning import place_of, placing_columns
-from epochal.state.files.rocksdb_key_form import VERSION_BYTE, scanned_part
+from epochal.state.files.rocksdb_keys import VERSION_BYTE, scanned_part
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.tagged_json import json_column, json_rows, row_from_json
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
 from epochal.state.rows.values import Row
-from epochal.tools.read_state.load_version import load_rows
-from epochal.tools.read_state.raw_rows import load_stored
 from epochal.tools.read_state.read import StoreReader
-from epochal.tools.read_state.read_target import Provider
+from epochal.tools.read_state.read_target import load_rows
 
 
 def rows_with_key(
@@ -39,10 +33,6 @@ def rows_with_key(
     partition = place_of(encoded, schema, placing, count)
     if partition not in target.partitions:
         return []
-    if target.settings.provider is Provider.HDFS:
-        stored = load_stored(reader, partition)
-        equal: Any = pc.equal(stored.keys, pa.scalar(encoded, pa.large_binary()))
-        return stored.decoded(np.flatnonzero(equal.to_numpy(zero_copy_only=False)))
     wanted = _normal_form(encoded, schema)
     kinds = [kind for _, kind in reader.fields]
     return [
@@ -55,8 +45,10 @@ def rows_with_key(
 
 
 def _stored_prefix(reader: StoreReader, row: Row, encoded: bytes) -> bytes:
-    """How RocksDB's keys of a key begin; empty if that does not follow from the key alone."""
+    """How the stored keys of a key begin; empty if that does not follow from the key alone."""
     target = reader.target
+    if not target.settings.format.is_database:
+        return encoded
     if target.avro is not None:
         return b""  # such a key names the schema that it was written with
     match target.encoder.kind:

@@ -22,7 +22,7 @@ from epochal.tools.read_state.read_target import StateBatch
 
 
 @dataclass(frozen=True, slots=True)
-class StoreView:
+class StoreOverview:
     """A store, a column family or a variable."""
 
     operator_id: int
@@ -44,7 +44,7 @@ class Overview:
     provider: str
     partitions: int | None
     codec: str
-    stores: tuple[StoreView, ...]
+    stores: tuple[StoreOverview, ...]
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,8 +52,8 @@ class Overview:
 
 def overview(batch: StateBatch) -> Overview:
     """List every operator. If a store's schema cannot be read, the reason replaces its key."""
-    listed = {each.operator: each for each in operators_of(list_all(batch.files))}
-    stores: list[StoreView] = []
+    listed = {operator.operator: operator for operator in operators_of(list_all(batch.files))}
+    stores: list[StoreOverview] = []
     for operator_id in list_operators(batch.files):
         names = listed[operator_id].store_names if operator_id in listed else [DEFAULT_STORE]
         stores += _stores(batch, operator_id, names)
@@ -61,24 +61,24 @@ def overview(batch: StateBatch) -> Overview:
     return Overview(
         batch.batch_id,
         batch.version,
-        settings.provider.value,
+        settings.format.name,
         settings.partitions,
         settings.codec,
         tuple(stores),
     )
 
 
-def _stores(batch: StateBatch, operator_id: int, names: list[str]) -> list[StoreView]:
+def _stores(batch: StateBatch, operator_id: int, names: list[str]) -> list[StoreOverview]:
     operator_name = batch.operator_name(operator_id)
     variables = batch.variables(operator_id)
-    found: list[StoreView] = []
+    stores: list[StoreOverview] = []
     for store_name in names:
         try:
             schemas = batch.schemas(operator_id, store_name)
             partitions = len(batch.partitions(operator_id))
         except StateReadError as error:
-            found.append(
-                StoreView(operator_id, operator_name, store_name, "store", 0, error.reason, "")
+            stores.append(
+                StoreOverview(operator_id, operator_name, store_name, "store", 0, error.reason, "")
             )
             continue
         for family, schema in sorted(schemas.items()):
@@ -88,8 +88,8 @@ def _stores(batch: StateBatch, operator_id: int, names: list[str]) -> list[Store
             kind = "store" if plain else "family"
             if variables is not None and family in variables:
                 kind = variables[family].kind
-            found.append(
-                StoreView(
+            stores.append(
+                StoreOverview(
                     operator_id,
                     operator_name,
                     store_name if plain else family,
@@ -99,7 +99,7 @@ def _stores(batch: StateBatch, operator_id: int, names: list[str]) -> list[Store
                     describe(schema.value),
                 )
             )
-    return found
+    return stores
 
 
 def describe(kind: DataType) -> str:

@@ -1,4 +1,4 @@
-"""Finds the partition of RocksDB's keys, for every column family of a store.
+"""Finds the partition of stored keys, for every column family of a store.
 
 A store without families is treated as one family without a name. In transformWithState the same
 grouping key is in different places of the families' keys: a map has it before its own key, and an
@@ -7,7 +7,6 @@ index by time has it after the time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +14,7 @@ import pyarrow as pa
 
 from epochal.state.files.partitioning import owner_path, places_of_owners, placing_columns
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, indexed_family
-from epochal.state.files.rocksdb_keys import decode_keys
-from epochal.state.rows.byte_spans import Ints, spans_of
+from epochal.state.rows.byte_spans import Ints, Spans, spans_of
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import StructType
 from epochal.tools.read_state.read_target import StateBatch, StoreTarget
@@ -42,13 +40,15 @@ class PlacedFamily:
         """Whether its rows follow from those of another family."""
         return self.target.family is not None and indexed_family(self.target.family) is not None
 
-    def keys(self, entries: Sequence[bytes], source: str) -> pa.StructArray:
-        """Decode keys as RocksDB stores them, with the number of the family."""
-        skip = 0 if self.target.family is None else FAMILY_BYTES
-        bare = [key[skip:] for key in entries]
-        if self.target.avro is not None:
-            bare = [self.target.avro.plain_key(key, source) for key in bare]
-        return decode_keys(spans_of(bare), self.target.encoder, self.target.schema.key, source)
+    def keys(self, keys: Spans, source: str) -> pa.StructArray:
+        """Decode stored keys, with the number of the family."""
+        target = self.target
+        skip = 0 if target.family is None else FAMILY_BYTES
+        bare = Spans(keys.buffer, keys.starts + skip, keys.lengths - skip)
+        if target.avro is not None:
+            bare = spans_of([target.avro.plain_key(key, source) for key in bare])
+        versions = target.settings.format.versions
+        return versions.key_columns(bare, target.encoder, target.schema.key, source)
 
     def places(self, keys: pa.StructArray, partitions: int) -> Ints:
         """The partition of each decoded key."""
@@ -66,13 +66,13 @@ def families_in_store(batch: StateBatch, operator: int, store_name: str) -> list
     if variables is None and not batch.uses_join_families(operator):
         target = batch.store(operator, store_name)
         return [PlacedFamily(target, None, placing_columns(name, store_name, target.schema.key))]
-    maps = [each.name for each in (variables or {}).values() if each.kind == "MapState"]
-    found: list[PlacedFamily] = []
+    maps = [variable.name for variable in (variables or {}).values() if variable.kind == "MapState"]
+    families: list[PlacedFamily] = []
     for family, schema in batch.schemas(operator, store_name).items():
         target = batch.family(operator, family)
         if variables is None:
             placed = PlacedFamily(target, None, placing_columns(name, family, schema.key))
         else:
             placed = PlacedFamily(target, owner_path(family, maps), StructType(()))
-        found.append(placed)
-    return found
+        families.append(placed)
+    return families

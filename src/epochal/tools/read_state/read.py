@@ -25,19 +25,17 @@ from epochal.errors import StateFormatError, StateReadError
 from epochal.files import Files
 from epochal.record_batches import batch_of, struct_of
 from epochal.state.files.merge import Rows
-from epochal.state.files.rocksdb_keys import decode_keys, rows_of
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
 from epochal.state.rows.column_decoder import ROWS_AT_ONCE, decode_rows
 from epochal.state.rows.types import AtomicType, DataType, StructType
 from epochal.tools.inspect.epoch_overlay import overlaid
 from epochal.tools.read_state.given_schemas import FLAGGED_JOIN_FORMAT, given_schemas
-from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
     JOIN_OPERATOR,
-    Provider,
     StateBatch,
     StateVariable,
     StoreTarget,
+    load_rows,
 )
 from epochal.tools.reporting import tracked
 
@@ -247,17 +245,15 @@ class StoreReader:
 
     def keys(self, rows: Rows) -> list[Any]:
         """The columns of the key: one, or two if the stored key is a pair."""
-        schema = self.target.schema.key
-        if self.target.settings.provider is Provider.HDFS:
-            return [decode_rows(rows.keys, schema, source=rows.source)]
-        keys = decode_keys(rows.keys, self.target.encoder, schema, rows.source)
+        target = self.target
+        versions = target.settings.format.versions
+        keys = versions.key_columns(rows.keys, target.encoder, target.schema.key, rows.source)
         paired = self.variable is not None and self.variable.kind in ("MapState", "TimerState")
         return list(keys.flatten()) if paired else [keys]
 
     def values(self, rows: Rows) -> pa.StructArray:
         """The value column."""
-        rocksdb = self.target.settings.provider is Provider.ROCKSDB
-        spans = rows_of(rows.values, rows.source) if rocksdb else rows.values
+        spans = self.target.settings.format.versions.unwrap(rows.values, rows.source)
         return decode_rows(spans, self.target.schema.value, source=rows.source)
 
 
@@ -296,17 +292,17 @@ class JoinReader:
         return self._shown(self._rows.decode(Rows(spans_of([]), spans_of([]), "no file"), 0)).schema
 
     def batches(self, partition: int) -> list[pa.RecordBatch]:
-        found = self._rows.batches(partition)
+        stored_batches = self._rows.batches(partition)
         if self._counts is not None:
             counted = sum(map(_total, self._counts.batches(partition)))
-            stored = sum(len(batch) for batch in found)
+            stored = sum(len(batch) for batch in stored_batches)
             if counted != stored:
                 raise StateFormatError(
                     self.target.directory(partition).url,
                     0,
                     f"the join counts {counted} rows in this partition, but {stored} are stored",
                 )
-        return [self._shown(batch) for batch in found]
+        return [self._shown(batch) for batch in stored_batches]
 
     def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns: list[Any] = []
@@ -343,10 +339,10 @@ def _variable(
     if timers and wanted is not None:
         raise StateReadError(url, "name a variable or ask for timers, not both.", CONFLICT)
     if timers:
-        found = [v for v in variables.values() if v.kind == "TimerState"]
-        if not found:
+        timer_states = [v for v in variables.values() if v.kind == "TimerState"]
+        if not timer_states:
             raise StateReadError(url, "this operator has no timers (time mode None).", INVALID)
-        return found[0]
+        return timer_states[0]
     names = ", ".join(sorted(n for n, v in variables.items() if v.kind != "TimerState")) or "none"
     if wanted is None:
         raise StateReadError(

@@ -15,7 +15,6 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NoReturn
 
 from epochal.checkpoint.directory import Checkpoint
@@ -37,14 +36,14 @@ from epochal.checkpoint.operator_metadata import (
 )
 from epochal.checkpoint.pinned import (
     CODEC,
-    HDFS_PROVIDER_CLASS,
     LEGACY_DEFAULTS,
+    NEW_QUERY_DEFAULTS,
     PROVIDER,
-    ROCKSDB_PROVIDER_CLASS,
 )
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
+from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import (
@@ -53,12 +52,11 @@ from epochal.state.files.schema_file import (
     KeyEncoder,
     parse_schema_file,
 )
+from epochal.state.store.contract import FileSettings, Selection, StoredVersion
+from epochal.state.store.store_format import FORMATS, StoreFormat
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of
 from epochal.tools.read_state.given_schemas import GivenSchemas
-
-HDFS_CLASS = HDFS_PROVIDER_CLASS.rpartition(".")[2]
-ROCKSDB_CLASS = ROCKSDB_PROVIDER_CLASS.rpartition(".")[2]
 
 _STREAMING = "spark.sql.streaming."
 _STORE = "spark.sql.streaming.stateStore."
@@ -76,21 +74,12 @@ TIMED_JOIN_FAMILIES = (
 )
 
 
-class Provider(StrEnum):
-    """Spark's state store providers."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings(FileSettings):
+    """The facts about state that only the offset log records."""
 
-    HDFS = "hdfs"
-    ROCKSDB = "rocksdb"
-
-
-@dataclass(frozen=True, slots=True)
-class StateSettings:
-    """The facts about state files that only the offset log records."""
-
-    provider: Provider
+    format: StoreFormat
     partitions: int | None
-    codec: str
-    form: ValueForm
     encoding: str
     join_format: int
 
@@ -98,25 +87,29 @@ class StateSettings:
     def from_conf(cls, conf: Mapping[str, str], source: str) -> StateSettings:
         """Read the conf of an offset log entry; missing keys take their legacy values."""
         settings = {**LEGACY_DEFAULTS, **conf}
-        name = settings.get(PROVIDER, HDFS_CLASS).rpartition(".")[2]
-        if name not in (HDFS_CLASS, ROCKSDB_CLASS):
+        name = _class_name(settings.get(PROVIDER, NEW_QUERY_DEFAULTS[PROVIDER]))
+        formats = {_class_name(kind.provider_class): kind for kind in FORMATS}
+        if name not in formats:
             raise StateReadError(
                 source,
-                f"the state is kept by {name}; Epochal reads only {HDFS_CLASS} and "
-                f"{ROCKSDB_CLASS}.",
+                f"the state is kept by {name}; Epochal reads only {' and '.join(formats)}.",
                 "UNSUPPORTED_FEATURE.STATE_STORE_PROVIDER",
             )
         partitions = settings.get(SHUFFLE_PARTITIONS)
         merges = settings[f"{_STORE}rocksdb.mergeOperatorVersion"]
         checksums = settings[f"{_STORE}rowChecksum.enabled"].lower() == "true"
         return cls(
-            Provider.ROCKSDB if name == ROCKSDB_CLASS else Provider.HDFS,
-            int(partitions) if partitions else None,
-            settings[CODEC],
-            ValueForm(b"," if merges == "1" else b"", checksums),
-            settings[f"{_STORE}encodingFormat"].lower(),
-            int(settings[f"{_STREAMING}join.stateFormatVersion"]),
+            codec=settings[CODEC],
+            form=ValueForm(b"," if merges == "1" else b"", checksums),
+            format=formats[name],
+            partitions=int(partitions) if partitions else None,
+            encoding=settings[f"{_STORE}encodingFormat"].lower(),
+            join_format=int(settings[f"{_STREAMING}join.stateFormatVersion"]),
         )
+
+
+def _class_name(provider_class: str) -> str:
+    return provider_class.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +151,24 @@ class StoreTarget:
     def unique_id(self, partition: int) -> str:
         """The id of this version's files in one partition; empty if names have no ids."""
         return self.unique_ids[partition] if partition < len(self.unique_ids) else ""
+
+    def stored(self, partition: int) -> StoredVersion:
+        """This version of one partition."""
+        files, unique_id = self.directory(partition), self.unique_id(partition)
+        return StoredVersion(files, self.version, unique_id, self.settings)
+
+    def selection(self, prefix: bytes = b"") -> Selection:
+        """Which rows of the stored version belong to it."""
+        return Selection(self.family, self.has_lists, self.avro, prefix)
+
+
+def load_rows(target: StoreTarget, partition: int, prefix: bytes = b"") -> list[Rows]:
+    """The rows of one partition in their stored form.
+
+    With a `prefix`, those of a database whose keys begin so.
+    """
+    versions = target.settings.format.versions
+    return versions.read_rows(target.stored(partition), target.selection(prefix))
 
 
 class StateBatch:
@@ -234,19 +245,19 @@ class StateBatch:
             for info in self.files.list(operator_path(operator_id))
             if info.is_dir and (number := parse_partition(info.name)) is not None
         ]
-        found = sorted(number for number in numbers if limit is None or number < limit)
-        if not found:
+        listed = sorted(number for number in numbers if limit is None or number < limit)
+        if not listed:
             self._require_operator(operator_id)
             self._refuse(
                 f"operator {operator_id} has no partition directories.",
                 "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
             )
-        if found != list(range(len(found))):
+        if listed != list(range(len(listed))):
             self._refuse(
-                f"operator {operator_id} has the partitions {found}; some in between are missing.",
+                f"operator {operator_id} has the partitions {listed}; some in between are missing.",
                 "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
             )
-        return tuple(found)
+        return tuple(listed)
 
     def schemas(self, operator_id: int, store_name: str = DEFAULT_STORE) -> dict[str, FamilySchema]:
         """The schemas of a store by column family; a store without families has `default`."""
@@ -373,7 +384,7 @@ class StateBatch:
         self, operator_id: int, family: str | None, schema: FamilySchema, encoder: KeyEncoder
     ) -> AvroForm | None:
         encoding = self.settings.encoding
-        if self.settings.provider is Provider.HDFS or encoding == UNSAFE_ROW:
+        if not self.settings.format.is_database or encoding == UNSAFE_ROW:
             return None
         if encoding != AVRO or family is None:
             self._refuse(
@@ -387,9 +398,9 @@ class StateBatch:
                 data = self.files.read(path)
             except FileNotFoundError:
                 continue  # a value that needs it gets an error that names the schema
-            for each in parse_schema_file(data, source=join_url(self.files.url, path)):
-                if each.name == family:
-                    written.setdefault(each.value_schema_id, each.value)
+            for earlier in parse_schema_file(data, source=join_url(self.files.url, path)):
+                if earlier.name == family:
+                    written.setdefault(earlier.value_schema_id, earlier.value)
         ids = (schema.key_schema_id, schema.value_schema_id)
         return AvroForm(schema.key, schema.value, encoder, written, *ids)
 
@@ -421,19 +432,22 @@ class StateBatch:
         return tuple(ids[n][at] for n in partitions)
 
     def _commit(self, newest: int) -> CommitEntry:
-        found = self.checkpoint.commits.get(self.batch_id)
-        if found is None:
+        commit = self.checkpoint.commits.get(self.batch_id)
+        if commit is None:
             self._refuse(
                 f"batch {self.batch_id} is not committed; the newest committed batch is {newest}.",
                 "STDS_COMMITTED_BATCH_UNAVAILABLE",
             )
-        return found
+        return commit
 
     def _require_operator(self, operator_id: int) -> None:
         there = list_operators(self.files)
         if operator_id not in there:
-            names = {each: self.operator_name(each) for each in there}
-            named = [f"{each} ({name})" if name else str(each) for each, name in names.items()]
+            names = {operator: self.operator_name(operator) for operator in there}
+            named = [
+                f"{operator} ({name})" if name else str(operator)
+                for operator, name in names.items()
+            ]
             noun = "only operator" if len(named) == 1 else "the operators"
             self._refuse(
                 f"there is no operator {operator_id}. The checkpoint has "
@@ -443,7 +457,7 @@ class StateBatch:
 
     def store_names(self, operator_id: int) -> list[str]:
         """The stores that an operator has on disk."""
-        listed = {each.operator: each.store_names for each in operators_of(list_all(self.files))}
+        listed = {one.operator: one.store_names for one in operators_of(list_all(self.files))}
         return listed.get(operator_id, [])
 
     def _require_store(self, operator_id: int, store_name: str) -> None:

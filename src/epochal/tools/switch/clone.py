@@ -52,9 +52,8 @@ from epochal.tools.edit.edit_plan import (
     is_temporary,
 )
 from epochal.tools.edit.rewind import obstacle_to
-from epochal.tools.edit.survey import Survey, last_committed, rocks_directory
+from epochal.tools.edit.survey import Survey, last_committed
 from epochal.tools.inspect.epoch_overlay import Decided, newest_decided
-from epochal.tools.inspect.state_listing import ROCKSDB, StoreListing
 
 COMMAND = "clone"
 
@@ -242,34 +241,11 @@ def _state_files(surveyed: Survey, batch: int, version: int) -> Iterator[str]:
     if version == 0:
         return
     for store in surveyed.stores_at(batch):
-        names = _rocksdb_names if store.provider == ROCKSDB else _hdfs_names
-        for name in names(surveyed, store, batch, version):
-            yield f"{store.path}/{name}"
-
-
-def _hdfs_names(surveyed: Survey, store: StoreListing, batch: int, version: int) -> Iterator[str]:
-    del surveyed, batch
-    chain = store.chain(version)
-    if chain.snapshot:
-        yield store.snapshots[chain.snapshot]
-    for delta in chain.deltas:
-        yield store.deltas[delta]
-
-
-def _rocksdb_names(
-    surveyed: Survey, store: StoreListing, batch: int, version: int
-) -> Iterator[str]:
-    from epochal.state.store.rocksdb_directory import file_name, read_metadata
-
-    unique_id = surveyed.unique_id(store, version - 1)
-    plan = rocks_directory(surveyed, store, batch).plan(version, unique_id)
-    if plan.snapshot is not None:
-        # The zip comes after the files that it lists, as when it was written.
-        shared = read_metadata(surveyed.files.at(store.path), plan.snapshot).files
-        yield from (file.path for file in shared)
-        yield file_name(plan.snapshot, "zip")
-    for item in plan.changelogs:
-        yield file_name(item, "changelog")
+        versions, stored = store.format.versions, surveyed.stored(store, version, batch)
+        for name in versions.file_names(stored, store.files):
+            # A snapshot comes after the files that it lists, as when it was written.
+            for shared in (*versions.shared_files(stored, name), name):
+                yield f"{store.path}/{shared}"
 
 
 def new_sink_log(output: Files, batch: int) -> Iterator[Change]:

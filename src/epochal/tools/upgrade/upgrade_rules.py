@@ -8,14 +8,13 @@ difference says so.
 from __future__ import annotations
 
 from epochal.checkpoint.pinned import (
-    HDFS_PROVIDER_CLASS,
     NEW_QUERY_DEFAULTS,
     PROVIDER,
-    ROCKSDB_PROVIDER_CLASS,
     SOURCE_EVOLUTION,
     conf_in_force,
 )
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.state.store.store_format import format_of_class
 from epochal.tools.upgrade.source_rules import compare_names, compare_sources
 from epochal.tools.upgrade.state_rules import NO_DELTA, compare_state
 from epochal.tools.upgrade.upgrade_findings import (
@@ -136,11 +135,11 @@ def compare_settings(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
 
 def _instead(pins: Pins, key: str, wanted: str) -> str:
     """The command that puts the session's value in force."""
-    providers = {HDFS_PROVIDER_CLASS: "hdfs", ROCKSDB_PROVIDER_CLASS: "rocksdb"}
+    store_format = format_of_class(wanted)
     if not pins.operators:
         return ""
     if key == SHUFFLE_PARTITIONS:
         return repartition_command(pins.url, wanted)
-    if key == PROVIDER and wanted in providers:
-        return convert_command(pins.url, providers[wanted])
+    if key == PROVIDER and store_format is not None:
+        return convert_command(pins.url, store_format.name)
     return ""

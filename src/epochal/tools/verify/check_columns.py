@@ -21,7 +21,7 @@ from epochal.state.files.delta_snapshot import FileKind, Records, scan_records
 from epochal.state.files.merge import Rows
 from epochal.state.files.partitioning import places_of
 from epochal.state.files.rocksdb_changelog import Changelog, LineageItem
-from epochal.state.rows.byte_spans import Spans
+from epochal.state.rows.byte_spans import Spans, spans_of
 from epochal.state.rows.column_decoder import validate_rows
 from epochal.state.rows.types import StructType
 from epochal.state.store.rocksdb_directory import (
@@ -130,7 +130,7 @@ class EntryCheck:
             return []
         wrong = 0
         for family in self._families_of(store):
-            keys = [key for key, _ in content.family(family.target.family)]
+            keys = spans_of([key for key, _ in content.family(family.target.family)])
             decoded = family.keys(keys, path)
             if family.is_placed:
                 homes = family.places(decoded, count)

@@ -13,12 +13,10 @@ from functools import cached_property
 
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import StateError, StorageError
-from epochal.state.files.codecs import decompress
-from epochal.state.files.rocksdb_values import ValueForm
-from epochal.state.store.rocksdb_directory import RocksDirectory, file_name
+from epochal.state.store.contract import FileSettings, StoredVersion
+from epochal.state.store.store_format import DATABASE_FORMAT
 from epochal.tools.inspect.listing import CheckpointListing
 from epochal.tools.inspect.state_listing import (
-    ROCKSDB,
     OperatorListing,
     StoreListing,
     operators_of,
@@ -93,19 +91,15 @@ class LoadCheck:
         self, store: StoreListing, version: int, unique_id: str, settings: ContentSettings
     ) -> list[str]:
         """The names of the files that make a version, if its commit names a unique id."""
-
-        def inflate(data: bytes, source: str) -> bytes:
-            return decompress(data, settings.codec, source=source, bounds=files.bounds)
-
-        files = self._listing.files.at(store.path)
+        stored = StoredVersion(
+            self._listing.files.at(store.path), version, unique_id, FileSettings(settings.codec)
+        )
         try:
-            plan = RocksDirectory(files, inflate, ValueForm()).plan(version, unique_id)
+            return DATABASE_FORMAT.versions.file_names(stored, store.files)
         except (StateError, StorageError):
             # The file that the commit names tells what is wrong, if it can be read at all.
             names = (f"{version}_{unique_id}.{kind}" for kind in ("zip", "changelog"))
             return [name for name in names if name in store.files]
-        snapshot = [] if plan.snapshot is None else [file_name(plan.snapshot, "zip")]
-        return snapshot + [file_name(item, "changelog") for item in plan.changelogs]
 
     @cached_property
     def _operators(self) -> list[tuple[OperatorListing, OperatorFacts]]:
@@ -138,7 +132,7 @@ def _stays(found: Finding, batch_id: int) -> bool:
 def chain_files(store: StoreListing, version: int) -> list[str]:
     """The names of the files that make a version, without unique ids in them."""
     chain = store.chain(version)
-    if store.provider == ROCKSDB:
+    if store.format.is_database:
         names = [*store.zips.get(chain.snapshot, ())]
         return names + [name for each in chain.deltas for name in store.changelogs.get(each, ())]
     names = [store.snapshots[chain.snapshot]] if chain.snapshot else []

@@ -32,7 +32,7 @@ from epochal.state.files.partitioning import placing_columns
 from epochal.state.files.schema_file import FamilySchema, parse_schema_file
 from epochal.state.rows.types import Kind, StructType
 from epochal.tools.inspect.listing import CheckpointListing, LogListing, read_bytes, read_log
-from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.verify.check_bytes import RowChecker
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
 from epochal.tools.verify.check_files import orphan_rules, stale_rules
@@ -315,19 +315,23 @@ def content_check(
     `tables` are RocksDB's data files that are checked already; those checked now are added.
     """
 
-    def rocksdb(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
+    def entries(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
         from epochal.tools.verify.check_rocksdb import RocksCheck
 
         share_tick = tick if reports_progress else _no_progress
-        entries = _entry_check(listing, settings, own)
         check = RocksCheck(
-            listing.files, listing.directories, settings, share_tick, tables, entries
+            listing.files,
+            listing.directories,
+            settings,
+            share_tick,
+            tables,
+            _entry_check(listing, settings, own),
         )
         for store in stores:
             check.store(store, facts, unique_id_of(operator, store, facts))
         return check.findings
 
-    def hdfs(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
+    def rows(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
         check = ContentCheck(listing.files, settings, tick if reports_progress else _no_progress)
         checkers = {
             name: RowChecker(schema.key, schema.value, _placing_count(own, name, schema.key))
@@ -337,7 +341,7 @@ def content_check(
             check.store(store, checkers.get(store.name))
         return check.findings
 
-    return rocksdb if operator.provider == ROCKSDB else hdfs
+    return entries if operator.format is not None and operator.format.is_database else rows
 
 
 def _entry_check(
@@ -356,7 +360,8 @@ def _unchecked_rules(
     listing: CheckpointListing, operators: Sequence[OperatorListing], settings: ContentSettings
 ) -> Iterator[Finding]:
     """Say why the entries of RocksDB cannot be checked, although that was asked for."""
-    place = next((each.path for each in operators if each.provider == ROCKSDB), None)
+    databases = (each for each in operators if each.format and each.format.is_database)
+    place = next((each.path for each in databases), None)
     batch_id = listing.restart_version - 1
     if settings.deep and place is not None and batch_id in listing.commits.entries:
         from epochal.tools.verify.check_columns import open_entry_check

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
-from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.verify.findings import Finding, finding
 
 
@@ -53,7 +53,7 @@ def operator_rules(
     for store in operator.stores:
         yield from _stray_rules(store)
         yield from _checksum_rules(store)
-        if facts.unique_ids is not None and store.provider == ROCKSDB:
+        if facts.unique_ids is not None and store.format.is_database:
             if store.partition < count and facts.restart_version > 0:
                 yield from _id_rules(operator, store, facts)
             continue

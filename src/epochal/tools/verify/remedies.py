@@ -40,7 +40,7 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.pinned import CODEC
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
-from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.verify.check_files import compact_ids, log_offset, own_batches
 from epochal.tools.verify.check_logs import added_by_edit, tracks_asynchronously
 from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, START_OVER, Finding, Severity
@@ -270,7 +270,7 @@ class _Advisor:
 
     def _has_deltas(self, store: StoreListing) -> bool:
         """Whether the newest version can be loaded without the damaged snapshots."""
-        if store.provider == ROCKSDB:
+        if store.format.is_database:
             return self._has_changelogs(store)
         bad = {each.path for each in self._findings if each.code in DAMAGED}
         snapshots = {v: n for v, n in store.snapshots.items() if f"{store.path}/{n}" not in bad}

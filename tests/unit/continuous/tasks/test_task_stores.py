@@ -12,6 +12,7 @@ import pytest
 from tests.simulation.pipeline import RunningTotal, query
 from tests.unit.continuous.tasks.test_task import ListWriter
 
+from epochal.checkpoint.layout import StoreKey
 from epochal.continuous.operators.contract import Row, StateChanges
 from epochal.continuous.operators.global_limit import GlobalLimit, GlobalLimitSpec
 from epochal.continuous.tasks.task_stores import PreparedEpoch, StateStart, TaskStores
@@ -20,8 +21,8 @@ from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateError, StateLoadError
 from epochal.state.disk.local_database import MIN_MEMORY_BYTES
 from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.prepared import write_prepared
-from epochal.state.store.provider import HDFSBackedStateStoreProvider
 from epochal.testing.files import MemoryFiles
 
 PLAN = query(ListWriter(), rows=0, keys=1, state_partitions=2)
@@ -122,7 +123,7 @@ def test_state_that_an_earlier_release_prepared_is_loaded_by_name() -> None:
     files = MemoryFiles()
     named = []
     for partition in PARTITIONS:
-        store = started(files)._stores[0, partition, "default"]
+        store = started(files)._stores[StoreKey(0, partition)]
         provider = store.provider
         assert isinstance(provider, HDFSBackedStateStoreProvider)
         opened = provider.get_store(0)

@@ -28,7 +28,7 @@ DATA = encode_epoch(HEADER, [b"delta", b"", b"PK"])
 def test_a_file_contains_the_file_of_each_store() -> None:
     found = decode_epoch(DATA, "here")
     assert (found.header, found.checksum) == (HEADER, checksum_of(DATA))
-    assert [(each.place, each.name, data) for each, data in found.items()] == [
+    assert [(each.key, each.name, data) for each, data in found.items()] == [
         ((0, 3, "default"), "8.delta", b"delta"),
         ((1, 3, "left-keyToNumValues"), "8_id.changelog", b""),
         ((1, 4, "default"), "8.zip", b"PK"),

@@ -8,9 +8,9 @@ from itertools import chain, combinations
 import pytest
 
 from epochal.state.files.chain import (
-    Chain,
     SnapshotPlan,
     StoreFile,
+    VersionChain,
     attempt_label,
     deletable,
     delta_versions,
@@ -32,7 +32,7 @@ def deltas(first: int, last: int) -> list[str]:
     return [f"{version}.delta" for version in range(first, last + 1)]
 
 
-def load(names: list[str], version: int) -> Chain:
+def load(names: list[str], version: int) -> VersionChain:
     return files_to_load(version, snapshot_versions(names), delta_versions(names))
 
 
@@ -86,15 +86,15 @@ def test_a_snapshot_hides_the_delta_of_its_version_whichever_is_listed_first() -
 
 def test_a_version_is_its_newest_snapshot_and_every_delta_after_it() -> None:
     names = [*deltas(1, 9), "3.snapshot", "6.snapshot"]
-    assert load(names, 8) == Chain(6, range(7, 9), ())
-    assert load(names, 6) == Chain(6, range(7, 7), ())
-    assert load(names, 2) == Chain(0, range(1, 3), ())
-    assert load(names, 0) == Chain(0, range(1, 1), ())
+    assert load(names, 8) == VersionChain(6, range(7, 9), ())
+    assert load(names, 6) == VersionChain(6, range(7, 7), ())
+    assert load(names, 2) == VersionChain(0, range(1, 3), ())
+    assert load(names, 0) == VersionChain(0, range(1, 1), ())
 
 
 def test_a_hole_is_named_and_never_skipped() -> None:
     names = ["1.delta", "2.delta", "4.delta"]
-    assert load(names, 4) == Chain(0, range(1, 5), (range(3, 4),))
+    assert load(names, 4) == VersionChain(0, range(1, 5), (range(3, 4),))
     assert load(names, 4).first_missing == 3
     assert load(names, 2).first_missing is None
     assert load(["3.snapshot", "4.delta", "6.delta"], 8).missing == (range(5, 6), range(7, 9))

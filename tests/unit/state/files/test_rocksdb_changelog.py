@@ -8,15 +8,15 @@ from epochal.errors import StateFormatError
 from epochal.state.files.rocksdb_changelog import (
     INVALID_LINEAGE,
     INVALID_VERSION,
-    Change,
     ChangeRecord,
     LineageItem,
+    Operation,
     parse_changelog,
     read_lineage,
 )
 
-PUT = ChangeRecord(Change.PUT, b"key", b"value")
-DELETE = ChangeRecord(Change.DELETE, b"gone", None)
+PUT = ChangeRecord(Operation.PUT, b"key", b"value")
+DELETE = ChangeRecord(Operation.DELETE, b"gone", None)
 LINEAGE = (LineageItem(3, "fc68"), LineageItem(4, "91ad"))
 
 
@@ -56,7 +56,7 @@ def test_the_lineage_can_be_read_alone() -> None:
 def test_a_first_record_that_looks_like_a_version_without_a_number_is_a_record() -> None:
     # A key of 0x00027629 bytes: its length reads as the string "v)".
     key = b"k" * 0x00027629
-    record = ChangeRecord(Change.PUT, key, b"v")
+    record = ChangeRecord(Operation.PUT, key, b"v")
     assert parse_changelog(plain(record), "f").records == (record,)
 
 

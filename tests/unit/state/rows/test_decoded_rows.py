@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.state.random_rows import Table, tables
 
 from epochal.errors import StateFormatError
-from epochal.state.rows import decoded_rows
+from epochal.state.rows import row_codec
 from epochal.state.rows.ddl import parse_ddl
-from epochal.state.rows.decoded_rows import decoded
+from epochal.state.rows.row_codec import decode_tuples
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 
@@ -39,7 +39,7 @@ def test_rows_of_every_type_decode_as_one_at_a_time(keys: Table, values: Table, 
         )
         for n in range(count)
     ]
-    found = list(decoded(rows, key_schema, value_schema))
+    found = list(decode_tuples(rows, key_schema, value_schema))
     assert repr(found) == repr(one_by_one(rows, key_schema, value_schema))  # NaN equals nothing
 
 
@@ -47,7 +47,7 @@ def test_rows_of_every_type_decode_as_one_at_a_time(keys: Table, values: Table, 
 def test_plain_columns_nulls_and_windows_decode_as_one_at_a_time(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(decoded_rows, "_ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(row_codec, "_ROWS_AT_ONCE", 100)
     keys, values = parse_ddl(TIMES), parse_ddl(PLAIN)
     rng = Random(count)
     rows = []
@@ -56,7 +56,7 @@ def test_plain_columns_nulls_and_windows_decode_as_one_at_a_time(
         value = (n, n, n % 100, -n % 100, n % 2 == 0, n / 3, n / 4, f"é{n}", b"\0" * (n % 5))
         holes = tuple(None if rng.random() < 0.1 else each for each in value)
         rows.append((encode_row(key, keys), encode_row(holes, values)))
-    assert list(decoded(iter(rows), keys, values)) == one_by_one(rows, keys, values)
+    assert list(decode_tuples(iter(rows), keys, values)) == one_by_one(rows, keys, values)
 
 
 def test_a_damaged_row_among_many_is_refused_as_it_is_alone() -> None:
@@ -68,6 +68,6 @@ def test_a_damaged_row_among_many_is_refused_as_it_is_alone() -> None:
     with pytest.raises(StateFormatError) as alone:
         decode_row(bytes(damaged), values)
     with pytest.raises(StateFormatError) as among:
-        list(decoded(rows, keys, values))
+        list(decode_tuples(rows, keys, values))
     assert "0xff does not belong to UTF-8 text" in str(alone.value)
     assert "0xff does not belong to UTF-8 text" in str(among.value)

@@ -15,8 +15,13 @@ from epochal.files.local import LocalFiles
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.loaded import Here, LoadedProviders
-from epochal.state.store.provider import HDFSBackedStateStoreProvider, StateStoreProvider
-from epochal.state.store.store_coordinator import Reply, Request, VerifyIfInstanceActive
+from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
+from epochal.state.store.provider import StateStoreProvider
+from epochal.state.store.store_coordinator import (
+    CoordinatorReply,
+    CoordinatorRequest,
+    VerifyIfInstanceActive,
+)
 from epochal.state.store.store_coordinator_ref import (
     StateStoreCoordinatorEndpoint,
     StateStoreCoordinatorRef,
@@ -238,7 +243,7 @@ def test_stores_given_up_are_closed_without_waiting_for_the_interval(world: Worl
 
 
 def test_a_driver_that_does_not_answer_unloads_nothing(world: World) -> None:
-    def ask(message: Request) -> Reply:
+    def ask(message: CoordinatorRequest) -> CoordinatorReply:
         if isinstance(message, VerifyIfInstanceActive):
             raise RpcTimeoutError("StateStoreCoordinator", "tcp://127.0.0.1:1", 10)
         return world.endpoint.ask(message)

@@ -26,7 +26,7 @@ from epochal.errors import (
 )
 from epochal.files.local import LocalFiles
 from epochal.state.rows.types import StringType, StructField, StructType
-from epochal.state.store.store_metrics import CACHE_MISSES, SNAPSHOTS_REPAIRED
+from epochal.state.store.store import CACHE_MISSES, SNAPSHOTS_REPAIRED
 from epochal.testing.files import FaultyFiles
 
 pytestmark = pytest.mark.usefixtures("rows_in")

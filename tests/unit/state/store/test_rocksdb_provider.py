@@ -11,12 +11,12 @@ from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLAS
 from epochal.errors import OptionError, StateFormatError, StateLoadError, StateUsageError
 from epochal.files import Files
 from epochal.state.files.codecs import compress, decompress
-from epochal.state.files.rocksdb_changelog import Change, LineageItem, parse_changelog
+from epochal.state.files.rocksdb_changelog import LineageItem, Operation, parse_changelog
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
+from epochal.state.store.open_provider import open_provider
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import read_metadata
-from epochal.state.store.rocksdb_provider import open_provider
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 
 CONF = StateStoreConf(
@@ -78,7 +78,7 @@ def test_a_changelog_holds_keys_and_values_as_spark_encodes_them() -> None:
             1: (len(first) + 1).to_bytes(4, "little")
             + (b"\0" + first + b"\0" + bytes(8) + (5).to_bytes(8, "little")),
         }
-        assert (record.change, record.key) == (Change.PUT, expected[prefix])
+        assert (record.change, record.key) == (Operation.PUT, expected[prefix])
         assert record.value == b"\0" + bytes(8) + (9).to_bytes(8, "little")
 
 

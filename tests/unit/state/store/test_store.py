@@ -25,8 +25,8 @@ from epochal.errors import (
 from epochal.files.local import LocalFiles
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
-from epochal.state.store.provider import HDFSBackedStateStoreProvider
-from epochal.state.store.store_metrics import CACHE_HITS, CACHE_MISSES, FORCED_SNAPSHOTS, combine
+from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
+from epochal.state.store.store import CACHE_HITS, CACHE_MISSES, FORCED_SNAPSHOTS, combine
 from epochal.testing.files import FaultyFiles, MemoryFiles
 
 pytestmark = pytest.mark.usefixtures("rows_in")

@@ -12,6 +12,7 @@ from tests.unit.state.stores import checksum_file
 from epochal.errors import StateFormatError
 from epochal.files.local import LocalFiles
 from epochal.state.files.checksum_file import verify_checksum
+from epochal.state.store.store_format import ROCKSDB
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.repair import plan_repair
@@ -24,7 +25,6 @@ from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.read_state.changes import read_state_changes
 from epochal.tools.read_state.read import read_state
-from epochal.tools.read_state.read_target import Provider
 from epochal.tools.verify.verify import verify
 
 
@@ -38,7 +38,7 @@ EDITS: dict[str, Callable[[Survey], Plan]] = {
     "put": lambda at: plan_mutations(at, [Mutation({"k": "a"}, {"count": 9, "sum": 9})]),
     "delete": lambda at: plan_mutations(at, [Mutation({"k": "a"}, None)]),
     "repartition": lambda at: plan_repartition(at, 2),
-    "convert": lambda at: plan_convert(at, Provider.ROCKSDB),
+    "convert": lambda at: plan_convert(at, ROCKSDB),
     "evolve": lambda at: plan_evolve(at, [RenameColumn("sum", "total")]),
     "rewind": lambda at: plan_rewind(at, 1),
     "repair": plan_state_repair,

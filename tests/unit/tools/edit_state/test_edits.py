@@ -14,6 +14,7 @@ from epochal.checkpoint.operator_metadata import read_operator
 from epochal.cli.main import main
 from epochal.errors import EditError, OptionError, StateValueError
 from epochal.files.local import LocalFiles
+from epochal.state.store.store_format import HDFS, ROCKSDB, StoreFormat
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.survey import survey
 from epochal.tools.edit_state.convert import plan_convert
@@ -28,7 +29,6 @@ from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.read_state.changes import read_state_changes
 from epochal.tools.read_state.read import read_state
-from epochal.tools.read_state.read_target import Provider
 from epochal.tools.verify.verify import verify
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -112,7 +112,7 @@ def test_undo_restores_every_byte(sample: Sample) -> None:
         (plan_mutations, [Mutation({"k": "a"}, None)]),
         (plan_repartition, 7),
         (plan_evolve, [AddColumn("extra", parse_type("string"), "x")]),
-        (plan_convert, Provider.ROCKSDB),
+        (plan_convert, ROCKSDB),
     ]
     for plan, *arguments in edits:
         before = content(sample)
@@ -142,9 +142,11 @@ def test_a_value_that_does_not_fit_is_refused(
     assert content(sample) == before
 
 
-@pytest.mark.parametrize("provider", [Provider.HDFS, Provider.ROCKSDB])
-def test_the_plan_shows_the_old_value_and_the_new_one(sample: Sample, provider: Provider) -> None:
-    if provider is Provider.ROCKSDB:
+@pytest.mark.parametrize("provider", [HDFS, ROCKSDB])
+def test_the_plan_shows_the_old_value_and_the_new_one(
+    sample: Sample, provider: StoreFormat
+) -> None:
+    if provider == ROCKSDB:
         run(sample, plan_convert, provider)
     rows = [
         Mutation({"k": "a"}, {"count": 9, "sum": None}),
@@ -176,14 +178,14 @@ def test_verify_calls_state_healthy_that_was_repartitioned_to_fewer_and_more(
 
 
 def test_verify_calls_state_healthy_that_was_converted(sample: Sample) -> None:
-    for provider in (Provider.ROCKSDB, Provider.HDFS):
+    for provider in (ROCKSDB, HDFS):
         run(sample, plan_convert, provider)
         assert verify(files(sample)).findings == ()
 
 
 def test_repairing_a_setting_keeps_what_edits_have_set(sample: Sample) -> None:
     run(sample, plan_repartition, 5)
-    run(sample, plan_convert, Provider.ROCKSDB)
+    run(sample, plan_convert, ROCKSDB)
     before = rows(sample)
     path = sample.root / "offsets/4"
     whole = path.read_bytes()
@@ -310,18 +312,18 @@ def test_evolve_widens_but_never_narrows(tmp_path: Path) -> None:
 
 
 def test_convert_goes_to_rocksdb_and_back(sample: Sample) -> None:
-    run(sample, plan_convert, Provider.ROCKSDB)
+    run(sample, plan_convert, ROCKSDB)
     assert rows(sample) == BATCHES[2]
     assert not list(sample.root.glob("state/0/*/*.delta"))
     run(sample, plan_mutations, [Mutation({"k": "a"}, None)])
     run(sample, plan_mutations, [Mutation({"k": "b"}, {"count": 0, "sum": None})])
     expected = {**{k: v for k, v in BATCHES[2].items() if k != "a"}, "b": (0, None)}
     assert rows(sample) == expected
-    run(sample, plan_convert, Provider.HDFS)
+    run(sample, plan_convert, HDFS)
     assert rows(sample) == expected
     assert not list(sample.root.glob("state/0/*/*.changelog"))
     with pytest.raises(EditError, match="already"):
-        run(sample, plan_convert, Provider.HDFS)
+        run(sample, plan_convert, HDFS)
 
 
 def repair(sample: Sample, *words: str, status: int = 0) -> None:

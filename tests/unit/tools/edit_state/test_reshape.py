@@ -19,6 +19,7 @@ from epochal.errors import EditError, OptionError, StateValueError
 from epochal.files.local import LocalFiles
 from epochal.state.rows.ddl import parse_ddl
 from epochal.state.rows.types import StructType
+from epochal.state.store.store_format import FORMATS, ROCKSDB
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.survey import survey
 from epochal.tools.edit_state.backfill import plan_backfill
@@ -28,18 +29,17 @@ from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.rekey import plan_rekey
 from epochal.tools.edit_state.reshape import plan_merge, plan_move, plan_split
 from epochal.tools.read_state.read import read_state
-from epochal.tools.read_state.read_target import Provider
 from epochal.tools.verify.verify import verify
 
 ROWS = {f"{letter}{number}": (number, 10 * number) for letter in "abcdef" for number in (1, 2, 3)}
 ONE_LETTER = dict.fromkeys("abcdef", (6, 60))
 
 
-@pytest.fixture(params=list(Provider))
+@pytest.fixture(params=FORMATS)
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
     made = make(tmp_path / "checkpoint", [{}, ROWS])
-    if request.param is Provider.ROCKSDB:
-        run(made, plan_convert, Provider.ROCKSDB)
+    if request.param == ROCKSDB:
+        run(made, plan_convert, ROCKSDB)
     return made
 
 
