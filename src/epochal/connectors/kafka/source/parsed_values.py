@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from epochal.connectors.kafka.source.reader_rows import kafka_schema
 from epochal.connectors.kafka.source.source_options import (
     KafkaSourceOptions,
     read_source_options,
@@ -17,6 +18,7 @@ from epochal.connectors.schema_registry.value_schemas import (
     pinned_version,
     reading_spec,
 )
+from epochal.errors import OptionError
 from epochal.record_batches import batch_of
 
 
@@ -25,6 +27,20 @@ def read_with_values(given: Mapping[str, str]) -> tuple[KafkaSourceOptions, Valu
     about_values, rest = split_registry_options(given)
     found = read_source_options(rest)
     return found, reading_spec(about_values, found.only_topic)
+
+
+def kafka_source_schema(
+    name: str, options: Mapping[str, str], schema: pa.Schema | None
+) -> pa.Schema:
+    """The columns of a source. Checks its options too."""
+    if schema is not None:
+        raise OptionError(
+            f"{name}: the columns are always those of a Kafka record. Remove the schema from the "
+            f"query."
+        )
+    found, values = read_with_values(options)
+    columns = kafka_schema(found.include_headers)
+    return columns if values is None else parsed_schema(columns, values)
 
 
 def pin_values(given: Mapping[str, str]) -> dict[str, str]:
