@@ -34,13 +34,8 @@ from benchmarks.turn_task import Watch, run_watched
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.clock import SystemClock
-from epochal.connectors.kafka.sink.kafka_sink import (
-    KafkaDelivery,
-    KafkaSinkOptions,
-    open_kafka_sink,
-)
-from epochal.connectors.noop import NoopSink
-from epochal.connectors.registry import open_source
+from epochal.connectors.at_least_once import NoopSink
+from epochal.connectors.registry import open_sink, open_source
 from epochal.continuous.operators.aggregation.named import Aggregate, planned
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
 from epochal.continuous.operators.stateless.row_operators import MapInArrowSpec
@@ -135,11 +130,8 @@ def kafka_query(servers: str, topic: str, target: str, home: str) -> Query:
         "startingOffsets": "earliest",
     }
     source = open_source("kafka", options, None, files, 0, parallelism=1)
-    to = {"bootstrap.servers": servers}
-    sink = open_kafka_sink(
-        KafkaSinkOptions(kafka=to, topic=target, delivery=KafkaDelivery.AT_LEAST_ONCE),
-        *(RECORDS, files, "turn"),
-    )
+    to = {"kafka.bootstrap.servers": servers, "topic": target, "delivery": "at-least-once"}
+    sink = open_sink("kafka", to, RECORDS, checkpoint=files, query_id="turn")
     leaf = StreamSource(0, "kafka", options, None, source.schema)
     plan = compile_plan(Step(leaf, MapInArrowSpec(marked, RECORDS), RECORDS), [source])
     return Query(replace(plan, writers=sink.writers, state_partitions=1), source, sink)

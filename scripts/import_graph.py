@@ -38,6 +38,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "connectors.staging",
         "connectors.dead_letters",
         "connectors.file",
+        "connectors.tables",
         "connectors.delta",
         "connectors.iceberg",
         "connectors.payloads",

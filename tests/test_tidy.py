@@ -32,7 +32,7 @@ DECIDING = {
     "checkpoint/restart.py",
     "connectors/staging/epoch_marker.py",
     "connectors/iceberg/iceberg_marks.py",
-    "connectors/iceberg/iceberg_upkeep_rules.py",
+    "connectors/iceberg/iceberg_expiry.py",
     "connectors/kafka/commit_rules.py",
     "connectors/delta/delta_rules.py",
     "connectors/dead_letters/dead_letter_rules.py",
@@ -43,6 +43,8 @@ DECIDING = {
     "connectors/pubsub/server/deliveries.py",
     "connectors/pubsub/sidecar/grants.py",
     "connectors/table_columns.py",
+    "connectors/tables/compaction.py",
+    "connectors/tables/table_epochs.py",
     "continuous/tasks/exchange.py",
     "continuous/tasks/task.py",
     "epoch/coordinator.py",
@@ -184,7 +186,7 @@ ROW_COUNTS_LOST = re.compile(
 
 COLUMNS_CERTAIN = {
     "connectors/delta/delta_table.py": "a list of files",
-    "connectors/delta/delta_upkeep.py": "a Delta table has columns",
+    "connectors/delta/delta_sink.py": "a Delta table has columns",
     "continuous/catalyst/spark_objects.py": "asks for the columns first",
     "continuous/operators/aggregation/spark_buffers.py": "the result of an aggregate is a column",
     "continuous/tasks/frames.py": "schemas without columns are equal",

@@ -1,8 +1,8 @@
 """How many data files a table has after an hour of short epochs with compaction, without Spark.
 
 Minutes pass as fast as the sink commits: an epoch's rows are written and committed, and after each
-minute's worth of epochs the sink's own upkeep runs once, as it would every minute. The table's
-library counts the files, as its readers find them, before and after each upkeep.
+minute's worth of epochs the sink's own maintenance runs once, as it would every minute. The table's
+library counts the files, as its readers find them, before and after each run.
 
 Only a quarter of an hour is run. Four times its files are more than those of an hour, because
 compaction goes on to merge them until they have their full size.
@@ -20,18 +20,14 @@ from uuid import uuid4
 from benchmarks.due_rows import SCHEMA, Schedule
 from benchmarks.tables.watching import CATALOG, TABLE, catalog_settings
 
-from epochal.clock import SystemClock
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
-from epochal.connectors.iceberg.iceberg_upkeep import TableUpkeep
 from epochal.connectors.registry import open_sink
 from epochal.files import open_files
-from epochal.options import read_options
 
 ROWS_PER_SECOND, TASKS, ATTEMPT = 1_000, 2, 1
 MINUTES, QUICK_MINUTES, HOUR = 15, 2, 60
 NEVER = "1000 days"
-"""The interval of the sink's own thread. Here the upkeep is called after each minute instead."""
+"""The interval of the sink's own thread. Here it is called after each minute instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +37,6 @@ class Sped:
     name: str
     options: Mapping[str, str]
     epochs_per_second: int
-    upkeep: Callable[[Any, str], Callable[[], object]]
-    """Returns the work of a minute, for the sink and the id of its query."""
     live: Callable[[], int]
 
 
@@ -63,7 +57,6 @@ def _delta(base: str) -> Sped:
         "delta",
         {"path": place, "compactInterval": NEVER},
         4,
-        lambda sink, _: sink._upkeep.compact,
         lambda: len(DeltaTable(place).file_uris()),
     )
 
@@ -74,20 +67,14 @@ def _iceberg(base: str) -> Sped:
     place = f"{base}/table"
     given = {"name": CATALOG, **catalog_settings(place)}
     options = {f"catalog.{key}": value for key, value in given.items()}
-    options |= {"table": TABLE, "compact": "true", "expireSnapshotsKeep": "20"}
+    options |= {"table": TABLE, "compactInterval": NEVER, "expireSnapshotsKeep": "20"}
     options |= {"maintenanceInterval": NEVER}
-
-    def upkeep(sink: Any, query_id: str) -> Callable[[], object]:
-        read = read_options(IcebergSinkOptions, options, of="iceberg")
-        each = TableUpkeep(read, query_id, SystemClock())
-        return lambda: each.run_once(ATTEMPT, sink._write_rows)
 
     catalog = load_catalog(CATALOG, **catalog_settings(place))
     return Sped(
         "iceberg",
         options,
         1,
-        upkeep,
         lambda: len(list(catalog.load_table(TABLE).scan().plan_files())),
     )
 
@@ -98,7 +85,7 @@ def _run(sped: Sped, base: str, minutes: int) -> dict[str, Any]:
     sink: Any = open_sink(sped.name, sped.options, SCHEMA, checkpoint=checkpoint, query_id=query_id)
     sink.fence(ATTEMPT)
     writers = [sink.writers.open(WriterContext(n, ATTEMPT, "", SCHEMA)) for n in range(TASKS)]
-    upkeep = sped.upkeep(sink, query_id)
+    maintenance = sink.open_maintenance()
     rows = ROWS_PER_SECOND // sped.epochs_per_second // TASKS
     schedule = Schedule(0, ROWS_PER_SECOND // TASKS, 1_000, TASKS)
     before, after = [], []
@@ -109,7 +96,7 @@ def _run(sped: Sped, base: str, minutes: int) -> dict[str, Any]:
         sink.commit(epoch, [writer.cut(epoch)() for writer in writers])
         if (epoch + 1) % epochs == 0:
             before.append(sped.live())
-            upkeep()
+            maintenance.run_all()
             after.append(sped.live())
     for writer in writers:
         writer.close()

@@ -17,7 +17,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.contract.delta_rig import QUERY, ROWS, Rig, row
 
-from epochal.connectors.delta import delta_sink, delta_table
+from epochal.connectors.delta import delta_table
+from epochal.connectors.tables import table_sink
+from epochal.connectors.tables.table_sink import TableSink
 from epochal.errors import (
     MarkerError,
     OptionError,
@@ -440,17 +442,17 @@ def test_other_writers_between_comparison_and_commit_do_no_harm(
     keys = {"mergeKeys": "id"} if mode == "update" else {}
     sink = rig.open(mode=mode, options=keys)
     rig.write(sink, 0, [row(0)])
-    real = delta_sink.DeltaSink._has
+    real = TableSink._marker
     rivals = iter([row(100), row(101)])
 
-    def has(self: Any, epoch: int, messages: Any) -> bool:
-        found = real(self, epoch, messages)
+    def has(self: Any, epoch: int, **more: Any) -> Any:
+        found = real(self, epoch, **more)
         for rival in rivals:
             write_deltalake(rig.path, pa.Table.from_pylist([rival], schema=ROWS), mode="append")
             break
         return found
 
-    monkeypatch.setattr(delta_sink.DeltaSink, "_has", has)
+    monkeypatch.setattr(TableSink, "_marker", has)
     rig.write(sink, 1, [row(1)])
     rig.write(sink, 2, [row(2)])
     everything = [row(0), row(1), row(100), row(101), row(2)]
@@ -461,17 +463,17 @@ def test_writers_that_never_let_us_commit_end_the_attempt_and_nothing_is_lost(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = rig.open(mode="complete")
-    real = delta_sink.DeltaSink._has
+    real = TableSink._marker
 
-    def has(self: Any, epoch: int, messages: Any) -> bool:
-        found = real(self, epoch, messages)
+    def has(self: Any, epoch: int, **more: Any) -> Any:
+        found = real(self, epoch, **more)
         write_deltalake(rig.path, pa.Table.from_pylist([row(9)], schema=ROWS), mode="append")
         return found
 
     messages = rig.prepare(sink, 0, [row(1)])
     with monkeypatch.context() as patch:
-        patch.setattr(delta_sink.DeltaSink, "_has", has)
-        patch.setattr(delta_sink, "COMMIT_TRIES", 3)
+        patch.setattr(TableSink, "_marker", has)
+        patch.setattr(table_sink, "COMMIT_TRIES", 3)
         with pytest.raises(TableConflictError, match="epoch 0 could not be committed in 3 tries"):
             sink.commit(0, messages)
     again = rig.open(mode="complete")
@@ -490,6 +492,7 @@ def test_leftovers_of_failed_attempts_go_when_a_new_one_has_committed(rig: Rig) 
     sink.commit(1, decided)
     assert len(rig.data_files()) == 5
     rig.write(sink, 2, [row(2)])
+    sink.close()
     assert len(rig.data_files()) == 4
     assert rig.rows() == [row(0), row(1), row(2)]
 
@@ -497,7 +500,9 @@ def test_leftovers_of_failed_attempts_go_when_a_new_one_has_committed(rig: Rig) 
 def test_a_file_that_an_epoch_in_the_log_names_is_no_leftover(rig: Rig) -> None:
     sink = rig.open()
     rig.decide(0, rig.prepare(sink, 0, [row(0)]))
-    rig.write(rig.open(), 1, [row(1)])  # as if somebody else were still to finish epoch 0
+    sink = rig.open()
+    rig.write(sink, 1, [row(1)])  # as if somebody else were still to finish epoch 0
+    sink.close()
     assert len(rig.data_files()) == 2
 
 
@@ -510,7 +515,9 @@ def test_files_that_the_table_keeps_for_old_readers_are_no_leftovers(rig: Rig) -
     for epoch in range(2):  # the log keeps a limited number of epochs
         for log in ("offsets", "commits"):
             rig.checkpoint.delete(f"{log}/{epoch}")
-    rig.write(rig.open(), 3, [row(3)])
+    sink = rig.open()
+    rig.write(sink, 3, [row(3)])
+    sink.close()
     assert set(before) <= set(rig.data_files())
     assert len(DeltaTable(rig.path, version=4).to_pyarrow_table()) == 3
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 from tests.iceberg_tables import SmallEngine, Warehouse, numbers
+from tests.integration.test_iceberg_maintenance import maintenance_of
 from tests.integration.test_iceberg_race import EPOCHS, commit_all, race
-from tests.integration.test_iceberg_upkeep import upkeep_of, writes
 from tests.rigs.guarded_proxy import guarded_proxy
 from tests.rigs.iceberg_rest import RestCatalog, running_rest_catalog
 from tests.rigs.s3 import S3, running_s3
@@ -73,8 +73,8 @@ def test_epochs_recovery_and_upkeep_are_as_on_local_disks(
     with SmallEngine(options, tmp_path / "checkpoint", attempt=2) as engine:
         assert engine.start() == 13
         engine.run(13, numbers(13))
-        upkeep = upkeep_of(warehouse, table=table, compact="true", expireSnapshotsKeep="1")
-        upkeep.run_once(2, writes(engine))
+        more = {"compact": "true", "expireSnapshotsKeep": "1"}
+        maintenance_of(warehouse, engine, table=table, **more).run_all()
         engine.run(14, numbers(14))
     assert ids(warehouse, table) == list(range(15))
     assert len(warehouse.named_files(table)) == 4

@@ -252,7 +252,7 @@ def test_complete_mode_replaces_all_rows_and_readers_never_see_none(place: Place
 
 
 def test_modes_and_keys_that_contradict_each_other_are_refused(place: Place) -> None:
-    with pytest.raises(OptionError, match="mergeKeys does not say"):
+    with pytest.raises(OptionError, match="the sink must know which"):
         place.open(ROWS, "update")
     with pytest.raises(OptionError, match="mergeKeys has no meaning"):
         place.open(ROWS, "complete", mergeKeys="id")

@@ -1,4 +1,4 @@
-"""The driver's side of sinks that write their rows immediately: at least once.
+"""The driver's side of sinks that write their rows immediately, at least once; and one for nothing.
 
 Rows are visible as soon as a task has prepared its epoch, so the driver has nothing left to
 commit. After a crash the query reads and writes the rows of an undecided epoch again.
@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochal.connectors.contract import WriterFactory
+import pyarrow as pa
+
+from epochal.connectors.contract import Prepare, WriterContext, WriterFactory
+from epochal.connectors.formats import SinkRequest
 
 
 class AtLeastOnceSink:
@@ -39,3 +42,38 @@ class AtLeastOnceSink:
 
     def close(self) -> None:
         pass
+
+
+class NoopWriter:
+    """Discards every batch."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        del batch
+
+    def cut(self, epoch: int) -> Prepare:
+        del epoch
+        return bytes
+
+    def close(self) -> None:
+        pass
+
+
+class NoopWriters:
+    """Opens writers in tasks."""
+
+    def open(self, context: WriterContext) -> NoopWriter:
+        del context
+        return NoopWriter()
+
+
+class NoopSink(AtLeastOnceSink):
+    """Discards all rows, like Spark's noop: for measuring everything before the sink."""
+
+    def __init__(self) -> None:
+        super().__init__(NoopWriters())
+
+
+def open_noop(request: SinkRequest) -> NoopSink:
+    """Open the sink."""
+    request.check_no_options()
+    return NoopSink()

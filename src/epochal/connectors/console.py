@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.formats import SinkRequest
 from epochal.errors import OptionError
 from epochal.record_batches import joined_tables
 
@@ -100,6 +101,11 @@ class ConsoleSink:
 
     def close(self) -> None:
         pass
+
+
+def open_console(request: SinkRequest) -> ConsoleSink:
+    """Open the sink."""
+    return ConsoleSink(request.read_options(ConsoleOptions))
 
 
 def render(table: pa.Table, options: ConsoleOptions) -> str:

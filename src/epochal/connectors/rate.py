@@ -28,8 +28,10 @@ from epochal.checkpoint.source_logs import RateLog
 from epochal.checkpoint.spark_json import parse_object
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.formats import SourceRequest
 from epochal.errors import MalformedFileError, OptionError
 from epochal.files import Files
+from epochal.options import read_options
 from epochal.record_batches import batch_of
 
 RATE_SCHEMA = pa.schema(
@@ -284,6 +286,22 @@ class RateSource:
         ahead_ms = self._schedule.created_ms + self._logged_second * 1000 - self._clock.now_ms()
         if 0 < ahead_ms <= 1000:
             self._clock.sleep(ahead_ms / 1000)
+
+
+def rate_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
+    """The columns of the source. Checks its options too."""
+    read_options(RateOptions, options, of=name)
+    if schema is not None:
+        raise OptionError(
+            "rate: the columns are always timestamp and value. Remove the schema from the query."
+        )
+    return RATE_SCHEMA
+
+
+def open_rate(request: SourceRequest) -> RateSource:
+    """Open the source."""
+    options = request.read_options(RateOptions)
+    return RateSource(options, request.checkpoint, request.index, parallelism=request.parallelism)
 
 
 def _positions_from(value: int, partitions: int) -> Positions:

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from epochal.connectors.at_least_once import NoopSink
 from epochal.connectors.console import ConsoleOptions, ConsoleSink
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.foreach import ForeachSink
 from epochal.connectors.memory import MemoryOutput, MemorySink, MemoryStream
-from epochal.connectors.noop import NoopSink
 from epochal.connectors.rate import RATE_SCHEMA, RateSource
 from epochal.connectors.registry import open_sink, open_source, source_schema
 from epochal.errors import OptionError

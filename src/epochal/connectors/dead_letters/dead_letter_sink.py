@@ -77,6 +77,8 @@ class Checking:
     options: BadRowOptions
     lasts: bool = True
     """Whether the sink's output outlives the query. Other sinks refuse no rows."""
+    has_topic: bool = False
+    """Whether the sink can write letters to a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ def open_checked(
         return opener(schema)
     if options.on_bad_row is OnBadRow.DEAD_LETTER and not about.lasts:
         raise OptionError(f"{name}: this sink refuses no rows. Remove onBadRow=deadLetter.")
-    if options.dead_letter_topic is not None and name != "kafka":
+    if options.dead_letter_topic is not None and not about.has_topic:
         raise OptionError(
             f"{name}: only the Kafka sink has a deadLetterTopic, because it writes letters and "
             f"rows in one transaction. Use deadLetterPath."

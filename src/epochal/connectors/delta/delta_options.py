@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from epochal.connectors.file.file_formats import ParquetCodec
-from epochal.errors import OptionError
-from epochal.options import ByteSize
+from epochal.connectors.tables.compaction import (
+    CompactionOptions,
+    check_compaction,
+    check_intervals,
+    check_positive,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaSinkOptions:
+class DeltaSinkOptions(CompactionOptions):
     """Where the table is, and how epochs change it."""
 
     path: str
@@ -27,12 +31,6 @@ class DeltaSinkOptions:
     max_file_bytes: int = 128 * 1024 * 1024
     """When a task holds this many bytes of rows, it writes them before the epoch ends."""
 
-    compact_interval: timedelta | None = None
-    """How often small files of this query become larger ones; without it, never."""
-
-    target_file_bytes: ByteSize = 64 * 1024 * 1024
-    """How large files become by compaction. The driver holds the rows of one such file."""
-
     log_cleanup_interval: timedelta = timedelta(hours=1)
     """How often the table's log is cleaned up, by the rules of the table."""
 
@@ -40,15 +38,6 @@ class DeltaSinkOptions:
     """Continue although the marker does not match, if this is the newest committed epoch."""
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("maxFileBytes", self.max_file_bytes),
-            ("targetFileBytes", self.target_file_bytes),
-        ):
-            if value <= 0:
-                raise OptionError(f"delta: {name} must be positive, not {value}.")
-        for name, interval in (
-            ("compactInterval", self.compact_interval),
-            ("logCleanupInterval", self.log_cleanup_interval),
-        ):
-            if interval is not None and interval <= timedelta():
-                raise OptionError(f"delta: {name} must be longer than nothing.")
+        check_positive("delta", max_file_bytes=self.max_file_bytes)
+        check_intervals("delta", log_cleanup_interval=self.log_cleanup_interval)
+        check_compaction("delta", self)

@@ -1,281 +1,206 @@
-"""The driver's side of the Delta sink: one version of the table per epoch that has rows.
+"""The Delta sink: `TableSink` over one Delta table. One version per epoch that has rows.
 
-    tasks     prepare: write Parquet files                          no version of the table has them
-    driver    offsets/N, which names the files                      N is decided
-              version of the table: the files, txn(query id, N)     N is visible
-              commits/N
+Files are added with a marker, a `txn` action. Rows by key are merged by Delta's library. Output
+mode complete replaces the table's files. The latter two are refused by the library if the table
+has changed since it was loaded.
 
-A crash after `offsets/N` is finished by the next attempt: it finds the marker, or commits the same
-files. Two drivers at once can do no harm either: they have the same files for N, and the second
-commit with the same id and an old view of the table is refused.
-
-Output mode update and `mergeKeys` pass rows through the checkpoint instead, and the driver merges
-them. Output mode complete replaces the table's files. Both are refused by the library if the table
-has changed since it was loaded, and are tried again after a new comparison.
-
-Note: an epoch without output makes no version of the table. That is safe, because nothing of it can
-be lost or duplicated, and `check_marker` demands markers only of epochs that have output. In output
-mode complete, an epoch with input has output even if it has no rows: the table becomes empty.
+A compactor must not commit after another attempt has taken over. So a new attempt first takes over
+a second marker, `<query id>#compact` with the attempt's number. An older attempt finds it in its
+next look and stops.
 """
 
 from __future__ import annotations
 
 import logging
-import random
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
 
-from epochal.checkpoint.entries import OffsetLog
-from epochal.checkpoint.layout import EPOCHAL, OFFSETS
-from epochal.connectors.contract import WriterFactory
+from epochal.checkpoint.metadata_log import storage_errors
+from epochal.connectors.contract import Sink
 from epochal.connectors.delta.delta_options import DeltaSinkOptions
-from epochal.connectors.delta.delta_rows import check_required, in_microseconds
 from epochal.connectors.delta.delta_rules import (
-    DELTA_OUTPUT,
-    EpochOutput,
-    FilesOutput,
-    RowsOutput,
+    DELTA,
+    DataFile,
     TableShape,
-    WriteMode,
-    attempts_of,
     check_new_table,
     check_table,
-    epoch_output,
-    is_committed,
-    leftovers,
-    write_mode,
 )
 from epochal.connectors.delta.delta_stats import indexed_columns
-from epochal.connectors.delta.delta_table import (
-    CommitRefusedError,
-    EpochNote,
-    TableGoneError,
-    TableHandle,
-    check_merge,
+from epochal.connectors.delta.delta_table import TableGoneError, TableHandle, check_merge
+from epochal.connectors.delta.delta_types import (
+    check_required,
+    in_microseconds,
+    query_columns,
+    schema_json,
+    table_columns,
 )
-from epochal.connectors.delta.delta_types import query_columns, schema_json, table_columns
-from epochal.connectors.delta.delta_upkeep import Upkeep, UpkeepPlan, compactor_of
-from epochal.connectors.delta.delta_writer import DeltaWriters
-from epochal.connectors.file.file_sink import attempt_of, mark_of
-from epochal.connectors.staging.deciding_sink import read_history
-from epochal.connectors.staging.epoch_marker import (
-    NO_EPOCH,
-    Begin,
-    Continue,
-    History,
-    Marker,
-    Refuse,
-    check_marker,
-    token_of,
-    unpack,
-)
-from epochal.connectors.staging.merged_rows import last_per_key
-from epochal.connectors.staging.staged_rows import (
-    ArrowRows,
-    StagedWriters,
-    delete_stale,
-    staged_table,
-)
+from epochal.connectors.delta.delta_writer import DeltaFilePlan, DeltaFiles
+from epochal.connectors.file.part_names import attempt_of, mark_of
+from epochal.connectors.formats import SinkRequest
+from epochal.connectors.staging.epoch_marker import Marker
 from epochal.connectors.table_columns import ColumnMatch, match_columns
-from epochal.epoch.manifest import manifest_of
-from epochal.errors import (
-    MarkerError,
-    OptionError,
-    StorageError,
-    TableConflictError,
-    TableMismatchError,
-)
-from epochal.files import Files, join_url, open_files, scheme_of
-from epochal.record_batches import joined_tables
+from epochal.connectors.tables.compaction import LiveFile
+from epochal.connectors.tables.table_epochs import EpochNote, WriteMode, choose_write_mode
+from epochal.connectors.tables.table_maintenance import DRIVER_TASK, Job
+from epochal.connectors.tables.table_sink import TableSettings, TableSink, lost_marker
+from epochal.errors import StorageError, TableMismatchError
+from epochal.files import join_url, open_files, scheme_of
 
 logger = logging.getLogger(__name__)
 
-STAGING = f"{EPOCHAL}/delta"
-COMMIT_TRIES = 20
-FIRST_PAUSE_SECONDS = 0.02
-MAX_PAUSE_SECONDS = 1.0
+CHECKPOINT_VERSIONS = 100
+"""After so many versions the table's log gets a checkpoint."""
+CHECKPOINT = "checkpoint"
 
 
-class DeltaSink:
-    """Commits epochs to one table."""
+def open_delta_sink(request: SinkRequest) -> Sink:
+    """Open the sink: check that the query fits the table, if there is one. Write nothing yet."""
+    options = request.read_options(DeltaSinkOptions)
+    mode = choose_write_mode("delta", request.output_mode, options.merge_keys)
+    settings = TableSettings(
+        *(request.query_id, request.schema, mode, options.merge_keys),
+        *(options.max_file_bytes, options.reset_marker, options),
+    )
+    table = DeltaTarget(options, request.schema, mode, request.query_id, request.partition_by)
+    return TableSink(table, DELTA, settings, request.checkpoint)
 
-    exactly_once = True
-    decides = False
+
+class DeltaTarget:
+    """Implements `TargetTable`."""
 
     def __init__(
         self,
         options: DeltaSinkOptions,
         schema: pa.Schema,
-        checkpoint: Files,
+        mode: WriteMode,
         query_id: str,
-        *,
-        output_mode: str,
-        partition_by: Sequence[str] = (),
+        partition_by: tuple[str, ...],
     ) -> None:
-        """Check that the query fits the table, if there is one. Nothing is written yet."""
-        try:
-            self._mode = write_mode(output_mode, options.merge_keys)
-        except ValueError as error:
-            raise OptionError(f"delta: {error}") from None
-        self._options, self._schema, self._query_id = options, schema, query_id
-        self._given_partition, self._checkpoint = tuple(partition_by), checkpoint
+        self._options, self._schema, self._mode, self._query_id = options, schema, mode, query_id
+        self._given_partition = self._partition_by = partition_by
         self._files = open_files(options.path, links=True)
+        self.name = self.place = self._files.url
         self._handle = TableHandle(self._files)
-        self._columns = query_columns(self._files.url, schema)
-        check_new_table(self._files.url, self._columns, partition_by, options.merge_keys)
-        if self._mode is WriteMode.MERGE:
-            check_merge(self._files.url, schema, options.merge_keys)
+        self._columns = query_columns(self.name, schema)
+        check_new_table(self.name, self._columns, partition_by, options.merge_keys)
+        if mode is WriteMode.MERGE:
+            check_merge(self.name, schema, options.merge_keys)
         self._shape: TableShape | None = None
-        self._partition_by: tuple[str, ...] = self._given_partition
-        self._required: tuple[str, ...] = ()
+        self._checkpointed = 0
+        self.required: tuple[str, ...] = ()
         self._stats_columns = indexed_columns({})
-        if self._handle.load():
+        self._exists = self._handle.load()
+        if self._exists:
             shape = self._handle.shape()
-            self._partition_by, self._required = shape.partition_by, self._fitted(shape).required
+            self._partition_by, self.required = shape.partition_by, self._fitted(shape).required
             self._stats_columns = indexed_columns(shape.configuration)
-        self._attempt = 0
-        self._swept = False
-        self._upkeep: Upkeep | None = None
 
     @property
-    def writers(self) -> WriterFactory:
-        if self._mode is not WriteMode.MERGE:
-            return self._file_writers()
-        rows = ArrowRows(self._schema, self._required)
-        magic = DELTA_OUTPUT.magic
-        return StagedWriters(rows, self._checkpoint.url, STAGING, magic, durable=True)
-
-    def _file_writers(self) -> DeltaWriters:
-        return DeltaWriters(
+    def file_plan(self) -> DeltaFilePlan:
+        return DeltaFilePlan(
             root=self._files.url,
-            mode=self._mode,
             mark=mark_of(self._query_id),
             partition_by=self._partition_by,
-            required=self._required,
+            required=self.required,
             compression=self._options.compression,
-            max_file_bytes=self._options.max_file_bytes,
             stats_columns=self._stats_columns,
         )
 
-    def fence(self, attempt: int) -> None:
-        """Compare the marker with the log; create the table and its columns where they lack."""
-        self.close()
-        self._attempt, self._swept = attempt, False
-        reason = ""
-        for _ in self._tries():
-            try:
-                self._settle()
-                break
-            except CommitRefusedError as error:
-                reason = str(error)
-        else:
-            raise TableConflictError(self._files.url, NO_EPOCH, COMMIT_TRIES, reason)
-        options = self._options
-        plan = UpkeepPlan(
-            options.compact_interval, options.target_file_bytes, options.log_cleanup_interval
-        )
-        self._upkeep = Upkeep(plan, self._files, self._query_id, attempt, self._file_writers())
-        self._upkeep.start()
+    def load(self) -> Marker | None:
+        self._exists = self._handle.load()
+        epoch = self._handle.marker(self._query_id) if self._exists else None
+        return None if epoch is None else Marker(epoch)
 
-    def decided(self, epoch: int) -> bool:
-        marker = self._handle.marker(self._query_id)
-        return marker is not None and marker >= epoch
-
-    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        output = epoch_output(self._files.url, epoch, messages)
-        if output is None:
-            return
-        if isinstance(output, FilesOutput) and not output.is_new:
-            for file in output.files:
-                self._files.delete(file.path)
-            return
-        ours = attempts_of(messages) == {self._attempt}
-        note = EpochNote(self._query_id, epoch, self._attempt, token_of(messages))
-        reason, rows = "", None
-        for number in self._tries():
-            if self._has(epoch, messages):
-                break
-            try:
-                if isinstance(output, FilesOutput):
-                    if not number:
-                        self._check_files(output, ours)
-                    self._handle.write(output.mode, output.files, note, self._partition_by)
-                else:
-                    # Only now: once the table has the rows, staged files may be gone.
-                    rows = self._staged(output) if rows is None else rows
-                    self._handle.merge(rows, self._options.merge_keys, note)
-                break
-            except CommitRefusedError as error:
-                reason = str(error)
-        else:
-            raise TableConflictError(self._files.url, epoch, COMMIT_TRIES, reason)
-        if self._upkeep is not None:
-            self._upkeep.committed(self._handle.version() + 1)
-        self._clean_up(output, ours)
-
-    def close(self) -> None:
-        upkeep, self._upkeep = self._upkeep, None
-        if upkeep is not None:
-            upkeep.close()
-
-    def _settle(self) -> None:
-        exists, marker, history = self._marker_and_log()
-        match check_marker(marker, history, self._options.reset_marker, DELTA_OUTPUT):
-            case Refuse(reason, remedy):
-                raise MarkerError(self._files.url, reason, remedy)
-            case Begin(first):
-                begin: int | None = first.epoch
-            case Continue():
-                begin = None
-        if not exists:
+    def settle(self, begin: Marker | None, attempt: int) -> None:
+        if not self._exists:
             self._handle.create(schema_json(self._schema), self._partition_by)
         shape = self._handle.shape()
         added = self._fitted(shape).added
         if added:
-            logger.info("%s gets columns %s", self._files.url, [each.name for each in added])
-            names = {each.name for each in added}
+            names = {column.name for column in added}
+            logger.info("%s gets columns %s", self.name, sorted(names))
             fields = schema_json(self._schema)["fields"]
-            self._handle.add_columns([each for each in fields if each["name"] in names])
+            self._handle.add_columns([field for field in fields if field["name"] in names])
             shape = self._handle.shape()
         self._shape = self._checked(shape)
         if begin is not None:
-            self._handle.mark(EpochNote(self._query_id, begin, self._attempt, ""))
+            self._handle.mark(EpochNote(self._query_id, begin.epoch, attempt, begin.token))
             self._handle.refresh()
         compactor = compactor_of(self._query_id)
-        compacted = self._handle.marker(compactor)
-        if self._options.compact_interval is not None or compacted is not None:
+        if self._options.compact_interval is not None or self._handle.marker(compactor) is not None:
             # From here on no earlier attempt replaces files, so its files may be deleted.
-            self._handle.take_over(compactor, self._attempt)
+            self._handle.take_over(compactor, attempt)
             self._handle.refresh()
 
-    def _marker_and_log(self) -> tuple[bool, Marker | None, History]:
-        """Return whether there is a table, the marker in it, and the log of the checkpoint.
+    def look(self, epoch: int, *, again: bool) -> Marker | None:
+        del again  # a handle does not even see its own commits
+        assert self._shape is not None, "call fence first"
+        try:
+            self._handle.refresh()
+        except TableGoneError:
+            raise lost_marker(self.place, "the table was deleted while the query ran") from None
+        shape = self._handle.shape()
+        if shape.table_id != self._shape.table_id:
+            reason = "the table was replaced by another one while the query ran"
+            raise lost_marker(self.place, reason)
+        marker = self._handle.marker(self._query_id)
+        if marker is None:
+            return None
+        if shape != self._shape:
+            self._shape = self._checked(shape)
+        token = self._handle.token(self._query_id, epoch) if marker == epoch else ""
+        return Marker(marker, token)
 
-        A driver that this attempt has replaced may still finish its epoch meanwhile. The marker is
-        written after the offset entry and before the commit entry. So it is read before the log and
-        after it, until both are the same.
-        """
-        before: tuple[bool, int | None] | None = None
-        while True:
-            exists = self._handle.load()
-            now = exists, self._handle.marker(self._query_id) if exists else None
-            if before == now:
-                break
-            before = now
-            found = None if now[1] is None else Marker(now[1])
-            marked = NO_EPOCH if found is None else found.epoch
-            history = read_history(self._checkpoint, marked, DELTA_OUTPUT.magic)
-        return exists, found, history
+    def check_files(self, files: Sequence[DataFile], *, ours: bool) -> None:
+        # On object stores a file that this attempt has written exists, and the question takes long.
+        # A local path may be a different directory on each host.
+        if ours and scheme_of(self._files.url) not in ("", "file"):
+            return
+        for file in files:
+            info = self._files.info(file.path)
+            if info is None or info.size != file.size:
+                state = "is missing" if info is None else f"has {info.size} bytes"
+                raise StorageError(
+                    join_url(self._files.url, file.path),
+                    f"a task wrote this file with {file.size} bytes, but it {state}. The table of "
+                    f"a query that runs on several hosts must be on storage that all of them "
+                    f"share; and vacuum must not remove files of the last days",
+                )
+
+    def commit(self, mode: WriteMode, files: Sequence[DataFile], note: EpochNote) -> None:
+        self._handle.write(mode, files, note, self._partition_by)
+
+    def merge(self, rows: pa.Table, keys: Sequence[str], note: EpochNote) -> None:
+        rows = in_microseconds(rows)
+        check_required(self.name, rows, self.required)
+        self._handle.merge(rows, keys, note)
+
+    def discard(self, files: Sequence[DataFile]) -> None:
+        for file in files:
+            self._files.delete(file.path)
+
+    def jobs_due(self) -> Sequence[str]:
+        version = self._handle.version() + 1
+        before, self._checkpointed = self._checkpointed, version
+        crossed = version // CHECKPOINT_VERSIONS > before // CHECKPOINT_VERSIONS
+        return (CHECKPOINT,) if crossed else ()
+
+    def maintained(self, attempt: int) -> DeltaMaintained:
+        return DeltaMaintained(self._options, self._query_id, attempt, self.file_plan)
+
+    def close(self) -> None:
+        pass
 
     def _fitted(self, shape: TableShape) -> ColumnMatch:
         """Compare the query with a table; TableMismatchError if it does not fit."""
         names = {column.name for column in self._columns}
-        check_table(self._files.url, shape, self._mode, self._given_partition, names)
+        check_table(self.name, shape, self._mode, self._given_partition, names)
         return match_columns(
-            self._files.url,
+            self.name,
             self._columns,
             table_columns(shape.fields),
             may_add=self._options.merge_schema,
@@ -297,124 +222,99 @@ class DeltaSink:
         reasons += [
             f"column {name} takes no nulls any more. Start the query again."
             for name in match.required
-            if name not in self._required
+            if name not in self.required
         ]
         if reasons:
-            raise TableMismatchError(self._files.url, tuple(reasons))
+            raise TableMismatchError(self.name, tuple(reasons))
         return shape
 
-    def _has(self, epoch: int, messages: Sequence[bytes]) -> bool:
-        """Return whether the table has the epoch, after a look at its newest version."""
-        assert self._shape is not None, "call fence first"
-        try:
-            self._handle.refresh()
-        except TableGoneError:
-            raise self._lost("the table was deleted while the query ran") from None
-        shape = self._handle.shape()
-        if shape.table_id != self._shape.table_id:
-            raise self._lost("the table was replaced by another one while the query ran")
-        marker = self._handle.marker(self._query_id)
-        if marker is None:
-            raise self._lost("it was removed while the query ran")
-        if shape != self._shape:
-            self._shape = self._checked(shape)
-        token = self._handle.token(self._query_id, epoch) if marker == epoch else ""
-        return is_committed(self._files.url, marker, token, epoch, messages)
 
-    def _check_files(self, output: FilesOutput, ours: bool) -> None:
-        """Check that the files exist, since the library does not.
+class DeltaMaintained:
+    """Implements `MaintainedTable`."""
 
-        On object stores a file that this attempt has written exists, and the question takes long.
-        A local path may be a different directory on each host.
-        """
-        if ours and scheme_of(self._files.url) not in ("", "file"):
-            return
-        for file in output.files:
-            found = self._files.info(file.path)
-            if found is None or found.size != file.size:
-                state = "is missing" if found is None else f"has {found.size} bytes"
-                raise StorageError(
-                    join_url(self._files.url, file.path),
-                    f"a task wrote this file with {file.size} bytes, but it {state}. The table of "
-                    f"a query that runs on several hosts must be on storage that all of them "
-                    f"share; and vacuum must not remove files of the last days",
-                )
+    def __init__(
+        self, options: DeltaSinkOptions, query_id: str, attempt: int, plan: DeltaFilePlan
+    ) -> None:
+        self._options, self._attempt, self._plan = options, attempt, plan
+        self._compactor = compactor_of(query_id)
+        self._files = open_files(options.path, links=True)
+        self.name = self._files.url
+        self._handle = TableHandle(self._files)
+        self._shape: TableShape | None = None
+        """As it was when the files were chosen that are to be replaced."""
 
-    def _staged(self, output: RowsOutput) -> pa.Table:
-        """Return the rows of an epoch that is merged: the last one of each key."""
-        keys = self._options.merge_keys
-        if not keys:
-            raise OptionError(
-                "delta: the last epoch in the log must still be merged by key, but mergeKeys is "
-                "not set. Start the query with the previous mergeKeys, stop it, then change them."
-            )
-        staging = self._checkpoint.at(STAGING)
-        parts = [staged_table(staging, each, self._schema) for each in output.staged]
-        rows = in_microseconds(last_per_key(joined_tables(parts, self._schema), keys))
-        check_required(self._files.url, rows, self._required)
-        return rows
+    def jobs(self) -> Sequence[Job]:
+        return (
+            Job("clean_log", self._clean_log, self._options.log_cleanup_interval),
+            Job(CHECKPOINT, self._write_checkpoint),
+        )
 
-    def _clean_up(self, output: EpochOutput, ours: bool) -> None:
-        if isinstance(output, RowsOutput):
-            for each in output.staged:
-                if each.name:
-                    with suppress(OSError):
-                        self._checkpoint.at(STAGING).delete(each.name)
-        # The first commit after a restart may finish an epoch of an earlier attempt. Only an epoch
-        # of this one proves that no such epoch is left.
-        if ours and not self._swept:
-            self._swept = True
-            self._sweep()
+    def errors(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
-    def _sweep(self) -> None:
-        """Remove what earlier attempts wrote and never committed."""
-        removed = delete_stale(self._checkpoint.at(STAGING), before=self._attempt)
-        mark = mark_of(self._query_id)
-        found = [(path, attempt_of(path.rpartition("/")[2], mark)) for path in self._data_paths()]
-        if any(wrote is not None and wrote < self._attempt for _, wrote in found):
-            known = {_name(path) for path in self._handle.known_files()} | self._logged_names()
-            for path in leftovers(found, attempt=self._attempt, known=known):
-                self._files.delete(path)
-                removed += 1
-        if removed:
-            logger.info("%s: removed %d files of failed attempts", self._files.url, removed)
-
-    def _data_paths(self) -> Iterator[str]:
+    def data_files(self) -> Iterator[str]:
         for info in self._files.list():
             if not info.is_dir:
                 yield info.name
             elif not info.name.startswith("_"):
                 yield from (below for below, _ in self._files.walk(info.name))
 
-    def _logged_names(self) -> set[str]:
-        """Return the names of all files that epochs in the checkpoint's log name."""
-        offsets = OffsetLog(self._checkpoint.at(OFFSETS), read_only=True)
-        found: set[str] = set()
-        for epoch, entry in offsets.get_range():
-            manifest = manifest_of(entry, join_url(offsets.url, str(epoch)))
-            messages = () if manifest is None else manifest.messages
-            if all(unpack(message, DELTA_OUTPUT.magic) for message in messages):
-                output = epoch_output(self._files.url, epoch, messages)
-                if isinstance(output, FilesOutput):
-                    found |= {_name(file.path) for file in output.files}
-        return found
+    def known_files(self) -> set[str]:
+        return set(map(_name, self._loaded().known_files()))
 
-    def _lost(self, reason: str) -> MarkerError:
-        return MarkerError(
-            self._files.url,
-            reason,
-            "Restore the table and start the query again, or use a new table and a new "
-            "checkpointLocation.",
-        )
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._files.delete(path)
 
-    def _tries(self) -> Iterator[int]:
-        """Count tries, with a pause before each but the first."""
-        pause = FIRST_PAUSE_SECONDS
-        for number in range(COMMIT_TRIES):
-            if number:
-                time.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(MAX_PAUSE_SECONDS, pause * 2)
-            yield number
+    def discard(self, files: Sequence[DataFile]) -> None:
+        self.delete([file.path for file in files])
+
+    def live_files(self) -> Sequence[LiveFile]:
+        handle = self._loaded()
+        self._shape = handle.shape()
+        if "deletionVectors" in self._shape.writer_features:
+            return ()  # a file could have rows that are deleted
+        live, mark = handle.live_files(), self._plan.mark
+        return [file for file in live if attempt_of(_name(file.path), mark) is not None]
+
+    def rewrite(self, group: Sequence[LiveFile]) -> Sequence[DataFile]:
+        tables = []
+        for file in group:
+            with storage_errors(join_url(self.name, file.path)):
+                tables.append(pq.read_table(pa.BufferReader(self._files.read(file.path))))
+        rows = pa.concat_tables(tables, promote_options="default")
+        writer = DeltaFiles(self._plan, DRIVER_TASK, self._attempt, rows.schema)
+        written = writer.write_one(group[0].path.rpartition("/")[0], rows)
+        return (replace(written, partition=dict(group[0].partition)),)
+
+    def replace(self, group: Sequence[LiveFile], files: Sequence[DataFile]) -> bool:
+        handle = self._handle
+        handle.refresh()
+        if handle.marker(self._compactor) != self._attempt or handle.shape() != self._shape:
+            return False
+        if not {file.path for file in group} <= {file.path for file in handle.live_files()}:
+            return False
+        handle.replace_files(group, files[0], self._compactor, self._attempt)
+        return True
+
+    def close(self) -> None:
+        pass
+
+    def _clean_log(self) -> None:
+        self._loaded().clean_log()
+
+    def _write_checkpoint(self) -> None:
+        self._loaded().create_checkpoint()
+
+    def _loaded(self) -> TableHandle:
+        if not self._handle.load():
+            raise TableGoneError
+        return self._handle
+
+
+def compactor_of(query_id: str) -> str:
+    """Return the application under which a query's compactions are marked."""
+    return f"{query_id}#compact"
 
 
 def _name(path: str) -> str:

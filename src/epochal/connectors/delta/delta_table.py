@@ -10,17 +10,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from epochal.connectors.delta.delta_bins import LiveFile
-from epochal.connectors.delta.delta_rows import in_microseconds
-from epochal.connectors.delta.delta_rules import DataFile, TableShape, WriteMode
-from epochal.connectors.delta.delta_types import schema_json
+from epochal.connectors.delta.delta_rules import DataFile, TableShape
+from epochal.connectors.delta.delta_types import in_microseconds, schema_json
+from epochal.connectors.tables.compaction import LiveFile
+from epochal.connectors.tables.table_epochs import EpochNote, WriteMode
+from epochal.connectors.tables.table_maintenance import CommitRefusedError
 from epochal.errors import OptionError, StorageError, TableMismatchError
 from epochal.files import Files, join_url, open_files, scheme_of
 
@@ -47,22 +47,11 @@ STORAGE = {
 _COLOUR = re.compile(r"\x1b\[\d*m")
 
 
-class CommitRefusedError(Exception):
-    """Another writer was faster. The table is unchanged by us."""
-
-
-class TableGoneError(Exception):
+class TableGoneError(CommitRefusedError):
     """The table does not exist any more."""
 
-
-@dataclass(frozen=True, slots=True)
-class EpochNote:
-    """What a commit says about itself."""
-
-    query_id: str
-    epoch: int
-    attempt: int
-    token: str
+    def __init__(self) -> None:
+        super().__init__("the table does not exist any more")
 
 
 def import_deltalake() -> Any:
@@ -306,7 +295,7 @@ class TableHandle:
         return properties
 
     def _hooks(self) -> PostCommitHookProperties:
-        # Both take longer than the commit itself once the table is large: see `delta_upkeep`.
+        # Both take longer than the commit itself once the table is large: see `DeltaMaintained`.
         hooks: PostCommitHookProperties = self._deltalake.PostCommitHookProperties(
             create_checkpoint=False, cleanup_expired_logs=False
         )

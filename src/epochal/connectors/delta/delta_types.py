@@ -1,4 +1,4 @@
-"""Delta's names for Arrow types, and a query's schema as Delta's JSON. Pure.
+"""Delta's names for Arrow types, a query's schema as its JSON, and rows as it has them. Pure.
 
 Only types that a Delta table holds without loss have a name here. All fields may be null, as in
 Spark's own sink: what a table requires is checked row by row.
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from epochal.connectors.table_columns import TableColumn
-from epochal.errors import TableMismatchError
+from epochal.errors import TableMismatchError, TableRowError
 
 DeltaType: TypeAlias = "str | dict[str, Any]"
 """A type in the JSON of a Delta schema."""
@@ -107,6 +107,27 @@ def table_columns(fields: Sequence[Mapping[str, Any]]) -> list[TableColumn]:
         TableColumn(field["name"], type_text(field["type"]), required=not field["nullable"])
         for field in fields
     ]
+
+
+def check_required(table: str, rows: pa.Table, required: Sequence[str]) -> None:
+    """Raise TableRowError if a column that takes no nulls has one."""
+    for name in required:
+        nulls = rows.column(name).null_count
+        if nulls:
+            raise TableRowError(
+                table,
+                f"column {name} takes no nulls, but is null in {nulls} of {rows.num_rows} rows",
+            )
+
+
+def in_microseconds(rows: pa.Table) -> pa.Table:
+    """Return the rows with times in microseconds, as Delta has them; an error if that loses."""
+    for index, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit != "us":
+            wanted: Any = pa.timestamp("us", field.type.tz)
+            column = rows.column(index).cast(wanted)
+            rows = rows.set_column(index, field.with_type(wanted), column)
+    return rows
 
 
 def _field_json(name: str, kind: DeltaType | None) -> dict[str, Any]:

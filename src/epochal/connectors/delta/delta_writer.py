@@ -12,61 +12,41 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.delta.delta_rows import check_required, in_microseconds
-from epochal.connectors.delta.delta_rules import MAGIC, DataFile, WriteMode, files_message
+from epochal.connectors.delta.delta_rules import DataFile
 from epochal.connectors.delta.delta_stats import file_stats
+from epochal.connectors.delta.delta_types import check_required, in_microseconds
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
-from epochal.connectors.file.file_names import partition_values
-from epochal.connectors.file.file_sink import checked_attempt, file_uuid, part_name, split
-from epochal.connectors.file.part_writer import PartWriter
-from epochal.connectors.staging.whole_results import WholeResultWriter
-from epochal.connectors.table_columns import rows_without_values
+from epochal.connectors.file.file_names import partition_values, split
+from epochal.connectors.file.part_names import checked_attempt, file_uuid, part_name
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaWriters:
-    """Opens writers in tasks."""
+class DeltaFilePlan:
+    """How files of a table are written. Travels to tasks."""
 
     root: str
-    mode: WriteMode
     mark: bytes
     partition_by: tuple[str, ...]
     required: tuple[str, ...]
     """Columns in which the table takes no nulls."""
     compression: ParquetCodec
-    max_file_bytes: int
     stats_columns: int
 
-    def open(self, context: WriterContext) -> PartWriter[DataFile] | WholeResultWriter:
-        mode, attempt, task = self.mode, context.attempt, context.task
-        files = TableFiles(self, task, attempt, context.schema)
-
-        def message(epoch: int, written: list[DataFile]) -> bytes:
-            return files_message(mode, epoch, attempt, task, written)
-
-        bad_rows = partial(rows_without_values, required=self.required)
-        writer = PartWriter(
-            context.schema,
-            self.max_file_bytes,
-            lambda _epoch, rows: files.write(rows),
-            message,
-            bad_rows,
-        )
-        return WholeResultWriter(writer, MAGIC) if mode is WriteMode.OVERWRITE else writer
+    def open(self, context: WriterContext) -> DeltaFiles:
+        return DeltaFiles(self, context.task, context.attempt, context.schema)
 
 
-class TableFiles:
+class DeltaFiles:
     """Writes rows as data files of a table and describes them."""
 
-    def __init__(self, plan: DeltaWriters, task: int, attempt: int, schema: pa.Schema) -> None:
+    def __init__(self, plan: DeltaFilePlan, task: int, attempt: int, schema: pa.Schema) -> None:
         self._plan, self._task, self._attempt = plan, task, checked_attempt(attempt)
         # With `existing`: a table that was deleted must not come back as a directory of files.
         self._files: Files = open_files(plan.root, existing=True, links=True)

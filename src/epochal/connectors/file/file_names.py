@@ -8,6 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from epochal.files import scheme_of
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -84,6 +88,27 @@ def partition_texts(below: str) -> Iterator[tuple[str, str]]:
         column, equals, text = part.partition("=")
         if equals and column:
             yield unquote(column), text
+
+
+def split(table: pa.Table, columns: Sequence[str]) -> list[tuple[str, pa.Table]]:
+    """The rows of each partition directory, without the columns in the directory's name."""
+    if not columns or not table.num_rows:
+        return [("", table)]
+    groups, first = np.zeros(table.num_rows, np.int64), np.zeros(1, np.int64)
+    for name in columns:
+        values: Any = pc.dictionary_encode(table.column(name).combine_chunks(), "encode")
+        pairs = groups * len(values.dictionary) + values.indices.to_numpy()
+        _, first, groups = np.unique(pairs, return_index=True, return_inverse=True)
+    keys = zip(*(table.column(name).take(first).to_pylist() for name in columns), strict=True)
+    directories = [partition_directory(columns, key) for key in keys]
+    # In the order of their first rows. Several keys may have one directory: null and empty text.
+    numbers = {directories[at]: 0 for at in np.argsort(first)}
+    numbers = {directory: number for number, directory in enumerate(numbers)}
+    places = np.array([numbers[each] for each in directories])[groups]
+    ends = np.cumsum(np.bincount(places))[:-1]
+    rows = np.split(np.argsort(places, kind="stable"), ends)
+    rest = table.drop_columns(list(columns))
+    return [(name, rest.take(each)) for name, each in zip(numbers, rows, strict=True)]
 
 
 def _name(text: str) -> str:

@@ -14,19 +14,14 @@ without a log entry may belong to an epoch that was decided and is about to be f
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
-from uuid import UUID
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
 from epochal.checkpoint.layout import SINK_LOG
@@ -34,8 +29,16 @@ from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import BadRows, WriterContext
 from epochal.connectors.file.file_checks import bad_rows
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
-from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
+from epochal.connectors.file.file_names import entry_path, path_below, split
+from epochal.connectors.file.part_names import (
+    attempt_of,
+    checked_attempt,
+    file_uuid,
+    mark_of,
+    part_name,
+)
 from epochal.connectors.file.part_writer import PartWriter
+from epochal.connectors.formats import APPEND, SinkRequest
 from epochal.errors import OptionError, SinkConflictError
 from epochal.files import Files, join_url, open_files, scheme_of
 
@@ -44,7 +47,6 @@ logger = logging.getLogger(__name__)
 BLOCK_SIZE = 32 * 1024 * 1024
 """The block size that Hadoop reports for local files. Readers accept any value."""
 MAX_NAME_BYTES = 255
-_ATTEMPT_BITS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,37 +76,6 @@ class FileSinkOptions:
                 raise OptionError(f"files: {name} must be positive, not {value}.")
 
 
-def mark_of(query_id: str) -> bytes:
-    """Six bytes that identify a query, and thereby its checkpoint, in file names."""
-    return hashlib.sha256(query_id.encode()).digest()[:6]
-
-
-def file_uuid(mark: bytes, attempt: int, chance: bytes) -> UUID:
-    """A UUID of version 8 (free form) from mark, attempt and 50 bits of randomness."""
-    bits = int.from_bytes(mark) << 80
-    bits |= 8 << 76  # version
-    bits |= (attempt >> 12 & 0xFFF) << 64
-    bits |= 2 << 62  # variant
-    bits |= (attempt & 0xFFF) << 50
-    bits |= int.from_bytes(chance) & (1 << 50) - 1
-    return UUID(int=bits)
-
-
-def attempt_of(name: str, mark: bytes) -> int | None:
-    """The attempt that wrote a file of this query; None for any other file."""
-    # A leading dot marks a temporary file whose writer died.
-    parts = name.removeprefix(".").split("-")
-    if len(parts) < 8 or parts[0] != "part" or not parts[1].isdigit():
-        return None
-    try:
-        found = UUID("-".join(parts[2:7]))
-    except ValueError:
-        return None
-    if found.version != 8 or found.bytes[:6] != mark:
-        return None
-    return (found.int >> 64 & 0xFFF) << 12 | found.int >> 50 & 0xFFF
-
-
 @dataclass(frozen=True, slots=True)
 class FileWriters:
     """Opens writers in tasks."""
@@ -126,21 +97,6 @@ class FileWriters:
             lambda _epoch, statuses: msgspec.json.encode(statuses),
             files.bad_rows,
         )
-
-
-def checked_attempt(attempt: int) -> int:
-    """Return the attempt; OptionError if it does not fit into file names."""
-    if attempt >= 1 << _ATTEMPT_BITS:
-        raise OptionError(
-            f"Attempt {attempt} does not fit into file names, which have room for "
-            f"{(1 << _ATTEMPT_BITS) - 1}. Start the query with a new checkpointLocation."
-        )
-    return attempt
-
-
-def part_name(task: int, uuid: UUID, suffix: str) -> str:
-    """The name of a task's file, as Spark forms it; `suffix` starts with a dot."""
-    return f"part-{task:05d}-{uuid}-c000{suffix}"
 
 
 class _RowFiles:
@@ -189,25 +145,16 @@ class _RowFiles:
         )
 
 
-def split(table: pa.Table, columns: Sequence[str]) -> list[tuple[str, pa.Table]]:
-    """The rows of each partition directory, without the columns in the directory's name."""
-    if not columns or not table.num_rows:
-        return [("", table)]
-    groups, first = np.zeros(table.num_rows, np.int64), np.zeros(1, np.int64)
-    for name in columns:
-        values: Any = pc.dictionary_encode(table.column(name).combine_chunks(), "encode")
-        pairs = groups * len(values.dictionary) + values.indices.to_numpy()
-        _, first, groups = np.unique(pairs, return_index=True, return_inverse=True)
-    keys = zip(*(table.column(name).take(first).to_pylist() for name in columns), strict=True)
-    directories = [partition_directory(columns, key) for key in keys]
-    # In the order of their first rows. Several keys may have one directory: null and empty text.
-    numbers = {directories[at]: 0 for at in np.argsort(first)}
-    numbers = {directory: number for number, directory in enumerate(numbers)}
-    places = np.array([numbers[each] for each in directories])[groups]
-    ends = np.cumsum(np.bincount(places))[:-1]
-    rows = np.split(np.argsort(places, kind="stable"), ends)
-    rest = table.drop_columns(list(columns))
-    return [(name, rest.take(each)) for name, each in zip(numbers, rows, strict=True)]
+def open_file_sink(request: SinkRequest) -> FileSink:
+    """Open a sink of files."""
+    if request.output_mode != APPEND:
+        raise OptionError(
+            f"{request.format}: output mode {request.output_mode} is not possible, because a file "
+            f"sink only adds files. Use append, or another sink."
+        )
+    options = request.read_options(FileSinkOptions)
+    form, by = FileFormat(request.format), request.partition_by
+    return FileSink(form, options, request.schema, request.query_id, partition_by=by)
 
 
 class FileSink:

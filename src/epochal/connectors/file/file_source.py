@@ -44,6 +44,7 @@ from epochal.connectors.file.file_reader import (
     parse_position,
 )
 from epochal.connectors.file.spark_reader import make_reader
+from epochal.connectors.formats import SourceRequest
 from epochal.errors import (
     ConcurrentUpdateError,
     EpochalError,
@@ -52,7 +53,7 @@ from epochal.errors import (
     StorageError,
 )
 from epochal.files import FileInfo, Files, open_files
-from epochal.options import ByteSize
+from epochal.options import ByteSize, read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -447,6 +448,24 @@ def parse_log_offset(offset: Offset) -> int:
             return batch
     raise MalformedFileError(
         "file source offset", f'{offset[:80]!r} is not of the form {{"logOffset": N}}'
+    )
+
+
+def file_source_schema(
+    name: str, options: Mapping[str, str], schema: pa.Schema | None
+) -> pa.Schema:
+    """The columns of a source. Checks its options too."""
+    read_options(FileSourceOptions, options, of=name)
+    return checked_schema(name, schema)
+
+
+def open_file_source(request: SourceRequest) -> FileSource:
+    """Open a source."""
+    options, checkpoint = request.read_options(FileSourceOptions), request.checkpoint
+    return FileSource(
+        *(request.format, options, request.schema, checkpoint, request.index),
+        spark=request.spark,
+        parallelism=request.parallelism,
     )
 
 

@@ -2,18 +2,7 @@
 
 A stale writer must not commit an epoch twice. The client library would repeat a commit that lost a
 race, on top of the winner's snapshot, which may hold the same epoch. So its retries are off, and
-the loop is ours:
-
-    loop:
-        look: is the epoch in the table?          yes: done
-        one commit of the snapshot and the marker, valid only if the branch has not moved
-        the branch has moved, or the answer was lost: refresh, again
-
-Two drivers that both believe to own the query commit the same files, because the offset log names
-them. The first one wins, and the second one finds the marker when it looks again.
-
-Note: the table as of our last commit is good enough to look at. If anything was committed since,
-the branch has moved and our commit is refused.
+the loop is that of `TableSink`.
 """
 
 from __future__ import annotations
@@ -23,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,26 +31,17 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, TableRequirement
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
-from epochal.connectors.iceberg.iceberg_catalog import catalog_errors
 from epochal.connectors.iceberg.iceberg_files import WrittenFile, data_file
-from epochal.connectors.iceberg.iceberg_marks import (
-    MarkProperty,
-    SnapshotMark,
-    encode_property,
-    newest_mark,
-    property_name,
-    summary_of,
-)
-from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+from epochal.connectors.iceberg.iceberg_marks import SnapshotMark
 from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
-from epochal.connectors.staging.epoch_marker import Marker, Refuse
 from epochal.connectors.staging.merged_rows import without_keys
-from epochal.errors import TableConflictError, TableError
 
 logger = logging.getLogger(__name__)
 
-MAX_TRIES = 50
 RETRIES = "commit.retry.num-retries"
+
+MarkOf: TypeAlias = Callable[[int, int], dict[str, str]]
+"""The table's property with the marker, for a snapshot's sequence number and id."""
 
 
 class Answer(Enum):
@@ -84,124 +64,46 @@ class TableChange:
     """Of the added files, those that only this try has written."""
 
 
-class EpochTable:
-    """A table, a branch of it, and the marker of one query there."""
-
-    def __init__(self, table: Table, options: IcebergSinkOptions, query_id: str) -> None:
-        self.table, self._options, self._query_id = table, options, query_id
-        self._property = property_name(query_id, options.branch)
-
-    @property
-    def place(self) -> str:
-        """Where the marker is, for errors."""
-        return f"property {self._property} of table {self._options.table}"
-
-    def head(self) -> Snapshot | None:
-        """The branch's newest snapshot."""
-        return self.table.metadata.snapshot_by_name(self._options.branch)
-
-    def refresh(self) -> None:
-        """Read the table's newest metadata."""
-        with catalog_errors(self._options):
-            try:
-                self.table.refresh()
-            except ValueError as error:  # another table has the name now
-                raise replaced(self._options, error) from None
-
-    def marker(self) -> Marker | Refuse | None:
-        """The newest epoch of the query on the branch, as of the last refresh."""
-        metadata = self.table.metadata
-        return newest_mark(
-            self._query_id,
-            metadata.properties.get(self._property),
-            branch_history(self.table, self._options.branch),
-            {snapshot.snapshot_id for snapshot in metadata.snapshots},
-        )
-
-    def write_marker(self, marker: Marker) -> None:
-        """Write a marker without an epoch."""
-        for _ in range(MAX_TRIES):
-            sequence = self._last_sequence()
-            value = encode_property(MarkProperty(marker.epoch, marker.token, sequence, None))
-            with catalog_errors(self._options):
-                transaction = self.table.transaction()
-                transaction.set_properties({self._property: value})
-                if _answer(transaction) is Answer.DONE:
-                    return
-            self.refresh()
-        raise self.conflict(marker)
-
-    def _last_sequence(self) -> int:
-        metadata: Any = self.table.metadata  # of version 2: others are refused
-        return int(metadata.last_sequence_number)
-
-    def conflict(self, marker: Marker) -> TableConflictError:
-        """The error if other writers always come first."""
-        reason = "the table has changed since it was read"
-        return TableConflictError(self._options.table, marker.epoch, MAX_TRIES, reason)
-
-    def commit(self, marker: Marker, change: TableChange, attempt: int) -> Answer:
-        """Try to commit an epoch. Unless it is done, refresh and look again."""
-        table = self.table
-        # Only this handle's copy of the properties; it is not written to the table.
-        table.metadata.properties[RETRIES] = "0"
-        transaction = table.transaction()
-        update = transaction.update_snapshot(
-            snapshot_properties=summary_of(self._query_id, marker, attempt),
-            branch=self._options.branch,
-        )
-        producer: Any
-        if change.removed:
-            producer = update.overwrite()
-            producer.delete_by_predicate(AlwaysTrue())  # look for the files in all manifests
-        elif table.metadata.properties.get("commit.manifest-merge.enabled", "true") == "true":
-            producer = update.merge_append()
-        else:
-            producer = update.fast_append()
-        _stage(table, producer, change)
-        sequence = self._last_sequence() + 1
-        value = MarkProperty(marker.epoch, marker.token, sequence, producer.snapshot_id)
-        with catalog_errors(self._options):
-            try:
-                producer.commit()
-            except FileNotFoundError as error:  # somebody has expired what this handle still shows
-                logger.info("iceberg sink: the table has changed: %s", error)
-                return Answer.REFUSED
-            transaction.set_properties({self._property: encode_property(value)})
-            # The files were written for this schema and this partitioning.
-            transaction._stage((), _unchanged(table))
-            return _answer(transaction)
+def commit_change(
+    table: Table, branch: str, change: TableChange, summary: dict[str, str], mark: MarkOf
+) -> Answer:
+    """Try to commit an epoch with its marker, of which `mark(sequence, snapshot)` is the text."""
+    # Only this handle's copy of the properties; it is not written to the table.
+    table.metadata.properties[RETRIES] = "0"
+    transaction = table.transaction()
+    update = transaction.update_snapshot(snapshot_properties=summary, branch=branch)
+    producer: Any
+    if change.removed:
+        producer = update.overwrite()
+        producer.delete_by_predicate(AlwaysTrue())  # look for the files in all manifests
+    elif table.metadata.properties.get("commit.manifest-merge.enabled", "true") == "true":
+        producer = update.merge_append()
+    else:
+        producer = update.fast_append()
+    _stage(table, producer, change)
+    properties = mark(last_sequence(table) + 1, producer.snapshot_id)
+    try:
+        producer.commit()
+    except FileNotFoundError as error:  # somebody has expired what this handle still shows
+        logger.info("iceberg sink: the table has changed: %s", error)
+        return Answer.REFUSED
+    transaction.set_properties(properties)
+    # The files were written for this schema and this partitioning.
+    transaction._stage((), _unchanged(table))
+    return _answer(transaction)
 
 
-def commit_epoch(
-    target: EpochTable,
-    marker: Marker,
-    attempt: int,
-    plan: Callable[[Table], TableChange],
-    is_done: Callable[[], bool],
-    discard: Callable[[Sequence[WrittenFile]], None],
-) -> None:
-    """Commit an epoch exactly once. `plan` says what to change in the table as it is now."""
-    for _ in range(MAX_TRIES):
-        if is_done():
-            return
-        change = plan(target.table)
-        answer = target.commit(marker, change, attempt)
-        if answer is Answer.DONE:
-            return
-        if answer is Answer.REFUSED:
-            discard(change.temporary)
-        target.refresh()
-    raise target.conflict(marker)
+def commit_properties(table: Table, properties: dict[str, str]) -> Answer:
+    """Try to set properties of a table."""
+    transaction = table.transaction()
+    transaction.set_properties(properties)
+    return _answer(transaction)
 
 
-def replaced(options: IcebergSinkOptions, error: ValueError) -> TableError:
-    """The error for a table that another one of the same name has replaced."""
-    return TableError(
-        f"table {options.table}",
-        f"another table has this name now ({error}). Its rows are not those that the query has "
-        f"written. Restore the table, or start with a new checkpointLocation",
-    )
+def last_sequence(table: Table) -> int:
+    """The sequence number of the newest snapshot."""
+    metadata: Any = table.metadata  # of version 2: others are refused
+    return int(metadata.last_sequence_number)
 
 
 def _answer(transaction: Transaction) -> Answer:

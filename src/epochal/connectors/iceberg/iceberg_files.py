@@ -4,8 +4,8 @@ Tasks write an epoch's files under their final names. A file is not part of the 
 driver commits it. Its description, with the statistics that readers use to skip files, travels to
 the driver in the task's message, and from there into the offset log, which decides the epoch.
 
-The name of a file contains the query and the attempt, as in `epochal.connectors.file.file_sink`, so
-that leftovers can be found.
+The name of a file contains the query and the attempt, as in `epochal.connectors.file.part_names`,
+so that leftovers can be found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,14 +22,15 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
+from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.file.file_sink import checked_attempt, file_uuid, part_name
-from epochal.connectors.file.part_writer import PartWriter
-from epochal.connectors.iceberg.iceberg_marks import MAGIC
+from epochal.connectors.file.part_names import checked_attempt, file_uuid, part_name
+from epochal.connectors.iceberg.iceberg_marks import ICEBERG_OUTPUT
 from epochal.connectors.iceberg.iceberg_partitions import (
     Partitioning,
     Values,
@@ -39,15 +39,10 @@ from epochal.connectors.iceberg.iceberg_partitions import (
     partitioning_of,
     split,
 )
-from epochal.connectors.staging.epoch_marker import Staged, pack
-from epochal.connectors.staging.whole_results import WholeResultWriter
-from epochal.connectors.table_columns import rows_without_values
+from epochal.connectors.tables.table_epochs import TableFormat, WriteMode
 from epochal.errors import StorageError, TableRowError
 from epochal.files import local_path, scheme_of
 from epochal.record_batches import table_of
-
-FILES = "files"
-"""Instead of the name of a staged file: the message holds the descriptions of data files."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
@@ -68,23 +63,18 @@ class WrittenFile(msgspec.Struct, frozen=True):
     split_offsets: list[int]
 
 
-def pack_files(context: WriterContext, epoch: int, files: Sequence[WrittenFile]) -> bytes:
-    """The message that a task reports."""
-    rows = sum(file.rows for file in files)
-    inline = msgspec.json.encode(files) if files else b""
-    staged = Staged(epoch, context.attempt, context.task, rows, inline, FILES if files else "")
-    return pack(staged, MAGIC)
-
-
-def unpack_files(staged: Sequence[Staged]) -> list[WrittenFile]:
-    """The files that tasks have reported."""
-    decode = msgspec.json.Decoder(list[WrittenFile]).decode
-    return [file for each in staged if each.name == FILES for file in decode(each.inline)]
+ICEBERG = TableFormat(
+    ICEBERG_OUTPUT,
+    f"{EPOCHAL}/iceberg",
+    WrittenFile,
+    dict.fromkeys((WriteMode.APPEND, WriteMode.OVERWRITE), "files"),
+    says_none=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class TableShape:
-    """What a writer must know of a table. Travels to tasks."""
+class IcebergFilePlan:
+    """How files of a table are written. Travels to tasks."""
 
     table: str
     metadata: str
@@ -97,6 +87,9 @@ class TableShape:
     """The column of the query for each column of the table that has one."""
     required: tuple[str, ...] = ()
     """Columns of the query in which the table takes no nulls."""
+
+    def open(self, context: WriterContext) -> IcebergFiles:
+        return IcebergFiles(self, context.attempt, context.task)
 
 
 def without_history(metadata: TableMetadata) -> str:
@@ -113,19 +106,37 @@ def without_history(metadata: TableMetadata) -> str:
     return metadata.model_copy(update=empty).model_dump_json()
 
 
-class FileSet:
+def plan_of(table: Table, name: str, mark: bytes, columns: Sequence[str]) -> IcebergFilePlan:
+    """How files of a table are written as it is now, for a query with these columns."""
+    return IcebergFilePlan(
+        table=name,
+        metadata=without_history(table.metadata),
+        io=tuple((key, str(value)) for key, value in table.io.properties.items()),
+        mark=mark,
+        columns=tuple((name, name) for name in columns),
+        required=required_columns(table, columns),
+    )
+
+
+def required_columns(table: Table, columns: Sequence[str]) -> tuple[str, ...]:
+    """Those of the columns in which the table takes no nulls."""
+    fields = table.schema().fields
+    return tuple(field.name for field in fields if field.required and field.name in columns)
+
+
+class IcebergFiles:
     """Writes rows of a query as data files of a table."""
 
-    def __init__(self, shape: TableShape, attempt: int, task: int) -> None:
-        self._shape, self._attempt, self._task = shape, checked_attempt(attempt), task
-        self._metadata = TableMetadataUtil.parse_raw(shape.metadata)
+    def __init__(self, plan: IcebergFilePlan, attempt: int, task: int) -> None:
+        self._plan, self._attempt, self._task = plan, checked_attempt(attempt), task
+        self._metadata = TableMetadataUtil.parse_raw(plan.metadata)
         self._schema = self._metadata.schema()
         self._spec = self._metadata.spec()
-        self._by = partitioning_of(shape.table, self._schema, self._spec)
+        self._by = partitioning_of(plan.table, self._schema, self._spec)
         self._arrow = schema_to_pyarrow(self._schema)
         self._places = load_location_provider(self._metadata.location, self._metadata.properties)
-        self._io: FileIO = load_file_io(dict(shape.io), self._metadata.location)
-        self._source = dict(shape.columns)
+        self._io: FileIO = load_file_io(dict(plan.io), self._metadata.location)
+        self._source = dict(plan.columns)
 
     def write(self, rows: pa.Table) -> list[WrittenFile]:
         """Write rows of the query, a file per partition."""
@@ -147,14 +158,14 @@ class FileSet:
                 column = rows.column(name).cast(field.type)
             if not field.nullable and column.null_count:
                 raise TableRowError(
-                    self._shape.table,
+                    self._plan.table,
                     f"column {field.name} is required, but it is null in a row of the query",
                 )
             columns.append(column)
         return table_of(columns, self._arrow, rows.num_rows)
 
     def _write_file(self, values: Values, rows: pa.Table) -> WrittenFile:
-        uuid = file_uuid(self._shape.mark, self._attempt, os.urandom(7))
+        uuid = file_uuid(self._plan.mark, self._attempt, os.urandom(7))
         name = part_name(self._task, uuid, ".parquet")
         place = _Place(self._spec.partition_to_path(Record(*values), self._schema))
         path = self._places.new_data_location(name, place if values else None)  # type: ignore[arg-type]
@@ -233,26 +244,3 @@ def data_file(written: WrittenFile, by: Partitioning) -> DataFile:
         upper_bounds=written.upper_bounds,
         split_offsets=written.split_offsets,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class IcebergWriters:
-    """Opens writers in tasks."""
-
-    shape: TableShape
-    max_file_bytes: int
-    replaces: bool = False
-    """Whether each epoch's rows replace all others."""
-
-    def open(self, context: WriterContext) -> PartWriter[WrittenFile] | WholeResultWriter:
-        files = FileSet(self.shape, context.attempt, context.task)
-        bad_rows = partial(rows_without_values, required=self.shape.required)
-        report = partial(pack_files, context)
-        writer = PartWriter(
-            context.schema,
-            self.max_file_bytes,
-            lambda _epoch, rows: files.write(rows),
-            report,
-            bad_rows,
-        )
-        return WholeResultWriter(writer, MAGIC) if self.replaces else writer

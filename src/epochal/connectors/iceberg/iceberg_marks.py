@@ -12,7 +12,7 @@ Whichever of the two has the higher sequence number counts. A snapshot is newer 
 Spark ran the query in between.
 
 Note: Spark looks for its keys from the newest snapshot back, parent by parent. If one snapshot in
-that chain is expired, it finds nothing. `iceberg_upkeep_rules` keeps the chain.
+that chain is expired, it finds nothing. `iceberg_expiry` keeps the chain.
 """
 
 from __future__ import annotations
@@ -24,16 +24,13 @@ import msgspec
 
 from epochal.connectors.staging.epoch_marker import NO_EPOCH, MarkedOutput, Marker, Refuse
 
-MAGIC = b"EIF1"
-"""How the messages of tasks begin."""
-
 QUERY_KEY = "spark.sql.streaming.queryId"
 EPOCH_KEY = "spark.sql.streaming.epochId"
 TOKEN_KEY = "epochal-token"
 ATTEMPT_KEY = "epochal-attempt"
 
 ICEBERG_OUTPUT = MarkedOutput(
-    magic=MAGIC,
+    magic=b"EIF1",
     noun="table",
     how_lost="the table was deleted, replaced or registered again from an old copy, or its "
     "properties were removed, or this is not the table or the branch that the query wrote to",

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from epochal.connectors.tables.compaction import (
+    CompactionOptions,
+    check_compaction,
+    check_positive,
+)
 from epochal.errors import OptionError
 from epochal.options import ByteSize
 
@@ -13,7 +18,7 @@ MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergSinkOptions:
+class IcebergSinkOptions(CompactionOptions):
     """Which table, in which catalog, and what is done for it beside the epochs."""
 
     table: str = field(metadata={"also": ("path",)})
@@ -48,41 +53,48 @@ class IcebergSinkOptions:
     expire_snapshots_after: timedelta | None = None
     """Expire snapshots that are older than this. Without it, only their number counts."""
 
-    compact: bool = False
-    """Replace many small files by few larger ones, beside the epochs."""
-
-    compact_below: ByteSize = 32 * 1024 * 1024
-    """Files smaller than this are compacted."""
-
     compact_min_files: int = 10
-    """A partition with fewer small files than this is left alone."""
+    """Fewer small files of a partition than this are left alone: a commit costs more here than in
+    other tables."""
+
+    compact: bool = False
+    """Compact in each `maintenanceInterval`: what `compactInterval` was called before."""
+
+    compact_below: ByteSize | None = None
+    """Half of `targetFileBytes`, as it was called before."""
 
     maintenance_interval: timedelta = timedelta(minutes=1)
-    """How often snapshots are expired and files are compacted."""
+    """How often snapshots are expired."""
 
     def __post_init__(self) -> None:
+        check_positive(
+            "iceberg",
+            max_file_bytes=self.max_file_bytes,
+            compact_below=self.compact_below,
+            expire_snapshots_keep=self.expire_snapshots_keep,
+        )
+        check_compaction("iceberg", self)
         if not all(self.table.split(".")) or "." not in self.table:
             raise OptionError(
                 f"iceberg: the table is named with its namespace, such as sales.orders, not "
                 f"{self.table!r}. Set .option('table', 'NAMESPACE.NAME')."
-            )
-        for name, value in (
-            ("maxFileBytes", self.max_file_bytes),
-            ("compactBelow", self.compact_below),
-            ("expireSnapshotsKeep", self.expire_snapshots_keep),
-        ):
-            if value is not None and value <= 0:
-                raise OptionError(f"iceberg: {name} must be positive, not {value}.")
-        if self.compact_min_files < 2:
-            raise OptionError(
-                f"iceberg: compactMinFiles must be at least 2, not {self.compact_min_files}. A "
-                f"single file cannot be compacted."
             )
 
     @property
     def expires(self) -> bool:
         """Whether snapshots are expired."""
         return self.expire_snapshots_keep is not None or self.expire_snapshots_after is not None
+
+    @property
+    def compaction(self) -> CompactionOptions:
+        """The options of compaction, also where they were given by their former names."""
+        every = self.maintenance_interval if self.compact else None
+        below = self.compact_below
+        return CompactionOptions(
+            compact_interval=self.compact_interval or every,
+            target_file_bytes=self.target_file_bytes if below is None else 2 * below,
+            compact_min_files=self.compact_min_files,
+        )
 
     @property
     def catalog_name(self) -> str:

@@ -1,37 +1,27 @@
-"""Exactly-once output to an Iceberg table: one commit per epoch, named in the offset log.
+"""The Iceberg sink: `TableSink` over one branch of an Iceberg table. One snapshot per epoch.
 
-    tasks     prepare: write data files                        nothing of them is in the table
-    driver    offsets/N, which names the files                 N is decided
-              one commit of the files and the marker N         N is visible
-              commits/N, sources
+Files and marker are one commit to the catalog, valid only if the branch has not moved since the
+look at it. Rows by key are merged here: files that hold such rows are written again without them.
 
-After a crash, recovery commits the files that `offsets/N` names. The commit looks at the marker
-first, so that it may be repeated.
-
-| output mode | an epoch |
-|---|---|
-| append | adds its files |
-| complete | replaces all files of the table by its own |
-| with `mergeKeys` | replaces rows by key: the driver writes files with such rows again |
-
-An epoch without rows changes nothing, and no snapshot is made for it. In output mode complete it
-empties the table, unless it had no input.
+Note: the table as of our last commit is good enough to look at. If anything was committed since,
+the branch has moved and our commit is refused.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
-from epochal.checkpoint.layout import EPOCHAL
-from epochal.clock import Clock, SystemClock
-from epochal.connectors.file.file_sink import mark_of
+from epochal.clock import SystemClock
+from epochal.connectors.contract import Sink
+from epochal.connectors.file.part_names import mark_of
+from epochal.connectors.formats import SinkRequest
 from epochal.connectors.iceberg.iceberg_catalog import (
+    catalog_errors,
     check_table,
     create_table,
     find_table,
@@ -40,282 +30,214 @@ from epochal.connectors.iceberg.iceberg_catalog import (
     settle_branch,
 )
 from epochal.connectors.iceberg.iceberg_commits import (
-    EpochTable,
+    Answer,
     TableChange,
-    commit_epoch,
+    branch_history,
+    commit_change,
+    commit_properties,
     delete_files,
+    last_sequence,
     live_files,
     merged,
 )
 from epochal.connectors.iceberg.iceberg_files import (
-    FILES,
-    FileSet,
-    IcebergWriters,
-    TableShape,
+    ICEBERG,
+    IcebergFilePlan,
+    IcebergFiles,
     WrittenFile,
-    unpack_files,
-    without_history,
+    plan_of,
+    required_columns,
 )
+from epochal.connectors.iceberg.iceberg_maintenance import IcebergMaintained
 from epochal.connectors.iceberg.iceberg_marks import (
-    ICEBERG_OUTPUT,
-    MAGIC,
     MarkProperty,
     encode_property,
+    newest_mark,
     property_name,
+    summary_of,
 )
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
-from epochal.connectors.iceberg.iceberg_upkeep import TableUpkeep, UpkeepThread
 from epochal.connectors.staging.deciding_sink import read_history
-from epochal.connectors.staging.epoch_marker import (
-    NO_EPOCH,
-    Begin,
-    Continue,
-    Done,
-    Marker,
-    Refuse,
-    Staged,
-    Write,
-    check_marker,
-    has_output,
-    plan_commit,
-    unpack,
-)
-from epochal.connectors.staging.merged_rows import last_per_key
-from epochal.connectors.staging.staged_rows import (
-    ArrowRows,
-    StagedWriters,
-    delete_stale,
-    staged_table,
-)
-from epochal.errors import MarkerError, OptionError, SinkConflictError
+from epochal.connectors.staging.epoch_marker import NO_EPOCH, Marker, Refuse
+from epochal.connectors.tables.table_epochs import EpochNote, WriteMode, choose_write_mode
+from epochal.connectors.tables.table_maintenance import DRIVER_TASK, CommitRefusedError
+from epochal.connectors.tables.table_sink import TableSettings, TableSink
+from epochal.errors import MarkerError, TableError
 from epochal.files import Files
 from epochal.record_batches import joined_tables
 
 logger = logging.getLogger(__name__)
 
-STAGING = f"{EPOCHAL}/iceberg"
-DRIVER_TASK = 99_999
-"""The number of a task in the names of files that the driver has written."""
-APPEND, UPDATE, COMPLETE = "append", "update", "complete"
+
+def open_iceberg_sink(request: SinkRequest) -> Sink:
+    """Open the sink; create the table if it is absent and the query has never written to it."""
+    options = request.read_options(IcebergSinkOptions)
+    mode = choose_write_mode("iceberg", request.output_mode, options.merge_keys)
+    settings = TableSettings(
+        *(request.query_id, request.schema, mode, options.merge_keys),
+        *(options.max_file_bytes, options.reset_marker, options.compaction),
+    )
+    by = request.partition_by or options.partition_by
+    table = _opened(options, request.schema, request.checkpoint, request.query_id, by)
+    target = IcebergTarget(table, options, request.schema, request.query_id)
+    return TableSink(target, ICEBERG, settings, request.checkpoint)
 
 
-class IcebergSink:
-    """The driver's side of the sink."""
+def _opened(
+    options: IcebergSinkOptions,
+    schema: pa.Schema,
+    checkpoint: Files,
+    query_id: str,
+    partition_by: tuple[str, ...],
+) -> Table:
+    catalog = open_catalog(options)
+    table = find_table(catalog, options)
+    if table is None:
+        history = read_history(checkpoint, NO_EPOCH, ICEBERG.output.magic)
+        if history.epochs and options.reset_marker is None:
+            raise MarkerError(
+                f"table {options.table}",
+                f"the table does not exist in catalog {options.catalog_name}, but the log has "
+                f"epoch {history.epochs[0].epoch} of this sink",
+                f"Restore the table. To go on with a new, empty table, start with option "
+                f"resetMarker={history.committed}.",
+            )
+        first = MarkProperty(history.committed, "", 0, None)
+        name = property_name(query_id, options.branch)
+        properties = {name: encode_property(first)}
+        table = create_table(catalog, options, schema, partition_by, properties)
+    check_table(options, table, partition_by)
+    return table
 
-    exactly_once = True
-    decides = False
+
+class IcebergTarget:
+    """Implements `TargetTable`: a branch of a table."""
 
     def __init__(
-        self,
-        options: IcebergSinkOptions,
-        schema: pa.Schema,
-        checkpoint: Files,
-        query_id: str,
-        *,
-        output_mode: str = APPEND,
-        partition_by: Sequence[str] = (),
-        clock: Clock | None = None,
+        self, table: Table, options: IcebergSinkOptions, schema: pa.Schema, query_id: str
     ) -> None:
-        _check_mode(output_mode, options.merge_keys)
-        self._options, self._schema, self._checkpoint = options, schema, checkpoint
-        self._query_id, self._mode, self._mark = query_id, output_mode, mark_of(query_id)
-        self._staging = checkpoint.at(STAGING)
-        table = self._opened(tuple(partition_by) or options.partition_by)
-        self._target = EpochTable(table, options, query_id)
+        self._table, self._options, self._query_id = table, options, query_id
+        self.name = options.table
+        self._property = property_name(query_id, options.branch)
+        self.place = f"property {self._property} of table {options.table}"
         self._columns = fit_columns(options, table, schema)
         partitioning_of(options.table, table.schema(), table.spec())
         settle_branch(options, table)
-        self._marker: Marker | None = None
         self._attempt = -1
-        self._swept = False
-        upkeep = TableUpkeep(options, query_id, clock or SystemClock())
-        seconds = options.maintenance_interval.total_seconds()
-        again = options.expires or options.compact
-        self._upkeep = UpkeepThread(upkeep, interval_seconds=seconds if again else None)
 
     @property
-    def writers(self) -> IcebergWriters | StagedWriters:
-        if self._options.merge_keys:
-            url = self._checkpoint.url
-            rows = ArrowRows(self._schema, self._shape().required)
-            return StagedWriters(rows, url, STAGING, MAGIC, durable=True)
-        replaces = self._mode == COMPLETE
-        return IcebergWriters(self._shape(), self._options.max_file_bytes, replaces)
+    def required(self) -> tuple[str, ...]:
+        return required_columns(self._table, self._columns)
 
-    def fence(self, attempt: int) -> None:
-        # Nothing to fence: the offset log decides, and a commit is valid only for the table as it
-        # was read. Read the log last: an epoch's entry is written before its commit.
-        self._attempt, self._swept, self._marker = attempt, False, None
-        self._target.refresh()
-        found = self._target.marker()
-        marked = NO_EPOCH if not isinstance(found, Marker) else found.epoch
-        history = read_history(self._checkpoint, marked, MAGIC)
-        reset = self._options.reset_marker
-        if isinstance(found, Refuse):
-            if reset is None or reset != history.committed:
-                raise MarkerError(
-                    self._target.place,
-                    found.reason,
-                    f"{found.remedy} Or start with option resetMarker={history.committed}: the "
-                    f"query then continues after that epoch, and the rows of the epochs that were "
-                    f"rolled back stay away.",
-                )
-            found = None
-        match check_marker(found, history, reset, ICEBERG_OUTPUT):
-            case Refuse(reason, remedy):
-                raise MarkerError(self._target.place, reason, remedy)
-            case Begin(marker):
-                self._target.write_marker(marker)
-                self._marker = marker
-            case Continue(marker):
-                self._marker = marker
+    @property
+    def file_plan(self) -> IcebergFilePlan:
+        return plan_of(self._table, self.name, mark_of(self._query_id), self._columns)
 
-    def decided(self, epoch: int) -> bool:
-        return self._current_marker().epoch >= epoch
+    def load(self) -> Marker | Refuse | None:
+        self._refresh()
+        return self._marker()
 
-    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        assert self._marker is not None, "call fence first"
-        staged = [each for each in (unpack(message, MAGIC) for message in messages) if each]
-        if self._is_done(epoch, messages):
-            if not has_output(staged):
-                self._discard(unpack_files(staged))
-            return
-        plan = plan_commit(self._current_marker(), epoch, messages, ICEBERG_OUTPUT, refresh=False)
-        assert isinstance(plan, Write)
-        commit_epoch(
-            self._target,
-            plan.marker,
-            self._attempt,
-            partial(self._change, epoch, staged),
-            lambda: self._is_done(epoch, messages),
-            self._discard,
-        )
-        self._clean_up(staged)
+    def settle(self, begin: Marker | None, attempt: int) -> None:
+        self._attempt = attempt
+        if begin is not None:
+            mark = MarkProperty(begin.epoch, begin.token, last_sequence(self._table), None)
+            with catalog_errors(self._options):
+                answer = commit_properties(self._table, {self._property: encode_property(mark)})
+            _check_accepted(answer)
 
-    def close(self) -> None:
-        self._upkeep.close()
-        self._target.table.catalog.close()
+    def look(self, epoch: int, *, again: bool) -> Marker | Refuse | None:
+        del epoch  # every marker has its token
+        if again:
+            self._refresh()
+        return self._marker()
 
-    def _opened(self, partition_by: tuple[str, ...]) -> Table:
-        """The table, created if it is absent and the query has never written to it."""
-        options = self._options
-        catalog = open_catalog(options)
-        table = find_table(catalog, options)
-        if table is None:
-            history = read_history(self._checkpoint, NO_EPOCH, MAGIC)
-            if history.epochs and options.reset_marker is None:
-                raise MarkerError(
-                    f"table {options.table}",
-                    f"the table does not exist in catalog {options.catalog_name}, but the log has "
-                    f"epoch {history.epochs[0].epoch} of this sink",
-                    f"Restore the table. To go on with a new, empty table, start with option "
-                    f"resetMarker={history.committed}.",
-                )
-            first = MarkProperty(history.committed, "", 0, None)
-            name = property_name(self._query_id, options.branch)
-            properties = {name: encode_property(first)}
-            table = create_table(catalog, options, self._schema, partition_by, properties)
-        check_table(options, table, partition_by)
-        return table
+    def check_files(self, files: Sequence[WrittenFile], *, ours: bool) -> None:
+        pass
 
-    def _shape(self) -> TableShape:
-        table = self._target.table
-        return TableShape(
-            table=self._options.table,
-            metadata=without_history(table.metadata),
-            io=tuple((key, str(value)) for key, value in table.io.properties.items()),
-            mark=self._mark,
-            columns=tuple((name, name) for name in self._columns),
-            required=tuple(
-                field.name
-                for field in table.schema().fields
-                if field.required and field.name in self._columns
-            ),
-        )
-
-    def _files(self) -> FileSet:
-        """Writes files for the table as it is now."""
-        return FileSet(self._shape(), self._attempt, DRIVER_TASK)
-
-    def _current_marker(self) -> Marker:
-        found = self._target.marker()
-        if isinstance(found, Refuse):
-            raise MarkerError(self._target.place, found.reason, found.remedy)
-        return Marker(NO_EPOCH) if found is None else found
-
-    def _is_done(self, epoch: int, messages: Sequence[bytes]) -> bool:
-        marker = self._current_marker()
-        if marker.epoch > epoch:
-            return True  # a later attempt has committed it, and more
-        match plan_commit(marker, epoch, messages, ICEBERG_OUTPUT, refresh=False):
-            case Done():
-                return True
-            case Refuse():
-                raise SinkConflictError(self._options.table, epoch, "the rows")
-            case Write():
-                return False
-
-    def _change(self, epoch: int, staged: Sequence[Staged], table: Table) -> TableChange:
-        """What the epoch changes in the table as it is now."""
-        branch, keys = self._options.branch, self._options.merge_keys
-        head = table.metadata.snapshot_by_name(branch)
-        if any(each.rows and each.name != FILES for each in staged):
-            files = self._files()
-            found = [staged_table(self._staging, each, self._schema) for each in staged]
-            rows = last_per_key(files.fitted(joined_tables(found, self._schema)), keys)
-            return merged(table, branch, rows, keys, files.write_fitted)
-        added = unpack_files(staged)
-        temporary: list[WrittenFile] = []
-        if any(file.spec != table.metadata.default_spec_id for file in added):
+    def commit(self, mode: WriteMode, files: Sequence[WrittenFile], note: EpochNote) -> None:
+        table = self._table
+        temporary: Sequence[WrittenFile] = ()
+        if any(file.spec != table.metadata.default_spec_id for file in files):
             logger.warning(
                 "the partitioning of table %s has changed: files of epoch %d are written again. "
                 "Restart the query, so that its tasks use the new partitioning",
-                self._options.table,
-                epoch,
+                *(self.name, note.epoch),
             )
-            added = temporary = self._written_again(table, added)
-        removed = list(live_files(table, head)) if self._mode == COMPLETE else []
-        return TableChange(added, removed, temporary)
+            files = temporary = self._written_again(files)
+        head = table.metadata.snapshot_by_name(self._options.branch)
+        removed = list(live_files(table, head)) if mode is WriteMode.OVERWRITE else []
+        self._commit(TableChange(files, removed, temporary), note)
 
-    def _written_again(self, table: Table, files: Sequence[WrittenFile]) -> list[WrittenFile]:
+    def merge(self, rows: pa.Table, keys: Sequence[str], note: EpochNote) -> None:
+        files = self._files()
+        rows = files.fitted(rows)
+        change = merged(self._table, self._options.branch, rows, keys, files.write_fitted)
+        self._commit(change, note)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        delete_files(self._table, [file.path for file in files])
+
+    def jobs_due(self) -> Sequence[str]:
+        return ()
+
+    def maintained(self, attempt: int) -> IcebergMaintained:
+        clock = SystemClock()
+        return IcebergMaintained(self._options, self._query_id, attempt, self._columns, clock)
+
+    def close(self) -> None:
+        self._table.catalog.close()
+
+    def _marker(self) -> Marker | Refuse | None:
+        metadata = self._table.metadata
+        return newest_mark(
+            self._query_id,
+            metadata.properties.get(self._property),
+            branch_history(self._table, self._options.branch),
+            {snapshot.snapshot_id for snapshot in metadata.snapshots},
+        )
+
+    def _refresh(self) -> None:
+        """Read the table's newest metadata."""
+        with catalog_errors(self._options):
+            try:
+                self._table.refresh()
+            except ValueError as error:  # another table has the name now
+                raise TableError(
+                    f"table {self.name}",
+                    f"another table has this name now ({error}). Its rows are not those that the "
+                    f"query has written. Restore the table, or start with a new checkpointLocation",
+                ) from None
+
+    def _commit(self, change: TableChange, note: EpochNote) -> None:
+        marker = Marker(note.epoch, note.token)
+
+        def mark(sequence: int, snapshot: int) -> dict[str, str]:
+            value = MarkProperty(note.epoch, note.token, sequence, snapshot)
+            return {self._property: encode_property(value)}
+
+        summary = summary_of(self._query_id, marker, note.attempt)
+        with catalog_errors(self._options):
+            answer = commit_change(self._table, self._options.branch, change, summary, mark)
+        if answer is Answer.REFUSED:
+            self.discard(change.temporary)
+        _check_accepted(answer)
+
+    def _files(self) -> IcebergFiles:
+        """Writes files for the table as it is now."""
+        return IcebergFiles(self.file_plan, self._attempt, DRIVER_TASK)
+
+    def _written_again(self, files: Sequence[WrittenFile]) -> list[WrittenFile]:
         """Write the rows of files for the table's present partitioning."""
-        found = []
+        tables = []
         for file in files:
-            with table.io.new_input(file.path).open() as stream:
-                found.append(pq.read_table(stream))  # type: ignore[arg-type]
-        return self._files().write(joined_tables(found, found[0].schema))
-
-    def _discard(self, files: Sequence[WrittenFile]) -> None:
-        delete_files(self._target.table, [file.path for file in files])
-
-    def _clean_up(self, staged: Sequence[Staged]) -> None:
-        """After a commit: delete what was staged, and once what earlier attempts have left."""
-        for each in staged:
-            if each.name and each.name != FILES:
-                self._staging.delete(each.name)
-        # The first commit after a restart may finish an epoch of an earlier attempt. Only an epoch
-        # of this attempt proves that no such epoch is left.
-        if self._swept or self._attempt not in {each.attempt for each in staged}:
-            return
-        self._swept = True
-        if self._options.merge_keys:
-            delete_stale(self._staging, before=self._attempt)
-        self._upkeep.begin(self._attempt, self._write_rows)
-
-    def _write_rows(self, rows: pa.Table) -> list[WrittenFile]:
-        return self._files().write_fitted(rows)
+            with self._table.io.new_input(file.path).open() as stream:
+                tables.append(pq.read_table(stream))  # type: ignore[arg-type]
+        return self._files().write(joined_tables(tables, tables[0].schema))
 
 
-def _check_mode(mode: str, merge_keys: Sequence[str]) -> None:
-    if mode == UPDATE and not merge_keys:
-        raise OptionError(
-            "iceberg: output mode update changes rows of earlier epochs, and the sink must know "
-            "which. Set the option mergeKeys to the columns that identify a row, or use append or "
-            "complete."
-        )
-    if mode == COMPLETE and merge_keys:
-        raise OptionError(
-            "iceberg: output mode complete replaces all rows in each epoch, so mergeKeys has no "
-            "meaning. Remove it, or use output mode update."
-        )
+def _check_accepted(answer: Answer) -> None:
+    if answer is Answer.REFUSED:
+        raise CommitRefusedError("the table has changed since it was read")
+    if answer is Answer.UNKNOWN:
+        raise CommitRefusedError("the answer to a commit was lost")

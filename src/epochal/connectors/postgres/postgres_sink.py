@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.clock import SystemClock
+from epochal.connectors.formats import SinkRequest
 from epochal.connectors.postgres.postgres_columns import kind_of
 from epochal.connectors.postgres.postgres_options import (
     PostgresSinkOptions,
@@ -33,8 +34,8 @@ from epochal.connectors.postgres.postgres_transactions import PostgresSession, P
 from epochal.connectors.staging.deciding_sink import DecidingSink
 from epochal.connectors.staging.epoch_marker import MarkedOutput
 from epochal.connectors.staging.staged_rows import StagedWriters
-from epochal.errors import OptionError, PostgresRejectedError
-from epochal.files import Files
+from epochal.connectors.tables.table_epochs import WriteMode, choose_write_mode
+from epochal.errors import PostgresRejectedError
 
 STAGING = f"{EPOCHAL}/postgres"
 POSTGRES_OUTPUT = MarkedOutput(
@@ -48,11 +49,11 @@ POSTGRES_OUTPUT = MarkedOutput(
 )
 
 
-def open_postgres_sink(
-    options: PostgresSinkOptions, schema: pa.Schema, mode: str, checkpoint: Files, query_id: str
-) -> DecidingSink:
+def open_postgres_sink(request: SinkRequest) -> DecidingSink:
     """Open the sink; ask the server whether its table fits, and create it if it is missing."""
-    _check_mode(options, mode)
+    options, schema = request.read_options(PostgresSinkOptions), request.schema
+    mode, query_id = request.output_mode, request.query_id
+    replaces = choose_write_mode("postgres", mode, options.merge_keys) is WriteMode.OVERWRITE
     for field in schema:
         kind_of(field.type, field.name)
     settings = connection_settings(options)
@@ -62,7 +63,7 @@ def open_postgres_sink(
     session = PostgresSession(settings, clock, patience=patience)
     try:
         target, markers = session.run(
-            lambda each: _prepared(each, session.server, options, schema, mode, name, query_id),
+            lambda each: _prepared(each, session.server, options, schema, replaces, name, query_id),
             name,
         )
     finally:
@@ -76,27 +77,13 @@ def open_postgres_sink(
     return DecidingSink(
         transactions,
         StagedWriters(
-            rows, checkpoint.url, STAGING, POSTGRES_OUTPUT.magic, replaces=target.complete
+            *(rows, request.checkpoint.url, STAGING, POSTGRES_OUTPUT.magic), replaces=replaces
         ),
-        checkpoint,
+        request.checkpoint,
         POSTGRES_OUTPUT,
         clock,
         reset_marker=options.reset_marker,
     )
-
-
-def _check_mode(options: PostgresSinkOptions, mode: str) -> None:
-    if mode == "update" and not options.merge_keys:
-        raise OptionError(
-            "postgres: output mode update changes rows, but the option mergeKeys does not say "
-            "which columns identify a row. Without it each change would add a row. Set mergeKeys, "
-            "or use append."
-        )
-    if mode == "complete" and options.merge_keys:
-        raise OptionError(
-            "postgres: output mode complete replaces all rows in each epoch, so mergeKeys has no "
-            "meaning. Remove it, or use update."
-        )
 
 
 def _prepared(
@@ -104,7 +91,7 @@ def _prepared(
     server: str,
     options: PostgresSinkOptions,
     schema: pa.Schema,
-    mode: str,
+    replaces: bool,
     name: TableName,
     query_id: str,
 ) -> tuple[Target, TableName]:
@@ -134,9 +121,8 @@ def _prepared(
         create_table(connection, TableName(home, name.table), schema, options.merge_keys)
         found = find_table(connection, TableName(home, name.table))
     assert found is not None, "the table has just been created"
-    complete = mode == "complete"
     target = checked_target(
-        connection, server, found, schema, options.merge_keys, complete=complete
+        connection, server, found, schema, options.merge_keys, complete=replaces
     )
     return target, markers
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from epochal.connectors.formats import SinkFormat
 from epochal.connectors.registry import SINKS, check_partitioned
 from epochal.continuous.api.frame_sinks import (
     FrameFunction,
@@ -31,6 +32,7 @@ from epochal.continuous.api.outputs import (
     sink_definition,
     trigger_options,
 )
+from epochal.continuous.api.step_names import format_name
 from epochal.continuous.catalyst.translation import Translation, explain_plan, read_plan
 from epochal.continuous.plan.logical import Node
 from epochal.continuous.run.query_settings import EngineOptions
@@ -63,18 +65,21 @@ class DataFrameWriter:
                 "with spark.readStream, or write it with df.write."
             )
         self._frame = frame
-        self._format: str | None = None
+        self._format: str | SinkFormat | None = None
         self._function: tuple[str, Any] | None = None
         self._options: dict[str, str] = {}
         self._mode = APPEND
         self._partitioned: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        sink = self._function[0] if self._function else self._format or "default format"
+        sink = format_name(self._function or self._format or "default format")
         return f"DataFrameWriter({', '.join(self._frame.columns)} → {sink}, {self._mode})"
 
-    def format(self, source: str) -> DataFrameWriter:
-        """Set the format by name; without it, `spark.sql.sources.default` counts."""
+    def format(self, source: str | SinkFormat) -> DataFrameWriter:
+        """Set the format by name; without it, `spark.sql.sources.default` counts.
+
+        Or pass the `SinkFormat` of a sink of your own.
+        """
         self._format, self._function = source, None
         return self
 
@@ -172,7 +177,8 @@ class DataFrameWriter:
         self._apply(format, outputMode, partitionBy, queryName, options)
         lower = {key.lower(): value for key, value in self._options.items()}
         form, location, partitioned = settle_table(
-            self._frame, tableName, self._format, self._partitioned, lower.get("path")
+            *(self._frame, tableName, format_name(self._format) if self._format else None),
+            *(self._partitioned, lower.get("path")),
         )
         self.format(form)
         self._partitioned = partitioned
@@ -190,9 +196,9 @@ class DataFrameWriter:
         if path is not None:
             options = {key: value for key, value in options.items() if key.lower() != "path"}
             options["path"] = path
-        name = self._sink_name()
+        sink = self._sink_chosen()
         spark = self._frame.sparkSession
-        engine, rest = output_options(spark, name, _patient(options) if self._function else options)
+        engine, rest = output_options(spark, sink, _patient(options) if self._function else options)
         session = session_settings(spark, FRAME_KEYS)
         checkpoint = find_checkpoint(engine.checkpoint_location)
         translation = self._read(checkpoint.pinned)
@@ -203,7 +209,7 @@ class DataFrameWriter:
 
         return QueryDefinition(
             translation.tree,
-            self._sink(name, engine, rest),
+            self._sink(sink, engine, rest),
             engine,
             session=session,
             state_partitions=checkpoint.partitions(session),
@@ -235,9 +241,11 @@ class DataFrameWriter:
         if queryName is not None:
             self.queryName(queryName)
 
-    def _sink_name(self) -> str:
+    def _sink_chosen(self) -> str | SinkFormat:
         if self._function is not None:
             return self._function[0]
+        if isinstance(self._format, SinkFormat):
+            return self._format
         default = self._frame.sparkSession.conf.get("spark.sql.sources.default")
         name = self._format or str(default)
         if name.lower() not in SINKS:
@@ -247,8 +255,11 @@ class DataFrameWriter:
             )
         return name
 
-    def _sink(self, name: str, engine: EngineOptions, options: dict[str, str]) -> SinkDefinition:
-        check_partitioned(name, self._partitioned)
+    def _sink(
+        self, sink: str | SinkFormat, engine: EngineOptions, options: dict[str, str]
+    ) -> SinkDefinition:
+        check_partitioned(sink, self._partitioned)
+        name = format_name(sink)
         if self._function is not None or name.lower() == "memory":
             _no_options(name, options)
         match name:
@@ -258,7 +269,7 @@ class DataFrameWriter:
                 return batch_sink(self._frame, self._function[1], complete=self._mode == COMPLETE)
         if name.lower() != "memory":
             _check_names(name, self._frame.columns)
-            return sink_definition(name, options, self._mode, self._partitioned)
+            return sink_definition(sink, options, self._mode, self._partitioned)
         if not engine.query_name:
             raise OptionError(
                 "memory: the query has no name, and its rows become a temporary view of that name. "

@@ -10,7 +10,9 @@ from uuid import uuid4
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink
-from epochal.connectors.registry import LASTING_SINKS, open_sink
+from epochal.connectors.formats import SinkFormat
+from epochal.connectors.registry import open_sink, outlives_query
+from epochal.continuous.api.step_names import format_name
 from epochal.continuous.run.query_settings import EngineOptions, split_options
 from epochal.continuous.run.query_spec import SinkDefinition
 from epochal.errors import OptionError
@@ -76,10 +78,10 @@ def output_options(
             place = join_url(shared, engine.query_name or str(uuid4()))
             place = absolute_paths({"path": place})["path"]
             engine = replace(engine, checkpoint_location=place)
-    if engine.checkpoint_location is None and str(sink).lower() in LASTING_SINKS:
+    if engine.checkpoint_location is None and outlives_query(sink):
         raise OptionError(
-            f"{sink}: the query has no checkpointLocation. Without it the next start would "
-            f"process all input again and write its rows a second time. Set "
+            f"{format_name(sink)}: the query has no checkpointLocation. Without it the next start "
+            f"would process all input again and write its rows a second time. Set "
             f".option('checkpointLocation', PATH)."
         )
     return engine, rest
@@ -101,5 +103,5 @@ def sink_definition(
             query_id=query_id,
         )
 
-    name = sink if isinstance(sink, str) else sink[0] if isinstance(sink, tuple) else "sink"
-    return SinkDefinition(str(name), opened)
+    is_named = isinstance(sink, str | tuple | SinkFormat)
+    return SinkDefinition(format_name(sink) if is_named else "sink", opened)

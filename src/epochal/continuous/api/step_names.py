@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from epochal.connectors.formats import SinkFormat, SourceFormat
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
@@ -67,6 +68,8 @@ def format_name(sink_format: Any) -> str:
             return "no format"
         case str():
             return sink_format
+        case SinkFormat() | SourceFormat():
+            return sink_format.name
         case (str(kind), _):
             return kind
         case type():

@@ -15,15 +15,9 @@ from hypothesis import strategies as st
 from epochal.checkpoint.file_log import FileSinkLog
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.file.file_formats import FileFormat
-from epochal.connectors.file.file_names import partition_directory
-from epochal.connectors.file.file_sink import (
-    FileSink,
-    FileSinkOptions,
-    attempt_of,
-    file_uuid,
-    mark_of,
-    split,
-)
+from epochal.connectors.file.file_names import partition_directory, split
+from epochal.connectors.file.file_sink import FileSink, FileSinkOptions
+from epochal.connectors.file.part_names import attempt_of, file_uuid, mark_of
 from epochal.errors import OptionError, SinkConflictError
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])

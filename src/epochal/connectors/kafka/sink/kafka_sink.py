@@ -18,6 +18,7 @@ import pyarrow as pa
 from epochal.clock import SystemClock
 from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.formats import SinkRequest
 from epochal.connectors.kafka.kafka_client import await_brokers
 from epochal.connectors.kafka.kafka_settings import MAX_MESSAGE_BYTES, producer_settings
 from epochal.connectors.kafka.sink.producer import RecordProducer
@@ -30,10 +31,11 @@ from epochal.connectors.kafka.sink.sink_exact import (
 from epochal.connectors.kafka.sink.sink_plain import PlainWriters
 from epochal.connectors.kafka.sink.sink_rows import record_plan
 from epochal.connectors.kafka.sink.transaction import KafkaTransactions
-from epochal.connectors.schema_registry.value_schemas import ValueSpec
+from epochal.connectors.schema_registry.registry_options import split_registry_options
+from epochal.connectors.schema_registry.value_schemas import ValueSpec, writing_spec
 from epochal.connectors.staging.deciding_sink import DecidingSink
 from epochal.errors import OptionError
-from epochal.files import Files
+from epochal.options import read_options
 
 RECORD_OVERHEAD_BYTES = 512
 """Room for the parts of a record besides key and value that count against the size limit."""
@@ -70,16 +72,14 @@ class KafkaSinkOptions:
     """Continue although the marker does not match, if this is the newest committed epoch."""
 
 
-def open_kafka_sink(
-    options: KafkaSinkOptions,
-    schema: pa.Schema,
-    checkpoint: Files,
-    query_id: str,
-    *,
-    dead_letter_topic: str | None = None,
-    values: ValueSpec | None = None,
-) -> DecidingSink | AtLeastOnceSink:
+def open_kafka_sink(request: SinkRequest) -> DecidingSink | AtLeastOnceSink:
     """Open the sink that the options choose; ask the brokers whether its topic exists."""
+    about_values, rest = split_registry_options(request.options)
+    options = read_options(KafkaSinkOptions, rest, of="kafka")
+    schema, checkpoint = request.schema, request.checkpoint
+    dead_letter_topic, values = request.dead_letter_topic, None
+    if "value" in schema.names:
+        values = writing_spec(about_values, options.topic, schema.field("value").type)
     java = {key.lower(): value for key, value in options.kafka.items()}
     settings = producer_settings(java)
     written = schema if values is None else encoded_schema(schema)
@@ -104,7 +104,7 @@ def open_kafka_sink(
     if not exactly_once:
         plain = PlainWriters(plan, settings, largest)
         return AtLeastOnceSink(plain if values is None else EncodingWriters(plain, values))
-    name = f"{options.id_prefix}{query_id}"
+    name = f"{options.id_prefix}{request.query_id}"
     staged = staged_records(plan, checkpoint.url, largest, settings)
     return DecidingSink(
         KafkaEpochs(KafkaTransactions(java, name, str(marker_topic)), plan),

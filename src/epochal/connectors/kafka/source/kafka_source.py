@@ -24,10 +24,12 @@ from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.formats import SourceRequest
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
 from epochal.connectors.kafka.kafka_client import KafkaClient, await_brokers
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
 from epochal.connectors.kafka.source.kafka_reader import KafkaReaders
+from epochal.connectors.kafka.source.parsed_values import read_with_values
 from epochal.connectors.kafka.source.source_offsets import (
     AtOffsets,
     AtTimes,
@@ -75,6 +77,12 @@ class LogClient(Protocol):
     def at_times(
         self, times_ms: Mapping[KafkaPartition, int]
     ) -> dict[KafkaPartition, int | None]: ...
+
+
+def open_kafka_source(request: SourceRequest) -> KafkaSource:
+    """Open a source."""
+    options, values = read_with_values(request.options)
+    return KafkaSource(options, request.checkpoint, request.index, values=values)
 
 
 class KafkaSource:

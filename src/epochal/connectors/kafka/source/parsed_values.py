@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from epochal.connectors.kafka.source.reader_rows import kafka_schema
 from epochal.connectors.kafka.source.source_options import (
     KafkaSourceOptions,
     read_source_options,
@@ -17,6 +18,7 @@ from epochal.connectors.schema_registry.value_schemas import (
     pinned_version,
     reading_spec,
 )
+from epochal.errors import OptionError
 from epochal.record_batches import batch_of
 
 
@@ -25,6 +27,20 @@ def read_with_values(options: Mapping[str, str]) -> tuple[KafkaSourceOptions, Va
     about_values, rest = split_registry_options(options)
     source_options = read_source_options(rest)
     return source_options, reading_spec(about_values, source_options.only_topic)
+
+
+def kafka_source_schema(
+    name: str, options: Mapping[str, str], schema: pa.Schema | None
+) -> pa.Schema:
+    """The columns of a source. Checks its options too."""
+    if schema is not None:
+        raise OptionError(
+            f"{name}: the columns are always those of a Kafka record. Remove the schema from the "
+            f"query."
+        )
+    source_options, values = read_with_values(options)
+    columns = kafka_schema(source_options.include_headers)
+    return columns if values is None else parsed_schema(columns, values)
 
 
 def pin_values(options: Mapping[str, str]) -> dict[str, str]:

@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.formats import COMPLETE, SinkRequest
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoded, Encoder, Marks, plan_layout
 from epochal.connectors.pubsub.publish.publisher import Publisher, publish_settings
-from epochal.connectors.pubsub.pubsub_options import SinkOptions, settle_options
-from epochal.errors import PayloadError
+from epochal.connectors.pubsub.pubsub_options import SinkOptions, settle_options, sink_options
+from epochal.errors import OptionError, PayloadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,16 @@ class PubSubSink(AtLeastOnceSink):
         options = settle_options(options)
         plan_layout(schema, options)
         super().__init__(PubSubWriters(options, query_id))
+
+
+def open_pubsub_sink(request: SinkRequest) -> PubSubSink:
+    """Open the sink."""
+    if request.output_mode == COMPLETE:
+        raise OptionError(
+            "pubsub: output mode complete would publish the whole result in every epoch. Use "
+            "append or update."
+        )
+    return PubSubSink(sink_options(request.options), request.schema, request.query_id)
 
 
 REFUSED = (PayloadError, ValueError, OverflowError)

@@ -24,11 +24,18 @@ from typing import Protocol
 import pyarrow as pa
 
 from epochal.connectors.contract import Positions
+from epochal.connectors.formats import Identity, SourceRequest
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.engine.hand_back import HandBack
 from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
-from epochal.connectors.pubsub.parse.parse import Parser, ParseSpec
-from epochal.connectors.pubsub.pubsub_options import ColumnNames, SourceOptions, settle_options
+from epochal.connectors.pubsub.parse.parse import Parser, ParseSpec, parse_spec
+from epochal.connectors.pubsub.pubsub_options import (
+    ColumnNames,
+    Delivery,
+    SourceOptions,
+    settle_options,
+    source_options,
+)
 from epochal.connectors.pubsub.pull.ack_leases import Span
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, pull_settings
@@ -239,6 +246,31 @@ class PubSubReader:
                 by_partition.setdefault(name, []).append(span)
         for name, spans in by_partition.items():
             self._pullers[name].ack(spans).add_done_callback(_note_refusals)
+
+
+def pubsub_source_schema(
+    name: str, options: Mapping[str, str], schema: pa.Schema | None
+) -> pa.Schema:
+    """Return the source's columns. Checks its options too."""
+    del name
+    read = source_options(options)
+    return row_schema(read, parse_spec(read, schema))
+
+
+def redelivery_identity(options: Mapping[str, str]) -> Identity | None:
+    """Return how a query recognises messages that come again; None if it may show them twice."""
+    read = source_options(options)
+    if read.delivery is not Delivery.EXACTLY_ONCE:
+        return None
+    window_ms = read.dedup_window // timedelta(milliseconds=1)
+    return Identity(("message_id",), "publish_time", window_ms)
+
+
+def open_pubsub_source(request: SourceRequest) -> PubSubSource:
+    """Open the source."""
+    options = source_options(request.options)
+    parse = parse_spec(options, request.schema)
+    return PubSubSource(options, parse, parallelism=request.parallelism)
 
 
 def row_schema(options: SourceOptions, parse: ParseSpec | None) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Decides which snapshots are expired, which files are compacted, and which are leftovers. Pure.
+"""Decides which snapshots of an Iceberg table are expired, and which files with them. Pure.
 
 A snapshot is kept if a rule keeps it: the number or the age that the options name, a tag, the end
 of a branch. The chain from the end of the query's branch back to the query's newest epoch is always
@@ -12,9 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-
-from epochal.connectors.iceberg.iceberg_marks import QUERY_KEY
-from epochal.connectors.iceberg.iceberg_partitions import Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,61 +85,9 @@ def _is_old(rule: ExpiryRule, timestamp_ms: int) -> bool:
     return rule.oldest_ms is not None and timestamp_ms < rule.oldest_ms
 
 
-def known_snapshot(
-    snapshot: int, parent: int | None, timestamp_ms: int, summary: Mapping[str, str]
-) -> KnownSnapshot:
-    """A snapshot with the query that its summary names."""
-    return KnownSnapshot(snapshot, parent, timestamp_ms, summary.get(QUERY_KEY))
-
-
-@dataclass(frozen=True, slots=True)
-class SmallFile:
-    """A data file that could be compacted."""
-
-    path: str
-    size: int
-    partition: Values
-    spec: int
-
-
-def compaction_groups(
-    files: Iterable[SmallFile], *, spec: int, below: int, min_files: int, max_bytes: int
-) -> list[list[str]]:
-    """Groups of files to write as one file each: small, of one partition, and of the table's spec.
-
-    Smaller files come first, so that a file is written again only when it is of about the size of
-    the others.
-    """
-    by_partition: dict[Values, list[SmallFile]] = {}
-    for file in files:
-        if file.size < below and file.spec == spec:
-            by_partition.setdefault(file.partition, []).append(file)
-    groups: list[list[str]] = []
-    for found in by_partition.values():
-        of_partition: list[list[str]] = [[]]
-        total = 0
-        for file in sorted(found, key=lambda each: (each.size, each.path)):
-            if of_partition[-1] and total + file.size > max_bytes:
-                of_partition.append([])
-                total = 0
-            of_partition[-1].append(file.path)
-            total += file.size
-        groups += [group for group in of_partition if len(group) >= min_files]
-    return groups
-
-
 def unreferenced(expired: Sequence[Set[str]], kept: Iterable[Set[str]]) -> set[str]:
     """What expired snapshots refer to and no other snapshot does."""
     gone: set[str] = set().union(*expired)
     for each in kept:
         gone -= each
     return gone
-
-
-def leftovers(
-    found: Iterable[tuple[str, int | None]], *, attempt: int, known: Set[str]
-) -> list[str]:
-    """The files that earlier attempts wrote and no snapshot names, of (path, attempt)."""
-    return [
-        path for path, wrote in found if wrote is not None and wrote < attempt and path not in known
-    ]

@@ -12,10 +12,10 @@ from tests.iceberg_tables import QUERY_ID, SmallEngine, Warehouse, numbers
 from tests.waiting import eventually
 
 from epochal.clock import SystemClock
-from epochal.connectors.iceberg.iceberg_files import FileSet
+from epochal.connectors.iceberg.iceberg_files import ICEBERG, WrittenFile
+from epochal.connectors.iceberg.iceberg_maintenance import IcebergMaintained
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
-from epochal.connectors.iceberg.iceberg_sink import DRIVER_TASK, IcebergSink
-from epochal.connectors.iceberg.iceberg_upkeep import TableUpkeep, WriteRows
+from epochal.connectors.tables.table_maintenance import TableMaintenance
 from epochal.options import read_options
 
 
@@ -29,15 +29,14 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def upkeep_of(warehouse: Warehouse, **options: str) -> TableUpkeep:
-    found = read_options(IcebergSinkOptions, warehouse.options(**options), of="iceberg")
-    return TableUpkeep(found, QUERY_ID, SystemClock())
-
-
-def writes(engine: SmallEngine) -> WriteRows:
-    sink = engine.sink
-    assert isinstance(sink, IcebergSink)
-    return lambda rows: FileSet(sink._shape(), engine.attempt, DRIVER_TASK).write_fitted(rows)
+def maintenance_of(
+    warehouse: Warehouse, engine: SmallEngine, **options: str
+) -> TableMaintenance[WrittenFile]:
+    """The maintenance of the engine's attempt, with other options than its sink's."""
+    read = read_options(IcebergSinkOptions, warehouse.options(**options), of="iceberg")
+    attempt, names = engine.attempt, engine.schema.names
+    table = IcebergMaintained(read, QUERY_ID, attempt, names, SystemClock())
+    return TableMaintenance(table, ICEBERG, read.compaction, engine.files, QUERY_ID, attempt)
 
 
 def ids(warehouse: Warehouse) -> list[int]:
@@ -52,7 +51,7 @@ def test_many_small_files_become_one_and_epochs_go_on(
         for epoch in range(12):
             engine.run(epoch, numbers(epoch * 2, epoch * 2 + 1), tasks=2)
         assert len(warehouse.named_files()) == 24
-        upkeep_of(warehouse, compact="true").run_once(1, writes(engine))
+        maintenance_of(warehouse, engine, compact="true").run_all()
         assert len(warehouse.named_files()) == 1
         engine.run(12, numbers(24))
     assert ids(warehouse) == list(range(25))
@@ -69,8 +68,8 @@ def test_partitions_are_compacted_one_by_one(warehouse: Warehouse, checkpoint: P
         engine.start()
         for epoch in range(10):
             engine.run(epoch, numbers(epoch, text=f"p{epoch % 2}"))
-        upkeep = upkeep_of(warehouse, compact="true", compactMinFiles="5")
-        upkeep.run_once(1, writes(engine))
+        maintenance = maintenance_of(warehouse, engine, compact="true", compactMinFiles="5")
+        maintenance.run_all()
     assert len(warehouse.named_files()) == 2
     assert ids(warehouse) == list(range(10))
 
@@ -83,7 +82,7 @@ def test_two_compactors_at_once_double_nothing(warehouse: Warehouse, checkpoint:
                 engine.run(epoch, numbers(epoch))
             together(
                 *(
-                    lambda: upkeep_of(warehouse, compact="true").run_once(1, writes(engine))
+                    lambda: maintenance_of(warehouse, engine, compact="true").run_all()
                     for _ in range(2)
                 )
             )
@@ -94,14 +93,15 @@ def test_two_compactors_at_once_double_nothing(warehouse: Warehouse, checkpoint:
 def test_epochs_beside_compaction_and_expiry_lose_nothing(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    upkeep = upkeep_of(warehouse, compact="true", compactMinFiles="3", expireSnapshotsKeep="5")
+    more = {"compact": "true", "compactMinFiles": "3", "expireSnapshotsKeep": "5"}
     with SmallEngine(warehouse.options(), checkpoint) as engine:
+        maintenance = maintenance_of(warehouse, engine, **more)
         engine.start()
         ended = threading.Event()
 
         def keep_up() -> None:
             while not ended.is_set():
-                upkeep.run_once(1, writes(engine))
+                maintenance.run_all()
 
         def run() -> None:
             for epoch in range(30):
@@ -109,7 +109,7 @@ def test_epochs_beside_compaction_and_expiry_lose_nothing(
             ended.set()
 
         together(run, keep_up)
-        upkeep.run_once(1, writes(engine))
+        maintenance.run_all()
     assert ids(warehouse) == list(range(30))
     assert len(warehouse.table().metadata.snapshots) <= 6
 
@@ -123,7 +123,7 @@ def test_a_compactor_that_was_replaced_gives_up(warehouse: Warehouse, checkpoint
             successor.start()
             successor.run(12, numbers(12))
         before = warehouse.named_files()
-        upkeep_of(warehouse, compact="true").run_once(1, writes(engine))
+        maintenance_of(warehouse, engine, compact="true").run_all()
     assert warehouse.named_files() == before
     assert {path.name for path in warehouse.data_files()} == before
 
@@ -138,8 +138,8 @@ def test_expired_snapshots_take_their_files_along_but_not_the_marker(
         table = warehouse.table()
         with table.manage_snapshots() as change:
             change.create_tag(table.metadata.snapshots[3].snapshot_id, "keep")
-        upkeep = upkeep_of(warehouse, compact="true", expireSnapshotsKeep="1")
-        upkeep.run_once(1, writes(engine))
+        maintenance = maintenance_of(warehouse, engine, compact="true", expireSnapshotsKeep="1")
+        maintenance.run_all()
     table = warehouse.table()
     epochs = [
         s.summary["spark.sql.streaming.epochId"] for s in table.metadata.snapshots if s.summary
@@ -152,7 +152,7 @@ def test_expired_snapshots_take_their_files_along_but_not_the_marker(
     with SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine:
         engine.start()
         engine.run(12, numbers(12))
-        upkeep.run_once(2, writes(engine))
+        maintenance_of(warehouse, engine, compact="true", expireSnapshotsKeep="1").run_all()
     # Now only those of the tag, of the compaction and of the newest epoch are left.
     assert len(warehouse.data_files()) == 4 + 1 + 1
     assert ids(warehouse) == list(range(13))
@@ -163,9 +163,9 @@ def test_snapshots_are_expired_by_age(warehouse: Warehouse, checkpoint: Path) ->
         engine.start()
         for epoch in range(4):
             engine.run(epoch, numbers(epoch))
-        upkeep_of(warehouse, expireSnapshotsAfter="1 hour").run_once(1, writes(engine))
+        maintenance_of(warehouse, engine, expireSnapshotsAfter="1 hour").run_all()
         assert len(warehouse.table().metadata.snapshots) == 4
-        upkeep_of(warehouse, expireSnapshotsAfter="0 ms").run_once(1, writes(engine))
+        maintenance_of(warehouse, engine, expireSnapshotsAfter="0 ms").run_all()
         assert len(warehouse.table().metadata.snapshots) == 1
     assert ids(warehouse) == list(range(4))
 

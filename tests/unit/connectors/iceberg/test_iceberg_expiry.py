@@ -1,16 +1,11 @@
-"""Which snapshots are expired, which files are compacted, which files are leftovers."""
+"""Which snapshots are expired, and which files with them."""
 
 from __future__ import annotations
 
-import itertools
-
-from epochal.connectors.iceberg.iceberg_upkeep_rules import (
+from epochal.connectors.iceberg.iceberg_expiry import (
     ExpiryRule,
     KnownSnapshot,
-    SmallFile,
-    compaction_groups,
     expired_snapshots,
-    leftovers,
     unreferenced,
 )
 
@@ -68,51 +63,6 @@ def test_snapshots_on_no_branch_go_by_age_only() -> None:
     assert expired(snapshots, {"main": 5}, keep=5, oldest_ms=2000) == [1]
 
 
-def file(path: str, size: int, partition: int = 0, spec: int = 0) -> SmallFile:
-    return SmallFile(path, size, (partition,), spec)
-
-
-def groups(*files: SmallFile, min_files: int = 2, max_bytes: int = 100) -> list[list[str]]:
-    return compaction_groups(files, spec=0, below=30, min_files=min_files, max_bytes=max_bytes)
-
-
-def test_small_files_of_a_partition_are_compacted_together() -> None:
-    found = groups(file("a", 3), file("b", 2), file("c", 40), file("d", 1, 7), file("e", 1, 7))
-    assert found == [["b", "a"], ["d", "e"]]
-
-
-def test_few_files_and_files_of_an_old_spec_are_left_alone() -> None:
-    assert groups(file("a", 3), file("b", 2), min_files=3) == []
-    assert groups(file("a", 3), file("b", 2, spec=1)) == []
-
-
-def test_a_compacted_file_does_not_become_too_large() -> None:
-    found = groups(*(file(f"f{n}", 20) for n in range(9)), max_bytes=100)
-    assert found == [["f0", "f1", "f2", "f3", "f4"], ["f5", "f6", "f7", "f8"]]
-
-
-def test_an_hour_of_many_rows_leaves_at_most_a_file_of_full_size_per_target() -> None:
-    """120 files of 2 MB per minute are more than one compacted file can hold."""
-    names, live = itertools.count(), list[SmallFile]()
-    megabyte = 1 << 20
-    for _ in range(60):
-        live += [file(f"f{next(names)}", 2 * megabyte) for _ in range(120)]
-        for group in compaction_groups(
-            live, spec=0, below=32 * megabyte, min_files=10, max_bytes=64 * megabyte
-        ):
-            size = sum(each.size for each in live if each.path in group)
-            live = [each for each in live if each.path not in group]
-            live.append(file(f"f{next(names)}", size))
-    total = sum(each.size for each in live)
-    assert total == 60 * 120 * 2 * megabyte
-    assert len(live) <= total // (32 * megabyte) + 10
-
-
 def test_what_a_kept_snapshot_refers_to_stays() -> None:
     assert unreferenced([{"a", "b"}, {"c"}], [{"b"}, {"d"}]) == {"a", "c"}
     assert unreferenced([], [{"a"}]) == set()
-
-
-def test_only_unnamed_files_of_earlier_attempts_are_leftovers() -> None:
-    found = [("a", 1), ("b", 2), ("c", 3), ("d", None), ("e", 1)]
-    assert leftovers(found, attempt=3, known={"e"}) == ["a", "b"]

@@ -5,8 +5,14 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.delta.delta_rows import check_required, in_microseconds
-from epochal.connectors.delta.delta_types import delta_type, query_columns, schema_json, type_text
+from epochal.connectors.delta.delta_types import (
+    check_required,
+    delta_type,
+    in_microseconds,
+    query_columns,
+    schema_json,
+    type_text,
+)
 from epochal.errors import TableMismatchError, TableRowError
 
 

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from epochal.connectors.contract import WriterContext
+from epochal.connectors.delta.delta_rules import DELTA, DataFile
+from epochal.connectors.iceberg.iceberg_files import ICEBERG, WrittenFile
+from epochal.connectors.staging.epoch_marker import (
+    NO_EPOCH,
+    Marker,
+    Staged,
+    logged_epoch,
+    pack,
+    token_of,
+    unpack,
+)
+from epochal.connectors.tables.table_epochs import (
+    FilesOutput,
+    RowsOutput,
+    WriteMode,
+    attempts_of,
+    choose_write_mode,
+    find_leftovers,
+    is_committed,
+    pack_files,
+    read_output,
+)
+from epochal.errors import OptionError, SinkConflictError
+
+DELTA_FILE = DataFile("a=1/part.parquet", 10, 3, 1700, {"a": "1"}, "{}")
+ICEBERG_FILE = WrittenFile("p", 9, 3, 0, [], {}, {}, {}, {}, {}, {}, [])
+FORMATS: list[Any] = [(DELTA, DELTA_FILE), (ICEBERG, ICEBERG_FILE)]
+
+
+def message(form: Any, *files: Any, mode: WriteMode = WriteMode.APPEND, task: int = 0) -> bytes:
+    return pack_files(form, mode, WriterContext(task, 2, "run", pa.schema([])), 7, files)
+
+
+def whole(form: Any, *files: Any, had_input: bool) -> bytes:
+    """The message of a task in output mode complete."""
+    magic = form.output.magic
+    staged = unpack(message(form, *files, mode=WriteMode.OVERWRITE), magic)
+    assert staged is not None
+    return pack(msgspec.structs.replace(staged, replaces=had_input), magic)
+
+
+@pytest.mark.parametrize(
+    ("output_mode", "keys", "mode"),
+    [
+        ("append", (), WriteMode.APPEND),
+        ("append", ("id",), WriteMode.MERGE),
+        ("update", ("id",), WriteMode.MERGE),
+        ("complete", (), WriteMode.OVERWRITE),
+    ],
+)
+def test_output_mode_and_keys_choose_how_the_table_changes(
+    output_mode: str, keys: tuple[str, ...], mode: WriteMode
+) -> None:
+    assert choose_write_mode("s", output_mode, keys) is mode
+
+
+@pytest.mark.parametrize(("output_mode", "keys"), [("update", ()), ("complete", ("id",))])
+def test_a_mode_that_clashes_with_the_keys_is_refused(
+    output_mode: str, keys: tuple[str, ...]
+) -> None:
+    with pytest.raises(OptionError, match=f"^s: output mode {output_mode} .* mergeKeys"):
+        choose_write_mode("s", output_mode, keys)
+
+
+@pytest.mark.parametrize(("form", "file"), FORMATS)
+def test_an_epoch_is_the_files_of_all_tasks_in_the_mode_that_they_were_written_for(
+    form: Any, file: Any
+) -> None:
+    empty, full = message(form, task=1), message(form, file)
+    assert read_output("t", form, 7, [empty, full]) == FilesOutput(WriteMode.APPEND, (file,))
+    assert read_output("t", form, 7, [empty, empty]) is None
+    replacing = [whole(form, had_input=True), whole(form, file, had_input=False)]
+    assert read_output("t", form, 7, replacing) == FilesOutput(WriteMode.OVERWRITE, (file,))
+    staged = Staged(7, 2, 0, 5, b"rows")
+    merging = [empty, pack(staged, form.output.magic)]
+    assert read_output("t", form, 7, merging) == RowsOutput((staged,))
+    assert attempts_of([empty, full], form.output.magic) == {2}
+
+
+@pytest.mark.parametrize(("form", "file"), FORMATS)
+def test_a_whole_result_without_rows_empties_the_table_if_a_task_had_input(
+    form: Any, file: Any
+) -> None:
+    emptied = [whole(form, had_input=False), whole(form, had_input=True)]
+    assert read_output("t", form, 7, emptied) == FilesOutput(WriteMode.OVERWRITE, ())
+    idle = [whole(form, had_input=False), whole(form, file, had_input=False)]
+    assert read_output("t", form, 7, idle) == FilesOutput(WriteMode.OVERWRITE, (file,), False)
+
+
+def test_the_words_for_data_files_are_those_in_the_log() -> None:
+    empty, full = (unpack(message(DELTA, *files), b"EDT1") for files in ((), (DELTA_FILE,)))
+    assert [staged and staged.name for staged in (empty, full)] == ["append", "append"]
+    empty, full = (unpack(message(ICEBERG, *files), b"EIF1") for files in ((), (ICEBERG_FILE,)))
+    assert [staged and staged.name for staged in (empty, full)] == ["", "files"]
+
+
+def test_the_rules_of_markers_understand_the_messages() -> None:
+    messages = [message(DELTA), message(DELTA, DELTA_FILE)]
+    found = logged_epoch(7, messages, b"EDT1")
+    assert found is not None
+    assert (found.writes, found.token) == (True, token_of(messages))
+
+
+@pytest.mark.parametrize(("form", "file"), FORMATS)
+def test_messages_of_another_sink_are_a_conflict(form: Any, file: Any) -> None:
+    del file
+    with pytest.raises(SinkConflictError):
+        read_output("t", form, 7, [b"[]"])
+
+
+def test_a_marker_at_or_beyond_the_epoch_means_that_the_table_has_it() -> None:
+    messages = [message(DELTA, DELTA_FILE)]
+    markers = (
+        *(Marker(NO_EPOCH), Marker(6), Marker(7)),
+        *(Marker(7, token_of(messages)), Marker(8, "other")),
+    )
+    known = [is_committed("t", marker, 7, messages) for marker in markers]
+    assert known == [False, False, True, True, True]
+    with pytest.raises(SinkConflictError):
+        is_committed("t", Marker(7, "other"), 7, messages)
+
+
+def test_only_unknown_files_of_earlier_attempts_are_leftovers() -> None:
+    files = [("p/old", 1), ("p/known", 1), ("p/new", 2), ("foreign", None)]
+    assert find_leftovers(files, attempt=2, known={"known"}) == ["p/old"]
