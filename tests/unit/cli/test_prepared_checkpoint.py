@@ -191,6 +191,18 @@ def test_a_log_entry_beyond_the_bound_is_not_read(
     assert "is larger than" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", [("commit", "--group", "g"), ("lag",)])
+def test_commands_of_kafka_read_within_the_same_bounds(
+    command: tuple[str, ...], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("metadata", "offsets/5", "commits/5"):
+        with open(home / name, "r+b") as entry:
+            entry.truncate(65 << 20)
+    words = [*command, "--checkpoint", str(home), "--bootstrap-servers", "127.0.0.1:1"]
+    assert main(["kafka", *words]) == 2
+    assert f"is larger than {64 << 20} bytes" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [("undo", "--list"), ("undo",), ("show",), ("verify",)])
 def test_no_control_character_of_a_checkpoint_reaches_the_terminal(
     command: tuple[str, ...], home: Path, victim: Files, capsys: pytest.CaptureFixture[str]
