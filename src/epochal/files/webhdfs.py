@@ -26,7 +26,14 @@ from typing import Any
 
 from epochal.errors import LostAnswerError, OptionError, StorageError
 from epochal.files.buffered import BufferedAtomicFile
-from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, checked_path, join_url
+from epochal.files.contract import (
+    UNBOUNDED,
+    Bounds,
+    FileInfo,
+    check_depth,
+    checked_path,
+    join_url,
+)
 from epochal.files.namenode import NameNodes
 
 DEFAULT_PORTS = {"http": 9870, "https": 9871}
@@ -156,6 +163,7 @@ class WebHdfsFiles:
         return found["partialListing"]["FileStatuses"]["FileStatus"], found["remainingEntries"]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        check_depth(self._url, path)
         # Directories sort with their slash, so that the paths below them come out in order.
         for info in sorted(self.list(path), key=lambda info: info.name + "/" * info.is_dir):
             below = join_url(path, info.name) if path else info.name

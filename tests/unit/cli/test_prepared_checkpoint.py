@@ -191,6 +191,14 @@ def test_a_log_entry_beyond_the_bound_is_not_read(
     assert "is larger than" not in capsys.readouterr().out
 
 
+def test_a_tree_without_end_is_an_error_and_not_walked(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "state/0/0" / "/".join("d" * 100)).mkdir(parents=True)
+    assert main(["checkpoint", "copy", str(home), f"{home}-copy"]) == 2
+    assert "directories are nested more than 64 deep below it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [("commit", "--group", "g"), ("lag",)])
 def test_commands_of_kafka_read_within_the_same_bounds(
     command: tuple[str, ...], home: Path, capsys: pytest.CaptureFixture[str]
