@@ -179,6 +179,18 @@ def test_a_pipe_is_reported_and_never_waited_for(
     assert "is a pipe, a socket or a device" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["commits", "state/0/0"])
+def test_what_cannot_be_listed_is_not_said_to_be_missing(
+    name: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / name).rename(home.parent / "moved")
+    (home / name).symlink_to(home.parent / "moved")
+    assert main(["checkpoint", "verify", str(home), "--no-file-sink", "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    there = [each["code"] for each in findings if f"{each['path']}/".startswith(f"{name}/")]
+    assert there == ["FILE_UNREADABLE"]
+
+
 def test_a_log_entry_beyond_the_bound_is_not_read(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
