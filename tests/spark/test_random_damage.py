@@ -6,7 +6,7 @@ have rows twice. Cases that end with the same bytes are resumed once.
 
     python -m tests.spark.test_random_damage SCRATCH FIRST_SEED SEEDS
 
-runs more of them, and prints the counts and what was wrong.
+runs more of them, and prints the counts and what was wrong, after each chunk.
 """
 
 from __future__ import annotations
@@ -174,6 +174,14 @@ def run_cases(
 
     Those with other sinks are obeyed, and not resumed.
     """
+    *_, ended = run_chunks(first, count, scratch, sinks)
+    return ended
+
+
+def run_chunks(
+    first: int, count: int, scratch: Path, sinks: Collection[str] = ALL
+) -> Iterator[tuple[Counter[str], list[str]]]:
+    """What has become of the cases so far, after each chunk."""
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
     seen: set[tuple[str, str, str]] = set()
@@ -197,7 +205,7 @@ def run_cases(
             for case in kept:
                 if not any(each.startswith(f"seed {case.seed}:") for each in broken):
                     shutil.rmtree(case.place.base)
-    return outcomes, wrong
+            yield outcomes, wrong
 
 
 @pytest.mark.timeout(1800)
@@ -218,5 +226,8 @@ def test_more_damage_of_the_same_kind(part: int, tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    found, broken = run_cases(int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[1]))
-    sys.stdout.write("\n".join([*broken, json.dumps(found)]) + "\n")
+    told = 0
+    for found, broken in run_chunks(int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[1])):
+        sys.stdout.write("\n".join([*broken[told:], json.dumps(found)]) + "\n")
+        sys.stdout.flush()
+        told = len(broken)
