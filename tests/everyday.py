@@ -52,6 +52,8 @@ FULL: dict[str, str] = {
     r"spark/test_field_reports\.py.*\[(?!(off|the f|a temp|an sst file has another u|drop|a ba))": (
         "more reports"
     ),
+    r"spark/test_random_damage\.py.*\[delta": "the same with Delta tables; it needs their jars",
+    r"spark/test_obeyed_to_the_letter\.py": "once broken; the sample of random damage stays",
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
     r"frames/test_aggregates\.py.*(spark\[|same\[)": "every aggregate of every type",
     r"frames/test_spark_aggregates\.py.*(all_types|does\[(?!sessions-append))": "the same",

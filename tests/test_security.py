@@ -51,6 +51,7 @@ from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
 from epochal.metrics.run_records import RunStarted
 from epochal.options import read_options
 from epochal.state.files import rocksdb_snapshot
+from epochal.testing.kafka import LISTENERS, _broker_settings
 from epochal.tools.verify.depth import Depth
 from epochal.tools.verify.verify import verify
 
@@ -97,6 +98,13 @@ def test_engine_and_embedded_server_listen_on_loopback_unless_told_otherwise() -
     assert EngineOptions().metrics_host == "127.0.0.1"
     assert EngineOptions().metrics_port is None
     assert ServerOptions.__dataclass_fields__["host"].default == "127.0.0.1"
+
+
+def test_the_broker_for_trials_listens_on_loopback() -> None:
+    ports = dict.fromkeys((*LISTENERS, "CONTROLLER"), 9092)
+    settings = dict(line.split("=", 1) for line in _broker_settings(Path("x"), ports).splitlines())
+    hosts = {listener.split("//")[1] for listener in settings["listeners"].split(",")}
+    assert hosts == {"127.0.0.1:9092"}
 
 
 def modules() -> list[Path]:

@@ -25,7 +25,7 @@ import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.golden.library import Golden, unpack
 from tests.unit.dashboard.asgi import ask
@@ -34,11 +34,13 @@ from epochal.cli.main import main
 from epochal.cli.printing import output
 from epochal.dashboard.app import Dashboard
 from epochal.dashboard.board import Board
-from epochal.files import open_files
+from epochal.errors import EpochalError, StorageError
+from epochal.files import Bounds, objects, open_files
 from epochal.files.local import LocalFiles
 from epochal.state.files.codecs import compress_pieces
 from epochal.testing.clock import ManualClock
 from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.upgrade.checkpoint_facts import read_pins
 
 CASES = ("file_sink", "windowed", "rocksdb_zip", "named_sink", "transform", "offsets_v2")
 HOST = "127.0.0.9"
@@ -47,11 +49,14 @@ COMMANDS = 12
 SECONDS = 60
 """A command that takes longer than this waits for something that a checkpoint named."""
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+LAST = b"9223372036854775807"
 
 PATH_EVENTS = re.compile(
     r"open|os\.(listdir|scandir|mkdir|rename|link|symlink|remove|rmdir|truncate)|shutil\.\w+"
 )
-HOST_EVENTS = frozenset(("socket.connect", "socket.getaddrinfo", "socket.sendto"))
+HOST_EVENTS = frozenset(
+    ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.bind")
+)
 
 
 class Recorder:
@@ -63,6 +68,11 @@ class Recorder:
         """Where they really are, links resolved."""
         self.hosts: list[str] = []
         sys.addaudithook(self._hear)
+        objects.open_object_store = self._refuse  # type: ignore[assignment]  # its client is no Python, and no event names it
+
+    def _refuse(self, location: str, bounds: Bounds) -> NoReturn:
+        self.hosts.append(location)
+        raise StorageError(location, "no command line names it")
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.active:
@@ -191,6 +201,20 @@ def texts(draw: random.Random, home: Path, outside: Path) -> None:
     )
 
 
+def numbers(draw: random.Random, home: Path, outside: Path) -> None:
+    """Change a number in a log entry or in metadata to one that no program expects."""
+    del outside
+    small = [path for path in _files(home) if path.stat().st_size < 1 << 20]
+    target = draw.choice(small)
+    data = target.read_bytes()
+    if places := list(re.finditer(rb"\d+", data)):
+        at = draw.choice(places)
+        target.write_bytes(data[: at.start()] + draw.choice(NUMBERS) + data[at.end() :])
+
+
+NUMBERS = [b"9" * 5000, LAST, b"-1", b"1e400", b"NaN", b"0.5", b"null", b"\xd9\xa3"]
+
+
 def bomb(draw: random.Random, home: Path, outside: Path) -> None:
     """Replace a state file by one that unpacks to more than is allowed."""
     del outside
@@ -226,7 +250,6 @@ def names(draw: random.Random, home: Path, outside: Path) -> None:
             pass
 
 
-LAST = b"9223372036854775807"
 NAMES = [ESCAPE.encode(), b"\xff\xfe", b"7\n8", LAST, LAST + b".compact", LAST + b".delta"]
 ATTACKS: tuple[Callable[[random.Random, Path, Path], None], ...] = (
     link,
@@ -235,6 +258,7 @@ ATTACKS: tuple[Callable[[random.Random, Path, Path], None], ...] = (
     journal,
     texts,
     texts,
+    numbers,
     names,
     bomb,
 )
@@ -293,11 +317,15 @@ def commands(home: str, scratch: str) -> list[list[str]]:
         ["state", "export", home, "--to", f"{scratch}/rows.jsonl"],
         ["shadow", home, home, *(f"--output-{side}={home}/../output" for side in "ab")],
         ["stop", home, "--timeout", "0"],
-        ["dashboard", home],
+        [
+            *("kafka", "commit", "--checkpoint", home),
+            *("--group", "g", "--bootstrap-servers", ":1"),
+        ],
     ]
+    in_process = [["dashboard", home], ["check", home]]
     now = ["--execute", "--settle-seconds", "0", "--even-if-busy"]
-    as_json = [[*command, "--json"] for command in (*reads[:-1], *edits)]
-    return [*reads, *edits, *as_json, *([*edit, *now] for edit in edits)]
+    as_json = [[*command, "--json"] for command in (*reads, *edits)]
+    return [*reads, *in_process, *edits, *as_json, *([*edit, *now] for edit in edits)]
 
 
 def show_page(home: str, runs: Path) -> None:
@@ -309,6 +337,16 @@ def show_page(home: str, runs: Path) -> None:
     for query in board.summaries():
         for part in ("health", "history", "offsets", "stores", "state", "stats"):
             assert ask(app, f"/api/queries/{query['key']}/{part}").status in (200, 400, 404)
+
+
+def check(home: str, runs: Path) -> None:
+    """What `epochal check` reads, without the program, which needs Spark."""
+    del runs
+    with contextlib.suppress(EpochalError, OSError):  # the command prints them in a line
+        read_pins(LocalFiles(home, bounds=Bounds()))
+
+
+IN_PROCESS: dict[str, Callable[[str, Path], None]] = {"dashboard": show_page, "check": check}
 
 
 def run(scratch: Path, seed: int, recorder: Recorder) -> tuple[int, list[str]]:
@@ -342,8 +380,8 @@ def _violations(seed: int, command: list[str], outside: Path, recorder: Recorder
     signal.alarm(SECONDS)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            if command[0] == "dashboard":
-                show_page(command[1], outside.parent / "runs")
+            if command[0] in IN_PROCESS:
+                IN_PROCESS[command[0]](command[1], outside.parent / "runs")
             else:
                 main(command)
     except BaseException as error:  # noqa: BLE001 - each is a finding

@@ -7,12 +7,15 @@ reach. Without late rows, and with append output, the final answer does not depe
 
 import json
 import random
+from contextvars import ContextVar
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from tests.golden.place import Place
 from tests.golden.shape import EPOCH_SECONDS, Case, InputFile, Query, Read, json_files
 
+per_batch: ContextVar[str] = ContextVar("per_batch", default="1")
+"""How many files a batch may read. The checkpoints were made with one."""
 EVENTS = "us LONG, k STRING, v LONG, id LONG"
 
 
@@ -73,8 +76,9 @@ def clicks(source: str, views: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
 def json_rows(
     spark: SparkSession, place: Place, source: str, *, schema: str = EVENTS, name: str | None = None
 ) -> DataFrame:
-    """A file source, one file per batch."""
-    reader = spark.readStream.format("json").schema(schema).option("maxFilesPerTrigger", "1")
+    """A file source."""
+    reader = spark.readStream.format("json").schema(schema)
+    reader = reader.option("maxFilesPerTrigger", per_batch.get())
     if name is not None:
         reader = reader.name(name)
     (place.input / source).mkdir(parents=True, exist_ok=True)

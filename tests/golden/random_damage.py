@@ -1,8 +1,12 @@
 """Damages golden checkpoints at random, and obeys what `verify` prints until nothing is left.
 
-A case is drawn from its seed: a query, how old its file sink is, one to three faults, and whether
-the commands come from `verify` or from the dashboard's page. Commands are run exactly as printed,
-with `--execute` added. A remedy that begins with "If" does not apply: the damage is real.
+A case is drawn from its seed: a query, its sink, how old a file sink is, one to three faults, and
+whether the commands come from `verify` or from the dashboard's page. Commands are run exactly as
+printed, with `--execute` added. A remedy that begins with "If" does not apply: the damage is real.
+
+A Kafka topic and a Delta table leave no trace in a checkpoint, so a golden query without a file
+sink stands for a query with either. The table gets what the golden query has written so far. Where
+an edit warns that a Delta table would skip rows, the way out that it prints is taken instead.
 
     python -m tests.golden.random_damage SCRATCH FIRST_SEED SEEDS
 
@@ -25,6 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.golden.delta_output import restore_after, write_table
 from tests.golden.library import Golden, Unpacked, unpack
 
 from epochal.cli.main import main
@@ -34,15 +39,24 @@ from epochal.testing.clock import ManualClock
 from epochal.tools.verify.findings import CANNOT
 
 RELEASE = "4.3.0"
+DELTA_RELEASE = "4.2.1"
+"""The newest Spark for which there is a Delta connector."""
+FILES, ROWS, DELTA, KAFKA = "files", "rows", "delta", "kafka"
 WITH_SINK = ("file_sink", "file_sink_counts", "file_sink_cleanup", "named_sink")
 WITHOUT_SINK = (
     *("windowed", "several_sources", "dedup_watermark", "global", "offsets_v2", "join_inner"),
     *("rocksdb_zip", "rocksdb_changelog", "rocksdb_v2", "rocksdb_v2_zip", "rocksdb_dedup"),
     *("rocksdb_session", "join_rocksdb", "join_rocksdb_ids"),
 )
+INTO_TABLES = (
+    *("windowed", "several_sources", "dedup_watermark", "offsets_v2", "join_inner", "join_rocksdb"),
+    *("rocksdb_zip", "rocksdb_changelog", "rocksdb_v2", "rocksdb_dedup", "rocksdb_session"),
+)
+"""Queries that append rows, and those to a file that the archive has."""
 ROUNDS = 12
 AT_ONCE = ("--execute", "--settle-seconds", "0")
 COMMAND = re.compile(r"`(epochal [^`]+)`")
+CLONE = re.compile(r"`(epochal checkpoint clone [^`]+)`")
 SETTLED = "If "
 """How a remedy begins whose command is for files that are right after all."""
 
@@ -53,6 +67,8 @@ class Case:
 
     seed: int
     place: Unpacked
+    sink: str = ""
+    """Where the rows go: `files`, `delta`, `kafka`, or `rows` for a function of the user's."""
     faults: list[str] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
     deep: bool = False
@@ -60,16 +76,21 @@ class Case:
     outcome: str = ""
     """`healthy`, `cannot`, or what went wrong."""
 
+    def __post_init__(self) -> None:
+        self.sink = self.sink or (FILES if self.place.golden.case in WITH_SINK else ROWS)
+
     @property
     def has_sink(self) -> bool:
-        return self.place.golden.case in WITH_SINK
+        return self.sink == FILES
 
     @property
     def told(self) -> list[str]:
         return ["--sink", str(self.place.output)] if self.has_sink else ["--no-file-sink"]
 
     def __str__(self) -> str:
-        what = f"seed {self.seed}: {self.place.golden.case}: {'; '.join(self.faults)}"
+        what = (
+            f"seed {self.seed}: {self.place.golden.case} to {self.sink}: {'; '.join(self.faults)}"
+        )
         return f"{what} -> {self.outcome} after {self.steps}"
 
 
@@ -253,13 +274,35 @@ def try_commands(case: Case, found: list[tuple[str, list[str]]]) -> bool:
             commands[-1:] if unsure and "Otherwise" in remedy else commands[: not unsure]
         ):
             before = digest(case.place)
-            status, out = epochal(*shlex.split(command)[1:], *AT_ONCE)
-            case.steps.append(f"{command.split()[2]} {status}: {out[-300:] if status == 2 else ''}")
-            if "Traceback" in out:
-                raise AssertionError(out)
+            run_command(case, shlex.split(command)[1:])
             if digest(case.place) != before:
                 return True
     return False
+
+
+def run_command(case: Case, words: list[str]) -> None:
+    """Run a command at once. For a Delta table, only if its plan does not warn."""
+    if case.sink == DELTA and (clones := CLONE.findall(epochal(*words)[1])):
+        [clone] = clones
+        go_on_with_a_clone(case, shlex.split(clone)[1:])
+        return
+    status, out = epochal(*words, *AT_ONCE)
+    case.steps.append(f"{words[1]} {status}: {out[-300:] if status == 2 else ''}")
+    if "Traceback" in out:
+        raise AssertionError(out)
+
+
+def go_on_with_a_clone(case: Case, words: list[str]) -> None:
+    """What the warning of a rewind says: restore the table, and start the query on a clone."""
+    new, old = case.place.base / "new", case.place.base / "old"
+    status, out = epochal(*(str(new) if word == "NEW" else word for word in words), "--execute")
+    case.steps.append(f"clone {status}: {out[-300:] if status == 2 else ''}")
+    if status != 0:
+        return
+    restore_after(case.place, int(words[words.index("--at") + 1]))
+    shutil.rmtree(old, ignore_errors=True)
+    case.place.checkpoint.rename(old)
+    new.rename(case.place.checkpoint)  # so that Spark finds it where it looks for all of them
 
 
 def digest(place: Unpacked) -> str:
@@ -277,8 +320,10 @@ def digest(place: Unpacked) -> str:
 def damaged(seed: int, into: Path) -> tuple[Case, random.Random]:
     """A golden checkpoint with one to three faults."""
     draw = random.Random(seed)
-    name = draw.choice(WITH_SINK if draw.random() < 0.6 else WITHOUT_SINK)
-    case = Case(seed, unpack(Golden(RELEASE, name), into, relocate=True))
+    sink = draw.choices((FILES, ROWS, DELTA, KAFKA), (4, 2, 2, 2))[0]
+    names = WITH_SINK if sink == FILES else WITHOUT_SINK if sink == ROWS else INTO_TABLES
+    golden = Golden(DELTA_RELEASE if sink == DELTA else RELEASE, draw.choice(names))
+    case = Case(seed, unpack(golden, into, relocate=True), sink)
     if draw.random() < 0.4:  # a younger query, before the first or between two compactions
         newest = max(map(int, (path.name for path in case.place.checkpoint.glob("offsets/[0-9]*"))))
         to = draw.randrange(max(1, newest - 6), newest)
@@ -286,6 +331,8 @@ def damaged(seed: int, into: Path) -> tuple[Case, random.Random]:
         if epochal(*words, *case.told, *AT_ONCE)[0] == 0:
             drop_rows_after(case.place, to)
             shutil.rmtree(case.place.checkpoint / ".epochal")
+    if sink == DELTA:
+        write_table(case.place)
     case.deep = draw.random() < 0.3
     for _ in range(draw.randrange(1, 4)):
         damage(draw, case)
@@ -295,8 +342,9 @@ def damaged(seed: int, into: Path) -> tuple[Case, random.Random]:
 def make_case(seed: int, into: Path) -> Case:
     case, draw = damaged(seed, into)
     obey(case, page=draw.random() < 0.25)
-    commits = [int(path.name) for path in case.place.checkpoint.glob("commits/[0-9]*")]
-    drop_rows_after(case.place, max(commits, default=-1))
+    if case.sink == ROWS:
+        commits = [int(path.name) for path in case.place.checkpoint.glob("commits/[0-9]*")]
+        drop_rows_after(case.place, max(commits, default=-1))
     return case
 
 

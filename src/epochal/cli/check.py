@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epochal.cli.arguments import Conf, Json, parse_pairs
+from epochal.cli.places import open_place
 from epochal.cli.printing.output import print_error, print_json, print_line, print_text
 from epochal.errors import EpochalError, OptionError
 from epochal.tools.upgrade.upgrade_findings import ASKS_FOR_SINK
@@ -122,7 +123,8 @@ def _report(asked: _Asked, spark: Any) -> UpgradeReport:
     program = asked.before or asked.program
     try:
         if asked.before is None:
-            return check_query(writer(program), asked.checkpoint)
+            opened = None if asked.checkpoint is None else open_place(asked.checkpoint)
+            return check_query(writer(program), opened)
         before = needs_of(writer(program))
         program = asked.program
         return check_after(writer(program), before)

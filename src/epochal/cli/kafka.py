@@ -17,6 +17,7 @@ import typer
 from epochal.cli.arguments import BootstrapServers, ClientConfig, Host, Json, parse_pairs
 from epochal.cli.groups import LazyGroup, group_app
 from epochal.cli.interruption import says_when_interrupted
+from epochal.cli.places import open_place
 from epochal.cli.printing.output import print_line
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
@@ -108,7 +109,7 @@ def commit(
     if not group:
         raise OptionError("--group must not be empty. Name the consumer group to commit to.")
     cluster = _cluster(bootstrap_servers, command_config, client_config)
-    opened = Checkpoint(checkpoint)
+    opened = Checkpoint(open_place(checkpoint))
     job = CommitJob(
         checkpoint=opened,
         query_id=query_id_of(opened),
@@ -214,7 +215,8 @@ def _subjects(checkpoints: list[str], groups: list[str]) -> list[LagTarget]:
     named: list[str | None] = [*groups]
     if len(groups) < len(checkpoints):
         named = (named or [None]) * len(checkpoints)
-    return [LagTarget(Checkpoint(c), g) for c, g in zip(checkpoints, named, strict=True)]
+    opened = [Checkpoint(open_place(checkpoint)) for checkpoint in checkpoints]
+    return [LagTarget(checkpoint, group) for checkpoint, group in zip(opened, named, strict=True)]
 
 
 def _cluster(servers: str, config: Path | None, client_config: list[str] | None) -> Cluster:

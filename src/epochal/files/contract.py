@@ -22,6 +22,8 @@ from epochal.errors import OptionError, StorageError
 
 SILENCE_SECONDS = 30.0
 """Storage that sends nothing for so long has failed."""
+MOST_NESTED = 64
+"""How deep directories may be nested. Those of a checkpoint are nested less than ten deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,20 @@ def checked_path(root: str, path: str) -> str:
             f"parts."
         )
     return path
+
+
+def check_depth(root: str, path: str) -> None:
+    """Refuse a directory that lies deeper than any query's.
+
+    Each level costs a look at all levels above it, and a call within a call. So a prepared tree
+    that is as deep as a path can be would keep a walk busy for minutes, and then end it.
+    """
+    if path.count("/") >= MOST_NESTED:
+        raise StorageError(
+            join_url(root, "/".join(path.split("/")[:3])),
+            f"directories are nested more than {MOST_NESTED} deep below it, which no query does. "
+            f"Remove them.",
+        )
 
 
 def join_url(url: str, path: str) -> str:

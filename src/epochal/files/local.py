@@ -27,7 +27,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import Self
 
 from epochal.errors import StorageError
-from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, checked_path
+from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, check_depth, checked_path
 
 
 class LocalFiles:
@@ -107,6 +107,7 @@ class LocalFiles:
         return sorted(names, key=lambda info: info.name)
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        check_depth(self._root, path)
         # Directories sort with their slash, so that the paths below them come out in order.
         for info in sorted(self.list(path), key=lambda info: info.name + "/" * info.is_dir):
             below = f"{path}/{info.name}" if path else info.name

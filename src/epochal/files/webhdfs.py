@@ -30,6 +30,7 @@ from epochal.files.contract import (
     Bounds,
     BufferedAtomicFile,
     FileInfo,
+    check_depth,
     checked_path,
     join_url,
 )
@@ -162,6 +163,7 @@ class WebHdfsFiles:
         return listing["partialListing"]["FileStatuses"]["FileStatus"], listing["remainingEntries"]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        check_depth(self._url, path)
         # Directories sort with their slash, so that the paths below them come out in order.
         for info in sorted(self.list(path), key=lambda info: info.name + "/" * info.is_dir):
             below = join_url(path, info.name) if path else info.name

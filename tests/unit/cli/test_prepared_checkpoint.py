@@ -179,6 +179,18 @@ def test_a_pipe_is_reported_and_never_waited_for(
     assert "is a pipe, a socket or a device" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["commits", "state/0/0"])
+def test_what_cannot_be_listed_is_not_said_to_be_missing(
+    name: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / name).rename(home.parent / "moved")
+    (home / name).symlink_to(home.parent / "moved")
+    assert main(["checkpoint", "verify", str(home), "--no-file-sink", "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    there = [each["code"] for each in findings if f"{each['path']}/".startswith(f"{name}/")]
+    assert there == ["FILE_UNREADABLE"]
+
+
 def test_a_log_entry_beyond_the_bound_is_not_read(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +201,26 @@ def test_a_log_entry_beyond_the_bound_is_not_read(
     assert f"is larger than {64 << 20} bytes" in out
     main(["--most-entry-bytes", str(66 << 20), "checkpoint", "verify", str(home)])
     assert "is larger than" not in capsys.readouterr().out
+
+
+def test_a_tree_without_end_is_an_error_and_not_walked(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "state/0/0" / "/".join("d" * 100)).mkdir(parents=True)
+    assert main(["checkpoint", "copy", str(home), f"{home}-copy"]) == 2
+    assert "directories are nested more than 64 deep below it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("commit", "--group", "g"), ("lag",)])
+def test_commands_of_kafka_read_within_the_same_bounds(
+    command: tuple[str, ...], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("metadata", "offsets/5", "commits/5"):
+        with open(home / name, "r+b") as entry:
+            entry.truncate(65 << 20)
+    words = [*command, "--checkpoint", str(home), "--bootstrap-servers", "127.0.0.1:1"]
+    assert main(["kafka", *words]) == 2
+    assert f"is larger than {64 << 20} bytes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [("undo", "--list"), ("undo",), ("show",), ("verify",)])

@@ -143,6 +143,13 @@ def test_diff_says_which_batches_it_has_compared(
         assert said in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_first_batch_has_none_before_it_to_compare_with(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["state", "diff", sample.path, "--to-batch", "0"]) == 2
+    assert "there is no batch before batch 0 to compare it with" in capsys.readouterr().err
+
+
 def test_diff_compares_two_checkpoints(sample: Sample, tmp_path: Path, run: Run) -> None:
     other = make(tmp_path / "other", [*BATCHES, BATCHES[1]], partitions=5)
     assert run.lines("diff", sample.path, "--other", other.path) == []

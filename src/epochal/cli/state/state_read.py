@@ -165,6 +165,8 @@ def diff(
     later = open_state(directory if other is None else other, to_batch)
     if other is not None:
         earlier = open_state(directory, from_batch)
+    elif from_batch is None and later.batch_id == 0:
+        raise OptionError(f"{directory}: there is no batch before batch 0 to compare it with.")
     else:
         earlier = open_state(directory, later.batch_id - 1 if from_batch is None else from_batch)
     readers = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ KafkaPartition = tuple[str, int]
 """A topic and the number of one of its partitions; a variable of this type is named `tp`."""
 
 MARK_VERSION = 1
+_PARTITION = re.compile(r"[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def parse_offsets(text: str | None) -> dict[KafkaPartition, int] | None:
         if not isinstance(topic, str) or not isinstance(partitions, dict):
             return None
         for partition, offset in partitions.items():
-            if not (isinstance(partition, str) and partition.isascii() and partition.isdigit()):
+            if not (isinstance(partition, str) and _PARTITION.fullmatch(partition)):
                 return None
             if isinstance(offset, bool) or not isinstance(offset, int):
                 return None

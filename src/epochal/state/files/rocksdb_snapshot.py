@@ -42,9 +42,18 @@ BROKEN_ZIP = (
     RuntimeError,
 )
 """What `zipfile` raises for bytes that are not a zip. It does not expect hostile input."""
-_MERGE_OPERATOR = re.compile(r"merge_operator=.*")
 _PIECE_BYTES = 1 << 20
 _DATABASE_FILE = re.compile(r"CURRENT|MANIFEST-\d+|OPTIONS-\d+")
+_READ_FILE = re.compile(r"CURRENT|MANIFEST-\d+|\d+\.(?:log|sst)")
+_OPTIONS = """[Version]
+  rocksdb_version=9.8.4
+  options_file_version=1.1
+[DBOptions]
+[CFOptions "default"]
+  merge_operator={id=StringAppendOperator;delimiter=%s;}
+[TableOptions/BlockBasedTable "default"]
+"""
+"""The options with which a snapshot is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +102,14 @@ def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
         document = json.loads(body)
         files = tuple(
             SharedFile(
-                _flat(entry["localFileName"]),
+                _local(entry["localFileName"]),
                 f"SSTs/{_flat(entry['dfsSstFileName'])}",
                 int(entry["sizeBytes"]),
             )
             for entry in document.get("sstFiles") or ()
         ) + tuple(
             SharedFile(
-                _flat(entry["localFileName"]),
+                _local(entry["localFileName"]),
                 f"logs/{_flat(entry['dfsLogFileName'])}",
                 int(entry["sizeBytes"]),
             )
@@ -146,6 +155,21 @@ def _flat(name: str) -> str:
     return name
 
 
+def _local(name: str) -> str:
+    if not is_read(name):
+        raise ValueError(f"{name!r} is not the name of a file that RocksDB reads")
+    return name
+
+
+def is_read(name: str) -> bool:
+    """Whether RocksDB needs a file of this name to read a snapshot.
+
+    All others stay in the archive. The options of a prepared snapshot could name directories
+    elsewhere (`wal_dir`), and a configuration of `rocksdict` could have it unpickle values.
+    """
+    return _READ_FILE.fullmatch(name) is not None
+
+
 def unpack_part(archive: zipfile.ZipFile, name: str, room: Room) -> bytes:
     """The content of one part of a snapshot zip, piece by piece, so that it never exceeds `room`.
 
@@ -170,7 +194,8 @@ def read_database(
     StorageError if there is no room for them.
     """
     rocksdict = import_rocksdict()
-    _name_merge_operator(Path(path), delimiter)
+    # Spark joins the values of a list by this delimiter, which no file of a snapshot names.
+    Path(path, "OPTIONS-000001").write_text(_OPTIONS % delimiter.decode(), encoding="utf-8")
     entries: dict[bytes, bytes] = {}
     database: Any = None
     try:
@@ -267,18 +292,6 @@ def _write_database(path: str, entries: Iterable[tuple[bytes, bytes]], table_for
             database.close()
     except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception
         raise StateError(f"RocksDB cannot write a snapshot in {path} ({error}).") from None
-
-
-def _name_merge_operator(directory: Path, delimiter: bytes) -> None:
-    """Make RocksDB join the values of a list as Spark's merge operator does.
-
-    The options in a snapshot name the operator but not its delimiter, which defaults to a comma.
-    """
-    named = f"merge_operator={{id=StringAppendOperator;delimiter={delimiter.decode()};}}"
-    for options in directory.glob("OPTIONS-*"):
-        text = options.read_text(encoding="utf-8", errors="surrogateescape")
-        changed = _MERGE_OPERATOR.sub(named, text)
-        options.write_text(changed, encoding="utf-8", errors="surrogateescape")
 
 
 _READING = "This state is kept by the RocksDB provider. Reading and writing its snapshots"

@@ -45,6 +45,7 @@ from epochal.state.files.rocksdb_snapshot import (
     SnapshotMetadata,
     describe_entries,
     encode_snapshot,
+    is_read,
     parse_snapshot_metadata,
     read_database,
     unpack_part,
@@ -404,10 +405,8 @@ def _opened(data: bytes, source: str, room: Room) -> tuple[SnapshotMetadata, zip
 
 def _unpack(archive: zipfile.ZipFile, scratch: Path, source: str, room: Room) -> None:
     for name in archive.namelist():
-        if name == METADATA_ENTRY:
+        if not is_read(name):
             continue
-        if "/" in name or "\\" in name or name in ("", ".", ".."):
-            raise StateFormatError(source, 0, f"{name!r} is not a valid file name")
         try:
             content = unpack_part(archive, name, room)
         except BROKEN_ZIP as error:

@@ -6,7 +6,7 @@ error means that there is no checkpoint to verify.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -108,7 +108,8 @@ def _verify(
     require_directory(files)
     directories = list_all(files)
     if SINK_LOG in directories[""].folders:
-        found = list(_without_repeats(list(_sink_rules(files, directories, None))))
+        of_sink = list(_sink_rules(files, directories, None))
+        found = list(_without_repeats(of_sink, directories.unreadable))
         names = [name for name in directories[SINK_LOG].files if not name.startswith(".")]
         report = _report(files, found, directories, len(names), depth)
         return replace(report, sink=SinkCheck.CHECKED)
@@ -123,15 +124,16 @@ def _verify(
 
         facts = state_facts(listing)
         found.extend(state_rules(listing, operators, facts, depth, progress, workers))
-    sink_log = None
+    sink_log, hidden = None, set(directories.unreadable)
     if sink is not None:
         from epochal.tools.inspect.source_listing import read_sink_log
 
         require_directory(sink)
         in_sink = list_all(sink)
+        hidden.update(in_sink.unreadable)
         found.extend(_sink_rules(sink, in_sink, listing, operators))
         sink_log = read_sink_log(sink, in_sink)
-    found = list(_without_repeats(found))
+    found = list(_without_repeats(found, hidden))
     if found:
         from epochal.tools.verify.remedies import with_exact_remedies
 
@@ -294,11 +296,12 @@ def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:
         )
 
 
-def _without_repeats(findings: list[Finding]) -> Iterator[Finding]:
+def _without_repeats(findings: list[Finding], hidden: Collection[str]) -> Iterator[Finding]:
     """Leave out what follows from another finding about the same file.
 
     That is a stale checksum of a broken file, and a link or a pipe that is found in its directory
-    and again by those who would read it.
+    and again by those who would read it. In `hidden` directories, which could not be listed, all
+    files seem to be missing; whoever may not look there must not be told to start over.
     """
     broken = {
         each.path
@@ -308,6 +311,10 @@ def _without_repeats(findings: list[Finding]) -> Iterator[Finding]:
     unreadable: set[str] = set()
     for each in findings:
         if each.code in ("CRC_STALE", "CRC_REFUSED") and each.path in broken:
+            continue
+        if each.code != "FILE_UNREADABLE" and any(
+            f"{each.path}/".startswith(f"{path}/") for path in hidden
+        ):
             continue
         if each.code == "FILE_UNREADABLE":
             if each.path in unreadable:

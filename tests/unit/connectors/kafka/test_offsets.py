@@ -76,6 +76,7 @@ def test_a_source_without_an_offset_makes_no_request() -> None:
         *(None, "", "null", "None", "-", "42", "[]", "{}", '"x"', "{", '{"t":5}', '{"t":[0,1]}'),
         *('{"t":{"0":"5"}}', '{"t":{"x":5}}', '{"t":{"0":true}}', '{"t":{"0":1.5}}', "{1:{2:3}}"),
         *('{"logOffset":345}', '{"t":{"-1":5}}', "{__import__('os')}"),
+        '{"t":{"%s":5}}' % ("9" * 5000),  # more digits than Python turns into a number
     ],
 )
 def test_text_that_is_not_a_kafka_offset_is_none(text: str | None) -> None:
