@@ -101,7 +101,7 @@ def test_the_error_of_the_users_code_ends_the_query_after_some_restarts(
     source, output = numbers(tmp_path / "in"), MemoryOutput()
     stream = read_stream(spark).format(source).load().map_in_arrow(refuse, NUMBERS)
     add(source, [1, 2, 3])
-    query = run(stream.write_stream.format(output), tmp_path / "c", maxFruitlessRestarts=1)
+    query = run(stream.write_stream.format(output), tmp_path / "c", maxRestarts=1)
     query.process_all_available(PATIENCE_SECONDS)
     with caplog.at_level(logging.WARNING):
         add(source, [7])

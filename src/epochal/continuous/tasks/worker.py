@@ -56,6 +56,8 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
+from epochal.errors.base import FailureKind
+from epochal.errors.failures import kind_of
 from epochal.evaluator.evaluator_client import CLIENT
 from epochal.evaluator.evaluator_process import start_early
 from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
@@ -139,7 +141,7 @@ class TaskAssignment:
     """The memory of Spark's own code beside the tasks."""
     needs_evaluator: bool = False
     """Whether Spark's own code evaluates a part of the query, so that it should start at once."""
-    max_silence_seconds: float = 30.0
+    max_silence_seconds: float = 25.0
     """A task ends if its driver has been silent for this long."""
 
 
@@ -315,7 +317,7 @@ class _Worker:
             self._assignment.task,
             f"{type(error).__name__}: {error}",
             report_of(error),
-            is_users(error),
+            FailureKind.REPEATS if is_users(error) else kind_of(error),
         )
         with suppress(RpcError):
             self._rpc.send(self._endpoint, failed)
@@ -353,6 +355,8 @@ class _Worker:
                 if isinstance(message, Peers):
                     channels.connect(peer for peer in message.peers if peer.task != given.task)
                     return channels
+            if self._durable.failure is not None:  # the driver is silent
+                raise self._durable.failure
             channels.wait(0.05, self._rpc.fd)
 
     def _prepare(self, channels: Channels) -> TaskCore:
