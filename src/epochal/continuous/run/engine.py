@@ -362,13 +362,11 @@ class Engine:
                 ending = ending_error(error)
                 raise ending from (None if ending is error else error)
             case RestartAfter(seconds, since):
-                at_ms = self._clock.now_ms()
+                at_ms, what = self._clock.now_ms(), f"restart in {seconds:.2f} s"
                 waiting = "" if since is None else waiting_text(error, at_ms, now - since)
                 if not waiting or waiting != self.state.outage:
-                    logger.warning(
-                        "%s failed %s and restarts in %.2f s. Cause: %s",
-                        *(self._who(), self._when(), seconds, error_text(error)),
-                    )
+                    told = self._who(), self._when(), waiting or what, error_text(error)
+                    logger.warning("%s failed %s; %s. Cause: %s", *told)
                 waiting = waiting or self.state.outage
                 message = "Waiting" if waiting else "Restarting"
                 self._show(message=message, outage=waiting, restarts=self._restarts.total)
