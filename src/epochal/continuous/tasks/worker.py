@@ -34,10 +34,9 @@ from dataclasses import dataclass, field
 
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.user_code import is_users, report_of
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task, schemas_of
 from epochal.continuous.tasks.channels import Channels
-from epochal.continuous.tasks.reports import TaskReports
+from epochal.continuous.tasks.reports import TaskReports, failure_report
 from epochal.continuous.tasks.state_publisher import StatePublisher
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
@@ -51,13 +50,10 @@ from epochal.epoch.messages import (
     Peers,
     RegisterTask,
     StatePublished,
-    TaskFailed,
     TaskReady,
 )
 from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
-from epochal.errors.base import FailureKind
-from epochal.errors.failures import kind_of
 from epochal.evaluator.evaluator_client import CLIENT
 from epochal.evaluator.evaluator_process import start_early
 from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
@@ -312,15 +308,9 @@ class _Worker:
 
     def report_failure(self, error: BaseException) -> None:
         """Report the error that ends the task to the driver, if it can be reached."""
-        failed = TaskFailed(
-            self._assignment.attempt,
-            self._assignment.task,
-            f"{type(error).__name__}: {error}",
-            report_of(error),
-            FailureKind.REPEATS if is_users(error) else kind_of(error),
-        )
         with suppress(RpcError):
-            self._rpc.send(self._endpoint, failed)
+            told = failure_report(self._assignment.attempt, self._assignment.task, error)
+            self._rpc.send(self._endpoint, told)
 
     def close(self) -> None:
         if self._publisher is not None:
