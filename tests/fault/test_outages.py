@@ -54,7 +54,7 @@ class Outage:
         program.until(lambda: program.newest() > 5, "the first epochs")
         told = program.log.read_text(errors="replace")
         self.begin()
-        time.sleep(seconds)
+        time.sleep(seconds)  # how long the outage lasts
         self.over()
         began, newest = time.monotonic(), program.newest()
         program.until(lambda: program.newest() > newest, f"an epoch after {newest}")
@@ -98,7 +98,7 @@ def remount(folder: Path, how: str) -> None:
         command = ["mount", "-o", f"remount,{how}", str(folder)]
         if subprocess.run(command, check=False, capture_output=True).returncode == 0:
             return
-        time.sleep(0.01)
+        time.sleep(0.01)  # a file is open for writing most of the time
     raise AssertionError(f"{folder} could not be remounted {how}")
 
 

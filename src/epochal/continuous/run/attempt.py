@@ -253,21 +253,26 @@ def prepare_attempt(
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
     opened.find_ends(positions)
-    slot_seconds = opened.options.slot_timeout.total_seconds()
-    first = not opened.tasks
+    _find_slots(sc, opened, sum(map(len, positions)), clock, stopped)
+    check_workers(sc)
+    return Attempt(sc, opened, driver, recovered, positions, post)
+
+
+def _find_slots(
+    sc: SparkContext, opened: Opened, readers: int, clock: Clock, stopped: Callable[[], bool]
+) -> None:
+    """Settle the number of tasks, and wait until there are slots for them."""
+    seconds, first = opened.options.slot_timeout.total_seconds(), not opened.tasks
     if first:
-        readers = sum(map(len, positions))
-        opened.tasks = opened.wanted_tasks = _choose_tasks(sc, opened, readers, slot_seconds, clock)
+        opened.tasks = opened.wanted_tasks = _choose_tasks(sc, opened, readers, seconds, clock)
         _settle_state(opened)
     else:
         opened.tasks = _remaining_tasks(sc, opened, clock, stopped)
-    wait_for_slots(sc, opened.tasks, slot_seconds, clock, stopped)
+    wait_for_slots(sc, opened.tasks, seconds, clock, stopped)
     if first and opened.options.parallelism is None:
         slots = count_slots(sc)
         if slots.free <= opened.tasks:
             logger.warning("%s", no_slot_left(opened.tasks, slots.total))
-    check_workers(sc)
-    return Attempt(sc, opened, driver, recovered, positions, post)
 
 
 def endpoint_of(run_id: str) -> EndpointType:

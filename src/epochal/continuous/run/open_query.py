@@ -31,7 +31,7 @@ from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.state_settings import check_state, settings_in_force, state_conf
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
 from epochal.epoch.committed import CommittedEpoch
-from epochal.errors import EpochalError, OptionError, StorageError
+from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
 from epochal.rpc.server import RpcServer
 from epochal.state.disk.local_database import check_library
@@ -222,10 +222,7 @@ def open_query(
     """Claim the checkpoint, open sources and sink, and make the plan."""
     options, run_id = definition.options, str(uuid4())
     location = options.checkpoint_location or tempfile.mkdtemp(prefix="epochal-checkpoint-")
-    try:
-        open_files(location).make_dirs()
-    except FileExistsError as error:
-        raise StorageError(location, "it must be a directory, but it is a file") from error
+    open_files(location).make_dirs()
     files = open_files(location, existing=True)
     settings = settings_in_force(files, definition.session)
     conf = state_conf(files, settings, definition.session)
