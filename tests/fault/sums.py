@@ -16,8 +16,7 @@ OUTPUT = "value long, k long, total long"
 ENDURING = {
     "parallelism": "2",
     "statePartitions": "4",
-    "maxRestarts": "1000",
-    "maxFruitlessRestarts": "100",
+    "maxRestarts": "100",
     "slotTimeout": "60 seconds",
     "publishInterval": "1 second",
 }

@@ -6,7 +6,6 @@ Every input row comes out once, and the state is the sum of all rows.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -192,79 +191,6 @@ def test_a_task_that_pauses_goes_on(programs: Callable[..., Program]) -> None:
         lambda: len(list((program.checkpoint / "commits").iterdir())) > newest, "further commits"
     )
     assert program.attempt() == attempt
-    program.stop()
-    check(program)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system that is small enough to fill."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("this user may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def several_attempts_fail(program: Program) -> None:
-    """Wait for two more restarts."""
-    before = restarts(program)
-    program.until(lambda: restarts(program) >= before + 2, "two more attempts fail")
-
-
-def restarts(program: Program) -> int:
-    return len(re.findall(r"restart \d+ in [\d.]+ s", program.log.read_text(errors="replace")))
-
-
-def fill(path: Path) -> None:
-    with open(path, "wb", buffering=0) as filler:
-        try:
-            while True:
-                filler.write(bytes(1 << 16))
-        except OSError:
-            pass
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_full_disk_holds_the_query_up_and_loses_nothing(
-    programs: Callable[..., Program], small_disk: Path
-) -> None:
-    program = programs(folder=small_disk)
-    program.recovered(-1)
-    before = program.attempt()
-    fill(small_disk / "filler")
-    program.until(lambda: "No space left" in program.log.read_text(), "a failure")
-    several_attempts_fail(program)
-    (small_disk / "filler").unlink()
-    program.recovered(before)
-    program.stop()
-    check(program)
-
-
-def remount(folder: Path, how: str, program: Program) -> None:
-    command = ["mount", "-o", f"remount,{how}", str(folder)]
-    program.until(
-        lambda: subprocess.run(command, check=False, capture_output=True).returncode == 0,
-        f"remounted {how}",
-    )
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_checkpoint_gone_read_only_loses_nothing(
-    programs: Callable[..., Program], small_disk: Path
-) -> None:
-    program = programs(folder=small_disk)
-    program.recovered(-1)
-    before = program.attempt()
-    remount(small_disk, "ro", program)
-    program.until(lambda: "Read-only file system" in program.log.read_text(), "a failure")
-    several_attempts_fail(program)
-    remount(small_disk, "rw", program)
-    program.recovered(before)
     program.stop()
     check(program)
 

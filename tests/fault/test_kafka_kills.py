@@ -19,7 +19,6 @@ from tests.fault.sums import KEYS
 from tests.fault.torment import Program, state_totals
 from tests.kafka_topics import create_topic, read_topic
 
-from epochal.checkpoint import CommitLog
 from epochal.testing.kafka import Kafka, running_kafka
 
 SHORT_SEED = 3
@@ -29,11 +28,6 @@ PARTITIONS = 3
 
 class KafkaProgram(Program):
     module = "tests.fault.kafka_sums"
-
-    def newest(self) -> int:
-        """The newest committed epoch."""
-        found = CommitLog(str(self.checkpoint / "commits"), read_only=True).latest_batch_id()
-        return -1 if found is None else found
 
 
 class Feeder:

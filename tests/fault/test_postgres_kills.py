@@ -21,16 +21,9 @@ from tests.fault.sums import KEYS
 from tests.fault.torment import CLUSTER, Program, check_rows, state_totals
 from tests.rigs.postgres import Postgres, running_postgres
 
-from epochal.checkpoint import CommitLog
-
 
 class PostgresProgram(Program):
     module = "tests.fault.postgres_sums"
-
-    def newest(self) -> int:
-        """The newest committed epoch."""
-        found = CommitLog(str(self.checkpoint / "commits"), read_only=True).latest_batch_id()
-        return -1 if found is None else found
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from tests.fault.file_sink import FileWriters, staged_rows
 from tests.simulation.pipeline import Account, RunningTotal, query
+from tests.waiting import eventually
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.clock import SystemClock
@@ -155,7 +157,9 @@ def plan(folder: Path, per_read: int = 3) -> QueryPlan:
 
 
 @contextmanager
-def tasks(driver: Driver, folder: Path, count: int, sink: str = "") -> Iterator[list[BaseProcess]]:
+def tasks(
+    driver: Driver, folder: Path, count: int, sink: str = "", *, started: int | None = None
+) -> Iterator[list[BaseProcess]]:
     readers = readers_of([{str(p): "0" for p in range(PARTITIONS)}])
     processes: list[BaseProcess] = []
     for task in range(count):
@@ -172,8 +176,10 @@ def tasks(driver: Driver, folder: Path, count: int, sink: str = "") -> Iterator[
             state=StateStart(0, None),
             checkpoint=str(folder),
             state_conf=StateStoreConf(),
+            max_silence_seconds=25.0 if started is None else 2.0,
         )
         processes.append(SPAWN.Process(target=run_task, args=(assignment,), daemon=True))
+    processes = processes[:started]
     for each in processes:
         each.start()
     try:
@@ -248,3 +254,14 @@ def test_a_task_that_fails_tells_the_driver_why_before_it_ends(tmp_path: Path) -
         processes[0].join(20)
         assert processes[0].exitcode == 1
     assert "FileNotFoundError" in str(driver.failed[0])
+
+
+def test_a_task_that_waits_for_its_peers_ends_when_its_driver_is_gone(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, 2)
+    with driver, tasks(driver, tmp_path, 2, started=1) as processes:
+        eventually(lambda: driver.driver.coordinator._registered)
+        driver._server.stop()
+        began = time.monotonic()
+        processes[0].join(30)
+        assert processes[0].exitcode == 1
+        assert time.monotonic() - began < 15

@@ -148,6 +148,11 @@ class Program:
         manifest: Any = None if entry is None else entry.extra.get("epochal")
         return -1 if manifest is None else int(manifest["attempt"])
 
+    def newest(self) -> int:
+        """The newest committed epoch."""
+        found = CommitLog(str(self.checkpoint / "commits"), read_only=True).latest_batch_id()
+        return -1 if found is None else found
+
     def recovered(self, before: int) -> float:
         """Wait until an attempt after `before` has committed; return the seconds it took."""
         began = time.monotonic()

@@ -75,7 +75,6 @@ def started(stage_folder: Path, stream: Any, name: str, **options: Any) -> Strea
         "checkpointLocation": str(stage_folder / "checkpoint"),
         "telemetryLocation": str(stage_folder.parent / "runs"),
         "parallelism": 1,
-        "restartBackoff": "20 milliseconds",
     }
     writer = stream.write_stream.format("parquet").query_name(name).options(**{**usual, **options})
     query: StreamingQuery = writer.start(str(stage_folder / "output"))
@@ -333,7 +332,7 @@ def test_a_query_that_dies_is_seen_soon_with_its_error(stage: Stage, orders: Pag
             yield batch
 
     stream = numbered(stage.spark, 50).map_in_arrow(pass_on, "timestamp timestamp, value bigint")
-    query = started(folder, stream, "doomed", maxFruitlessRestarts=0, maxRestarts=0)
+    query = started(folder, stream, "doomed", maxRestarts=0)
     try:
         eventually(lambda: query.status["epoch"] >= 1, "it runs")
         doomed = "document.querySelector('#queries button[aria-current=true]')?.innerText"

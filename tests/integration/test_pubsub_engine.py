@@ -55,7 +55,7 @@ def read(spark: SparkSession, world: World, subscription: str, **options: Any) -
 
 
 def run(stream: Stream, sink: Any, checkpoint: Path, **options: Any) -> StreamingQuery:
-    usual = {"epoch": "50 milliseconds", "restartBackoff": "20 milliseconds"}
+    usual = {"epoch": "50 milliseconds"}
     writer = stream.write_stream.format(sink)
     return writer.options(checkpointLocation=str(checkpoint), **{**usual, **options}).start()
 

@@ -9,6 +9,7 @@ import time
 
 from tests.simulation.engine_trees import TreeWorld
 from tests.simulation.engine_world import World
+from tests.simulation.outage_world import OutageWorld
 
 
 def main() -> int:
@@ -18,8 +19,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--trees", action="store_true", help="worlds with trees of stages")
+    parser.add_argument("--outages", action="store_true", help="worlds with outages")
     asked = parser.parse_args()
-    make = TreeWorld if asked.trees else World
+    make = TreeWorld if asked.trees else OutageWorld if asked.outages else World
     logging.disable(logging.CRITICAL)
     if asked.seed is not None:
         world = make(asked.seed)

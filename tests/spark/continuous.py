@@ -36,7 +36,7 @@ def found(output: MemoryOutput, column: str = "n") -> list[Any]:
 
 def run(writer: StreamWriter, checkpoint: Path, **options: Any) -> StreamingQuery:
     """Start a query on a checkpoint, with quick restarts."""
-    usual = {"epoch": "50 milliseconds", "restartBackoff": "20 milliseconds", "seed": 7}
+    usual = {"epoch": "50 milliseconds", "seed": 7}
     return writer.options(checkpointLocation=str(checkpoint), **{**usual, **options}).start()
 
 

@@ -46,7 +46,7 @@ COUNTS = """
 rows = epochal.read_stream(spark).format("rate").option("rowsPerSecond", 500).load()
 counts = rows.select("value % 3 AS k").group_by("k").count()
 writer = counts.write_stream.format("noop").output_mode("update")
-query = writer.option("maxFruitlessRestarts", 0).start()
+query = writer.option("maxRestarts", 0).start()
 query.process_all_available(120)
 query.stop()
 print("committed", query.last_progress is not None, flush=True)

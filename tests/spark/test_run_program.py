@@ -41,7 +41,7 @@ def broken(batches):
 
 rows = epochal.read_stream(spark).format("rate").option("rowsPerSecond", 500).load()
 writer = rows.map_in_arrow(broken, "value bigint").write_stream.format("noop")
-writer.option("checkpointLocation", HOME + "/checkpoint").option("maxFruitlessRestarts", 1).start()
+writer.option("checkpointLocation", HOME + "/checkpoint").option("maxRestarts", 1).start()
 """
 
 

@@ -71,6 +71,8 @@ ABANDONED_CLAIM_MS = 24 * 3600 * 1000
 """Claim files of this age are deleted; their runs died before they published an attempt."""
 
 _RELEASED = "it has released its claim"
+_held: dict[str, threading.Event] = {}
+"""The runs of this process that have not released their claim, with what ends it."""
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -203,6 +205,7 @@ class Claim:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        _held[me.run_id] = self._stop
 
     @classmethod
     def acquire(
@@ -275,8 +278,7 @@ class Claim:
                 self._renewed = renewed
                 logger.warning(
                     "run %s claims %s again: its claim had expired, and nobody took over",
-                    self.run_id,
-                    self._files.url,
+                    *(self.run_id, self._files.url),
                 )
                 if self.attempt > above:
                     return self.attempt
@@ -312,6 +314,8 @@ class Claim:
     def release(self) -> None:
         """Release the claim. A second call does nothing."""
         self._stop.set()
+        if _held.get(self.run_id) is self._stop:
+            del _held[self.run_id]
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -398,9 +402,7 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
             if decision.stale is not None:
                 logger.warning(
                     "run %s takes over %s from run %s, which did not release it",
-                    me.run_id,
-                    files.url,
-                    decision.stale.run_id,
+                    *(me.run_id, files.url, decision.stale.run_id),
                 )
                 _delete_claim_file(files, decision.stale.run_id)
             _delete_old(files, log, decision.attempt, renewals, renewals[me.run_id])
@@ -464,9 +466,11 @@ def _last_renewals(files: Files) -> dict[str, int]:
 
 
 def has_ended(owner: Attempt) -> bool:
-    """Whether the process of an owner is known to have ended; False if it is on another host."""
+    """Whether the run of an owner is known to have ended; False if it is on another host."""
     if not owner.machine or owner.machine != _machine() or not owner.process_started:
         return False
+    if owner.process == os.getpid() and owner.process_started == _process_started(owner.process):
+        return owner.run_id not in _held  # it may have failed to delete its claim file
     try:
         os.kill(owner.process, 0)
     except ProcessLookupError:

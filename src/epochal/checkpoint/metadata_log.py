@@ -118,7 +118,7 @@ def storage_errors(url: str) -> Iterator[None]:
     except IsADirectoryError as error:  # some storages cannot tell these two apart
         raise FileNotFoundError(error.errno, error.strerror, url) from None
     except OSError as error:
-        raise StorageError(url, error.strerror or str(error) or type(error).__name__) from error
+        raise StorageError.of(url, error) from error
 
 
 class LogFormat(Protocol[T]):

@@ -168,8 +168,8 @@ class EpochCoordinator:
                 return []
             case TaskReady(task=task):
                 return self._make_ready(task)
-            case TaskFailed(task=task, error=error, traceback=text, in_user_code=users):
-                return self._fail(TaskFailedError(task, error, text, users))
+            case TaskFailed(task=task, error=error, traceback=text, kind=kind):
+                return self._fail(TaskFailedError(task, error, text, kind))
             case StatePublished(task=task, epoch=epoch):
                 complete = self.publication.report(task, epoch, self._tasks, self.now)
                 return self._finish() if complete and self._finishing else []

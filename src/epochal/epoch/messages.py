@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from epochal.errors.base import FailureKind
+
 
 class PreparedState(msgspec.Struct, frozen=True, array_like=True):
     """A state version that a task has prepared, and its name.
@@ -178,8 +180,7 @@ class TaskFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     task: int
     error: str
     traceback: str
-    in_user_code: bool = False
-    """Whether the user's function raised it."""
+    kind: FailureKind = FailureKind.LOST
 
 
 OneWay: TypeAlias = (

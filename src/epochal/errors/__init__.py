@@ -71,6 +71,7 @@
     │   ├── DriverSilentError          a task has not heard from its driver for too long
     │   └── SinkConflictError          the sink already has the epoch, with different output
     ├── TableError                     a table cannot be written
+    │   ├── TableUnavailableError      a table's catalog or storage does not work now
     │   ├── TableConflictError         other writers changed the table in every try
     │   └── TableRowError              a row does not fit into its table
     ├── QueryError                     a continuous query cannot run, or has stopped
@@ -197,6 +198,7 @@ from epochal.errors.table import (
     TableError,
     TableMismatchError,
     TableRowError,
+    TableUnavailableError,
 )
 
 __all__ = [
@@ -281,6 +283,7 @@ __all__ = [
     "TableError",
     "TableMismatchError",
     "TableRowError",
+    "TableUnavailableError",
     "TaskFailedError",
     "TooFewSlotsError",
     "UnsupportedPlanError",

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+from enum import StrEnum
+
+
+class FailureKind(StrEnum):
+    """What a query does about an error; see `failures` and docs/decisions/0029."""
+
+    REPEATS = "repeats"
+    """The same rows or settings would fail again: end the query."""
+    UNAVAILABLE = "unavailable"
+    """Something outside of the query does not work: wait until it does."""
+    REFUSED = "refused"
+    """Something outside of the query says no: wait, unless it never said yes."""
+    LOST = "lost"
+    """A process, a host or a connection was lost, or the cause is unknown: restart."""
+
 
 class EpochalError(Exception):
     """The root: catch it to catch every error that Epochal raises on purpose."""
@@ -20,8 +36,25 @@ class StorageError(EpochalError):
         super().__init__(url, reason)
         self.url, self.reason = url, reason
 
+    @classmethod
+    def of(cls, url: str, error: OSError) -> StorageError:
+        """The error for one of the operating system: says what it is. Raise it `from error`."""
+        text = error.strerror or str(error) or type(error).__name__
+        name = REFUSALS.get(error.errno or 0)
+        return cls(url, f"{name} ({text})" if name else text)
+
     def __str__(self) -> str:
         return f"{self.url}: {self.reason}"
+
+
+REFUSALS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.EACCES: "access is denied",
+    errno.EPERM: "access is denied",
+}
+"""What storage refuses until somebody changes something, by the operating system's number."""
 
 
 class LostAnswerError(StorageError):

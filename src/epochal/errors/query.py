@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from epochal.errors.base import EpochalError
+from epochal.errors.base import EpochalError, FailureKind
 
 
 class QueryError(EpochalError):
@@ -98,17 +98,13 @@ class WorkerPythonError(QueryError):
 
 
 class TaskFailedError(QueryError):
-    """A task or the job of all tasks failed; `cause` is its traceback or Spark's message.
-
-    With `in_user_code` the user's own function raised the error, or could not be imported.
-    """
+    """A task or the job of all tasks failed; `cause` is its traceback or Spark's message."""
 
     def __init__(
-        self, task: int | None, error: str, cause: str, in_user_code: bool = False
+        self, task: int | None, error: str, cause: str, kind: FailureKind = FailureKind.LOST
     ) -> None:
-        super().__init__(task, error, cause, in_user_code)
-        self.task, self.error, self.cause = task, error, cause
-        self.in_user_code = in_user_code
+        super().__init__(task, error, cause, kind)
+        self.task, self.error, self.cause, self.kind = task, error, cause, kind
 
     def __str__(self) -> str:
         who = "The job of all tasks" if self.task is None else f"Task {self.task}"

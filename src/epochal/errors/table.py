@@ -16,6 +16,10 @@ class TableError(EpochalError):
         return f"{self.table}: {self.reason}"
 
 
+class TableUnavailableError(TableError):
+    """A table's catalog or storage does not work at the moment."""
+
+
 class TableConflictError(TableError):
     """Other writers changed a table again and again while an epoch was being committed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from epochal.checkpoint.claim import (
     Claim,
     Free,
     Owned,
+    claim_path,
     decide_claim,
     identify,
 )
@@ -249,7 +251,7 @@ def test_storage_that_fails_is_named() -> None:
         if operation == "replace":
             raise PermissionError(13, "Permission denied")
 
-    with pytest.raises(StorageError, match=r"lease/run-a: Permission denied"):
+    with pytest.raises(StorageError, match=r"lease/run-a: access is denied"):
         acquire(FaultyFiles(MemoryFiles(), refuse), "run-a")
 
 
@@ -391,3 +393,19 @@ def test_of_processes_that_race_exactly_one_claims(tmp_path: Path) -> None:
     assert len(winners) == 1
     assert said.pop(winners[0]) == "claimed 0"
     assert set(said.values()) == {f"refused {winners[0]}"}
+
+
+def test_a_run_that_ended_in_this_process_has_no_claim_though_its_file_is_left() -> None:
+    files, clock = world()
+    claim = acquire(files, "run-a", clock)
+    stuck = FaultyFiles(files, refuse_deletion)
+    claim._files = stuck
+    with pytest.raises(StorageError, match="read-only"):
+        claim.release()
+    assert files.info(claim_path("run-a")) is not None
+    assert acquire(files, "run-b", clock).attempt == 1
+
+
+def refuse_deletion(operation: str, path: str) -> None:
+    if operation == "delete":
+        raise OSError(errno.EROFS, "Read-only file system", path)

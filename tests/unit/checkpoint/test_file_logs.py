@@ -290,7 +290,7 @@ def test_a_file_that_cannot_be_read_is_a_storage_error() -> None:
         if operation == "read":
             raise PermissionError(13, "Permission denied")
 
-    with pytest.raises(StorageError, match="/0: Permission denied"):
+    with pytest.raises(StorageError, match="/0: access is denied"):
         FileSinkLog(FaultyFiles(inner, refuse)).all_files()
 
 

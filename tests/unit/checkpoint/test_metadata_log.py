@@ -395,7 +395,7 @@ def test_an_error_while_writing_leaves_nothing_and_names_the_file(tmp_path: Path
             raise OSError(28, "No space left on device")
 
     log = text_log(FaultyFiles(LocalFiles(tmp_path), disk_full))
-    with pytest.raises(StorageError, match="/0: No space left on device"):
+    with pytest.raises(StorageError, match="/0: the disk is full"):
         log.add(0, "x")
     assert list(tmp_path.iterdir()) == []
 

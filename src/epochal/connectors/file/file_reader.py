@@ -220,6 +220,7 @@ class FileReader:
             self._error = error
         except (OSError, ValueError, pa.ArrowException) as error:
             self._error = StorageError(plan.root, f"a file cannot be read: {error}")
+            self._error.__cause__ = error
         finally:
             CLIENT.close()  # it may hold open files
 

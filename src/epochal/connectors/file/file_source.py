@@ -241,6 +241,8 @@ class FileSource:
         """With a bound: the next batches of the log."""
         self._fixed_to = 0
         """Batches of the log before this one may get no other files than those that wait now."""
+        self._unsure: list[FoundFile] = []
+        """The files of a batch whose entry may or may not have been written."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._error: EpochalError | None = None
@@ -325,7 +327,8 @@ class FileSource:
             if stop is None and lowest > self._newest:
                 self._look()
             while (not bounded or lowest > self._newest) and self._may_log(stop):
-                self._log_batch(self._waiting.pop(0))
+                self._log_batch(self._waiting[0])
+                del self._waiting[0]
             self._seen.purge()
         return self._ends(at, min(lowest + 1, self._newest + 1) if bounded else self._newest + 1)
 
@@ -356,7 +359,6 @@ class FileSource:
         return self._log_files(as_many_as_there_are=False)
 
     def _log_files(self, *, as_many_as_there_are: bool) -> bool:
-        self._raise_if_broken()
         with self._lock:
             if not as_many_as_there_are and self._newest + 1 - self._read_to >= BATCHES_AHEAD:
                 return False
@@ -382,24 +384,38 @@ class FileSource:
 
     def _log_batch(self, chosen: Sequence[FoundFile]) -> None:
         batch = self._newest + 1
-        for each in chosen:
+        # If storage failed at the last try, the batch may be there nevertheless. So it stays as it
+        # was, whatever has been found since.
+        tried, self._unsure = self._unsure, []
+        files = tried or list(chosen)
+        entries = [FileEntry(each.path, each.modified_ms, batch) for each in files]
+        try:
+            added = self._log.add(batch, entries)
+            if not added and not (tried and self._has_logged(batch, entries)):
+                raise ConcurrentUpdateError(self._log.url, batch)
+        except (StorageError, OSError):
+            self._unsure = files
+            raise
+        for each in files:
             self._seen.add(each.path, each.modified_ms)
-        entries = [FileEntry(each.path, each.modified_ms, batch) for each in chosen]
-        if not self._log.add(batch, entries):
-            raise ConcurrentUpdateError(self._log.url, batch)
         self._newest = batch
-        logger.info("file source: batch %d of the log has %d files", batch, len(chosen))
+        logger.info("file source: batch %d of the log has %d files", batch, len(files))
+
+    def _has_logged(self, batch: int, entries: Sequence[FileEntry]) -> bool:
+        there = self._log.get(batch) or ()
+        return all(entry in there for entry in entries)
 
     def _watch(self) -> None:
         while not self._stop.is_set():
+            more = False
             try:
                 more = self.discover_files()
+                self._error = None
             except EpochalError as error:
                 self._error = error
-                return
             except OSError as error:
-                self._error = StorageError(self._files.url, f"cannot be listed: {error}")
-                return
+                self._error = StorageError.of(self._files.url, error)
+                self._error.__cause__ = error
             if not more:
                 self._stop.wait(self._options.discovery_interval.total_seconds())
 

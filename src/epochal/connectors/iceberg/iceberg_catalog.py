@@ -36,7 +36,12 @@ from epochal.connectors.iceberg.iceberg_types import (
     type_fits,
 )
 from epochal.connectors.table_columns import match_columns
-from epochal.errors import OptionError, TableError, TableMismatchError
+from epochal.errors import (
+    OptionError,
+    TableError,
+    TableMismatchError,
+    TableUnavailableError,
+)
 from epochal.options import without_secrets
 
 logger = logging.getLogger(__name__)
@@ -93,7 +98,7 @@ def catalog_errors(options: IcebergSinkOptions) -> Iterator[None]:
         raise
     except _failures() as error:
         text = without_secrets(str(error), options.catalog)
-        raise TableError(
+        raise TableUnavailableError(
             table,
             f"catalog {options.catalog_name} or the table's storage failed ({text}). Nothing is "
             f"lost: the next attempt commits what is missing",

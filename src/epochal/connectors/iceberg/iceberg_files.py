@@ -208,7 +208,7 @@ def _file_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(path, error.strerror or str(error)) from error
+        raise StorageError.of(path, error) from error
 
 
 def _sync(path: str) -> None:

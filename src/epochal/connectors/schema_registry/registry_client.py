@@ -186,6 +186,7 @@ class RegistryClient:
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
         """The answer; None if the thing does not exist. Tries every address several times."""
         settings, failure = self._settings, ""
+        cause: Exception | None = None
         for attempt in range(TRIES):
             if attempt:
                 time.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
@@ -205,12 +206,12 @@ class RegistryClient:
                         return None
                     if error.code < 500 and error.code != 429:
                         raise SchemaRegistryError(url, f"it refused {path}: {reason}") from None
-                    failure = reason
+                    failure, cause = reason, error
                 except (OSError, ValueError) as error:
-                    failure = str(getattr(error, "reason", error))
+                    failure, cause = str(getattr(error, "reason", error)), error
         raise SchemaRegistryError(
             settings.shown, f"it did not answer {TRIES} requests for {path}: {failure}"
-        )
+        ) from cause
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

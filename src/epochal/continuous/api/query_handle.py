@@ -58,8 +58,9 @@ class StreamingQuery:
 
         `isDataAvailable` and `isTriggerActive` apply to micro-batches only and are always False.
         `epoch` is the newest committed epoch, -1 before the first one. `restarts` is how often the
-        tasks were restarted in this run. `degraded` says why a source cannot be reached from the
-        driver at the moment; it is empty if all can.
+        tasks were restarted in this run. `degraded` says what the query waits for and since when,
+        such as storage or a broker that does not work, or why a source cannot be reached from the
+        driver; it is empty if all is well.
         """
         state = self._engine.state
         return {
@@ -69,7 +70,7 @@ class StreamingQuery:
             "epoch": state.committed,
             "attempt": state.attempt,
             "restarts": state.restarts,
-            "degraded": state.degraded,
+            "degraded": state.trouble,
         }
 
     @property

@@ -17,7 +17,7 @@ from epochal.continuous.run.engine import Engine, open_engine
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.spark_job.warm_workers import warm_evaluator
-from epochal.errors import OptionError
+from epochal.errors import OptionError, StorageError
 
 LISTENERS_TIMEOUT_SECONDS = 10.0
 """How long the end of a query waits until its listeners have been called."""
@@ -95,6 +95,8 @@ class StreamingQueryManager:
                 with self._changed:
                     self._active.pop(engine.run_id, None)
                 raise
+        except OSError as error:
+            raise StorageError.of(error.filename or "storage", error) from error
         finally:
             with self._changed:
                 self._starting.discard(name or "")

@@ -50,8 +50,10 @@ trace = logging.getLogger("epochal.epoch.coordinator")
 EXCLUDE_SECONDS = 2.0
 """How long to wait for the cluster manager's answer. The exclusion itself is immediate."""
 
-REPLACE_SECONDS = 5.0
-"""How long a restart waits for a replacement of excluded executors. Then it runs on fewer slots."""
+REPLACE_SECONDS = 15.0
+"""How long a restart waits for slots that were lost. Then it runs on fewer."""
+EXCLUDED_SECONDS = 5.0
+"""The same once executors were excluded, which has taken `silenceTimeout` already."""
 
 GRACE_SECONDS = 1.0
 """How long to wait for slots that a query which has just ended still occupies."""
@@ -203,7 +205,6 @@ def prepare_attempt(
     sc: SparkContext,
     opened: Opened,
     *,
-    slot_seconds: float,
     clock: Clock,
     stopped: Callable[[], bool],
     post: Callable[[News], None],
@@ -252,20 +253,26 @@ def prepare_attempt(
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
     opened.find_ends(positions)
-    first = not opened.tasks
+    _find_slots(sc, opened, sum(map(len, positions)), clock, stopped)
+    check_workers(sc)
+    return Attempt(sc, opened, driver, recovered, positions, post)
+
+
+def _find_slots(
+    sc: SparkContext, opened: Opened, readers: int, clock: Clock, stopped: Callable[[], bool]
+) -> None:
+    """Settle the number of tasks, and wait until there are slots for them."""
+    seconds, first = opened.options.slot_timeout.total_seconds(), not opened.tasks
     if first:
-        readers = sum(map(len, positions))
-        opened.tasks = _choose_tasks(sc, opened, readers, slot_seconds, clock)
+        opened.tasks = opened.wanted_tasks = _choose_tasks(sc, opened, readers, seconds, clock)
         _settle_state(opened)
-    elif opened.hosts.has_lost and opened.options.parallelism is None:
-        opened.tasks = _remaining_tasks(sc, opened.tasks, clock)
-    wait_for_slots(sc, opened.tasks, slot_seconds, clock, stopped)
+    else:
+        opened.tasks = _remaining_tasks(sc, opened, clock, stopped)
+    wait_for_slots(sc, opened.tasks, seconds, clock, stopped)
     if first and opened.options.parallelism is None:
         slots = count_slots(sc)
         if slots.free <= opened.tasks:
             logger.warning("%s", no_slot_left(opened.tasks, slots.total))
-    check_workers(sc)
-    return Attempt(sc, opened, driver, recovered, positions, post)
 
 
 def endpoint_of(run_id: str) -> EndpointType:
@@ -331,14 +338,23 @@ def _choose_tasks(
     return min(wanted, possible)
 
 
-def _remaining_tasks(sc: SparkContext, tasks: int, clock: Clock) -> int:
-    """Return how many tasks fit on the slots that are left, after a wait for replacements."""
-    deadline = clock.monotonic() + REPLACE_SECONDS
-    while (free := count_slots(sc).free) < tasks and clock.monotonic() < deadline:
+def _remaining_tasks(
+    sc: SparkContext, opened: Opened, clock: Clock, stopped: Callable[[], bool]
+) -> int:
+    """Return how many tasks fit on the slots, after a wait for replacements of those that are lost.
+
+    No more than the first attempt had, and no more than that one if slots have come back.
+    """
+    last, wanted = opened.tasks, opened.wanted_tasks
+    seconds = EXCLUDED_SECONDS if opened.hosts.has_lost else REPLACE_SECONDS
+    deadline = clock.monotonic() + seconds
+    while (free := count_slots(sc).free) < last and not stopped() and clock.monotonic() < deadline:
         clock.sleep(0.1)
-    if free < tasks:
-        logger.warning("of %d tasks only %d fit on the slots that are left", tasks, max(1, free))
-    return max(1, min(tasks, free))
+    if free < last:
+        logger.warning("of %d tasks only %d fit on the slots that are left", last, max(1, free))
+    elif free > last < wanted:
+        logger.info("slots have come back: %d of %d tasks run again", min(free, wanted), wanted)
+    return max(1, min(wanted, free))
 
 
 def _settle_state(opened: Opened) -> None:

@@ -36,12 +36,12 @@ from epochal.continuous.run.planned_epochs import PlannedEpochs
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.reporter import Reporter
 from epochal.continuous.run.restarts import (
-    FATAL,
     GiveUp,
     RestartAfter,
     Restarts,
+    ending_error,
     error_text,
-    fatal_error,
+    waiting_text,
 )
 from epochal.continuous.run.run_events import (
     AllRead,
@@ -68,6 +68,8 @@ from epochal.errors import (
     QueryFailedError,
     TaskFailedError,
 )
+from epochal.errors.base import FailureKind
+from epochal.errors.failures import kind_of
 from epochal.metrics.logs import set_log_context
 
 logger = logging.getLogger(__name__)
@@ -122,8 +124,8 @@ class Engine:
         self._settled = True
         """Whether only more rows can close windows."""
         self._attempt: Attempt | None = None
-        self._committed_rows = False
-        """Whether this run has committed an epoch with rows."""
+        self._first_epoch: int | None = None
+        """Where this run began."""
         self._refresh = False
         """Whether the next attempt reads the query's tables again."""
         self._stop_asked, self._ended = threading.Event(), threading.Event()
@@ -141,7 +143,7 @@ class Engine:
     def start(self) -> None:
         """Prepare the first attempt, call the listeners, and start the threads."""
         try:
-            self._prepare(self._opened.options.slot_timeout.total_seconds())
+            self._prepare()
             self._bus.started(self.query_id, self.run_id, self.name, self._clock.now_ms())
         except BaseException as error:
             self._opened.close()
@@ -211,10 +213,9 @@ class Engine:
             if self._attempt is not None:
                 self._attempt.wake()
 
-    def _prepare(self, slot_seconds: float) -> None:
+    def _prepare(self) -> None:
         self._attempt = None
         attempt = self._prepare_attempt(
-            slot_seconds=slot_seconds,
             stopped=self._stop_asked.is_set,
             post=self._inbox.put,
             on_committed=self._note_commit,
@@ -224,6 +225,8 @@ class Engine:
         with self._changed:
             self._attempt, self._positions = attempt, attempt.positions
             self._settled = attempt.settled
+        if self._first_epoch is None:
+            self._first_epoch = attempt.first_epoch
         self._show(committed=attempt.first_epoch - 1, attempt=attempt.number)
 
     def _run(self) -> None:
@@ -250,7 +253,7 @@ class Engine:
             except Exception as error:  # noqa: BLE001  old rows are better than no query
                 logger.warning("%s keeps the old rows of its tables: %s", self._who(), error)
         try:
-            self._prepare(self._opened.options.executor_timeout.total_seconds())
+            self._prepare()
         except Exception as error:  # noqa: BLE001  handled like any failure
             return Broken(error)
         return self._run_attempt()
@@ -343,29 +346,30 @@ class Engine:
             return ending
         # A task that cannot import a module of the user's fails before it can report.
         missing = headline(text).startswith("ModuleNotFoundError")
-        return TaskFailedError(None, headline(text), text, in_user_code=missing)
+        kind = FailureKind.REPEATS if missing else FailureKind.LOST
+        return TaskFailedError(None, headline(text), text, kind)
 
     def _wait_for_restart(self, error: Exception) -> None:
         """Wait before the next attempt; raise the error if there is to be none."""
-        fatal = fatal_error(error)
-        if fatal is not None:
-            raise fatal from (None if fatal is error else error)
-        lost = self._why_lost()
-        if lost is not None:
+        kind = kind_of(error)
+        if kind is not FailureKind.REPEATS and (lost := self._why_lost()) is not None:
             raise lost from error
         now = self._clock.monotonic()
-        users = isinstance(error, TaskFailedError) and error.in_user_code
-        hopeless = users and not self._committed_rows
-        match self._restarts.after_failure(now, self.state.committed, hopeless=hopeless):
+        commits = self.state.committed + 1 - (self._first_epoch or 0)
+        match self._restarts.after_failure(now, kind, commits):
             case GiveUp(reason):
-                logger.error("%s is not restarted again: %s", self._who(), reason)
-                raise error
-            case RestartAfter(seconds, number):
-                logger.warning(
-                    "%s failed %s; restart %d in %.2f s. Cause: %s",
-                    *(self._who(), self._when(), number, seconds, error_text(error)),
-                )
-                self._show(message="Restarting", restarts=self._restarts.total)
+                logger.error("%s is not restarted: %s", self._who(), reason)
+                ending = ending_error(error)
+                raise ending from (None if ending is error else error)
+            case RestartAfter(seconds, since):
+                at_ms, what = self._clock.now_ms(), f"restart in {seconds:.2f} s"
+                waiting = "" if since is None else waiting_text(error, at_ms, now - since)
+                if not waiting or waiting != self.state.outage:
+                    told = self._who(), self._when(), waiting or what, error_text(error)
+                    logger.warning("%s failed %s; %s. Cause: %s", *told)
+                waiting = waiting or self.state.outage
+                message = "Waiting" if waiting else "Restarting"
+                self._show(message=message, outage=waiting, restarts=self._restarts.total)
                 self._stop_asked.wait(seconds)
 
     def _when(self) -> str:
@@ -394,14 +398,15 @@ class Engine:
 
     def _note_commit(self, epoch: CommittedEpoch, positions: tuple[Positions, ...]) -> None:
         self._reporter.add(epoch, positions)
-        self._committed_rows = self._committed_rows or epoch.has_data
+        if self.state.outage:
+            logger.info("%s commits epoch %d: the outage is over", self._who(), epoch.epoch)
         self._telemetry.committed(epoch, self.state.attempt)
         if epoch.late_rows:
             self._opened.note_late_rows(epoch)
         with self._changed:
             self._positions, self._settled = positions, epoch.settled
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message
-            self.state = replace(self.state, committed=epoch.epoch, message=busy)
+            self.state = replace(self.state, committed=epoch.epoch, message=busy, outage="")
             self._changed.notify_all()
 
     def _show(self, **changes: Any) -> None:
@@ -438,7 +443,7 @@ class Engine:
 
     def _write_telemetry(self, report: dict[str, Any] | None) -> None:
         at = self.state
-        status = at.message, at.committed, at.attempt, at.restarts, at.degraded
+        status = at.message, at.committed, at.attempt, at.restarts, at.trouble
         self._telemetry.tick(*status, report)
 
     def _look_for_stop(self) -> None:
@@ -457,10 +462,9 @@ class Engine:
         for source, known in zip(self._opened.sources, self._positions, strict=False):
             try:
                 found = source.discover(known)
-            except FATAL as error:
-                self._inbox.put(AttemptFailed(attempt, error))
-                return
             except Exception as error:  # noqa: BLE001  a broken source fails in the tasks
+                if kind_of(error) is FailureKind.REPEATS:
+                    return self._inbox.put(AttemptFailed(attempt, error))
                 logger.warning("%s: looking for new partitions failed: %s", self._who(), error)
                 degraded = str(error)
                 continue

@@ -69,6 +69,8 @@ class Opened:
     server: RpcServer
     tasks: int = 0
     """0 until the first attempt has counted the slots."""
+    wanted_tasks: int = 0
+    """Those of the first attempt. Later ones have fewer while slots are lost."""
     ends: tuple[Positions, ...] | None = None
     """Where the sources ended at the start, with `availableNow`; the run reads no further."""
     state_partitions: int | None = None

@@ -55,18 +55,15 @@ class EngineOptions:
     min_batches_to_retain: int = 100
     """Number of epochs whose log entries and state are kept, for a rewind."""
 
-    max_restarts: int = 20
-    restart_window: timedelta = timedelta(minutes=10)
-    max_fruitless_restarts: int = 3
-    """In a row, without a committed epoch in between."""
-    restart_backoff: timedelta = timedelta(milliseconds=100)
-    max_restart_backoff: timedelta = timedelta(seconds=10)
+    outage_timeout: timedelta = timedelta(minutes=10)
+    """How long the query waits for storage, a broker, a database, a catalog, a schema registry or
+    free slots before it gives up. With 0 it waits for ever."""
+
+    max_restarts: int = 5
+    """In a row, without a committed epoch in between, after lost workers and unknown errors."""
 
     slot_timeout: timedelta = timedelta(seconds=5)
-    """How long the first start waits for free slots before it fails."""
-
-    executor_timeout: timedelta = timedelta(seconds=60)
-    """How long a restart waits for free slots: replacing a lost executor takes time."""
+    """How long a start waits for free slots before it fails. A restart tries again after that."""
 
     register_timeout: timedelta = timedelta(seconds=60)
     """How long tasks may take to start and register."""
@@ -198,12 +195,6 @@ class EngineOptions:
                 f"evaluatorMemory is {self.evaluator_memory} bytes, but Spark's own classes need "
                 f"{MIN_MEMORY_MB}m. Raise it, or leave it out for {DEFAULT_MEMORY_MB}m."
             )
-        if self.restart_backoff > self.max_restart_backoff:
-            raise OptionError(
-                f"restartBackoff is {self.restart_backoff}, longer than maxRestartBackoff with "
-                f"{self.max_restart_backoff}. The first wait must not exceed the longest: lower "
-                f"the one or raise the other."
-            )
 
     @property
     def evaluator_mb(self) -> int:
@@ -227,13 +218,7 @@ class EngineOptions:
     @property
     def restarts(self) -> RestartPolicy:
         """The options for restarts after failures."""
-        return RestartPolicy(
-            max_restarts=self.max_restarts,
-            window_seconds=self.restart_window.total_seconds(),
-            max_fruitless=self.max_fruitless_restarts,
-            backoff_seconds=self.restart_backoff.total_seconds(),
-            max_backoff_seconds=self.max_restart_backoff.total_seconds(),
-        )
+        return RestartPolicy(self.max_restarts, self.outage_timeout.total_seconds())
 
 
 def split_options(given: Mapping[str, str]) -> tuple[EngineOptions, dict[str, str]]:

@@ -1,66 +1,55 @@
-"""Decides whether a failed query is restarted, and after how long. Pure, given random numbers.
+"""Decides what a query does about a failure: wait and restart, or end. Pure, given random numbers.
 
-There are two limits, for two kinds of failure. A host that fails now and then is worth any number
-of restarts, if they are spread out; so restarts are limited per window of time. A row that makes
-the user's code fail does so again at once, and the user should hear of it soon; so restarts in a
-row that commit no epoch have a lower limit.
+The kind of the error decides (see `epochal.errors.failures`), and what this run has committed:
+
+| kind        | before the run's first commit   | after it                                         |
+|-------------|---------------------------------|--------------------------------------------------|
+| repeats     | end                             | end                                              |
+| refused     | end                             | as unavailable                                   |
+| unavailable | restart until `outageTimeout`   | restart until `outageTimeout`                    |
+| lost        | restart, `maxRestarts` in a row | restart, `maxRestarts` in a row without a commit |
+
+The first restart after a commit is at once, and pauses grow until the next commit. An outage begins
+with its first failure and ends with a commit. Restarts in between count for nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from random import Random
 from typing import TypeAlias
 
 from epochal.errors import (
-    CheckpointInUseError,
-    CheckpointLostError,
-    DriverLostError,
     EpochalError,
     EvaluatorError,
     ExpressionError,
-    ForeachBatchError,
-    KafkaDataLossError,
     OptionError,
-    PlanChangedError,
-    PostgresRejectedError,
-    PubSubRejectedError,
-    RecoveryError,
     TaskFailedError,
 )
+from epochal.errors.base import FailureKind
 
-FATAL = (
-    CheckpointInUseError,
-    CheckpointLostError,
-    DriverLostError,
-    ForeachBatchError,
-    KafkaDataLossError,
-    OptionError,
-    PlanChangedError,
-    PostgresRejectedError,
-    PubSubRejectedError,
-    RecoveryError,
-)
-"""Errors that a restart cannot cure."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
+"""Before the second restart in a row without a commit, doubled for each that follows; and at most.
+A query should go on within seconds after an outage."""
 
-_FATAL_IN_TASKS: dict[str, Callable[[str], Exception]] = {
+_OWN_WORDS: dict[str, type[ExpressionError | EvaluatorError]] = {
     "ExpressionError": ExpressionError,
-    "EvaluatorError": EvaluatorError.of_text,
+    "EvaluatorError": EvaluatorError,
 }
-"""Errors of tasks that a restart cannot cure, by name: errors of tasks come as texts."""
+"""Errors of tasks that say all there is to say, by name. They come as text."""
 
 
-def fatal_error(error: Exception) -> Exception | None:
-    """The error to end the query with; None if a restart may cure it."""
-    if isinstance(error, FATAL):
-        return error
-    if not isinstance(error, TaskFailedError) or error.in_user_code:
-        return None
-    name, _, text = error.error.partition(": ")
-    make = _FATAL_IN_TASKS.get(name.rpartition(".")[2])
-    return None if make is None else make(text)
+def ending_error(error: Exception) -> Exception:
+    """Return the error to end the query with: what the task raised, if its text says all."""
+    if isinstance(error, TaskFailedError) and error.kind is FailureKind.REPEATS:
+        name, _, text = error.error.partition(": ")
+        match _OWN_WORDS.get(name.rpartition(".")[2]):
+            case type() as own if own is EvaluatorError:
+                return EvaluatorError.of_text(text)
+            case type() as own:
+                return own(text)
+    return error
 
 
 def error_text(error: Exception) -> str:
@@ -73,30 +62,27 @@ def error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def waiting_text(error: Exception, now_ms: int, seconds: float) -> str:
+    """Say in one line what the query has waited for so long, and since when."""
+    text = error.error if isinstance(error, TaskFailedError) else error_text(error)
+    since = datetime.fromtimestamp(round(now_ms / 1000 - seconds), UTC)
+    return f"waiting since {since:%Y-%m-%d %H:%M:%S} UTC: {text.strip().partition(chr(10))[0]}"
+
+
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often and how soon a failed query is restarted."""
+    """How long a failed query is restarted."""
 
-    max_restarts: int = 20
-    """Per window. With 0 the first failure ends the query."""
-    window_seconds: float = 600.0
-    max_fruitless: int = 3
-    """In a row, without a committed epoch in between."""
-    backoff_seconds: float = 0.1
-    """Before the second restart in a row without a commit; doubled for each that follows. The first
-    restart is at once: after a worker or host was lost there is nothing to wait for."""
-    max_backoff_seconds: float = 10.0
+    max_restarts: int = 5
+    """In a row, without a committed epoch in between and outside of outages."""
+    outage_seconds: float = 600.0
+    """How long an outage may last; with 0 for ever."""
 
     def __post_init__(self) -> None:
-        if self.max_restarts < 0 or self.max_fruitless < 0:
+        if self.max_restarts < 0 or self.outage_seconds < 0:
             raise OptionError(
-                f"maxRestarts and maxFruitlessRestarts must not be negative; they are "
-                f"{self.max_restarts} and {self.max_fruitless}."
-            )
-        if self.window_seconds <= 0 or self.backoff_seconds < 0:
-            raise OptionError(
-                f"restartWindow must be positive and restartBackoff not negative; they are "
-                f"{self.window_seconds} s and {self.backoff_seconds} s."
+                f"maxRestarts and outageTimeout must not be negative; they are "
+                f"{self.max_restarts} and {self.outage_seconds:g} s."
             )
 
 
@@ -105,8 +91,8 @@ class RestartAfter:
     """Restart after this time."""
 
     seconds: float
-    number: int
-    """The number of the restart within the window."""
+    outage_since: float | None = None
+    """When the outage began to which the failure belongs; None if it belongs to none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,41 +110,37 @@ class Restarts:
 
     def __init__(self, policy: RestartPolicy, rng: Random) -> None:
         self._policy, self._rng = policy, rng
-        self._failures: deque[float] = deque(maxlen=policy.max_restarts + 1)
-        self._committed: int | None = None
-        self._fruitless = 0
+        self._commits = 0
+        self._outage_since: float | None = None
+        self._in_a_row = self._counted = 0
+        """Failures since the last commit, and those of them that `maxRestarts` counts."""
         self.total = 0
 
-    def after_failure(
-        self, now_seconds: float, committed: int, *, hopeless: bool = False
-    ) -> RestartDecision:
-        """Decide what to do about a failure; `committed` is the newest committed epoch.
-
-        `hopeless` is the failure of a user's function before any row of this run was committed: it
-        never worked, so the next attempt would fail on the same rows.
-        """
+    def after_failure(self, now: float, kind: FailureKind, commits: int) -> RestartDecision:
+        """Decide what to do; `commits` is how many epochs the run has committed so far."""
         policy = self._policy
-        if hopeless:
-            return GiveUp("the query's own function failed on the first rows of this run")
-        stuck = self._committed is not None and committed <= self._committed
-        self._fruitless = self._fruitless + 1 if stuck else 0
-        self._committed = committed
-        while self._failures and now_seconds - self._failures[0] >= policy.window_seconds:
-            self._failures.popleft()
-        if len(self._failures) >= policy.max_restarts:
-            return GiveUp(
-                f"it was restarted {len(self._failures)} times within {policy.window_seconds:g} s, "
-                f"the limit (maxRestarts, restartWindow)"
-            )
-        if self._fruitless >= policy.max_fruitless:
-            return GiveUp(
-                f"{self._fruitless} restarts in a row committed no epoch (maxFruitlessRestarts)"
-            )
-        self._failures.append(now_seconds)
+        if commits > self._commits:
+            self._commits, self._outage_since = commits, None
+            self._in_a_row = self._counted = 0
+        if kind is FailureKind.REPEATS:
+            return GiveUp("it would fail again")
+        if kind is FailureKind.REFUSED and not self._commits:
+            return GiveUp("it has not committed anything yet, so its settings may be wrong")
+        if kind is not FailureKind.LOST and self._outage_since is None:
+            self._outage_since = now
+        since = self._outage_since
+        if since is None:
+            if self._counted >= policy.max_restarts:
+                return GiveUp(f"{self._counted} restarts in a row committed no epoch (maxRestarts)")
+            self._counted += 1
+        elif 0 < policy.outage_seconds <= now - since:
+            return GiveUp(f"the outage has lasted for {now - since:.0f} s (outageTimeout)")
+        pause = 0.0
+        if self._in_a_row:
+            doubled = FIRST_PAUSE_SECONDS * 2.0 ** min(self._in_a_row - 1, 16)
+            # Half of the pause is random, so that queries that failed together do not restart
+            # together.
+            pause = min(LONGEST_PAUSE_SECONDS, doubled) * (0.5 + self._rng.random() / 2)
+        self._in_a_row += 1
         self.total += 1
-        if not self._fruitless:
-            return RestartAfter(0.0, len(self._failures))
-        wait = policy.backoff_seconds * 2.0 ** (self._fruitless - 1)
-        wait = min(policy.max_backoff_seconds, wait)
-        # Half of the wait is random, so that queries that failed together do not restart together.
-        return RestartAfter(wait * (0.5 + self._rng.random() / 2), len(self._failures))
+        return RestartAfter(pause, None if kind is FailureKind.LOST else since)

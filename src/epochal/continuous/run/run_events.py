@@ -81,3 +81,10 @@ class EngineState:
     restarts: int = 0
     degraded: str = ""
     """Why a source cannot be reached at the moment; empty if all can."""
+    outage: str = ""
+    """What the query waits for before it restarts, and since when; empty if for nothing."""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong at the moment; empty if nothing is."""
+        return self.outage or self.degraded

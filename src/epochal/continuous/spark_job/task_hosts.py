@@ -67,15 +67,20 @@ class Pulses:
     def take_silent(self, now: float) -> dict[int, float]:
         """Return the tasks that have just become silent, with the seconds since their last pulse.
 
+        Once one is, those count that are a little less silent.
+
         Must be called often. If it was not, this process itself was suspended, and pulses may be
         waiting to be received: then the silence of all tasks counts from now.
         """
         looked, self._looked = self._looked, now
         if looked is not None and now - looked > self._silence_seconds / 2:
             self._heard = dict.fromkeys(self._heard, now)
-        silent = {
-            task: now - at for task, at in self._heard.items() if now - at > self._silence_seconds
-        }
+        ages = {task: now - at for task, at in self._heard.items()}
+        if max(ages.values(), default=0.0) <= self._silence_seconds:
+            return {}
+        # Tasks of one host fall silent together, but their last pulses are up to a pulse apart.
+        together = self._silence_seconds * (1 - 1.5 / PULSES_PER_SILENCE)
+        silent = {task: age for task, age in ages.items() if age > together}
         for task in silent:
             del self._heard[task]
         return silent

@@ -19,8 +19,11 @@ from collections import deque
 
 import msgspec
 
-from epochal.epoch.messages import CommitPartitionEpoch, TaskActive
+from epochal.connectors.user_code import is_users, report_of
+from epochal.epoch.messages import CommitPartitionEpoch, TaskActive, TaskFailed
 from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
+from epochal.errors.base import FailureKind
+from epochal.errors.failures import kind_of
 
 _WAIT = 0.25
 """How long to wait for a report that can carry the news, as a part of an epoch's time."""
@@ -81,3 +84,10 @@ class TaskReports:
         """Return the reports that may have to be repeated while `current` is read."""
         with self._lock:
             return [each for each in self._kept if each.epoch >= current - self._epochs]
+
+
+def failure_report(attempt: int, task: int, error: BaseException) -> TaskFailed:
+    """Return what the driver must know of an error that ends a task."""
+    kind = FailureKind.REPEATS if is_users(error) else kind_of(error)
+    text = f"{type(error).__name__}: {error}"
+    return TaskFailed(attempt, task, text, report_of(error), kind)

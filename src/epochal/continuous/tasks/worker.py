@@ -34,10 +34,9 @@ from dataclasses import dataclass, field
 
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.user_code import is_users, report_of
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task, schemas_of
 from epochal.continuous.tasks.channels import Channels
-from epochal.continuous.tasks.reports import TaskReports
+from epochal.continuous.tasks.reports import TaskReports, failure_report
 from epochal.continuous.tasks.state_publisher import StatePublisher
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
@@ -51,7 +50,6 @@ from epochal.epoch.messages import (
     Peers,
     RegisterTask,
     StatePublished,
-    TaskFailed,
     TaskReady,
 )
 from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
@@ -139,7 +137,7 @@ class TaskAssignment:
     """The memory of Spark's own code beside the tasks."""
     needs_evaluator: bool = False
     """Whether Spark's own code evaluates a part of the query, so that it should start at once."""
-    max_silence_seconds: float = 30.0
+    max_silence_seconds: float = 25.0
     """A task ends if its driver has been silent for this long."""
 
 
@@ -310,15 +308,9 @@ class _Worker:
 
     def report_failure(self, error: BaseException) -> None:
         """Report the error that ends the task to the driver, if it can be reached."""
-        failed = TaskFailed(
-            self._assignment.attempt,
-            self._assignment.task,
-            f"{type(error).__name__}: {error}",
-            report_of(error),
-            is_users(error),
-        )
         with suppress(RpcError):
-            self._rpc.send(self._endpoint, failed)
+            told = failure_report(self._assignment.attempt, self._assignment.task, error)
+            self._rpc.send(self._endpoint, told)
 
     def close(self) -> None:
         if self._publisher is not None:
@@ -353,6 +345,8 @@ class _Worker:
                 if isinstance(message, Peers):
                     channels.connect(peer for peer in message.peers if peer.task != given.task)
                     return channels
+            if self._durable.failure is not None:  # the driver is silent
+                raise self._durable.failure
             channels.wait(0.05, self._rpc.fd)
 
     def _prepare(self, channels: Channels) -> TaskCore:

@@ -24,7 +24,7 @@ from epochal.continuous.plan.stages import (
 )
 from epochal.continuous.run.planned_epochs import PlannedEpochs
 from epochal.continuous.tasks.frames import Frame
-from epochal.continuous.tasks.reports import TaskReports
+from epochal.continuous.tasks.reports import TaskReports, failure_report
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.contract import CommittedSink, LoggedSource
@@ -42,7 +42,6 @@ from epochal.epoch.messages import (
     Peers,
     RegisterTask,
     StatePublished,
-    TaskFailed,
     TaskReady,
 )
 from epochal.epoch.pace import Pace
@@ -186,7 +185,7 @@ class TaskProcess:
 
     def fail(self, error: Exception) -> None:
         self.alive = False
-        self.data.append(TaskFailed(self.attempt, self.task, str(error), ""))
+        self.data.append(failure_report(self.attempt, self.task, error))
 
     def _prepare(self) -> None:
         if self.core is None:

@@ -229,6 +229,7 @@ class World(ABC):
             assert process is not None
             if not process.alive:
                 raise Crash
+            self._use(operation, path)
             if operation in CHANGES and self._unlucky(0.02):
                 self._kill(process, f"task {attempt}/{task} before {operation} {path}")
                 raise Crash
@@ -379,6 +380,9 @@ class World(ABC):
 
     # Misfortune.
 
+    def _use(self, operation: str, path: str) -> None:  # noqa: B027  storage works in most worlds
+        """Called before each file operation; raises if the storage does not work."""
+
     def _unlucky(self, probability: float) -> bool:
         if self.faults and self.chance.random() < probability:
             self.faults -= 1
@@ -420,6 +424,7 @@ class World(ABC):
         """Called before each file operation of a driver."""
         if not driver.alive:
             raise Crash
+        self._use(operation, path)
         if not self._unlucky(0.08 if operation in CHANGES else 0.005):
             return
         roll = self.chance.random()

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from epochal.checkpoint.file_log import FileEntry, FileSourceLog
 from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
@@ -18,8 +21,9 @@ from epochal.connectors.file.file_source import (
     next_files,
     parse_log_offset,
 )
-from epochal.errors import ConcurrentUpdateError, MalformedFileError, OptionError
+from epochal.errors import ConcurrentUpdateError, MalformedFileError, OptionError, StorageError
 from epochal.files.local import LocalFiles
+from epochal.testing.files import FaultyFiles, MemoryFiles
 
 
 def seen(max_age_ms: int | None, *names: tuple[str, int], name_only: bool = False) -> SeenFiles:
@@ -112,9 +116,45 @@ def test_the_driver_raises_the_error_of_its_discovery_thread(tmp_path: Path) -> 
     with closing(FileSource("text", options, None, files, 0)) as watching:
         (tmp_path / "checkpoint/sources/0/0").mkdir()
         (tmp_path / "in" / "a").write_text("x\n")
-        watching._thread.join(30)
+        eventually(lambda: watching._error)
         with pytest.raises(MalformedFileError, match="a directory has the name of a batch"):
             watching.offset(watching.initial())
+        (tmp_path / "checkpoint/sources/0/0").rmdir()
+        eventually(lambda: watching._newest == 0)
+        assert watching.offset(watching.initial()) == '{"logOffset":-1}'
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["not written", "written"])
+def test_files_whose_batch_could_not_be_logged_are_logged_once_storage_works(
+    tmp_path: Path, *, is_written: bool
+) -> None:
+    truth, refusals = MemoryFiles(), [errno.ENOSPC]
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "create" and refusals:
+            if is_written:
+                truth.create(path, entry_of(tmp_path / "in" / "a"))
+            number = refusals.pop()
+            raise OSError(number, os.strerror(number), path)
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text("x\n")
+    options = FileSourceOptions(path=str(tmp_path / "in"))
+    files = FileSource("text", options, None, FaultyFiles(truth, refuse), 0, watch=False)
+    with pytest.raises(StorageError, match="the disk is full"):
+        files.discover_files()
+    (tmp_path / "in" / "b").write_text("x\n")
+    while files.discover_files():
+        pass
+    log = FileSourceLog(truth.at("sources/0"), read_only=True)
+    names = [(entry.batch_id, entry.path.rpartition("/")[2]) for entry in log.all_files()]
+    assert names == [(0, "a"), (1, "b")]
+
+
+def entry_of(path: Path) -> bytes:
+    """The log's first batch, with this file alone."""
+    modified_ms = path.stat().st_mtime_ns // 1_000_000
+    return f'v1\n{{"path":"file://{path}","timestamp":{modified_ms},"batchId":0}}'.encode()
 
 
 def test_files_are_assigned_round_robin_and_each_batch_starts_with_another_partition() -> None:

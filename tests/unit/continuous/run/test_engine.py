@@ -26,6 +26,7 @@ from epochal.epoch.effects import ReadingHeld
 from epochal.errors import (
     DriverLostError,
     HostSilentError,
+    KafkaUnavailableError,
     OptionError,
     PlanChangedError,
     QueryError,
@@ -34,14 +35,13 @@ from epochal.errors import (
     TaskFailedError,
     TooFewSlotsError,
 )
+from epochal.errors.base import FailureKind
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import FaultyFiles, MemoryFiles
 
 QUERY = "11111111-1111-1111-1111-111111111111"
 RUN = "22222222-2222-2222-2222-222222222222"
-QUICK = EngineOptions(
-    restart_backoff=timedelta(milliseconds=1), stop_timeout=timedelta(seconds=20), seed=1
-)
+QUICK = EngineOptions(max_restarts=3, stop_timeout=timedelta(seconds=20), seed=1)
 
 
 class Pretence:
@@ -50,7 +50,7 @@ class Pretence:
     def __init__(self, *scripts: Callable[[Pretended], None]) -> None:
         self.scripts = list(scripts)
         self.asked: list[str] = []
-        self.slot_seconds: list[float] = []
+        self.prepared = 0
         self.refusals: list[Exception] = []
         self.committed: Callable[..., None] = lambda *_: None
         self.all_read = False
@@ -63,17 +63,16 @@ class Pretence:
     def prepare(
         self,
         *,
-        slot_seconds: float,
         stopped: Any,
         post: Any,
         on_committed: Any,
         on_acknowledged: Any,
     ) -> Any:
-        self.slot_seconds.append(slot_seconds)
+        self.prepared += 1
         self.committed = on_committed
         if self.refusals:
             raise self.refusals.pop(0)
-        return Pretended(len(self.slot_seconds), self, post)
+        return Pretended(self.prepared, self, post)
 
 
 class Pretended:
@@ -183,7 +182,7 @@ def boom(attempt: Pretended) -> None:
 
 
 def users_fault(attempt: Pretended) -> None:
-    attempt.fail(TaskFailedError(0, "KeyError: 'price'", "File my_query.py", in_user_code=True))
+    attempt.fail(TaskFailedError(0, "KeyError: 'price'", "File my_query.py", FailureKind.REPEATS))
 
 
 def stand_by(attempt: Pretended) -> None:
@@ -270,7 +269,7 @@ def test_a_request_during_recovery_is_obeyed_before_the_tasks_read() -> None:
 
     class Slow(Pretence):
         def prepare(self, **given: Any) -> Any:
-            if self.slot_seconds:  # the second attempt
+            if self.prepared:  # the second attempt
                 preparing.set()
                 assert go_on.wait(30)
                 assert given["stopped"]()  # it need not wait for free slots
@@ -396,17 +395,63 @@ def test_a_users_function_that_never_worked_ends_the_query_at_once() -> None:
     assert run.engine.state.restarts == 0
 
 
-def test_a_users_function_that_has_worked_gets_another_attempt() -> None:
+def test_a_users_function_that_has_worked_ends_the_query_too() -> None:
     def after_some_rows(attempt: Pretended) -> None:
         attempt.commit(0, rows=1)
         users_fault(attempt)
 
-    pretence = Pretence(after_some_rows, stand_by)
-    run = Run(pretence)
+    run = Run(Pretence(after_some_rows, stand_by))
     run.engine.start()
-    eventually(lambda: "2 start" in pretence.asked)
+    assert run.failed().cause == "KeyError: 'price'\nFile my_query.py"
+    assert run.engine.state.restarts == 0
+
+
+FULL = StorageError("/out", "the disk is full")
+
+
+def full_disk(attempt: Pretended) -> None:
+    attempt.fail(FULL)
+
+
+def no_broker(attempt: Pretended) -> None:
+    attempt.fail(KafkaUnavailableError("broker:9092", "no answer"))
+
+
+def test_a_full_disk_ends_a_run_that_has_committed_nothing() -> None:
+    run = Run(Pretence(full_disk, stand_by))
+    run.engine.start()
+    assert run.failed().__cause__ is FULL
+
+
+def test_an_outage_uses_up_no_restarts_and_the_status_says_so_until_a_commit() -> None:
+    def work_until_it_is_full(attempt: Pretended) -> None:
+        attempt.commit(0)
+        full_disk(attempt)
+
+    goes_on = threading.Event()
+
+    def recover(attempt: Pretended) -> None:
+        assert goes_on.wait(30)
+        attempt.commit(1)
+
+    pretence = Pretence(work_until_it_is_full, no_broker, boom, full_disk, recover)
+    run = Run(pretence, EngineOptions(max_restarts=0, seed=1))
+    run.engine.start()
+    eventually(lambda: "5 start" in pretence.asked)
+    waiting = run.engine.state
+    goes_on.set()
+    eventually(lambda: run.engine.state.committed == 1)
     run.engine.stop()
-    assert run.engine.state.restarts == 1
+    assert run.engine.error is None
+    assert (waiting.restarts, waiting.trouble.partition("UTC: ")[2]) == (4, str(FULL))
+    assert run.engine.state.trouble == ""
+
+
+def test_an_outage_that_lasts_too_long_ends_the_query() -> None:
+    pretence = Pretence(*[no_broker] * 100)
+    run = Run(pretence, EngineOptions(outage_timeout=timedelta(milliseconds=300), seed=1))
+    run.engine.start()
+    assert isinstance(run.failed().__cause__, KafkaUnavailableError)
 
 
 def test_a_failure_is_followed_by_another_attempt() -> None:
@@ -526,7 +571,6 @@ def test_a_later_preparation_that_fails_counts_as_a_failure() -> None:
     eventually(lambda: "start" in " ".join(pretence.asked[2:]))
     run.engine.stop()
     assert run.engine.state.restarts in (1, 2)  # the refusal may have come too late
-    assert pretence.slot_seconds[:2] == [5.0, 60.0]
 
 
 def test_waiting_for_the_end_of_an_endless_source_is_refused() -> None:

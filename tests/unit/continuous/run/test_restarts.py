@@ -1,4 +1,4 @@
-"""When a failed query starts again."""
+"""When a failed query starts again, and when it ends."""
 
 from __future__ import annotations
 
@@ -7,109 +7,147 @@ from random import Random
 import pytest
 
 from epochal.continuous.run.restarts import (
+    LONGEST_PAUSE_SECONDS,
     GiveUp,
     RestartAfter,
     RestartDecision,
     RestartPolicy,
     Restarts,
-    fatal_error,
+    ending_error,
+    waiting_text,
 )
 from epochal.errors import (
     EvaluatorError,
-    EvaluatorLostError,
     ExpressionError,
+    KafkaDataLossError,
     OptionError,
+    StorageError,
     TaskFailedError,
 )
+from epochal.errors.base import FailureKind
+
+LOST, REPEATS = FailureKind.LOST, FailureKind.REPEATS
+UNAVAILABLE, REFUSED = FailureKind.UNAVAILABLE, FailureKind.REFUSED
 
 
-def waits(restarts: Restarts, *failures: tuple[float, int]) -> list[RestartDecision]:
-    return [restarts.after_failure(now, committed) for now, committed in failures]
+def decisions(
+    policy: RestartPolicy, *failures: tuple[float, FailureKind, int]
+) -> list[RestartDecision]:
+    restarts = Restarts(policy, Random(1))
+    return [restarts.after_failure(now, kind, commits) for now, kind, commits in failures]
+
+
+def restarted(*decided: RestartDecision) -> list[bool]:
+    return [isinstance(each, RestartAfter) for each in decided]
+
+
+def test_what_repeats_ends_the_query_whatever_was_committed() -> None:
+    for commits in (0, 5):
+        (decision,) = decisions(RestartPolicy(), (0.0, REPEATS, commits))
+        assert decision == GiveUp("it would fail again")
+
+
+def test_a_refusal_ends_a_run_that_has_committed_nothing_and_is_waited_for_later() -> None:
+    assert restarted(*decisions(RestartPolicy(), (0.0, REFUSED, 0))) == [False]
+    assert decisions(RestartPolicy(), (7.0, REFUSED, 1)) == [RestartAfter(0.0, 7.0)]
 
 
 def test_the_first_failure_is_followed_by_a_restart_at_once() -> None:
-    decisions = waits(Restarts(RestartPolicy(backoff_seconds=0.1), Random(1)), (0.0, 5))
-    assert decisions == [RestartAfter(0.0, 1)]
+    assert decisions(RestartPolicy(), (0.0, LOST, 0)) == [RestartAfter(0.0)]
+    assert decisions(RestartPolicy(), (3.0, UNAVAILABLE, 0)) == [RestartAfter(0.0, 3.0)]
 
 
-def test_failures_with_commits_between_them_are_each_a_first_one() -> None:
-    decisions = waits(Restarts(RestartPolicy(), Random(1)), (0.0, 5), (1.0, 6), (2.0, 9))
-    assert decisions == [RestartAfter(0.0, 1), RestartAfter(0.0, 2), RestartAfter(0.0, 3)]
+def test_failures_with_commits_between_them_are_each_a_first_one_however_many() -> None:
+    failures = [(float(number), LOST, number) for number in range(1, 101)]
+    assert decisions(RestartPolicy(max_restarts=1), *failures) == [RestartAfter(0.0)] * 100
 
 
-def test_waits_double_while_nothing_is_committed_and_stop_at_their_limit() -> None:
-    policy = RestartPolicy(max_fruitless=9, backoff_seconds=1.0, max_backoff_seconds=5.0)
-    decisions = waits(Restarts(policy, Random(1)), *[(float(i), 5) for i in range(5)])
-    bounds = [(0, 0), (0.5, 1), (1, 2), (2, 4), (2.5, 5)]
-    for decision, (low, high) in zip(decisions, bounds, strict=True):
+def test_pauses_double_while_nothing_is_committed_and_stay_short() -> None:
+    decided = decisions(RestartPolicy(), *[(float(i), UNAVAILABLE, 5) for i in range(8)])
+    bounds = [(0, 0), (0.05, 0.1), (0.1, 0.2), (0.2, 0.4), (0.4, 0.8), (0.8, 1.6), (1, 2), (1, 2)]
+    for decision, (low, high) in zip(decided, bounds, strict=True):
         assert isinstance(decision, RestartAfter)
-        assert low <= decision.seconds <= high
+        assert low <= decision.seconds <= high <= LONGEST_PAUSE_SECONDS
 
 
-def test_a_committed_epoch_starts_the_waits_anew() -> None:
-    policy = RestartPolicy(max_fruitless=2, backoff_seconds=1.0)
-    decisions = waits(Restarts(policy, Random(1)), (0.0, 5), (1.0, 5), (2.0, 6), (3.0, 6))
-    assert [isinstance(each, RestartAfter) for each in decisions] == [True] * 4
-    assert isinstance(decisions[1], RestartAfter)
-    assert decisions[1].seconds > 0.0
-    assert decisions[2] == RestartAfter(0.0, 3)
+def test_a_committed_epoch_starts_the_pauses_anew() -> None:
+    decided = decisions(RestartPolicy(), (0.0, LOST, 1), (1.0, LOST, 1), (2.0, LOST, 2))
+    assert decided[0] == decided[2] == RestartAfter(0.0)
+    assert decided[1] != RestartAfter(0.0)
 
 
-def test_a_query_that_gets_nowhere_is_given_up() -> None:
-    decisions = waits(Restarts(RestartPolicy(max_fruitless=2), Random(1)), *[(0.0, 5)] * 3)
-    assert decisions[2] == GiveUp("2 restarts in a row committed no epoch (maxFruitlessRestarts)")
+def test_a_query_that_loses_its_workers_again_and_again_is_given_up() -> None:
+    decided = decisions(RestartPolicy(max_restarts=2), *[(0.0, LOST, 5)] * 3)
+    assert decided[2] == GiveUp("2 restarts in a row committed no epoch (maxRestarts)")
 
 
-def test_a_query_that_fails_too_often_is_given_up_though_it_gets_on() -> None:
-    policy = RestartPolicy(max_restarts=2, window_seconds=60)
-    decisions = waits(Restarts(policy, Random(1)), (0.0, 1), (1.0, 2), (2.0, 3))
-    assert decisions[2] == GiveUp(
-        "it was restarted 2 times within 60 s, the limit (maxRestarts, restartWindow)"
-    )
+def test_with_no_restarts_the_first_lost_worker_ends_the_query() -> None:
+    assert restarted(*decisions(RestartPolicy(max_restarts=0), (0.0, LOST, 1))) == [False]
 
 
-def test_restarts_that_are_long_ago_do_not_count() -> None:
-    policy = RestartPolicy(max_restarts=2, window_seconds=60)
-    decisions = waits(Restarts(policy, Random(1)), (0.0, 1), (30.0, 2), (60.0, 3), (95.0, 4))
-    assert [isinstance(each, RestartAfter) for each in decisions] == [True] * 4
+def test_an_outage_is_waited_for_until_its_time_is_up() -> None:
+    policy = RestartPolicy(outage_seconds=60)
+    decided = decisions(policy, *[(float(second), UNAVAILABLE, 3) for second in range(100, 162)])
+    assert restarted(*decided) == [True] * 60 + [False] * 2
+    assert decided[60] == GiveUp("the outage has lasted for 60 s (outageTimeout)")
 
 
-def test_a_limit_of_none_ends_the_query_with_the_first_failure() -> None:
-    (decision,) = waits(Restarts(RestartPolicy(max_restarts=0), Random(1)), (0.0, 1))
-    assert isinstance(decision, GiveUp)
+def test_an_outage_may_last_for_ever() -> None:
+    policy = RestartPolicy(outage_seconds=0)
+    failures = [(1000.0 * number, UNAVAILABLE, 3) for number in range(1000)]
+    assert restarted(*decisions(policy, *failures)) == [True] * 1000
 
 
-def test_waits_are_the_same_for_the_same_seed_and_differ_between_seeds() -> None:
+def test_each_outage_has_its_own_time() -> None:
+    policy = RestartPolicy(outage_seconds=60)
+    decided = decisions(policy, (0.0, UNAVAILABLE, 1), (59.0, REFUSED, 2), (118.0, UNAVAILABLE, 2))
+    assert [each.outage_since for each in decided if isinstance(each, RestartAfter)] == [0, 59, 59]
+
+
+def test_a_worker_that_is_lost_in_an_outage_uses_up_no_restart() -> None:
+    policy = RestartPolicy(max_restarts=1, outage_seconds=60)
+    lost = [(float(second), LOST, 1) for second in range(1, 61)]
+    decided = decisions(policy, (0.0, UNAVAILABLE, 1), *lost)
+    assert restarted(*decided) == [True] * 60 + [False]
+    after = decisions(policy, (0.0, UNAVAILABLE, 1), (1.0, LOST, 2), (2.0, LOST, 2))
+    assert restarted(*after) == [True, True, False]
+
+
+def test_pauses_are_the_same_for_the_same_seed_and_differ_between_seeds() -> None:
     def second(seed: int) -> RestartDecision:
-        return waits(Restarts(RestartPolicy(), Random(seed)), (0.0, 1), (1.0, 1))[1]
+        restarts = Restarts(RestartPolicy(), Random(seed))
+        restarts.after_failure(0.0, LOST, 1)
+        return restarts.after_failure(1.0, LOST, 1)
 
     assert second(7) == second(7)
     assert second(7) != second(8)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"max_restarts": -1},
-        {"max_fruitless": -1},
-        {"window_seconds": 0},
-        {"backoff_seconds": -0.1},
-    ],
-)
+@pytest.mark.parametrize("wrong", [{"max_restarts": -1}, {"outage_seconds": -0.1}])
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(OptionError):
         RestartPolicy(**wrong)  # type: ignore[arg-type]
 
 
-def test_an_error_of_an_expression_in_a_task_is_fatal_and_has_its_own_words() -> None:
+def test_a_query_ends_with_the_words_of_the_expression_that_failed_in_a_task() -> None:
     for error in (ExpressionError("[DIVIDE_BY_ZERO] by zero"), EvaluatorError("it lacks memory")):
         for name in (type(error).__name__, f"epochal.errors.query.{type(error).__name__}"):
-            found = fatal_error(TaskFailedError(0, f"{name}: {error}", "Traceback ..."))
-            assert (type(found), str(found)) == (type(error), str(error))
+            ending = ending_error(TaskFailedError(0, f"{name}: {error}", "Traceback", REPEATS))
+            assert (type(ending), str(ending)) == (type(error), str(error))
 
 
-def test_a_lost_evaluator_and_a_user_s_error_of_the_same_name_are_not_fatal() -> None:
-    lost = TaskFailedError(0, f"EvaluatorLostError: {EvaluatorLostError('killed')}", "")
-    users = TaskFailedError(0, "ExpressionError: of the user's own", "", in_user_code=True)
-    assert [fatal_error(lost), fatal_error(users), fatal_error(ValueError("x"))] == [None] * 3
-    assert fatal_error(OptionError("wrong")).args == ("wrong",)  # type: ignore[union-attr]
+def test_a_query_ends_with_any_other_error_as_it_is() -> None:
+    for error in (
+        TaskFailedError(0, "KafkaDataLossError: gone", "Traceback", REPEATS),
+        TaskFailedError(0, "ExpressionError: by somebody", "", LOST),
+        KafkaDataLossError("servers", "kind", "gone"),
+    ):
+        assert ending_error(error) is error
+
+
+def test_the_status_says_in_one_line_what_is_waited_for_since_when() -> None:
+    full = StorageError("/out", "the disk is full (No space left on device)")
+    failed = TaskFailedError(3, f"StorageError: {full}", "Traceback\n" + "line\n" * 50, REFUSED)
+    since = "waiting since 2024-01-01 00:00:00 UTC: "
+    assert waiting_text(full, 1_704_067_260_000, 60.0) == f"{since}{full}"
+    assert waiting_text(failed, 1_704_067_260_000, 60.2) == f"{since}StorageError: {full}"

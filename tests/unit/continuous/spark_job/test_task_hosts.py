@@ -46,6 +46,19 @@ def test_a_task_is_silent_once_after_ten_seconds_without_a_pulse() -> None:
     assert found == [(181, 0)]
 
 
+def test_all_tasks_of_a_host_that_is_cut_off_are_silent_at_once_whenever_they_pulsed() -> None:
+    for apart in (0.3, 1.9):
+        pulses = Pulses(10.0)
+        for task, at in ((0, 0.0), (1, apart), (2, 0.0)):
+            pulses.heard(task, at)
+        found = []
+        for tenth in range(1, 200):
+            if tenth % 20 == 0:
+                pulses.heard(2, tenth / 10)
+            found += [sorted(pulses.take_silent(tenth / 10))]
+        assert [each for each in found if each] == [[0, 1]]
+
+
 def test_a_task_that_has_left_or_never_came_is_not_silent() -> None:
     pulses = Pulses(10.0)
     pulses.heard(0, 0.0)

@@ -36,6 +36,23 @@ FLUSH_STEP_SECONDS = 0.001
 only every few tens of milliseconds, because an arrived record does not wake it up."""
 
 
+class _Failures:
+    """The deliveries that failed. The client refers to this and not to its owner: in a cycle it
+    would live on, with threads and connections, until Python happens to look for cycles."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.first: tuple[Any, str] | None = None
+        self.count = 0
+
+    def note(self, error: Any, message: Any) -> None:
+        self.count += 1
+        if self.first is None:
+            self.first = error, message.topic()
+
+
 class RecordProducer:
     """Sends records. Only one thread at a time may use it."""
 
@@ -44,17 +61,16 @@ class RecordProducer:
         self._servers = settings["bootstrap.servers"]
         self._transactional_id = settings.get("transactional.id", "")
         self._max_bytes = int(settings.get("message.max.bytes", MAX_MESSAGE_BYTES))
-        self._failures: list[tuple[Any, str]] = []
-        self._failed = 0
+        self._failures = _Failures()
         self._connection = ConnectionErrors(self._kafka)
         self._partition_counts: dict[str, int] = {}
         try:
-            self.client = self._kafka.Producer(
+            self.client: Any = self._kafka.Producer(
                 {
                     "log_level": "0",
                     **settings,
                     "delivery.report.only.error": True,
-                    "on_delivery": self._on_delivery_failure,
+                    "on_delivery": self._failures.note,
                     "error_cb": self._connection.note,
                 }
             )
@@ -130,9 +146,9 @@ class RecordProducer:
 
     def raise_failure(self) -> None:
         """Raise the error of the first delivery that failed, if any did."""
-        if self._failures:
-            (error, topic), more = self._failures[0], self._failed - 1
-            self._failures, self._failed = [], 0
+        if self._failures.first is not None:
+            (error, topic), more = self._failures.first, self._failures.count - 1
+            self._failures.clear()
             raise self.error(error, topic, more)
 
     def error(self, error: Any, topic: str, more: int = 0) -> KafkaError:
@@ -171,16 +187,13 @@ class RecordProducer:
         return KafkaRecordError(self._servers, topic, f"{reason}{others}.")
 
     def close(self) -> None:
-        """Close the producer; records that have not arrived are dropped."""
-        self.client.purge(blocking=False)
+        """Drop records that have not arrived, and the client with its threads and connections."""
+        client, self.client = self.client, None
+        if client is not None:
+            client.purge(blocking=False)
 
     def _fenced(self, reason: str) -> KafkaFencedError:
         return KafkaFencedError(self._servers, self._transactional_id, reason.rstrip("."))
-
-    def _on_delivery_failure(self, error: Any, message: Any) -> None:
-        self._failed += 1
-        if len(self._failures) < 1:
-            self._failures.append((error, message.topic()))
 
 
 ASK_AGAIN_SECONDS = 10.0

@@ -139,10 +139,11 @@ class KafkaTransactions:
         if producer is None:
             return
         try:
-            producer.close()
+            producer.client.purge(blocking=False)
             producer.client.abort_transaction(CALL_SECONDS)
         except (self._kafka.KafkaException, SystemError) as error:
             logger.info("a transaction of %s could not be aborted: %s", self._name, error)
+        producer.close()
 
     def close(self) -> None:
         """Close the producer."""
