@@ -81,8 +81,10 @@ def number_files() -> Path:
     return home
 
 
-def files_of_numbers(spark: SparkSession) -> DataFrame:
-    reader = spark.readStream.schema("value BIGINT, ts TIMESTAMP").option("maxFilesPerTrigger", 1)
+def files_of_numbers(spark: SparkSession, engine: str) -> DataFrame:
+    reader = spark.readStream.schema("value BIGINT, ts TIMESTAMP")
+    if engine != "epochal":  # whose epochs end by the clock; a bound would end them by files
+        reader = reader.option("maxFilesPerTrigger", 1)
     return reader.parquet(str(number_files()))
 
 
@@ -130,7 +132,8 @@ def measure(spark: SparkSession, engine: str, request: Request, _: Path) -> dict
     asked = next(each for each in queries() if each.number == request.number)
     with tempfile.TemporaryDirectory() as base, tempfile.TemporaryDirectory(dir=MEMORY) as notes:
         flat_out = request.kind == "throughput"
-        numbers = files_of_numbers(spark) if flat_out else numbers_when_due(spark, engine)
+        source = files_of_numbers if flat_out else numbers_when_due
+        numbers = source(spark, engine)
         frame = frame_of(spark, request, numbers)
         writer = epochal.write_stream(frame) if engine == "epochal" else frame.writeStream
         writer = writer.outputMode(asked.mode).option("checkpointLocation", f"{base}/checkpoint")

@@ -62,7 +62,7 @@ date_trunc('month', ts) | s in ('a', 'b')
 upper(s) | lower(s) | length(s) | length(bin) | trim(s) | substring(s, 2, 3) | substring(s, 0, 2)
 substring(s, 3, 0) | startswith(s, 'a') | endswith(s, 'b') | contains(s, 'ab') | concat(s, t, 'x')
 concat(s, cast(i as string)) | concat(bin, bin) | st.x | st.y | named_struct('a', i, 'b', s)
-struct(l, st)
+struct(l, st) | st is null | named_struct('a', st, 'i', i) is not null
 """
 
 INTS = (0, 1, -1, 2, 3, -7, 100, 127, -128, 32767, 2**31 - 1, -(2**31))

@@ -41,6 +41,9 @@ Mode: TypeAlias = Literal["ansi", "legacy", "try"]
 _MODES: dict[str, Mode] = {"ANSI": "ansi", "LEGACY": "legacy", "TRY": "try"}
 _TYPES = "org.apache.spark.sql.types."
 
+_OF_ANY_TYPE = ("IsNull", "IsNotNull")
+"""Functions that only look at whether there is a value."""
+
 _SAME = ("Alias", "KnownNullable", "KnownNotNull", "KnownFloatingPointNormalized")
 """Expressions whose value is that of their only child."""
 
@@ -84,8 +87,10 @@ class ExpressionReader:
             return self.read(expr.children().apply(0), is_argument=is_argument)
         if name not in FUNCTIONS and name not in (*CHOICES, *MOMENT):
             raise NotInArrow
-        arguments = tuple(self.read(child, is_argument=True) for child in items(expr.children()))
-        if name in COMPARISONS and any(map(pa.types.is_nested, map(self._type_in, arguments))):
+        typed = name not in _OF_ANY_TYPE
+        arguments = tuple(self.read(child, is_argument=typed) for child in items(expr.children()))
+        compares = typed and name in COMPARISONS
+        if compares and any(map(pa.types.is_nested, map(self._type_in, arguments))):
             raise NotInArrow
         return Call(name, arguments, _type_of(expr), self.scalar_fields(expr)[1])
 
