@@ -40,7 +40,7 @@ def factors(spark: SparkSession, cpu: Cpu, rows: int) -> dict[str, float]:
             ours = seconds(arrow, batch, time.process_time)
         except (AskSpark, pa.ArrowException):
             continue
-        measured.append((names_in(arrow), seconds(in_spark, batch, cpu) / ours))
+        measured.append((names_in(arrow, batch.schema.types), seconds(in_spark, batch, cpu) / ours))
     found: dict[str, float] = {}
     # What is measured alone says more than what is measured with others.
     for names, factor in sorted(measured, key=lambda each: (len(each[0]), each[1])):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import compute
 
-from epochal.continuous.operators.expressions.casts import local_times, require_years, whole_units
+from epochal.continuous.operators.expressions.casts import local_times, whole_units
 from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.expr import AskSpark, Call, Function, Value
 
@@ -16,9 +15,6 @@ pc: Any = compute  # its stubs support neither scalars beside arrays nor calls b
 
 _UTC = ("UTC", "Etc/UTC")
 _DAY = 86_400_000_000
-_PATTERN = re.compile(r"(?:yyyy|MM|dd|HH|mm|ss|[-/:., _]|'[^']*')*")
-_WORDS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
-_PART = re.compile(r"yyyy|MM|dd|HH|mm|ss|'[^']*'|.")
 
 
 def _precise_timestamp(call: Call, value: Value) -> Value:
@@ -50,15 +46,6 @@ def _time_part(kernel: str) -> Function:
         return pc.cast(getattr(pc, kernel)(local_times(value, _zone(call))), pa.int32())
 
     return apply
-
-
-def _date_format(call: Call, value: Value, pattern: Value) -> Value:
-    text = pattern.as_py() if isinstance(pattern, pa.Scalar) else None
-    if text is None or not _PATTERN.fullmatch(text):
-        raise AskSpark
-    local = pc.floor_temporal(local_times(value, _zone(call)), unit="second")
-    parts = [_WORDS.get(part, part.strip("'").replace("%", "%%")) for part in _PART.findall(text)]
-    return pc.strftime(pc.cast(local, pa.timestamp("s")), "".join(parts))
 
 
 def _add_duration(call: Call, value: Value, interval: Value) -> Value:
@@ -112,21 +99,9 @@ def _of_units(micros: int) -> Function:
     return apply
 
 
-def _start_of_unit(call: Call, unit: Value, value: Value) -> Value:
-    """`date_trunc`: the local time, rounded down; back to a timestamp only in UTC."""
-    name = unit.as_py() if isinstance(unit, pa.Scalar) else None
-    if _zone(call) not in _UTC or not isinstance(name, str):
-        raise AskSpark
-    if name.lower() not in ("day", "hour", "minute", "second", "month", "year"):
-        raise AskSpark
-    require_years(value)
-    return pc.cast(pc.floor_temporal(value, unit=name.lower()), call.type)
-
-
 FUNCTIONS: dict[str, Function] = {
     "DateAdd": _add_days(1),
     "DateDiff": _days_between,
-    "DateFormatClass": _date_format,
     "DateSub": _add_days(-1),
     "DayOfMonth": _date_part("day"),
     "DayOfYear": _date_part("day_of_year"),
@@ -141,7 +116,6 @@ FUNCTIONS: dict[str, Function] = {
     "SecondsToTimestamp": _of_units(1_000_000),
     "SubtractTimestamps": _subtract_timestamps,
     "TimestampAddInterval": _add_duration,
-    "TruncTimestamp": _start_of_unit,
     "UnixDate": lambda _, value: pc.cast(value, pa.int32()),
     "UnixMicros": lambda _, value: pc.cast(value, pa.int64()),
     "UnixMillis": lambda _, value: whole_units(value, 1_000),
