@@ -30,6 +30,7 @@ from tests.frames.join_runs import (
 from tests.spark.sessions import INTERPRETED, session_with
 from tests.unit.continuous.operators.driving import Driver, columns, table
 
+from epochal.continuous.catalyst.translation import read_plan
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.global_limit import GlobalLimitSpec
@@ -37,6 +38,7 @@ from epochal.continuous.operators.joins.join_bounds import Sides, value_watermar
 from epochal.continuous.operators.joins.static_join import Side as StaticSide
 from epochal.continuous.operators.joins.static_join import StaticJoinSpec, StaticKind
 from epochal.continuous.operators.joins.stream_join import JoinInput, Kind, StreamJoinSpec
+from epochal.continuous.plan.logical import Stateful
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -163,49 +165,22 @@ def spark_side(form: Form, side: int, files: list[File]) -> Side:
     return Side(f"{letter}k {kind}, {letter}t timestamp, {letter}v long", files, prepared)
 
 
-LT, RT = Column(1), Column(3)
-
-
-def micros(column: Expr, number: int) -> Expr:
-    return Call(
-        "TimestampAddInterval", (column, Literal(pa.scalar(number, pa.duration("us")))), TIME
-    )
-
-
-def double(column: Expr) -> Expr:
-    return Call("Cast", (column,), pa.float64())
-
-
-CONDITIONS: dict[str, Expr] = {
-    "lt < rt": call("LessThan", LT, RT),
-    "lt >= rt": call("GreaterThanOrEqual", LT, RT),
-    "lt > rt + INTERVAL 10 SECONDS": call("GreaterThan", LT, micros(RT, 10_000_000)),
-    "lt <= rt + INTERVAL '0.0015' SECOND": call("LessThanOrEqual", LT, micros(RT, 1_500)),
-    "lt - INTERVAL 1 DAY >= rt": call("GreaterThanOrEqual", micros(LT, -86_400_000_000), RT),
-    "lt > rt + INTERVAL 1 SECOND + INTERVAL 1 SECOND": call(
-        "GreaterThan", LT, micros(micros(RT, 1_000_000), 1_000_000)
-    ),
-    "cast(lt AS double) > cast(rt AS double) + 10.5D": call(
-        "GreaterThan",
-        double(LT),
-        Call("Add", (double(RT), Literal(pa.scalar(10.5))), pa.float64()),
-    ),
-    "lt > rt AND lt < rt + INTERVAL 5 SECONDS": both(
-        call("GreaterThan", LT, RT), call("LessThan", LT, micros(RT, 5_000_000))
-    ),
-    "lv > 5L": call("GreaterThan", Column(0), Literal(pa.scalar(5, pa.int64()))),
-    "lv < rv": call("LessThan", Column(0), Column(2)),
-    "lt > TIMESTAMP '2024-01-01 00:00:00'": call(
-        "GreaterThan", LT, Literal(pa.scalar(BEGIN, TIME))
-    ),
-    "year(lt) > 5": call(
-        "GreaterThan", Call("Year", (LT,), pa.int32()), Literal(pa.scalar(5, pa.int32()))
-    ),
-    "lt > rt + INTERVAL 1 MONTH": call(
-        "GreaterThan", LT, Call("TimestampAddYMInterval", (RT, Literal(pa.scalar(1))), TIME)
-    ),
-}
-"""Conditions over left number and time, right number and time."""
+CONDITIONS = (
+    "lt < rt",
+    "lt >= rt",
+    "lt > rt + INTERVAL 10 SECONDS",
+    "lt <= rt + INTERVAL '0.0015' SECOND",
+    "lt - INTERVAL 1 DAY >= rt",
+    "lt > rt + INTERVAL 1 SECOND + INTERVAL 1 SECOND",
+    "cast(lt AS double) > cast(rt AS double) + 10.5D",
+    "cast(lt AS long) > cast(rt AS long) - 10",
+    "lt > rt AND lt < rt + INTERVAL 5 SECONDS",
+    "lv < rv",
+    "lt > TIMESTAMP '2024-01-01 00:00:00'",
+    "year(lt) > 5",
+    "lt > rt + INTERVAL 1 MONTH",
+)
+"""Conditions over a number and a time of either side."""
 
 
 def preserved(kind: Kind) -> tuple[int, ...]:
@@ -397,22 +372,26 @@ def test_either_engine_goes_on_from_the_others_state(
     ]
 
 
-def test_bounds_of_event_time_are_sparks(spark: SparkSession) -> None:
+@pytest.mark.parametrize("text", CONDITIONS)
+def test_bounds_of_event_time_are_sparks(spark: SparkSession, text: str) -> None:
     left, right = (
         spark.readStream.format("rate")
         .load()
-        .selectExpr(f"value AS {letter}v", f"timestamp AS {letter}t")
+        .selectExpr(f"value AS {letter}k", f"value AS {letter}v", f"timestamp AS {letter}t")
         .withWatermark(f"{letter}t", DELAY)
         for letter in "lr"
     )
-    sides = Sides(2, (1, 3))
-    for text, condition in CONDITIONS.items():
-        plan = left.join(right, F.expr(text))._jdf.queryExecution().analyzed()
-        for side in (0, 1):
-            for watermark_ms in (3_000_000_007, 1_700_000_000_123):
-                expected = spark_bound(spark, plan, side, watermark_ms)
-                found = value_watermark_ms(condition, side, sides, watermark_ms)
-                assert found == expected, (text, side, watermark_ms)
+    frame = left.join(right, F.expr(f"lk = rk AND {text}"))
+    plan = frame._jdf.queryExecution().analyzed()
+    node: Any = read_plan(frame).tree
+    while not isinstance(node, Stateful):
+        node = node.child
+    join: Any = node.spec
+    for side in (0, 1):
+        for watermark_ms in (3_000_000_007, 1_700_000_000_123):
+            expected = spark_bound(spark, plan, side, watermark_ms)
+            found = value_watermark_ms(join.condition, side, Sides(3, (2, 5)), watermark_ms)
+            assert found == expected, (side, watermark_ms)
 
 
 def spark_bound(spark: SparkSession, plan: Any, side: int, watermark_ms: int) -> int | None:

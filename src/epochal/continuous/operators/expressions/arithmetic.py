@@ -44,35 +44,23 @@ def _unchanged(kernel: str) -> Function:
     return apply
 
 
-def _require_no_zero(divisor: Value) -> None:
-    zero = pc.equal(divisor, pa.scalar(0, divisor.type))
-    if pc.any(as_column(zero, 1)).as_py():
-        raise AskSpark
-
-
 def _divide(call: Call, left: Value, right: Value) -> Value:
     if not types.is_integer(left.type) and not types.is_floating(left.type):
         raise AskSpark  # Spark rounds decimals, and cuts the quotient of two intervals
-    _require_no_zero(right)
     return pc.divide_checked(left, right)
 
 
 def _remainder(call: Call, left: Value, right: Value) -> Value:
     if not types.is_integer(left.type):
         raise AskSpark
-    _require_no_zero(right)
-    columns = [as_column(value, 1) for value in (left, right)]  # NumPy repeats a single value
-    numbers = [
-        column.fill_null(1).to_numpy(zero_copy_only=False).astype(np.int64) for column in columns
-    ]
-    rest = np.fmod(*numbers)
-    if call.function == "Pmod":
-        if (np.abs(numbers[1]) > 2**62).any() or left.type.bit_width < 64:
-            raise AskSpark  # the sum below would wrap around in Java
-        rest = np.where(rest < 0, np.fmod(rest + numbers[1], numbers[1]), rest)
-    nulls = np.logical_or(*(column.is_null().to_numpy(zero_copy_only=False) for column in columns))
-    result = pa.array(rest, mask=np.broadcast_to(nulls, rest.shape)).cast(left.type)
-    return result[0] if all(isinstance(value, pa.Scalar) for value in (left, right)) else result
+    # Arrow cuts off quotients as Java does, and fails for 0 and for the lowest number by -1.
+    rest = pc.subtract(left, pc.multiply(pc.divide_checked(left, right), right))
+    if call.function == "Remainder":
+        return rest
+    zero = pa.scalar(0, left.type)
+    if pc.any(as_column(pc.less(right, zero), 1)).as_py():
+        raise AskSpark  # the sum below could wrap around in Java
+    return pc.if_else(pc.less(rest, zero), pc.add(rest, right), rest)
 
 
 def _normalized(call: Call, value: Value) -> Value:
