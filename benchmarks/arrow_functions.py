@@ -40,7 +40,7 @@ def factors(spark: SparkSession, cpu: Cpu, rows: int) -> dict[str, float]:
             ours = seconds(arrow, batch, time.process_time)
         except (AskSpark, pa.ArrowException):
             continue
-        measured.append((names_in(arrow), seconds(in_spark, batch, cpu) / ours))
+        measured.append((names_in(arrow, batch.schema.types), seconds(in_spark, batch, cpu) / ours))
     found: dict[str, float] = {}
     # What is measured alone says more than what is measured with others.
     for names, factor in sorted(measured, key=lambda each: (len(each[0]), each[1])):
@@ -63,7 +63,7 @@ def seconds(expr: Expr, batch: pa.RecordBatch, cpu: Cpu) -> float:
 def plain_rows(rows: int) -> pa.RecordBatch:
     """Values of which Arrow is sure, in the columns of `DDL`."""
     small = [1 + number % 9 for number in range(rows)]
-    micros = [1_767_225_600_000_000 + 1_000_000 * number for number in range(rows)]
+    micros = [1_767_225_600_000_000 + 100_000 * number for number in range(rows)]
     words = [f"ab{number % 1_000}" for number in range(rows)]
     decimals = [Decimal(number) / 4 for number in small]
     kinds: dict[str, Any] = {

@@ -234,6 +234,15 @@ def test_an_evaluator_that_computes_for_long_is_waited_for(
     assert evaluator_of(jvm_of(spark)) == evaluator
 
 
+def test_numbers_of_rows_do_not_begin_again_after_a_crash(spark: SparkSession) -> None:
+    call = call_of(spark, "monotonically_increasing_id()")
+    (before,) = spark_values([call], batch_of(10), evaluate)
+    os.kill(evaluator_of(jvm_of(spark)), signal.SIGKILL)
+    (after,) = spark_values([call], batch_of(10), evaluate)
+    first = before.to_pylist()[0]
+    assert [*before.to_pylist(), *after.to_pylist()] == list(range(first, first + 20))
+
+
 def test_a_batch_that_exhausts_the_memory_names_the_option_and_later_ones_are_evaluated(
     spark: SparkSession,
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
@@ -18,9 +18,10 @@ import pytest
 from tests.frames.many_expressions import KEEP_PROJECTS, both_forms, comparable, frame_of
 from tests.spark.sessions import INTERPRETED, session_with
 
+from epochal.continuous.operators.expressions.casts import CASTS, cast_name
 from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS, evaluate
-from epochal.continuous.operators.expressions.expr import AskSpark, Call, Expr
+from epochal.continuous.operators.expressions.expr import AskSpark, Call, Expr, type_of
 from epochal.errors import ExpressionError
 
 EXACT = Context(prec=60)
@@ -46,19 +47,19 @@ greatest(f, g, 0) | least(i, j, 3) | greatest(s, t) | coalesce(i, j, 1) | nullif
 if(bl, i, j) | case when i > 0 then l / i when j = 0 then m else f end
 cast(i as bigint) | cast(l as int) | cast(l as smallint) | cast(i as double) | cast(f as float)
 cast(f as int) | cast(f as bigint) | cast(l as float) | cast(i as string) | cast(bl as string)
-cast(bin as string) | cast(s as binary) | cast(w as int) | cast(w as bigint) | cast(w as double)
+cast(bin as string) | cast(s as binary) | cast(w as int) | cast(w as bigint)
 cast(i as decimal(12,2)) | cast(l as decimal(20,0)) | cast(d9 as decimal(20,4)) | cast(w as tinyint)
-cast(d as string) | cast(ts as string) | cast(n as string) | cast(d as timestamp)
+cast(d as timestamp)
 cast(ts as date) | cast(n as timestamp) | cast(ts as timestamp_ntz) | cast(d as timestamp_ntz)
 cast(ts as bigint) | cast(n as date)
 year(d) | quarter(d) | month(d) | day(d) | dayofyear(d) | year(ts) | hour(ts) | minute(ts)
-second(ts) | hour(n) | date_format(ts, 'yyyy-MM-dd HH:mm:ss') | date_format(n, "yyyy/MM/dd'T'HH")
+second(ts) | hour(n)
 date_add(d, h) | date_sub(d, b) | datediff(d, e) | ts - tu | n - n | ts + interval 90 minutes
 ts + interval 200 days | ts - interval '31 23' day to hour | n + interval 200 days
 n - interval 3 seconds | ts + (tu - ts) | unix_date(d) | unix_micros(ts) | unix_millis(ts)
 unix_seconds(ts) | timestamp_micros(l) | timestamp_millis(l) | timestamp_seconds(l)
-timestamp_seconds(i) | date_trunc('hour', ts) | date_trunc('DAY', ts) | date_trunc('year', n)
-date_trunc('month', ts) | s in ('a', 'b')
+timestamp_seconds(i) | s in ('a', 'b') | date_format(ts, 'yyyy-MM-dd HH:mm:ss')
+date_format(n, "yyyy/MM/dd'T'HH") | date_format(ts, 'MMMM') | date_format(ts, "HH''mm'a''b'")
 upper(s) | lower(s) | length(s) | length(bin) | trim(s) | substring(s, 2, 3) | substring(s, 0, 2)
 substring(s, 3, 0) | startswith(s, 'a') | endswith(s, 'b') | contains(s, 'ab') | concat(s, t, 'x')
 concat(s, cast(i as string)) | concat(bin, bin) | st.x | st.y | named_struct('a', i, 'b', s)
@@ -89,14 +90,33 @@ def test_arrow_fails_where_sparks_own_code_fails_in_ansi_mode() -> None:
     check(ansi=True, zone="UTC", seed=2, rows=25)
 
 
+@pytest.mark.parametrize("pattern", ["yyyy-MM-dd", "dd.MM.yyyy HH", "HH:mm", "yyyyMMdd'T'HHmmss"])
+def test_rows_that_share_a_text_have_that_of_sparks_own_code(pattern: str) -> None:
+    zone = "America/New_York"
+    session = session_with({**KEEP_PROJECTS, **INTERPRETED, "spark.sql.session.timeZone": zone})
+    stamps = [1_709_970_000_000_000 + 7_919_000 * row for row in range(3_000)]
+    once = [stamp if row % 7 else None for row, stamp in enumerate(stamps)]
+    times = [stamp for stamp in once for _ in range(8)]
+    batch = pa.record_batch({"ts": pa.array(times, pa.timestamp("us", "UTC"))})
+    text = f'date_format(ts, "{pattern}")'
+    ((arrow, in_spark),) = both_forms(
+        session, frame_of(session, batch, "ts timestamp"), [text]
+    ).values()
+    assert arrow is not None
+    assert values(arrow, batch) == values(in_spark, batch)
+
+
 def test_every_function_of_arrow_is_compared() -> None:
     spark = session_with(KEEP_PROJECTS)
     forms = both_forms(spark, frame_of(spark, rows_of(0, 1), DDL), texts())
-    used = {name for arrow, _ in forms.values() if arrow is not None for name in names_in(arrow)}
-    assert {*FUNCTIONS, *CHOICES} - used == INTERNAL
+    types = rows_of(0, 1).schema.types
+    trees = [arrow for arrow, _ in forms.values() if arrow is not None]
+    used = {name for arrow in trees for name in names_in(arrow, types)}
+    assert {*FUNCTIONS, *CHOICES, *CASTS} - used == INTERNAL
 
 
 INTERNAL = {
+    "Cast",  # each pair of types has a name of its own
     "AtLeastNNonNulls",
     "MakeDecimal",
     "NormalizeNaNAndZero",
@@ -149,10 +169,14 @@ def values(expr: Expr, batch: pa.RecordBatch) -> Any:
         return FAILED
 
 
-def names_in(expr: Expr) -> set[str]:
+def names_in(expr: Expr, types: Sequence[pa.DataType]) -> set[str]:
+    """The functions of an expression over columns of these types; casts by their pairs of types."""
     match expr:
-        case Call(function, arguments):
-            return {function}.union(*map(names_in, arguments))
+        case Call(function, arguments, kind):
+            name = function
+            if name == "Cast":
+                name = cast_name(type_of(arguments[0], types), kind) or name
+            return {name}.union(*(names_in(argument, types) for argument in arguments))
     return set()
 
 

@@ -134,6 +134,15 @@ def test_functions_of_the_current_time_move_with_the_clock(spark: SparkSession) 
     ]  # fmt: skip
 
 
+def test_a_random_value_that_is_selected_twice_is_one_value(spark: SparkSession) -> None:
+    rows = testing.frame("a int", spark=spark)
+    query = rows.selectExpr("shuffle(sequence(1, 50)) AS x").selectExpr("x", "x AS y")
+    driver = testing.Driver(query)
+    driver.feed([(1,)])
+    ((x, y),) = (row.values() for row in driver.epoch())
+    assert x == y
+
+
 def _different(spark: SparkSession, rows: str, texts: list[str] | tuple[str, ...]) -> list[str]:
     batch = spark.sql(rows).coalesce(1)
     fed = spark_rows(batch)

@@ -1,7 +1,8 @@
 """Sends batches to the evaluator of the executor, and gets the results of Spark's own code.
 
 If the evaluator crashes or is killed, another one is started and the batch is sent again: steps
-have no memory, so a repeated request has the same answer and no row is lost or doubled. An
+have no memory, so a repeated request has the same answer and no row is lost or doubled. Only what
+numbers rows (`monotonically_increasing_id`) goes on from the number that it is prepared with. An
 evaluator that answers nothing, not even a ping, is stopped (SIGSTOP) or hangs: it is killed, and
 treated as crashed.
 
@@ -51,6 +52,7 @@ MAX_STEPS = 256
 """How many steps are prepared on a connection. One more, and it starts anew without them."""
 
 _JOINED_BYTES = 1 << 16
+_COUNTER = b"MonotonicallyIncreasingID"
 _HEAD, _LENGTH, _ANSWER = struct.Struct(">iii"), struct.Struct(">i"), struct.Struct(">ii")
 
 
@@ -74,8 +76,15 @@ class EvaluatorStep:
     """Spark's schema of the result."""
     fields: tuple[bytes, ...]
 
-    def request(self, jars: Sequence[str], task: int) -> list[bytes]:
-        texts = (self.kind, self.session.settings, "\n".join(jars), str(task), self.schema_json)
+    @property
+    def counts_rows(self) -> bool:
+        """Whether its results depend on how many rows there were before."""
+        return any(_COUNTER in field for field in self.fields)
+
+    def request(self, jars: Sequence[str], task: int, rows: int) -> list[bytes]:
+        """The fields that prepare it, for a task whose rows before were evaluated elsewhere."""
+        of_task = (str(task), str(rows))
+        texts = (self.kind, self.session.settings, "\n".join(jars), *of_task, self.schema_json)
         return [*(text.encode() for text in texts), *self.fields]
 
 
@@ -105,6 +114,7 @@ class _Prepared:
     """A step that is prepared on a connection, and the schemas of its last stream and answer."""
 
     number: int
+    counts_rows: bool
     sent: pa.Schema | None = None
     answered: pa.Schema | None = None
 
@@ -112,8 +122,9 @@ class _Prepared:
 class _Connection:
     """A connection, and the steps that are prepared there."""
 
-    def __init__(self, memory_mb: int, task: int) -> None:
-        self.pid, self.memory_mb, self._task = os.getpid(), memory_mb, task
+    def __init__(self, memory_mb: int, task: int, rows: dict[EvaluatorStep, int]) -> None:
+        """`rows` has how many rows were evaluated by steps that count them."""
+        self.pid, self.memory_mb, self._task, self._rows = os.getpid(), memory_mb, task, rows
         self._socket = open_socket(find_executor(), memory_mb)
         # Of the ways to wait at most so long, this one needs no further system call.
         seconds = struct.pack("ll", int(ANSWER_SECONDS), int(ANSWER_SECONDS % 1 * 1e6))
@@ -144,6 +155,8 @@ class _Connection:
                 prepared.sent = None  # the answers go on with a new stream
                 raise
             answers.append(self._decoded(prepared, answer))
+            if prepared.counts_rows:
+                self._rows[step] = self._rows.get(step, 0) + batch.num_rows
         return answers
 
     def close(self) -> None:
@@ -164,13 +177,14 @@ class _Connection:
         if prepared is None:
             jars, missing = _jar_paths(step.session.jars.splitlines())
             try:
-                self._ask(PREPARE, os.getpid(), step.request(jars, self._task))
+                request = step.request(jars, self._task, self._rows.get(step, 0))
+                self._ask(PREPARE, os.getpid(), request)
             except ExpressionError as error:
                 if not missing:
                     raise
                 names = ", ".join(missing)
                 raise ExpressionError(f"{error} (not on this executor: {names})") from None
-            prepared = self._steps[step] = _Prepared(len(self._steps))
+            prepared = self._steps[step] = _Prepared(len(self._steps), step.counts_rows)
         return prepared
 
     def _message(self, prepared: _Prepared, batch: pa.RecordBatch) -> pa.Buffer:
@@ -329,7 +343,8 @@ class EvaluatorClient:
             self.close()
             connection = None
         if connection is None:
-            connection = self._local.connection = _Connection(self.memory_mb, self.task)
+            rows = self._local.__dict__.setdefault("rows", {})
+            connection = self._local.connection = _Connection(self.memory_mb, self.task, rows)
         return connection
 
 

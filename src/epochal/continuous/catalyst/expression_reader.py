@@ -28,9 +28,10 @@ from epochal.continuous.catalyst.spark_objects import (
     texts_of,
 )
 from epochal.continuous.operators.expressions import expr as exprs
+from epochal.continuous.operators.expressions.casts import cast_name
 from epochal.continuous.operators.expressions.comparison import FUNCTIONS as COMPARISONS
 from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, type_of
 from epochal.continuous.operators.stateless.moment_columns import FUNCTIONS as MOMENT
 from epochal.errors import OptionError
 
@@ -56,10 +57,19 @@ class ExpressionReader:
     """Reads expressions over the columns of one plan node."""
 
     def __init__(
-        self, spark: SparkSession, columns: Mapping[int, int], types: Sequence[pa.DataType]
+        self,
+        spark: SparkSession,
+        columns: Mapping[int, int],
+        types: Sequence[pa.DataType],
+        *,
+        any_cast: bool = False,
     ) -> None:
-        """`columns` maps the ids of Spark's attributes to indexes in a batch of these types."""
+        """`columns` maps the ids of Spark's attributes to indexes in a batch of these types.
+
+        With `any_cast` trees may have casts that Arrow does not evaluate: they show what is cast.
+        """
         self._spark, self._columns, self._types = spark, dict(columns), types
+        self._any_cast = any_cast
         self._common: dict[int, Expr] = {}  # what a With expression names
         ansi = str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         self._mode: Mode = "ansi" if ansi else "legacy"
@@ -89,19 +99,15 @@ class ExpressionReader:
             raise NotInArrow
         typed = name not in _OF_ANY_TYPE
         arguments = tuple(self.read(child, is_argument=typed) for child in items(expr.children()))
-        compares = typed and name in COMPARISONS
-        if compares and any(map(pa.types.is_nested, map(self._type_in, arguments))):
+        types = [type_of(argument, self._types) for argument in arguments]
+        if typed and name in COMPARISONS and any(map(pa.types.is_nested, types)):
             raise NotInArrow
-        return Call(name, arguments, _type_of(expr), self.scalar_fields(expr)[1])
-
-    def _type_in(self, expr: Expr) -> Any:
-        match expr:
-            case Column(index):
-                return self._types[index]
-            case Call(type=kind):
-                return kind
-            case exprs.Literal(value):
-                return value.type
+        kind = _type_of(expr)
+        if name == "Cast" and not self._any_cast:
+            (source,) = types
+            if source != kind and cast_name(source, kind) is None:
+                raise NotInArrow
+        return Call(name, arguments, kind, self.scalar_fields(expr)[1])
 
     def _literal(self, expr: JavaObject) -> Expr:
         if simple_name(expr.dataType()) != "CalendarIntervalType":

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.catalyst.expression_reader import ExpressionReader
+from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotInArrow
 from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
 from epochal.continuous.catalyst.releases import Planner
 from epochal.continuous.catalyst.spark_expressions import SparkExpressions
@@ -25,7 +26,8 @@ from epochal.continuous.catalyst.spark_objects import (
     simple_name,
 )
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
+from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, Expr, Literal
+from epochal.continuous.operators.expressions.spark_calls import is_spark_call
 from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.plan.logical import Node, Step, unique_names
@@ -115,9 +117,10 @@ class Steps:
                     "cast them: COLLATE UTF8_BINARY",
                 )
 
-    def reader(self, reading: Reading) -> ExpressionReader:
+    def reader(self, reading: Reading, *, any_cast: bool = False) -> ExpressionReader:
         """A reader of expressions over the columns of a reading."""
-        return ExpressionReader(self.planner.session, reading.indexes, reading.schema.types)
+        session, types = self.planner.session, reading.schema.types
+        return ExpressionReader(session, reading.indexes, types, any_cast=any_cast)
 
     def _value_of(self, plan: JavaObject) -> JavaObject:
         self.findings.note("a scalar subquery is evaluated once, when the query starts")
@@ -153,9 +156,19 @@ class Steps:
             return Literal(pa.scalar(None, pa.null()))
 
     def condition(self, operator: str, reading: Reading, expr: JavaObject) -> Expr:
-        """Read a condition, each part that AND connects on its own."""
+        """Read a condition, each part that AND connects on its own.
+
+        Where Spark's own code evaluates a part because of a cast, it has both forms nonetheless,
+        since bounds of event times are read from the tree.
+        """
         if simple_name(expr) != "And":
-            return self.expression(operator, reading, expr)
+            part = self.expression(operator, reading, expr)
+            if is_spark_call(part):
+                with suppress(NotInArrow):
+                    tree = self.reader(reading, any_cast=True).read(expr)
+                    if not lifted((tree,), 0).calls:
+                        return Call(EITHER, (tree, part), pa.bool_())
+            return part
         sides = (self.condition(operator, reading, side) for side in (expr.left(), expr.right()))
         return Call("And", tuple(sides), pa.bool_())
 

@@ -18,8 +18,8 @@ import org.apache.spark.sql.vectorized.*;
 /**
  * A prepared step of a plan: rows in, rows out, both as Arrow streams.
  *
- * The fields of a request to prepare are: kind, settings, jars, the task's number, schema of the
- * result as JSON, and what the kind needs. A stream that begins with a batch instead of a schema continues the stream of
+ * The fields of a request to prepare are: kind, settings, jars, the task's number, how many rows of
+ * the task another evaluator had, schema of the result as JSON, and what the kind needs. A stream that begins with a batch instead of a schema continues the stream of
  * the request before, and so does its answer: most batches are small, and their schema is not.
  */
 abstract class Step {
@@ -29,7 +29,7 @@ abstract class Step {
   private ArrowStreamReader reader; private ColumnarBatch rows; private UnsafeProjection copier;
 
   static Step make(String kind, byte[][] fields) throws Exception {
-    StructType schema = (StructType) DataType.fromJson(Evaluator.string(fields[4]));
+    StructType schema = (StructType) DataType.fromJson(Evaluator.string(fields[FIRST - 1]));
     if (kind.equals("project")) return new Projection(schema, expressions(fields), partition(fields));
     if (kind.startsWith("generate")) return new Generate(schema, fields, kind.endsWith("outer"));
     if (kind.equals("aggregate")) return new Aggregate(schema, fields[FIRST]);
@@ -158,7 +158,7 @@ abstract class Step {
   }
 
   /** The first field that the kind of a step needs. */
-  static final int FIRST = 5;
+  static final int FIRST = 6;
 
   /** The number of the client's task, which is what Spark calls its partition. */
   static int partition(byte[][] fields) throws IOException { return Integer.parseInt(Evaluator.string(fields[3])); }
@@ -166,11 +166,12 @@ abstract class Step {
   /** Pairs of fields: a serialised expression, and the columns that its references stand for. */
   static List expressions(byte[][] fields) throws Exception {
     List made = new ArrayList();
+    long before = Long.parseLong(Evaluator.string(fields[4]));
     for (int i = FIRST; i < fields.length; i += 2) {
       String[] texts = Evaluator.string(fields[i + 1]).split(",");
       int[] columns = new int[texts.length];
       for (int j = 0; j < columns.length; j++) columns[j] = texts[j].isEmpty() ? 0 : Integer.parseInt(texts[j]);
-      made.add(((Expression) Loading.load(fields[i])).transform(new Rebind(columns)));
+      made.add(((Expression) Loading.load(fields[i])).transformUp(new Rebind(columns, before)));
     }
     return made;
   }
@@ -178,19 +179,24 @@ abstract class Step {
   /**
    * Replaces the n-th reference of an expression by a column of the batch, and seeds by new ones.
    *
-   * Spark, too, draws a new seed for every batch of a stream, whatever the seed in the query.
+   * Spark, too, draws a new seed for every batch of a stream, whatever the seed in the query. Numbers of
+   * rows go on where another evaluator has ended.
    */
   static class Rebind extends scala.runtime.AbstractPartialFunction {
-    private final int[] columns;
+    private final int[] columns; private final long before;
 
-    Rebind(int[] columns) { this.columns = columns; }
+    Rebind(int[] columns, long before) { this.columns = columns; this.before = before; }
 
-    public boolean isDefinedAt(Object node) { return node instanceof BoundReference || node instanceof ExpressionWithRandomSeed; }
+    public boolean isDefinedAt(Object node) {
+      return node instanceof BoundReference || node instanceof ExpressionWithRandomSeed || node instanceof MonotonicallyIncreasingID;
+    }
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
       if (!isDefinedAt(node)) return otherwise.apply(node);
       if (node instanceof ExpressionWithRandomSeed)
         return ((ExpressionWithRandomSeed) node).withNewSeed(ThreadLocalRandom.current().nextLong());
+      if (node instanceof MonotonicallyIncreasingID)
+        return new Add((Expression) node, new Literal(Long.valueOf(before), DataTypes.LongType));
       BoundReference old = (BoundReference) node;
       return new BoundReference(columns[old.ordinal()], old.dataType(), true);
     }

@@ -1,4 +1,4 @@
-"""Casts where Arrow's result is Spark's for sure; all others raise AskSpark. Pure.
+"""Casts where Arrow's result is Spark's for sure, by pairs of types. Pure.
 
 Local times are computed by Arrow's time zones for the years in which they are complete and equal to
 Java's. A local time that a clock change repeats or skips is left to Spark.
@@ -6,7 +6,9 @@ Java's. A local time that a clock change repeats or skips is left to Spark.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,42 +25,58 @@ YEAR_1902, YEAR_2037 = -2_145_916_800_000_000, 2_114_380_800_000_000
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
+Cast: TypeAlias = Callable[[Value, Any, str], Value]
+"""Takes values, the type that they shall have, and the time zone."""
+
 
 def cast(value: Value, kind: pa.DataType, zone: str = "UTC") -> Value:
     """Cast `value` to `kind` as Spark does. Local times are in `zone`."""
-    source = value.type
-    if source == kind:
+    if value.type == kind:
         return value
-    if types.is_null(source):
-        return value.cast(kind)
-    is_number = types.is_integer(source) or types.is_floating(source)
-    if types.is_integer(source) and types.is_integer(kind):
-        return pc.cast(value, kind)
-    if is_number and types.is_floating(kind):
-        return pc.cast(value, kind, safe=False)
-    if types.is_floating(source) and types.is_integer(kind):
-        return _whole_numbers(value, kind)
-    if types.is_string(kind):
-        return _text(value, zone)
-    if types.is_string(source) and types.is_binary(kind):
-        return pc.cast(value, kind)
-    if types.is_string(source) and types.is_integer(kind):
-        _require_match(value, r"^-?[0-9]{1,18}$")
-        return pc.cast(value, kind)
-    if types.is_string(source) and kind == pa.float64():
-        _require_match(value, r"^-?[0-9]{1,30}(\.[0-9]{1,30})?$")
-        return pc.cast(value, kind)
+    name = cast_name(value.type, kind)
+    if name is None:
+        raise AskSpark
+    return CASTS[name](value, kind, zone)
+
+
+@functools.lru_cache(maxsize=1024)
+def cast_name(source: Any, kind: Any) -> str | None:
+    """The cast between two types, as `CASTS` calls it; None if Arrow does not evaluate it."""
+    name = f"CAST({_family(source)} AS {_family(kind)})"
+    fits = name in CASTS
     if types.is_decimal(kind):
-        return _decimal(value, kind)
-    if types.is_date(source) and types.is_timestamp(kind):
-        return zoned(_midnight(value), kind, zone)
-    if types.is_timestamp(source) and types.is_date(kind):
-        return pc.cast(pc.floor_temporal(local_times(value, zone), unit="day"), kind, safe=False)
-    if types.is_timestamp(source) and types.is_timestamp(kind):
-        return zoned(local_times(value, zone), kind, zone)
-    if types.is_timestamp(source) and source.tz and kind == pa.int64():
-        return whole_units(value, 1_000_000)
-    raise AskSpark
+        fits = fits and _has_digits(kind, source)
+    elif types.is_timestamp(source) and types.is_integer(kind):
+        fits = fits and kind == pa.int64()
+    return name if fits else None
+
+
+def _has_digits(kind: Any, source: Any) -> bool:
+    """Whether a decimal type has a place for every digit of another type."""
+    digits = kind.precision - kind.scale
+    if types.is_integer(source):
+        return bool(digits >= _DIGITS[source.bit_width])
+    return bool(digits >= source.precision - source.scale and kind.scale >= source.scale)
+
+
+def _family(kind: Any) -> str:
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    for name, is_of in _FAMILIES.items():
+        if is_of(kind):
+            return name
+    return str(kind)
+
+
+_FAMILIES: dict[str, Callable[[Any], bool]] = {
+    "integer": types.is_integer,
+    "double": types.is_floating,
+    "decimal": types.is_decimal,
+    "string": types.is_string,
+    "binary": types.is_binary,
+    "boolean": types.is_boolean,
+    "date": types.is_date,
+}
 
 
 def local_times(value: Value, zone: str) -> Value:
@@ -111,18 +129,7 @@ def _midnight(value: Value) -> Value:
     return made[0] if isinstance(value, pa.Scalar) else made
 
 
-def _decimal(value: Value, kind: Any) -> Value:
-    source: Any = value.type
-    if types.is_decimal(source):
-        wider = kind.precision - kind.scale >= source.precision - source.scale
-        if wider and kind.scale >= source.scale:
-            return pc.cast(value, kind)
-    if types.is_integer(source) and kind.precision - kind.scale >= _DIGITS[source.bit_width]:
-        return pc.cast(value, kind)
-    raise AskSpark
-
-
-def _whole_numbers(value: Value, kind: Any) -> Value:
+def _whole_numbers(value: Value, kind: Any, zone: str) -> Value:
     """The whole parts, if all of them are within the type's range: every mode agrees there."""
     whole = pc.trunc(value)
     within = pc.less(pc.abs(whole), pa.scalar(2.0 ** (kind.bit_width - 1)))  # false for NaN
@@ -131,29 +138,57 @@ def _whole_numbers(value: Value, kind: Any) -> Value:
     return pc.cast(whole, kind, safe=False)
 
 
-def _text(value: Value, zone: str) -> Value:
-    source = value.type
-    if types.is_integer(source):
-        return pc.cast(value, pa.string())
-    if types.is_boolean(source):
-        return pc.if_else(value, "true", "false")
-    if types.is_binary(source):
-        # Spark keeps bytes that are not UTF-8. A view costs a quarter of a cast of few rows.
-        if isinstance(value, pa.Array):
-            return value.view(pa.string())
-        return pc.cast(value, pa.string(), safe=False)
-    if types.is_date(source):
-        return pc.strftime(_midnight(value), "%Y-%m-%d")
-    if types.is_timestamp(source):
-        text = pc.strftime(local_times(value, zone), "%Y-%m-%d %H:%M:%S")
-        return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")  # it always has six decimals
-    raise AskSpark
+def _text_of_bytes(value: Value, kind: Any, zone: str) -> Value:
+    # Spark keeps bytes that are not UTF-8. A view costs a quarter of a cast of few rows.
+    if isinstance(value, pa.Array):
+        return value.view(kind)
+    return pc.cast(value, kind, safe=False)
 
 
-def _require_match(value: Value, pattern: str) -> None:
-    matched = as_column(pc.match_substring_regex(value, pattern), 1)
+def _integer_of_text(value: Value, kind: Any, zone: str) -> Value:
+    matched = as_column(pc.match_substring_regex(value, r"^-?[0-9]{1,18}$"), 1)
     if not np.all(matched.fill_null(True).to_numpy(zero_copy_only=False)):
         raise AskSpark
+    return pc.cast(value, kind)
+
+
+def _checked(value: Value, kind: Any, zone: str) -> Value:
+    return pc.cast(value, kind)
+
+
+def _unchecked(value: Value, kind: Any, zone: str) -> Value:
+    return pc.cast(value, kind, safe=False)
+
+
+def _date_of_time(value: Value, kind: Any, zone: str) -> Value:
+    return pc.cast(pc.floor_temporal(local_times(value, zone), unit="day"), kind, safe=False)
+
+
+def _zoned_time(value: Value, kind: Any, zone: str) -> Value:
+    return zoned(local_times(value, zone), kind, zone)
+
+
+CASTS: dict[str, Cast] = {
+    "CAST(binary AS string)": _text_of_bytes,
+    "CAST(boolean AS string)": lambda value, kind, zone: pc.if_else(value, "true", "false"),
+    "CAST(date AS timestamp)": lambda value, kind, zone: zoned(_midnight(value), kind, zone),
+    "CAST(date AS timestamp_ntz)": lambda value, kind, zone: _midnight(value),
+    "CAST(decimal AS decimal)": _checked,
+    "CAST(double AS double)": _unchecked,
+    "CAST(double AS integer)": _whole_numbers,
+    "CAST(integer AS decimal)": _checked,
+    "CAST(integer AS double)": _unchecked,
+    "CAST(integer AS integer)": _checked,
+    "CAST(integer AS string)": _checked,
+    "CAST(string AS binary)": _checked,
+    "CAST(string AS integer)": _integer_of_text,
+    "CAST(timestamp AS date)": _date_of_time,
+    "CAST(timestamp AS integer)": lambda value, kind, zone: whole_units(value, 1_000_000),
+    "CAST(timestamp AS timestamp_ntz)": _zoned_time,
+    "CAST(timestamp_ntz AS date)": _date_of_time,
+    "CAST(timestamp_ntz AS timestamp)": _zoned_time,
+}
+"""The casts that Arrow evaluates. Integers are of all widths, doubles floats too."""
 
 
 FUNCTIONS: dict[str, Function] = {

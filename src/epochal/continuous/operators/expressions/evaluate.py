@@ -92,6 +92,7 @@ def evaluate_all(exprs: Sequence[Expr], batch: pa.RecordBatch) -> list[Value]:
     cache: Cache = {}
     calls = [expr for expr in exprs if isinstance(expr, Call) and expr.function == SPARK]
     if calls:
+        calls = list({id(call): call for call in calls}.values())
         values = spark_values(calls, batch, evaluate)
         cache = {id(call): value for call, value in zip(calls, values, strict=True)}
     return [evaluate(expr, batch, cache) for expr in exprs]
@@ -108,10 +109,10 @@ def _interned(expr: Expr, known: dict[Any, Expr]) -> Expr:
     match expr:
         case Call(function, arguments, kind, extra):
             parts = tuple(_interned(argument, known) for argument in arguments)
+            # Spark's may be random: it is the same value only where it is the same object.
+            alike = id(expr) if function == SPARK else repr(sorted(extra.items()))
+            key = (function, kind, tuple(map(id, parts)), alike)
             expr = Call(function, parts, kind, extra)
-            if function == SPARK:  # it may be random
-                return expr
-            key = (function, kind, tuple(map(id, parts)), repr(sorted(extra.items())))
         case Literal(value):
             key = (value.type, value)
         case Column(index):

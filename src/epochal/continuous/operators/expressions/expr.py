@@ -6,7 +6,7 @@ call knows the type of its result. The functions have the names of Spark's Catal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -73,6 +73,18 @@ def columns_in(expr: Expr) -> frozenset[int]:
             return frozenset()
         case Call(_, arguments):
             return frozenset().union(*map(columns_in, arguments))
+
+
+def type_of(expr: Expr, columns: Sequence[pa.DataType]) -> pa.DataType:
+    """The type of an expression over columns of these types."""
+    match expr:
+        case Column(index):
+            return columns[index]
+        case Call(type=kind):
+            return kind
+        case Literal(value):
+            constant: pa.DataType = value.type
+            return constant
 
 
 def in_arrow(expr: Expr) -> Expr:
