@@ -25,7 +25,7 @@ SETTINGS = FileSettings("lz4", ValueForm(checksummed=True))
 
 
 def test_the_endings_of_files_tell_the_format_and_a_database_replaces_rows() -> None:
-    endings = (["delta"], ["snapshot"], ["changelog"], ["delta", "zip"], [])
+    endings: tuple[list[str], ...] = (["delta"], ["snapshot"], ["changelog"], ["delta", "zip"], [])
     assert [format_of_files(each) for each in endings] == [HDFS, HDFS, ROCKSDB, ROCKSDB, HDFS]
 
 
