@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from epochal import read_state
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.demo.demo_outputs import OUTPUTS, Output
 from epochal.demo.demo_view import Figures, View
@@ -30,7 +31,6 @@ from epochal.demo.orders import Balance, Total, balance
 from epochal.demo.pipeline import Broker, start_query
 from epochal.demo.processes import workers_below
 from epochal.errors import ComponentError
-from epochal.state import read_state
 
 PATIENCE_SECONDS = 60.0
 """How long the demo waits for new output before it gives up."""
