@@ -25,12 +25,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from epochal import read_state
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.demo.demo_view import Figures, View
 from epochal.demo.orders import Balance, Total, balance
 from epochal.demo.pipeline import OUTPUTS, DemoBroker, TotalsOutput, start_query
 from epochal.errors import ComponentError
-from epochal.state import read_state
 
 PATIENCE_SECONDS = 60.0
 """How long the demo waits for new output before it gives up."""

@@ -18,6 +18,7 @@ from epochal.checkpoint.entries import (
     SinkMetadata,
     SourceMetadata,
 )
+from epochal.checkpoint.layout import JOIN_STORES, StoreKey
 from epochal.checkpoint.spark_json import to_json
 from epochal.errors import (
     ConcurrentUpdateError,
@@ -96,6 +97,21 @@ def test_an_offset_file_read_and_written_again_is_the_same_bytes(data: bytes) ->
 )
 def test_a_commit_file_read_and_written_again_is_the_same_bytes(data: bytes) -> None:
     assert COMMIT_FORMAT.serialize(COMMIT_FORMAT.deserialize(data, "commits/0")) == data
+
+
+def test_a_commit_has_one_id_for_each_store_and_takes_others_in_their_place() -> None:
+    joined = ("lc", "lr", "rc", "rr")
+    entry = CommitEntry(version=2, state_unique_ids={1: (("a",), ("b",)), 0: (joined,)})
+    names = [StoreKey(0, 0, name) for name in JOIN_STORES]
+    ids = entry.store_ids()
+    assert list(ids.items()) == [
+        (StoreKey(1, 0), "a"),
+        (StoreKey(1, 1), "b"),
+        *zip(names, joined, strict=True),
+    ]
+    assert entry.with_store_ids(ids) == entry
+    assert entry.with_store_ids({StoreKey(2, 0): "c"}).state_unique_ids == {2: (("c",),)}
+    assert CommitEntry().with_store_ids(ids) == CommitEntry()
 
 
 def test_offsets_of_spark_2_1_are_readable() -> None:
