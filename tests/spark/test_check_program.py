@@ -185,3 +185,14 @@ def test_a_program_that_fails_is_not_checked(home: Path) -> None:
     done = check(home, "no_such_column")
     assert done.returncode == 3
     assert "no_such_column" in done.stderr
+
+
+def test_no_heartbeat_is_sent_before_the_session_is_ready(tmp_path: Path) -> None:
+    """Spark prints a stack trace for each, one every ten seconds, on a machine that is slow."""
+    program = tmp_path / "slow.py"
+    program.write_text(
+        "assert spark.conf.get('spark.executor.heartbeatInterval') == '100s'\n"
+        "spark.readStream.format('rate').load().writeStream.format('noop').start()\n"
+    )
+    checked = epochal(tmp_path, "check", str(program), "--before", str(program))
+    assert (checked.returncode, "The query can continue." in checked.stdout) == (0, True)

@@ -86,6 +86,10 @@ def check(
     raise typer.Exit(int(report.outcome))
 
 
+_QUIET = {"spark.executor.heartbeatInterval": "100s"}
+"""A heartbeat of an executor before Spark is ready is a Java stack trace on the terminal."""
+
+
 @contextmanager
 def _session(program: Path, master: str, settings: dict[str, str]) -> Iterator[Any]:
     if find_spec("pyspark") is None:
@@ -95,7 +99,7 @@ def _session(program: Path, master: str, settings: dict[str, str]) -> Iterator[A
         )
     from epochal.cli.run_program import open_session
 
-    spark = open_session(program.stem, master, settings)
+    spark = open_session(program.stem, master, {**_QUIET, **settings})
     try:
         yield spark
     finally:
