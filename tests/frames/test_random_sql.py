@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,12 @@ from tests.spark.sessions import session_with
 
 from epochal.connectors.file.file_sink import FileSink
 from epochal.connectors.file.staged_batches import StagedBatchSink
+from epochal.continuous.operators.aggregation.aggregate import Groups
+from epochal.continuous.operators.aggregation.session_windows import Sessions
+from epochal.continuous.operators.deduplication.deduplicate import DropDuplicates
+from epochal.continuous.operators.joins.stream_join import StreamJoin
 from epochal.continuous.operators.stateless.row_operators import Project
+from epochal.epoch import durable
 
 PARTS = range(10)
 """Seeds are split into so many parts. Every day the first of them is run."""
@@ -98,33 +104,42 @@ def _with(batch: pa.RecordBatch, columns: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
 
 
-@pytest.fixture
-def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A fault in the operator that computes columns."""
-    fault, process = FAULTS[request.param], Project.process
-
-    def faulty(self: Project, *arguments: Any) -> Any:
-        return [fault(batch) for batch in process(self, *arguments)]
-
-    monkeypatch.setattr(Project, "process", faulty)
-    return str(request.param)
+STATEFUL = (Groups, Sessions, StreamJoin, DropDuplicates)
 
 
-@pytest.mark.parametrize("planted", FAULTS, indirect=True)
+def _plant(fault: str, patch: pytest.MonkeyPatch, *operators: Any) -> None:
+    """Let the rows that operators return have a fault."""
+    for operator in operators:
+        for method in ("process", "expire"):
+            if hasattr(operator, method):
+                faulty = _faulty(getattr(operator, method), FAULTS[fault])
+                patch.setattr(operator, method, faulty)
+
+
+def _faulty(method: Any, fault: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Any:
+    return lambda *arguments: [fault(batch) for batch in method(*arguments)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_random_expressions_find_a_planted_fault(
-    expressions: ExpressionSearch, planted: str
+    expressions: ExpressionSearch, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _plant(fault, monkeypatch, Project)
     for seed in range(5):
         tally = Tally()
         expressions.run(seed, tally, count=30, depth=1)
         if tally.differences:
             return
-    raise AssertionError(f"{planted} was not found")
+    raise AssertionError(f"{fault} was not found")
 
 
-@pytest.mark.parametrize("planted", FAULTS, indirect=True)
-def test_random_plans_find_a_planted_fault(plans: PlanSearch, planted: str) -> None:
-    assert any(plans.run(seed) for seed in range(60)), planted
+@pytest.mark.parametrize("operators", [(Project,), STATEFUL], ids=["rows", "state"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_random_plans_find_a_planted_fault(
+    plans: PlanSearch, fault: str, operators: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _plant(fault, monkeypatch, *operators)
+    assert any(plans.run(seed, shrinks=False) for seed in range(60)), fault
 
 
 SINKS: dict[str, Any] = {"a lost epoch": StagedBatchSink, "lost files": FileSink}
@@ -141,4 +156,45 @@ def test_random_programs_find_a_planted_fault(
             commit(self, epoch, messages)
 
     monkeypatch.setattr(SINKS[fault], "commit", faulty)
-    assert any(programs.run(seed) for seed in range(20)), fault
+    assert any(programs.run(seed, shrinks=False) for seed in range(20)), fault
+
+
+def _moved(position: str, records: int) -> str:
+    """A position of a source some records further, or earlier."""
+    match json.loads(position):
+        case int(row):
+            return str(max(row + records, 0))
+        case {"next": number, "step": step} as at:
+            return json.dumps(at | {"next": max(number + records * step, 0)})
+        case {"batch": batch, "row": 0} as at if records < 0:
+            return json.dumps(at | {"batch": max(batch - 1, 0)})
+        case {"row": row} as at:
+            return json.dumps(at | {"row": row + records})
+    raise AssertionError(position)
+
+
+@pytest.fixture(params=[1, -1], ids=["a record is left out", "a record is read again"])
+def wrong_restart(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in the positions at which a restart begins."""
+    start_positions = durable._start_positions
+
+    def faulty(resources: Any, plan: Any, offsets: Any) -> Any:
+        positions = start_positions(resources, plan, offsets)
+        if plan.manifest is None:
+            return positions
+        return tuple(
+            {partition: _moved(at, request.param) for partition, at in source.items()}
+            for source in positions
+        )
+
+    monkeypatch.setattr(durable, "_start_positions", faulty)
+
+
+@pytest.mark.usefixtures("wrong_restart")
+def test_random_plans_find_a_fault_in_a_restart(plans: PlanSearch) -> None:
+    assert any(plans.run(seed, shrinks=False) for seed in range(20))
+
+
+@pytest.mark.usefixtures("wrong_restart")
+def test_random_programs_find_a_fault_in_a_restart(programs: ProgramSearch) -> None:
+    assert any(programs.run(seed, shrinks=False) for seed in range(20))

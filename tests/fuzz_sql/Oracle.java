@@ -68,13 +68,16 @@ public class Oracle {
   /** The rows of a frame as an Arrow stream; a text if it fails. */
   public Object rows(Dataset frame) {
     try {
-      final QueryExecution execution = frame.queryExecution();
-      InternalRow[] rows = (InternalRow[]) SQLExecution.withNewExecutionId(
-          execution, scala.Option.apply(null), new Collect(execution));
+      InternalRow[] rows = (InternalRow[]) collected(frame);
       ArrowWriter writer = ArrowWriter.create((StructType) DataType.fromJson(plain(frame.schema().json())), "UTC", true, false);
       for (int i = 0; i < rows.length; i++) writer.write(rows[i]);
       return stream(writer);
     } catch (Throwable failed) { return condition(failed); }
+  }
+
+  /** The rows of a frame. Tasks know the session's settings; nothing is told to Spark's listeners, which would take long. */
+  private static Object collected(Dataset frame) {
+    return SQLExecution.withSQLConfPropagated(frame.sparkSession(), new Collect(frame.queryExecution()));
   }
 
   private static byte[] stream(ArrowWriter writer) throws Exception {
@@ -151,8 +154,7 @@ public class Oracle {
         plan = new Project((scala.collection.immutable.Seq) plan.output(), plan);
       Project project = (Project) plan;
       Dataset below = Dataset.ofRows(frame.sparkSession(), project.child());
-      Object[] rows = (Object[]) SQLExecution.withNewExecutionId(
-          below.queryExecution(), scala.Option.apply(null), new Collect(below.queryExecution()));
+      Object[] rows = (Object[]) collected(below);
       for (int i = from; i < to; i++) {
         StructField type = made.schema().apply(i - from);
         try {

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, get_args
 from unittest.mock import patch
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from tests.fuzz_sql.both_sides import Failure, cells, failure_of, new_folder, spark_rows
-from tests.fuzz_sql.plans import FLUSH, SCHEMA, Plan, Planner, rows_of, table_of
+from tests.fuzz_sql.both_sides import Failure, cells, failure_of, spark_rows
+from tests.fuzz_sql.plan_steps import Inputs, table_of
+from tests.fuzz_sql.plans import FLUSH, SCHEMA, Plan, Planner, rows_of
 
 from epochal import testing
 from epochal.continuous.catalyst import expression_reader
+from epochal.testing.driver.histories import CrashStep
 from epochal.testing.driver.staged_sink import visible_tables
+from epochal.testing.files import Crash
 
 FIXED = {
     "spark.sql.codegen.wholeStage": "false",
@@ -50,8 +54,8 @@ class History:
 
     pieces: tuple[int, ...]
     """The number of rows of each epoch."""
-    restarts: tuple[int, ...] = ()
-    """Before which epochs the query is started again."""
+    stops: tuple[CrashStep | None, ...] = ()
+    """Before which step of each epoch the query is killed, to be started again."""
     tasks: int = 1
     partitions: int = 1
 
@@ -81,24 +85,25 @@ class PlanSearch:
         self._spark = spark
         for key, value in FIXED.items():
             spark.conf.set(key, value)
-        self._table = table_of(spark)
+        self._stream = stream_inputs(spark)
         self.refused: list[str] = []
         """Plans that Spark or we refuse."""
         self.compared = 0
+        self.streamed = 0
+        """Plans for which Spark had to run a stream."""
 
-    def run(self, seed: int) -> PlanDifference | None:
-        """Compare the plan of a seed."""
+    def run(self, seed: int, *, shrinks: bool = True) -> PlanDifference | None:
+        """Compare the plan of a seed; of one that differs return the smallest that does."""
         plan, rows, history = self._of(seed)
         found = self._difference(seed, plan, rows, history)
         self.compared += 1
-        return None if found is None else self._shrunk(found)
+        return self._shrunk(found) if found and shrinks else found
 
     def run_both_forms(self, seed: int) -> PlanDifference | None:
         """Compare the rows and the state of a plan that Arrow or only Spark's code evaluates."""
         plan, rows, history = self._of(seed)
-        if plan.has_windows:
-            rows = pa.concat_tables([rows, flush(rows.schema)])
-        frame = plan.apply(self._stream())
+        rows = _with_flush(plan, rows)
+        frame = plan.apply(self._stream)
         with_arrow: dict[str, bytes] = {}
         without: dict[str, bytes] = {}
         one = in_any_order(self._ours(frame, plan, rows, history, with_arrow))
@@ -113,27 +118,18 @@ class PlanSearch:
 
     def _of(self, seed: int) -> tuple[Plan, pa.Table, History]:
         chance = random.Random(seed)
-        plan = Planner(chance, self._table).plan()
+        plan = Planner(chance).plan()
         rows = rows_of(chance, chance.randint(0, 40))
         return plan, rows, _history(chance, rows.num_rows)
-
-    def _stream(self) -> DataFrame:
-        source = testing.frame(STORED, spark=self._spark)
-        return source.withColumn("q", source["q"].cast("decimal(18,4)"))
 
     def _difference(
         self, seed: int, plan: Plan, rows: pa.Table, history: History
     ) -> PlanDifference | None:
-        if plan.has_windows:
-            rows = pa.concat_tables([rows, flush(rows.schema)])
-        place = new_folder()
-        pq.write_table(rows, place / "rows.parquet", write_statistics=False)  # they leave out NaN
-        raw = self._spark.read.schema(STORED).parquet(str(place)).coalesce(1)
-        batch = raw.withColumn("q", raw["q"].cast("decimal(18,4)"))
-        stream = self._stream()
+        rows = _with_flush(plan, rows)
+        batch = with_decimals(self._spark.createDataFrame(rows).coalesce(1))
         try:
-            wanted = spark_rows(closed(plan, plan.apply(batch)))
-            frame = plan.apply(stream)
+            wanted = spark_rows(closed(plan, plan.apply(Inputs(batch, batch, self._stream.table))))
+            frame = plan.apply(self._stream)
         except Exception as error:  # noqa: BLE001  Spark refuses the plan
             self.refused.append(f"{plan}: {failure_of(error)}")
             return None
@@ -142,9 +138,10 @@ class PlanSearch:
             self.refused.append(f"{plan}: {found.message}")
             return None
         theirs, ours = in_any_order(wanted), in_any_order(found)
-        if theirs != ours and plan.has_windows and isinstance(found, pa.Table):
+        if theirs != ours and plan.times and isinstance(found, pa.Table):
             # Spark's optimiser may drop the flush below the watermark. Then no window is closed.
-            theirs = in_any_order(_streamed(frame, plan, rows, found.slice(0, 0)))
+            self.streamed += 1
+            theirs = in_any_order(streamed(self._spark, plan, rows, found.schema))
         if theirs == ours:
             return None
         return PlanDifference(seed, plan, rows, history, theirs, ours)
@@ -189,22 +186,29 @@ def _shown(plan: Plan, tables: list[pa.Table], empty: pa.Table) -> pa.Table:
     shown = pa.concat_tables((tables or [empty])[-1 if plan.mode == "complete" else 0 :])
     if plan.mode == "update":
         shown = newest(shown, plan.keys)
-    return shown.filter(before(shown)) if plan.has_windows else shown
+    return before_flush(plan, shown)
 
 
-def _streamed(frame: DataFrame, plan: Plan, rows: pa.Table, empty: pa.Table) -> pa.Table:
+def stream_inputs(spark: SparkSession) -> Inputs:
+    """Two streams that a driver feeds."""
+    one, other = (testing.frame(STORED, name, spark=spark) for name in ("rows", "other"))
+    return Inputs(with_decimals(one), with_decimals(other), table_of(spark))
+
+
+def streamed(spark: SparkSession, plan: Plan, rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """What Spark shows for a stream in micro-batches."""
+    frame = plan.apply(stream_inputs(spark))
     with testing.SparkDriver(frame, output_mode=plan.mode) as driver:
-        driver.feed(rows)
+        for number in range(len(driver._fed)):
+            driver.feed(number, rows)
         driver.epoch()
         tables = [table for table in driver._epochs().values() if table.num_rows]
-    return _shown(plan, tables, empty)
+    return _shown(plan, tables, schema.empty_table())
 
 
 def _smaller(found: PlanDifference) -> Any:
-    plan, rows, history = found.plan, found.rows, found.history
-    if plan.has_windows:
-        rows = rows.slice(0, rows.num_rows - 1)
+    plan, history = found.plan, found.history
+    rows = found.rows.slice(0, found.rows.num_rows - bool(plan.times))
     simple = History((rows.num_rows,))
     if history != simple:
         yield plan, rows, simple
@@ -219,42 +223,66 @@ def _smaller(found: PlanDifference) -> Any:
 
 def _feed(driver: testing.Driver, rows: pa.Table, history: History, sources: int) -> None:
     at = 0
-    pieces = [*history.pieces, max(0, rows.num_rows - sum(history.pieces))]
-    for epoch, size in enumerate(pieces):
-        if epoch in history.restarts:
-            driver.restart()
+    pieces = [*history.pieces, max(0, rows.num_rows - sum(history.pieces)), 0, 0]
+    for size, stop in zip_longest(pieces, history.stops):
         piece = rows.slice(at, size)
         at += size
         for number in range(sources):
             driver.feed(number, piece)
+        if stop is not None:
+            driver._running().die_before(stop)
+            with suppress(Crash):
+                driver._running().end_epoch()
+            driver.restart()
         driver._running().end_epoch()
-    driver._running().end_epoch()
-    driver._running().end_epoch()
 
 
 def _history(chance: random.Random, rows: int) -> History:
     pieces: list[int] = []
     while sum(pieces) < rows:
         pieces.append(chance.choice((0, 1, 3, 10, 40)))
-    restarts = tuple(n for n in range(len(pieces)) if chance.random() < 0.2)
-    return History(tuple(pieces), restarts, chance.choice((1, 2)), chance.choice((1, 3)))
+    steps = get_args(CrashStep)
+    stops = tuple(chance.choice(steps) if chance.random() < 0.2 else None for _ in pieces)
+    return History(tuple(pieces), stops, chance.choice((1, 2)), chance.choice((1, 3)))
+
+
+def with_decimals(frame: DataFrame) -> DataFrame:
+    """The columns of a plan, from those of a file."""
+    return frame.withColumn("q", frame["q"].cast("decimal(18,4)"))
+
+
+def _with_flush(plan: Plan, rows: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows, flush(rows.schema)]) if plan.times else rows
 
 
 def flush(schema: pa.Schema) -> pa.Table:
-    """A row far in the future, which closes the windows of all others."""
-    row = dict.fromkeys(schema.names) | {"n": 1, "k": 1, "s": "a", "d": 1.0, "q": 1.0, "ts": FLUSH}
+    """A row far in the future, which closes the windows of all others. It meets all conditions."""
+    row = dict.fromkeys(schema.names) | {"n": 1, "k": 3, "s": "a", "d": 1.0, "q": 1.0, "ts": FLUSH}
     row |= {"bo": True, "ai": [1, 1], "st": {"a": 2, "b": "a"}}
     return pa.Table.from_pylist([row], schema)
 
 
 def closed(plan: Plan, frame: DataFrame) -> DataFrame:
-    """The rows of windows before the flush; all rows of other plans."""
-    return frame.where("w.start < timestamp'2029-12-01'") if plan.has_windows else frame
+    """The rows of a result that are older than the flush."""
+    if not plan.times:
+        return frame
+    return frame.where(f"coalesce({', '.join(plan.times)}) < timestamp'2029-06-01'")
 
 
-def before(table: pa.Table) -> Any:
-    starts = [None if w is None else w["start"] for w in table.column("w").to_pylist()]
-    return pa.array([start is not None and start.year < 2029 for start in starts], pa.bool_())
+def before_flush(plan: Plan, table: pa.Table) -> pa.Table:
+    """The same for our rows."""
+    if not plan.times:
+        return table
+    columns = [_column(table, name).to_pylist() for name in plan.times]
+    times = [next(filter(None, row), None) for row in zip(*columns, strict=True)]
+    kept = [time is not None and (time.year, time.month) < (2029, 6) for time in times]
+    return table.filter(pa.array(kept, pa.bool_()))
+
+
+def _column(table: pa.Table, path: str) -> Any:
+    name, _, member = path.partition(".")
+    column = table.column(name)
+    return pc.struct_field(column, member) if member else column
 
 
 def newest(table: pa.Table, keys: Sequence[str]) -> pa.Table:

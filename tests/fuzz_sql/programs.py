@@ -21,8 +21,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from tests.fuzz_sql.both_sides import Failure, failure_of, new_folder, spark_rows
-from tests.fuzz_sql.plan_search import FIXED, STORED, before, closed, flush, in_any_order, newest
-from tests.fuzz_sql.plans import Plan, Planner, rows_of, table_of
+from tests.fuzz_sql.plan_search import (
+    FIXED,
+    STORED,
+    before_flush,
+    closed,
+    flush,
+    in_any_order,
+    newest,
+    streamed,
+    with_decimals,
+)
+from tests.fuzz_sql.plan_steps import Inputs, table_of
+from tests.fuzz_sql.plans import Plan, Planner, rows_of
 from tests.waiting import eventually
 
 import epochal
@@ -85,39 +96,49 @@ class ProgramRun:
 
     spark: SparkSession
     program: Program
+    table: DataFrame
     place: Path = field(default_factory=new_folder)
     batches: dict[int, pa.Table] = field(default_factory=dict)
     """What the function of `foreachBatch` got."""
 
-    def input(self, *, stream: bool) -> DataFrame:
-        """The rows of the source, as a stream or a batch."""
+    def frame(self, *, stream: bool) -> DataFrame:
+        """The result of the program, as a stream or a batch."""
+        one, other = (with_decimals(self._input(stream=stream)) for _ in range(2))
+        return self.program.plan.apply(Inputs(one, other, self.table))
+
+    def _input(self, *, stream: bool) -> DataFrame:
+        """The rows of the source."""
         source, reader = self.program.source, self.spark.readStream if stream else self.spark.read
         if source == "rate":
             values = self.spark.range(RATE_ROWS).withColumnRenamed("id", "value")
             if stream:
                 values = reader.format("rate").option("rowsPerSecond", 1000).load()
-            raw = values.where(f"value < {RATE_ROWS}").selectExpr(*FROM_VALUE)
-        elif source == "csv":
+            return values.where(f"value < {RATE_ROWS}").selectExpr(*FROM_VALUE)
+        if source != "csv":
+            raw = reader.schema(STORED).format(source).load(str(self.place / "in"))
+        else:
             raw = reader.schema(TEXTS).csv(str(self.place / "in"))
             nested = {name: f"from_json({name}, '{kind}')" for name, kind in
                       (("ai", "array<int>"), ("st", "a int, b string"))}  # fmt: skip
             raw = raw.selectExpr(*(f"{nested.get(n, n)} AS {n}" for n in raw.columns))
-        else:
-            raw = reader.schema(STORED).format(source).load(str(self.place / "in"))
-        return raw.withColumn("q", raw["q"].cast("decimal(18,4)"))
+        return raw if stream else raw.coalesce(1)
 
     def wanted(self) -> Any:
-        """Spark's rows, as the sink would show them; None if nothing closes the windows."""
-        batch = self.input(stream=False).coalesce(1)
-        made = self.program.plan.apply(batch)
-        if self.program.plan.has_windows:
-            if made.where("w.start > timestamp'2029-12-01'").isEmpty():
-                return None
-            made = closed(self.program.plan, made)
-        if self.program.sink in ("json", "parquet"):
-            made.write.format(self.program.sink).save(str(self.place / "wanted"))
-            made = self._written("wanted", made)
-        return spark_rows(made)
+        """Spark's rows, as the sink would show them."""
+        return self._as_written(closed(self.program.plan, self.frame(stream=False)))
+
+    def wanted_of_stream(self, schema: pa.Schema) -> Any:
+        """The same for a query over which the row in the future may have no power."""
+        rows = spark_rows(self._input(stream=False))
+        assert isinstance(rows, pa.Table)
+        shown = streamed(self.spark, self.program.plan, rows, schema)
+        return self._as_written(self.spark.createDataFrame(shown).coalesce(1))
+
+    def _as_written(self, frame: DataFrame) -> Any:
+        if self.program.sink not in ("json", "parquet"):
+            return spark_rows(frame)
+        frame.write.mode("overwrite").format(self.program.sink).save(str(self.place / "wanted"))
+        return spark_rows(self._written("wanted", frame))
 
     def run(self, rows: pa.Table) -> Any:
         """Our rows when all of them have arrived, or how the query failed."""
@@ -146,8 +167,7 @@ class ProgramRun:
 
     def _start(self) -> StreamingQuery:
         program = self.program
-        frame = program.plan.apply(self.input(stream=True))
-        writer = epochal.write_stream(frame).outputMode(program.plan.mode)
+        writer = epochal.write_stream(self.frame(stream=True)).outputMode(program.plan.mode)
         writer.option("checkpointLocation", str(self.place / "ck")).trigger(**program.trigger)
         match program.sink:
             case "foreachBatch":
@@ -205,17 +225,17 @@ class ProgramRun:
         match self.program.sink:
             case "foreachBatch":
                 tables = [self.batches[epoch] for epoch in sorted(self.batches)]
-                empty: Any = spark_rows(plan.apply(self.input(stream=False)).limit(0))
+                empty: Any = spark_rows(self.frame(stream=False).limit(0))
                 shown = pa.concat_tables(
                     tables[-1:] if plan.mode == "complete" else tables or [empty]
                 )
             case "memory":
                 shown = spark_rows(self.spark.table(self._view))
             case _:
-                shown = spark_rows(self._written("out", plan.apply(self.input(stream=False))))
+                shown = spark_rows(self._written("out", self.frame(stream=False)))
         if plan.mode == "update":
             shown = newest(shown, plan.keys)
-        return shown.filter(before(shown)) if plan.has_windows else shown
+        return before_flush(plan, shown)
 
     def _written(self, folder: str, frame: DataFrame) -> DataFrame:
         reader = self.spark.read.schema(frame.schema).format(self.program.sink)
@@ -255,30 +275,30 @@ class ProgramSearch:
         self.compared = Counter[str]()
         """How many programs there were of each source, sink and trigger."""
 
-    def run(self, seed: int) -> ProgramDifference | None:
+    def run(self, seed: int, *, shrinks: bool = True) -> ProgramDifference | None:
         """Compare the program of a seed; of one that differs return a smaller one that does."""
-        program, rows = random_program(random.Random(seed), self._table)
+        program, rows = random_program(random.Random(seed))
         self.compared.update([program.source, program.sink, *program.trigger])
         smallest = self._difference(seed, program, rows)
         runs, candidates = 0, _smaller(program)
-        while smallest and runs < MOST_RUNS and (less := next(candidates, None)):
+        while shrinks and smallest and runs < MOST_RUNS and (less := next(candidates, None)):
             runs += 1
             if found := self._difference(seed, less, rows):
                 smallest, candidates = found, _smaller(less)
         return smallest
 
     def _difference(self, seed: int, program: Program, rows: pa.Table) -> ProgramDifference | None:
-        run = ProgramRun(self._spark, program)
-        found, wanted = run.run(rows), run.wanted()
-        if wanted is None:
-            return None
-        found, wanted = in_any_order(found), in_any_order(wanted)
-        return None if found == wanted else ProgramDifference(seed, program, rows, wanted, found)
+        run = ProgramRun(self._spark, program, self._table)
+        result, wanted = run.run(rows), run.wanted()
+        ours, theirs = in_any_order(result), in_any_order(wanted)
+        if ours != theirs and program.plan.times and isinstance(result, pa.Table):
+            theirs = in_any_order(run.wanted_of_stream(result.schema))
+        return None if ours == theirs else ProgramDifference(seed, program, rows, theirs, ours)
 
 
-def random_program(chance: random.Random, table: DataFrame) -> tuple[Program, pa.Table]:
+def random_program(chance: random.Random) -> tuple[Program, pa.Table]:
     """A program, and the rows that arrive."""
-    plan = Planner(chance, table).plan()
+    plan = Planner(chance).plan()
     source = chance.choice(SOURCES)
     sinks = ["foreachBatch"]
     sinks += ["parquet", "json"] if plan.mode == "append" else []
@@ -290,7 +310,7 @@ def random_program(chance: random.Random, table: DataFrame) -> tuple[Program, pa
     rows = rows_of(chance, chance.randint(5, 60))
     cuts = [0, *sorted(chance.sample(range(1, rows.num_rows), chance.randint(1, 4))), rows.num_rows]
     pieces = [end - start for start, end in pairwise(cuts)]
-    if plan.has_windows:
+    if plan.times:
         rows, pieces = pa.concat_tables([rows, flush(rows.schema)]), [*pieces, 1]
     stops = tuple(None if sink == "memory" else chance.choice((None, True, False)) for _ in pieces)
     return Program(source, plan, sink, trigger, tuple(pieces), stops), rows

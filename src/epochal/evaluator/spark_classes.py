@@ -1,34 +1,56 @@
 """Classes and objects of the driver's JVM, by their full names.
 
-Note: each part of a name is a call of the JVM.
+What was found is kept: the JVM looks for a package in all jars before it knows that it is no class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
+_CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
 
+
+@lru_cache(maxsize=256)
 def class_of(jvm: Any, name: str) -> Any:
     """A class, to be called like its constructor, with its static methods."""
-    for part in name.split("."):
-        jvm = getattr(jvm, part)
-    return jvm
+    return getattr(jvm, name)
 
 
+@lru_cache(maxsize=256)
 def object_of(jvm: Any, name: str) -> Any:
     """The only instance of a Scala object."""
     return getattr(class_of(jvm, f"{name}$"), "MODULE$")
 
 
+@lru_cache(maxsize=64)
+def method_of(jvm: Any, name: str, method: str) -> Any:
+    """A static method of a class."""
+    return getattr(class_of(jvm, name), method)
+
+
 def scala_map(jvm: Any, texts: Mapping[str, str]) -> Any:
     """A Scala map of texts."""
-    java = jvm.java.util.HashMap()
+    java = class_of(jvm, "java.util.HashMap")()
     for key, text in texts.items():
         java.put(key, text)
-    return jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java)
+    return method_of(jvm, "org.apache.spark.api.python.PythonUtils", "toScalaMap")(java)
+
+
+def scala_seq(jvm: Any, elements: Iterable[Any]) -> Any:
+    """A Scala sequence."""
+    java = class_of(jvm, "java.util.ArrayList")()
+    for element in elements:
+        java.add(element)
+    return method_of(jvm, _CONVERTERS, "asScala")(java).toSeq()
+
+
+def as_java(jvm: Any, collection: Any) -> Any:
+    """A Scala collection as Java's, over which Python can iterate."""
+    return method_of(jvm, _CONVERTERS, "asJava")(collection)
 
 
 def serialized(jvm: Any, value: Any) -> bytes:
     """An object of Java as bytes, for tasks."""
-    return bytes(jvm.org.apache.spark.util.Utils.serialize(value))
+    return bytes(method_of(jvm, "org.apache.spark.util.Utils", "serialize")(value))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from epochal.evaluator.evaluator_client import Session
+from epochal.evaluator.spark_classes import as_java, class_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 def session_of(spark: SparkSession) -> Session:
     """The settings of a session that Spark's code reads when it runs."""
     conf = spark._jsparkSession.sessionState().conf()
-    converters = cast(Any, spark._jvm).scala.jdk.javaapi.CollectionConverters
-    settings = converters.asJava(conf.getAllConfs())
+    settings = as_java(spark._jvm, conf.getAllConfs())
     lines = [
         text
         for key in sorted(map(str, settings))
@@ -31,7 +31,7 @@ def session_of(spark: SparkSession) -> Session:
 @contextmanager
 def active_session(spark: SparkSession) -> Iterator[None]:
     """Make a session the one whose settings Spark's code reads on this thread."""
-    sessions = cast(Any, spark._jvm).org.apache.spark.sql.classic.SparkSession
+    sessions = class_of(spark._jvm, "org.apache.spark.sql.classic.SparkSession")
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)
     try:

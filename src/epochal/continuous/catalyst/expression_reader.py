@@ -8,7 +8,7 @@ in `extra` under their Scala names, the time zone is in `extra["zone"]`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from epochal.continuous.catalyst.releases import RENAMED
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
+    arrow_type_from_json,
     arrow_type_of,
     class_name,
     collation_in,
@@ -34,16 +35,24 @@ from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, type_of
 from epochal.continuous.operators.stateless.moment_columns import FUNCTIONS as MOMENT
 from epochal.errors import OptionError
+from epochal.evaluator.spark_classes import as_java
 
 Mode: TypeAlias = Literal["ansi", "legacy", "try"]
 """What an aggregate does with a value that has no result, such as an overflow: raise an error
 (ansi), return what Spark returns without ANSI mode (legacy), or return null (try)."""
 
 _MODES: dict[str, Mode] = {"ANSI": "ansi", "LEGACY": "legacy", "TRY": "try"}
+_CALENDAR = '"interval"'
+_ONLY_IN_SPARK = (_CALENDAR, '"interval year', '"interval month', '"variant', '"time(')
+"""How the JSON of types begins whose values Arrow has in other forms."""
+
 _TYPES = "org.apache.spark.sql.types."
 
 _OF_ANY_TYPE = ("IsNull", "IsNotNull")
 """Functions that only look at whether there is a value."""
+
+_CHILDREN = ("left", "right", "child", "children")
+"""Fields of calls that are other expressions."""
 
 _SAME = ("Alias", "KnownNullable", "KnownNotNull", "KnownFloatingPointNormalized")
 """Expressions whose value is that of their only child."""
@@ -76,7 +85,8 @@ class ExpressionReader:
 
     def read(self, expr: JavaObject, *, is_argument: bool = False) -> Expr:
         """Read an expression; NotInArrow if Arrow cannot evaluate all of it."""
-        name = RENAMED.get(simple_name(expr), simple_name(expr))
+        name = simple_name(expr)
+        name = RENAMED.get(name, name)
         match name:
             case "AttributeReference":
                 if is_argument:
@@ -110,10 +120,8 @@ class ExpressionReader:
         return Call(name, arguments, kind, self.scalar_fields(expr)[1])
 
     def _literal(self, expr: JavaObject) -> Expr:
-        if simple_name(expr.dataType()) != "CalendarIntervalType":
-            kind = _type_of(expr)
-        else:
-            kind = arrow_type_of(expr.dataType())
+        text = str(expr.dataType().json())
+        kind = arrow_type_from_json(text) if text == _CALENDAR else _type_of(expr)
         value = expr.value()
         if value is not None:
             # Spark's texts need not be UTF-8, Python's must.
@@ -126,7 +134,7 @@ class ExpressionReader:
         """The mode of a call or an aggregate function, and its scalar fields."""
         mode = self._mode
         extra: dict[str, Any] = {}
-        for name, value in fields(product):
+        for name, value in fields(product, but=_CHILDREN):
             match value:
                 case bool() | int() | float() | str():
                     extra[name] = value
@@ -156,19 +164,20 @@ class ExpressionReader:
 
     def _set(self, product: JavaObject, values: JavaObject) -> list[pa.Scalar[Any]]:
         kind = _type_of(product.child())
-        java = cast(Any, self._spark._jvm).scala.jdk.javaapi.CollectionConverters.asJava(values)
+        java = as_java(self._spark._jvm, values)
         return [scalar_of(value, kind) for value in java]
 
 
 def _type_of(expr: JavaObject) -> pa.DataType:
     """The type of an expression, if its values mean the same to Arrow as to Spark."""
-    name = simple_name(expr.dataType())
-    if name in ("YearMonthIntervalType", "CalendarIntervalType", "VariantType", "TimeType"):
+    data_type = expr.dataType()
+    text = str(data_type.json())
+    if text.startswith(_ONLY_IN_SPARK):
         raise NotInArrow
-    if name in ("StringType", "StructType") and collation_in(expr.dataType()):
+    if text.startswith(('"string', '{"type":"struct"')) and collation_in(data_type):
         raise NotInArrow
     try:
-        return arrow_type_of(expr.dataType())
+        return arrow_type_from_json(text)
     except OptionError:
         raise NotInArrow from None
 

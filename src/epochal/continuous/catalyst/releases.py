@@ -131,7 +131,7 @@ class Planner:
     def _moment(self, expr: JavaObject) -> JavaObject:
         """The time of the batch instead of the current time."""
         zone = (
-            self._jvm.scala.Option.apply("UTC")
+            self._class("scala.Option").apply("UTC")
             if simple_name(expr) in _ZONELESS
             else expr.timeZoneId()
         )
@@ -173,7 +173,7 @@ class Planner:
             return node  # the source has no files
         column = hidden[0]
         names = [str(name) for name in column.dataType().fieldNames()]
-        classes, none = self._class(_EXPRESSIONS), self._jvm.scala.Option.empty()
+        classes, none = self._class(_EXPRESSIONS), self._class("scala.Option").empty()
 
         def field(function: JavaObject) -> JavaObject:
             name = simple_name(function)
@@ -262,7 +262,7 @@ class Planner:
     ) -> JavaObject:
         """An IncrementalExecution. If it is not the first batch, it writes nothing."""
         runtime = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.runtime"
-        mutable, uuid = self._jvm.scala.collection.mutable, self._jvm.java.util.UUID
+        maps, uuid = self._class("scala.collection.mutable.HashMap"), self._class("java.util.UUID")
         arguments = [
             self._js,
             plan,
@@ -271,12 +271,12 @@ class Planner:
             uuid.randomUUID(),
             uuid.randomUUID(),
             0,
-            self._jvm.scala.Option.empty(),
+            self._class("scala.Option").empty(),
             self._metadata({}),
             self._object(f"{runtime}.NoOpWatermarkPropagator"),
             is_first,
-            mutable.HashMap(),
-            mutable.HashMap(),
+            maps(),
+            maps(),
             self._class(f"{_SQL}.execution.CommandExecutionMode").SKIP(),
         ]
         if self._release >= (4, 1):

@@ -18,6 +18,7 @@ from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotI
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
     Replacement,
+    arrow_type_from_json,
     arrow_type_of,
     items,
     option,
@@ -28,7 +29,7 @@ from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, 
 from epochal.continuous.operators.expressions.spark_calls import spark_call
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import Session
-from epochal.evaluator.spark_classes import object_of, serialized
+from epochal.evaluator.spark_classes import class_of, object_of, scala_seq, serialized
 from epochal.evaluator.spark_session import session_of
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
@@ -47,7 +48,6 @@ class SparkExpressions:
         """`value_of` returns the only row of a plan without streams, for scalar subqueries."""
         self._spark, self._value_of = spark, value_of
         self._jvm: Any = spark._jvm
-        self._objects: dict[str, Any] = {}
         self.calls = 0
         """How many parts of the plan only Spark's code evaluates."""
 
@@ -75,7 +75,8 @@ class SparkExpressions:
         """The call of an expression, whose columns have these indexes by the ids of attributes."""
         while simple_name(expr) == "Alias":
             expr = expr.child()
-        kind, spark_type = arrow_type_of(expr.dataType()), str(expr.dataType().json())
+        spark_type = str(expr.dataType().json())
+        kind = arrow_type_from_json(spark_type)
         (expr,), inputs = self._inputs([expr], columns)
         attributes = self._sequence([attribute for attribute, _ in inputs])
         bound = self._object("BindReferences").bindReference(
@@ -91,7 +92,9 @@ class SparkExpressions:
         self.calls += 1
         exprs, inputs = self._inputs(exprs, columns)
         attributes = [attribute for attribute, _ in inputs]
-        both = self._jvm.scala.Tuple2(self._sequence(exprs), self._sequence(attributes))
+        both = class_of(self._jvm, "scala.Tuple2")(
+            self._sequence(exprs), self._sequence(attributes)
+        )
         kinds = [(value, arrow_type_of(attribute.dataType())) for attribute, value in inputs]
         return serialized(self._jvm, both), kinds
 
@@ -141,7 +144,7 @@ class SparkExpressions:
                 "now",
                 node.dataType(),
                 True,
-                self._jvm.org.apache.spark.sql.types.Metadata.empty(),
+                class_of(self._jvm, "org.apache.spark.sql.types.Metadata").empty(),
                 self._object("NamedExpression").newExprId(),
                 self._sequence([]),
             )
@@ -159,21 +162,16 @@ class SparkExpressions:
         if row is None:
             return self._object("Literal").create(None, node.dataType())
         # The row stays in the JVM: a value would come back as a number of another type.
-        catalyst = self._jvm.org.apache.spark.sql.catalyst.expressions
-        literal = catalyst.Literal(row, node.plan().schema())
-        return catalyst.GetStructField(literal, 0, self._jvm.scala.Option.empty())
+        literal = class_of(self._jvm, f"{_CATALYST}.Literal")(row, node.plan().schema())
+        none = class_of(self._jvm, "scala.Option").empty()
+        return class_of(self._jvm, f"{_CATALYST}.GetStructField")(literal, 0, none)
 
     def _sequence(self, elements: list[JavaObject]) -> JavaObject:
-        java = self._jvm.java.util.ArrayList()
-        for element in elements:
-            java.add(element)
-        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
+        return scala_seq(self._jvm, elements)
 
     def _object(self, name: str, package: str = _CATALYST) -> Any:
         """The only instance of a Scala object."""
-        if name not in self._objects:
-            self._objects[name] = object_of(self._jvm, f"{package}.{name}")
-        return self._objects[name]
+        return object_of(self._jvm, f"{package}.{name}")
 
 
 def _may_ask(tree: Expr) -> bool:

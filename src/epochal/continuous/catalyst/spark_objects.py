@@ -14,7 +14,7 @@ from inspect import signature
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
-from py4j.java_gateway import get_field
+from py4j.java_gateway import JavaClass, get_field
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkTypeError
 from pyspark.sql import DataFrame
@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 from epochal.errors import OptionError
+from epochal.evaluator.spark_classes import as_java, class_of
 from epochal.files import scheme_of
 from epochal.record_batches import table_of
 
@@ -62,14 +63,19 @@ def collected(frame: DataFrame) -> pa.Table:
 
 def class_name(value: JavaObject) -> str:
     """The full name of an object's class."""
-    return str(value.getClass().getName())
+    return str(_class_names(value._gateway_client)(value))
+
+
+@lru_cache(maxsize=4)
+def _class_names(client: Any) -> Any:
+    """Java's function for the name of an object's class: one call of the JVM instead of three."""
+    return JavaClass("org.apache.commons.lang3.ClassUtils", client).getName
 
 
 def simple_name(value: JavaObject) -> str:
     """The name of an object's class without its package, as Spark's documentation uses it."""
-    return class_name(value).rpartition(".")[2].rpartition("$")[2] or class_name(value).rpartition(
-        "."
-    )[2].rstrip("$")
+    name = class_name(value).rpartition(".")[2]
+    return name.rpartition("$")[2] or name.rstrip("$")
 
 
 def items(sequence: JavaObject) -> Iterator[JavaObject]:
@@ -78,10 +84,20 @@ def items(sequence: JavaObject) -> Iterator[JavaObject]:
         yield sequence.apply(index)
 
 
-def fields(product: JavaObject) -> Iterator[tuple[str, JavaObject]]:
-    """The fields of a case class: (name, value)."""
-    for index in range(product.productArity()):
-        yield str(product.productElementName(index)), product.productElement(index)
+def fields(product: JavaObject, but: Container[str] = ()) -> Iterator[tuple[str, JavaObject]]:
+    """The fields of a case class, but for some: (name, value)."""
+    kind = class_name(product)
+    if kind not in _FIELDS:
+        _FIELDS[kind] = [
+            str(product.productElementName(index)) for index in range(product.productArity())
+        ]
+    for index, name in enumerate(_FIELDS[kind]):
+        if name not in but:
+            yield name, product.productElement(index)
+
+
+_FIELDS: dict[str, list[str]] = {}
+"""The names of the fields of case classes."""
 
 
 def option(value: JavaObject) -> JavaObject | None:
@@ -110,7 +126,7 @@ class Replacement:
 
 def texts_of(jvm: JavaObject, mapping: JavaObject) -> dict[str, str]:
     """A Scala map of texts as a dict."""
-    java = jvm.scala.jdk.javaapi.CollectionConverters.asJava(mapping)
+    java = as_java(jvm, mapping)
     return {str(key): str(java[key]) for key in java}
 
 
@@ -126,7 +142,7 @@ def absolute_paths(options: Mapping[str, str]) -> dict[str, str]:
     def absolute(path: str) -> str:
         if not path or scheme_of(path) or path.startswith("/"):
             return path
-        found = context._jvm.org.apache.hadoop.fs.Path(path)
+        found = class_of(context._jvm, "org.apache.hadoop.fs.Path")(path)
         system = found.getFileSystem(context._jsc.hadoopConfiguration())
         url = system.makeQualified(found).toUri()
         return str(url.getPath() if url.getScheme() == "file" else url.toString())
