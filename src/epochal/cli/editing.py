@@ -6,7 +6,6 @@ are printed as tables or as JSON.
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import sys
 import uuid
@@ -14,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -56,16 +54,16 @@ if TYPE_CHECKING:
     from epochal.tools.verify.findings import Finding
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    """The values of the options that every command of this kind has."""
+    """The options that every command of this kind has."""
 
-    execute: bool
-    as_json: bool
-    settle_seconds: float
-    even_if_busy: bool
-    verbose: bool = False
-    yes: bool = False
+    execute: Execute = False
+    verbose: Verbose = False
+    as_json: Json = False
+    settle_seconds: SettleSeconds = DEFAULT_SETTLE_SECONDS
+    even_if_busy: EvenIfBusy = False
+    yes: Yes = False
 
     def conditions(self, places: Sequence[Files | None] = ()) -> Conditions:
         """The conditions under which this run applies edits."""
@@ -75,33 +73,6 @@ class Flags:
             even_if_busy=self.even_if_busy,
             places=[place for place in places if place is not None],
         )
-
-
-def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Flags` in place of its parameter `flags`."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
-
-    @wraps(command)
-    def run(**arguments: Any) -> None:
-        flags = Flags(**{option.name: arguments.pop(option.name) for option in _FLAGS})
-        command(**arguments, flags=flags)
-
-    run.__signature__ = signature.replace(parameters=[*own, *_FLAGS])  # type: ignore[attr-defined]
-    return run
-
-
-_FLAGS = [
-    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-    for name, kind, default in (
-        ("execute", Execute, False),
-        ("verbose", Verbose, False),
-        ("as_json", Json, False),
-        ("settle_seconds", SettleSeconds, DEFAULT_SETTLE_SECONDS),
-        ("even_if_busy", EvenIfBusy, False),
-        ("yes", Yes, False),
-    )
-]
 
 
 def run_edit(
