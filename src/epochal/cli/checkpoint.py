@@ -10,12 +10,7 @@ import typer
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.arguments import Directory, Json, NoFileSink, SinkOptions, open_place
 from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.printing.checkpoint_text import (
-    newest,
-    print_entries,
-    print_report,
-    print_view,
-)
+from epochal.cli.printing.checkpoint_text import newest, print_entries, print_report, print_view
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_json,
@@ -56,11 +51,7 @@ class CheckpointCommands(LazyGroup):
     }
 
 
-app = group_app(
-    "checkpoint",
-    CheckpointCommands,
-    HELP,
-)
+app = group_app("checkpoint", CheckpointCommands, HELP)
 reading = typer.Typer(rich_markup_mode=None)
 
 

@@ -20,13 +20,7 @@ from epochal.cli.arguments import (
     parse_pairs,
     takes_groups,
 )
-from epochal.cli.editing import (
-    Flags,
-    confirm,
-    interruptible,
-    parse_moment,
-    run_edit,
-)
+from epochal.cli.editing import Flags, confirm, interruptible, parse_moment, run_edit
 from epochal.cli.interruption import says_when_interrupted
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
@@ -222,12 +216,7 @@ def migrate_offsets(
         raise OptionError("--name takes the source's index in the query, as in 0=NAME or 1=NAME.")
     names = {int(index): value for index, value in pairs.items()}
     files = open_place(directory)
-    run_edit(
-        files,
-        "migrate-offsets",
-        lambda: plan_migrate(survey(files), names),
-        flags,
-    )
+    run_edit(files, "migrate-offsets", lambda: plan_migrate(survey(files), names), flags)
 
 
 @app.command()
@@ -270,11 +259,7 @@ def repair(
 
 @app.command()
 @takes_groups
-def publish(
-    directory: Directory,
-    *,
-    flags: Flags,
-) -> None:
+def publish(directory: Directory, *, flags: Flags) -> None:
     """Give the newest state of a continuous query Spark's names, so that Spark can run the query.
 
     A query that is stopped does this itself. After a crash its newest state is in `epochs` only.
@@ -283,12 +268,7 @@ def publish(
     from epochal.tools.edit.survey import survey
 
     files = open_place(directory)
-    run_edit(
-        files,
-        "publish",
-        lambda: plan_publish(survey(files)),
-        flags,
-    )
+    run_edit(files, "publish", lambda: plan_publish(survey(files)), flags)
 
 
 @app.command()

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epochal.checkpoint.claim import Attempt, Claim
-from epochal.cli.arguments import (
-    Directory,
-    Json,
-    SinkOptions,
-    open_place,
-    takes_groups,
-)
+from epochal.cli.arguments import Directory, Json, SinkOptions, open_place, takes_groups
 from epochal.cli.editing import Flags, run_edit
 from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text
 from epochal.cli.printing.progress_bar import progress
@@ -208,9 +202,7 @@ def _own_closed(files: Files, flags: Flags) -> Iterator[None]:
 
 @commands.command("stop")
 def stop(
-    directory: Directory,
-    timeout: StopTimeout = DEFAULT_TIMEOUT_SECONDS,
-    as_json: Json = False,
+    directory: Directory, timeout: StopTimeout = DEFAULT_TIMEOUT_SECONDS, as_json: Json = False
 ) -> None:
     """Ask the continuous query on a checkpoint to stop, and wait until it has.
 

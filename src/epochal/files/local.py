@@ -183,12 +183,7 @@ class LocalAtomicFile:
     """Writes `.NAME.UUID.tmp` (Spark's naming) beside the target, then links or renames it."""
 
     def __init__(
-        self,
-        target: str,
-        make_dirs: Callable[[str], None],
-        *,
-        overwrite: bool,
-        durable: bool,
+        self, target: str, make_dirs: Callable[[str], None], *, overwrite: bool, durable: bool
     ) -> None:
         self._target, self._overwrite, self._durable = target, overwrite, durable
         folder, name = os.path.split(target)

@@ -63,8 +63,7 @@ def put(
     value: Annotated[
         str | None,
         typer.Option(
-            metavar="JSON",
-            help="The value as a JSON object, as `read --json` prints it.",
+            metavar="JSON", help="The value as a JSON object, as `read --json` prints it."
         ),
     ] = None,
     rows_file: RowsFile = None,
@@ -252,12 +251,7 @@ def evolve(
                 sink=output,
             )
         return plan_evolve(
-            surveyed,
-            steps,
-            operator_id=operator,
-            store_name=store,
-            variable=variable,
-            sink=output,
+            surveyed, steps, operator_id=operator, store_name=store, variable=variable, sink=output
         )
 
     run_state_edit(directory, "state-evolve", sink, plan, flags)
@@ -265,12 +259,7 @@ def evolve(
 
 @app.command()
 @takes_groups
-def repair(
-    directory: Directory,
-    *,
-    sink: SinkOptions,
-    flags: Flags,
-) -> None:
+def repair(directory: Directory, *, sink: SinkOptions, flags: Flags) -> None:
     """Remove damaged snapshots; if a delta is lost, go back to the newest batch that loads.
 
     This is `epochal checkpoint repair --rewind`, limited to what `verify` finds in the state.

@@ -15,14 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from epochal.cli.arguments import (
-    Directory,
-    Operator,
-    SinkOptions,
-    Store,
-    parse_pairs,
-    takes_groups,
-)
+from epochal.cli.arguments import Directory, Operator, SinkOptions, Store, parse_pairs, takes_groups
 from epochal.cli.editing import Flags
 from epochal.cli.state.state_edit import run_state_edit
 from epochal.cli.state.state_read import parse_json

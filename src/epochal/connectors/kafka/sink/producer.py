@@ -15,18 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from epochal.connectors.contract import BadRows
-from epochal.connectors.kafka.kafka_client import (
-    ConnectionErrors,
-    import_kafka,
-    rejected_settings,
-)
+from epochal.connectors.kafka.kafka_client import ConnectionErrors, import_kafka, rejected_settings
 from epochal.connectors.kafka.kafka_settings import MAX_MESSAGE_BYTES
 from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan, few_records, place_of
-from epochal.errors import (
-    KafkaError,
-    KafkaFencedError,
-    KafkaRecordError,
-)
+from epochal.errors import KafkaError, KafkaFencedError, KafkaRecordError
 
 FULL_SECONDS = 0.02
 METADATA_SECONDS = 10.0

@@ -31,10 +31,7 @@ class PlainWriters:
     def open(self, context: WriterContext) -> PlainWriter:
         del context
         return PlainWriter(
-            self.plan,
-            RecordProducer(self.settings),
-            self.max_message_bytes,
-            self.settings,
+            self.plan, RecordProducer(self.settings), self.max_message_bytes, self.settings
         )
 
 
