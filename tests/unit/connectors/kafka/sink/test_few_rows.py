@@ -13,13 +13,13 @@ from epochal.connectors.kafka.sink import sink_rows
 from epochal.connectors.kafka.sink.producer import RecordProducer, RowPlaces
 from epochal.connectors.kafka.sink.sink_plain import PlainWriter
 from epochal.connectors.kafka.sink.sink_rows import (
-    FEW_ROWS,
     HEADERS,
+    SMALL_BATCH_ROWS,
     Record,
     RecordPlan,
-    few_records,
     places_of,
     record_plan,
+    small_batch_records,
 )
 from epochal.errors import KafkaRecordError, OptionError
 
@@ -93,7 +93,7 @@ def outcome(case: Case, few: int) -> Any:
     """What a writer does with the rows, and which rows it refuses before."""
     plan, batch = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sink_rows, "FEW_ROWS", few)
+        patch.setattr(sink_rows, "SMALL_BATCH_ROWS", few)
         broker, places = Broker(), RowPlaces(plan, {})
         places._producer = cast(RecordProducer, broker)
         bad = [dict(places.bad_rows(batch, LIMIT)) for _ in range(2)]
@@ -111,7 +111,7 @@ def outcome(case: Case, few: int) -> Any:
 @given(cases())
 def test_few_rows_become_the_records_that_many_rows_become(case: Case) -> None:
     plan, batch = case
-    few, expected = few_records(plan, batch, LIMIT), by_columns(plan, batch)
+    few, expected = small_batch_records(plan, batch, LIMIT), by_columns(plan, batch)
     assert few is None or few == expected
     if few and plan.topic is None:
         assert places_of(few) == plan.highest_partitions(plan.chosen(batch))
@@ -120,7 +120,7 @@ def test_few_rows_become_the_records_that_many_rows_become(case: Case) -> None:
 @settings(max_examples=300, deadline=None)
 @given(cases())
 def test_a_writer_of_few_rows_does_what_it_does_with_many(case: Case) -> None:
-    assert outcome(case, FEW_ROWS) == outcome(case, 0)
+    assert outcome(case, SMALL_BATCH_ROWS) == outcome(case, 0)
 
 
 def test_good_rows_of_every_column_take_the_short_way() -> None:
@@ -128,13 +128,13 @@ def test_good_rows_of_every_column_take_the_short_way() -> None:
     header = [{"key": "h", "value": b"1"}]
     row = {"value": b"v", "key": b"k", "topic": "a", "partition": 1, "headers": header}
     batch = pa.RecordBatch.from_pylist([row], schema=schema)
-    assert few_records(record_plan(schema, None), batch, LIMIT) == [
+    assert small_batch_records(record_plan(schema, None), batch, LIMIT) == [
         ("a", b"v", b"k", 1, None, None, 0, [("h", b"1")])
     ]
 
 
 def test_many_rows_take_the_long_way() -> None:
     schema = pa.schema([("value", pa.string())])
-    many = pa.record_batch([["v"] * FEW_ROWS], schema=schema)
-    assert few_records(record_plan(schema, "t"), many, LIMIT) is None
-    assert few_records(record_plan(schema, "t"), many.slice(1), LIMIT) is not None
+    many = pa.record_batch([["v"] * SMALL_BATCH_ROWS], schema=schema)
+    assert small_batch_records(record_plan(schema, "t"), many, LIMIT) is None
+    assert small_batch_records(record_plan(schema, "t"), many.slice(1), LIMIT) is not None
