@@ -188,7 +188,8 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in signature.parameters.values():
         own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-        if is_dataclass(group := parameter.annotation):
+        group = parameter.annotation
+        if isinstance(group, type) and is_dataclass(group):
             own = list(inspect.signature(group, eval_str=True).parameters.values())
             groups[parameter.name] = group, [option.name for option in own]
         parameters += own
