@@ -1,7 +1,7 @@
 """The engine's own parts over a backlog: windows over partitions that wait, each in order.
 
 Partitions span different event times, and a reader takes them one after the other, which is as
-unlike their event times as it can be. What may go wrong is in `epochal.testing.driver.world`; here
+unlike their event times as it can be. What may go wrong is in `tests.simulation.world`; here
 each attempt may also have another number of tasks. At the end every row is in a window that came
 out, or in the state of one that is open: none was dropped.
 """

@@ -1,6 +1,6 @@
 """The engine's own world: numbered events, a running total per key, and checks of every row.
 
-What may happen in it is in `epochal.testing.driver.world`. At the end the sink shows every event
+What may happen in it is in `tests.simulation.world`. At the end the sink shows every event
 once, with totals that are right for each, and the state is what the output makes it. How that can
 be told from one row to the next is in `pipeline`.
 """
@@ -12,6 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.simulation import world
 from tests.simulation.pipeline import Account, RunningTotal, query, totals_of
 
 from epochal.checkpoint.entries import OffsetEntry
@@ -24,7 +25,6 @@ from epochal.epoch.coordinator import Phase
 from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import EpochalError
-from epochal.testing.driver import world
 from epochal.testing.driver.processes import CHECKPOINT, CONF, DriverProcess
 from epochal.testing.driver.staged_sink import OUTPUT, StagingWriter, visible
 from epochal.testing.files import MemoryFiles

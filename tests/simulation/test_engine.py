@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.simulation.engine_world import World
+from tests.simulation.world import NEVER_ENDS
 
 from epochal.continuous.tasks import task_stores
 from epochal.continuous.tasks.exchange import Exchange, Inbox
@@ -36,7 +37,6 @@ from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.messages import CommitPartitionEpoch
 from epochal.files import Files
 from epochal.testing.driver.processes import DriverProcess, TaskProcess
-from epochal.testing.driver.world import NEVER_ENDS
 
 SEEDS, PARTS = 2_000, 8
 SEEDS_PER_FAULT = 2_000

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.simulation.engine_pubsub import PubSubWorld
+from tests.simulation.world import NEVER_ENDS
 
 from epochal.connectors.pubsub.engine.engine_source import PubSubReader
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.deduplication.repeats import DropRepeats
-from epochal.testing.driver.world import NEVER_ENDS
 
 SEEDS, PARTS = 240, 4
 SEEDS_PER_FAULT = 400

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.simulation.engine_trees import TreeWorld
 from tests.simulation.tree_pipeline import HoldingSpec
+from tests.simulation.world import NEVER_ENDS
 
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.tasks.exchange import Inbox
@@ -19,7 +20,6 @@ from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.stage_times import EpochTimes, TurnTimes
 from epochal.continuous.tasks.task import TaskCore, TurnOutput
 from epochal.epoch.event_time.query_watermark import EpochMarks, QueryWatermark
-from epochal.testing.driver.world import NEVER_ENDS
 
 SEEDS, PARTS = 800, 4
 SEEDS_PER_FAULT = 1_000

@@ -7,14 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog, QueryMetadata
-from epochal.checkpoint.layout import (
-    COMMITS,
-    OFFSETS,
-    SOURCES,
-    STATE,
-    crc_target,
-    source_log_path,
-)
+from epochal.checkpoint.layout import COMMITS, OFFSETS, SOURCES, STATE, crc_target, source_log_path
 from epochal.checkpoint.metadata_log import MetadataLog, storage_errors
 from epochal.checkpoint.operator_metadata import OperatorMetadata, list_operators, read_operator
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart, restart_reads

@@ -6,9 +6,12 @@ This module imports little more than Typer: importing it must not slow down comm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, is_dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -162,13 +165,43 @@ def open_place(location: str) -> Files:
     return open_files(location, bounds=command_bounds.get())
 
 
-def open_sink(sink: str | None, no_file_sink: bool) -> NamedSink:
-    """Open the output directory of `--sink`; `--no-file-sink` says that there is none."""
-    from epochal.tools.edit.find_sink import NamedSink
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Where the query's file sink writes: a checkpoint does not say it."""
 
-    if sink is not None and no_file_sink:
-        raise OptionError("Give one of --sink and --no-file-sink, not both.")
-    return NamedSink(None if sink is None else open_place(sink), no_file_sink)
+    sink: Sink = None
+    no_file_sink: NoFileSink = False
+
+    def open(self) -> NamedSink:
+        """Open the output directory of `--sink`; `--no-file-sink` says that there is none."""
+        from epochal.tools.edit.find_sink import NamedSink
+
+        if self.sink is not None and self.no_file_sink:
+            raise OptionError("Give one of --sink and --no-file-sink, not both.")
+        return NamedSink(None if self.sink is None else open_place(self.sink), self.no_file_sink)
+
+
+def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a dataclass in place of each parameter that is one."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    for parameter in signature.parameters.values():
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        group = parameter.annotation
+        if isinstance(group, type) and is_dataclass(group):
+            own = list(inspect.signature(group, eval_str=True).parameters.values())
+            groups[parameter.name] = group, [option.name for option in own]
+        parameters += own
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:
+        for name, (group, options) in groups.items():
+            arguments[name] = group(**{option: arguments.pop(option) for option in options})
+        command(**arguments)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def open_state(

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.cli.arguments import Directory, Json, NoFileSink, open_place, open_sink
+from epochal.cli.arguments import Directory, Json, NoFileSink, SinkOptions, open_place
 from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.printing.checkpoint_text import (
-    newest,
-    print_entries,
-    print_report,
-    print_view,
-)
+from epochal.cli.printing.checkpoint_text import newest, print_entries, print_report, print_view
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_json,
@@ -56,11 +51,7 @@ class CheckpointCommands(LazyGroup):
     }
 
 
-app = group_app(
-    "checkpoint",
-    CheckpointCommands,
-    HELP,
-)
+app = group_app("checkpoint", CheckpointCommands, HELP)
 reading = typer.Typer(rich_markup_mode=None)
 
 
@@ -223,7 +214,8 @@ def verify(
 
     if deep and quick:
         raise OptionError("--deep and --quick exclude each other. Give only one of them.")
-    named = open_sink(None if sink is None else _output_of(sink), no_file_sink)
+    output = None if sink is None else _output_of(sink)
+    named = SinkOptions(sink=output, no_file_sink=no_file_sink).open()
     depth = Depth.DEEP if deep else Depth.QUICK if quick else Depth.NORMAL
     with progress("verifying", forks=True) as advance:
         report = verify_checkpoint(

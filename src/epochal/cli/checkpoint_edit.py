@@ -14,21 +14,13 @@ import typer
 from epochal.cli.arguments import (
     ClientConfig,
     Directory,
-    NoFileSink,
     OptionalBootstrapServers,
-    Sink,
+    SinkOptions,
     open_place,
-    open_sink,
     parse_pairs,
+    takes_groups,
 )
-from epochal.cli.editing import (
-    Flags,
-    confirm,
-    interruptible,
-    parse_moment,
-    run_edit,
-    takes_flags,
-)
+from epochal.cli.editing import Flags, confirm, interruptible, parse_moment, run_edit
 from epochal.cli.interruption import says_when_interrupted
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
@@ -54,7 +46,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def rewind(
     directory: Directory,
     to_batch: Annotated[
@@ -67,8 +59,8 @@ def rewind(
             help="Keep the batches planned up to this time, in ISO-8601; without a zone it is UTC.",
         ),
     ] = None,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
+    *,
+    sink: SinkOptions,
     keep_sink_files: Annotated[
         bool,
         typer.Option(
@@ -76,7 +68,6 @@ def rewind(
             help="Do not delete the data files that rewinding removes from the log of --sink.",
         ),
     ] = False,
-    *,
     flags: Flags,
 ) -> None:
     """Go back: the query restarts right after a batch, as if later batches had never run.
@@ -91,7 +82,7 @@ def rewind(
 
     if (to_batch is None) == (to_datetime is None):
         raise OptionError("Give exactly one of --to-batch and --to-datetime.")
-    files, named = open_place(directory), open_sink(sink, no_file_sink)
+    files, named = open_place(directory), sink.open()
 
     def plan() -> Plan:
         surveyed = survey(files)
@@ -104,7 +95,7 @@ def rewind(
 
 
 @app.command("set-offsets")
-@takes_flags
+@takes_groups
 def set_offsets(
     directory: Directory,
     source: Annotated[
@@ -136,9 +127,8 @@ def set_offsets(
     ] = None,
     bootstrap_servers: OptionalBootstrapServers = None,
     client_config: ClientConfig = None,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Move a source: add a finished batch from which the query continues at other offsets.
@@ -155,7 +145,7 @@ def set_offsets(
     target = _target(to_offset, shift_by, to_earliest, to_latest, to_datetime)
     settings = parse_pairs(client_config or [], "--client-config")
     ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
-    files, named = open_place(directory), open_sink(sink, no_file_sink)
+    files, named = open_place(directory), sink.open()
 
     def plan() -> Plan:
         surveyed = survey(files)
@@ -201,7 +191,7 @@ def _target(
 
 
 @app.command("migrate-offsets")
-@takes_flags
+@takes_groups
 def migrate_offsets(
     directory: Directory,
     to: Annotated[str, typer.Option(metavar="v2", help="The version to convert to.")] = "v2",
@@ -226,16 +216,11 @@ def migrate_offsets(
         raise OptionError("--name takes the source's index in the query, as in 0=NAME or 1=NAME.")
     names = {int(index): value for index, value in pairs.items()}
     files = open_place(directory)
-    run_edit(
-        files,
-        "migrate-offsets",
-        lambda: plan_migrate(survey(files), names),
-        flags,
-    )
+    run_edit(files, "migrate-offsets", lambda: plan_migrate(survey(files), names), flags)
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def repair(
     directory: Directory,
     code: Annotated[
@@ -253,9 +238,8 @@ def repair(
         bool,
         typer.Option("--rewind", help="Drop committed batches if nothing else helps."),
     ] = False,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Repair what `verify` finds, as far as that is safe; list what is left and what would help.
@@ -269,17 +253,13 @@ def repair(
     options = RepairOptions(
         query_id=query_id or str(uuid.uuid4()), codes=frozenset(code or ()), may_go_back=rewind
     )
-    named = open_sink(sink, no_file_sink)
+    named = sink.open()
     run_repair(open_place(directory), "repair", options, named, flags, lambda _: True)
 
 
 @app.command()
-@takes_flags
-def publish(
-    directory: Directory,
-    *,
-    flags: Flags,
-) -> None:
+@takes_groups
+def publish(directory: Directory, *, flags: Flags) -> None:
     """Give the newest state of a continuous query Spark's names, so that Spark can run the query.
 
     A query that is stopped does this itself. After a crash its newest state is in `epochs` only.
@@ -288,16 +268,11 @@ def publish(
     from epochal.tools.edit.survey import survey
 
     files = open_place(directory)
-    run_edit(
-        files,
-        "publish",
-        lambda: plan_publish(survey(files)),
-        flags,
-    )
+    run_edit(files, "publish", lambda: plan_publish(survey(files)), flags)
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def copy(
     directory: Directory,
     destination: Annotated[
@@ -353,7 +328,7 @@ def copy(
 
 
 @app.command("undo")
-@takes_flags
+@takes_groups
 def undo_command(
     directory: Directory,
     entry: Annotated[

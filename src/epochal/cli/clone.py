@@ -12,9 +12,9 @@ from epochal.cli.arguments import (
     Execute,
     Json,
     NoFileSink,
+    SinkOptions,
     Verbose,
     open_place,
-    open_sink,
 )
 from epochal.cli.editing import Flags, run_edit
 from epochal.errors import EditError, OptionError
@@ -77,7 +77,14 @@ def clone(
     files, target = open_place(directory), open_place(destination)
     output = _output(sink, no_file_sink)
     options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
-    flags = Flags(execute, as_json, settle_seconds=0, even_if_busy=True, verbose=verbose, yes=True)
+    flags = Flags(
+        execute=execute,
+        verbose=verbose,
+        as_json=as_json,
+        settle_seconds=0,
+        even_if_busy=True,
+        yes=True,
+    )
 
     def plan() -> Plan:
         return plan_clone(survey(files), target, options, output=output)
@@ -103,7 +110,7 @@ def clone(
 
 
 def _output(sink: str | None, no_file_sink: bool) -> Files | None:
-    named = open_sink(sink, no_file_sink)
+    named = SinkOptions(sink=sink, no_file_sink=no_file_sink).open()
     if named.place is None and not named.is_absent:
         raise OptionError(
             "The log of a file sink must have every batch, also those before the clone's first: "

@@ -27,8 +27,7 @@ def dashboard(
     follow: Annotated[
         str | None,
         typer.Option(
-            metavar="QUERY",
-            help="Open the page of this query, given by name, id or run id.",
+            metavar="QUERY", help="Open the page of this query, given by name, id or run id."
         ),
     ] = None,
     bootstrap_servers: OptionalBootstrapServers = None,
@@ -38,15 +37,13 @@ def dashboard(
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME",
-            help="A host name that browsers use for this machine; may be repeated.",
+            metavar="NAME", help="A host name that browsers use for this machine; may be repeated."
         ),
     ] = None,
     runs: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            help="Where queries write their telemetry (option telemetryLocation).",
+            metavar="DIR", help="Where queries write their telemetry (option telemetryLocation)."
         ),
     ] = None,
 ) -> None:

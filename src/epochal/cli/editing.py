@@ -6,19 +6,19 @@ are printed as tables or as JSON.
 
 from __future__ import annotations
 
-import inspect
+import re
 import shlex
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
+from epochal.checkpoint.layout import STATE
 from epochal.cli.arguments import EvenIfBusy, Execute, Json, SettleSeconds, Verbose, Yes
 from epochal.cli.interruption import NOTHING_CHANGED, says_when_interrupted
 from epochal.cli.printing.output import (
@@ -31,22 +31,16 @@ from epochal.cli.printing.output import (
     print_table,
     print_text,
 )
-from epochal.cli.printing.plan_text import (
-    DIRECTORY_COLUMNS,
-    FILE_COLUMNS,
-    directory_rows,
-    file_rows,
-    word_for_epochs,
-)
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 from epochal.files import Files
 from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.edit_plan import SINK, Plan
+from epochal.tools.edit.edit_plan import SINK, Change, Plan
 from epochal.tools.inspect.edit_status import JournalEntry, JournalState, undo_of
 from epochal.tools.inspect.listing import is_continuous, require_checkpoint
 from epochal.tools.reporting import reporting
+from epochal.wording import of_epochs, size_text
 
 if TYPE_CHECKING:
     from epochal.tools.edit.edit_plan import Plan
@@ -56,16 +50,16 @@ if TYPE_CHECKING:
     from epochal.tools.verify.findings import Finding
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    """The values of the options that every command of this kind has."""
+    """The options that every command of this kind has."""
 
-    execute: bool
-    as_json: bool
-    settle_seconds: float
-    even_if_busy: bool
-    verbose: bool = False
-    yes: bool = False
+    execute: Execute = False
+    verbose: Verbose = False
+    as_json: Json = False
+    settle_seconds: SettleSeconds = DEFAULT_SETTLE_SECONDS
+    even_if_busy: EvenIfBusy = False
+    yes: Yes = False
 
     def conditions(self, places: Sequence[Files | None] = ()) -> Conditions:
         """The conditions under which this run applies edits."""
@@ -75,33 +69,6 @@ class Flags:
             even_if_busy=self.even_if_busy,
             places=[place for place in places if place is not None],
         )
-
-
-def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Flags` in place of its parameter `flags`."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
-
-    @wraps(command)
-    def run(**arguments: Any) -> None:
-        flags = Flags(**{option.name: arguments.pop(option.name) for option in _FLAGS})
-        command(**arguments, flags=flags)
-
-    run.__signature__ = signature.replace(parameters=[*own, *_FLAGS])  # type: ignore[attr-defined]
-    return run
-
-
-_FLAGS = [
-    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-    for name, kind, default in (
-        ("execute", Execute, False),
-        ("verbose", Verbose, False),
-        ("as_json", Json, False),
-        ("settle_seconds", SettleSeconds, DEFAULT_SETTLE_SECONDS),
-        ("even_if_busy", EvenIfBusy, False),
-        ("yes", Yes, False),
-    )
-]
 
 
 def run_edit(
@@ -389,3 +356,80 @@ def _told(flags: Flags) -> AbstractContextManager[None]:
     """What Ctrl-C leaves while the result of a repair is verified, or of a dry run is listed."""
     done = "Interrupted while the result was verified; the repair itself is done."
     return says_when_interrupted(lambda: done if flags.execute else NOTHING_CHANGED)
+
+
+_NUMBER = re.compile(r"\d+")
+
+DIRECTORY_COLUMNS = ("action", "directory", "files", "size", "why")
+FILE_COLUMNS = ("action", "file", "size", "why")
+
+
+def word_for_epochs(plan: Plan) -> Plan:
+    """A plan that speaks of epochs, as for the checkpoint of a continuous query.
+
+    Not its details: they quote the user's rows.
+    """
+    return replace(
+        plan,
+        summary=of_epochs(plan.summary),
+        warnings=tuple(map(of_epochs, plan.warnings)),
+        changes=tuple(replace(change, why=of_epochs(change.why)) for change in plan.changes),
+    )
+
+
+def file_rows(changes: Iterable[Change]) -> list[tuple[str, ...]]:
+    """A row for each changed file."""
+    return [
+        (change.action, _name_path(change, change.path), size_text(change.size), change.why)
+        for change in changes
+    ]
+
+
+def directory_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
+    """A row for each action and directory; all partitions of an operator share one."""
+    groups: dict[tuple[str, str], list[Change]] = {}
+    for change in changes:
+        groups.setdefault((change.action, _name_path(change, _place(change.path))), []).append(
+            change
+        )
+    rows: list[tuple[str, ...]] = []
+    for (action, place), changed in groups.items():
+        folders = {_folder(change.path) for change in changed}
+        if len(folders) == 1:
+            place = _name_path(changed[0], folders.pop())
+        size = size_text(sum(change.size for change in changed))
+        rows.append((action, place, f"{len(changed):,}", size, _reasons(changed)))
+    return rows
+
+
+def _name_path(change: Change, path: str) -> str:
+    return f"{change.root}:{path}" if change.root else path
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
+def _place(path: str) -> str:
+    """The directory of a file; `*` is the number of a state partition."""
+    parts = _folder(path).split("/")
+    if parts[0] == STATE and len(parts) > 2 and parts[2].isdigit():
+        parts[2] = "*"
+    return "/".join(parts)
+
+
+def _reasons(changes: Sequence[Change]) -> str:
+    """`delta of version 5 to 11, snapshot of version 8`: reasons that differ in numbers merge."""
+    numbers_by_text: dict[str, list[int]] = {}
+    for change in changes:
+        numbers = _NUMBER.findall(change.why)
+        if len(numbers) == 1:
+            numbers_by_text.setdefault(_NUMBER.sub("{}", change.why), []).append(int(numbers[0]))
+        else:
+            numbers_by_text.setdefault(change.why.replace("{", "{{").replace("}", "}}"), [])
+    words = []
+    for text, numbers_of in numbers_by_text.items():
+        low, high = min(numbers_of, default=0), max(numbers_of, default=0)
+        words.append(text.format(low if low == high else f"{low} to {high}"))
+    apart = "; " if any("," in word for word in words) else ", "
+    return apart.join(word for word in words if word)

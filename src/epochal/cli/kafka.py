@@ -39,11 +39,7 @@ class KafkaCommands(LazyGroup):
     }
 
 
-app = group_app(
-    "kafka",
-    KafkaCommands,
-    HELP,
-)
+app = group_app("kafka", KafkaCommands, HELP)
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
 
@@ -71,8 +67,7 @@ def commit(
     source: Annotated[
         str | None,
         typer.Option(
-            metavar="I|NAME",
-            help="One source, by its index or name. [default: all Kafka sources]",
+            metavar="I|NAME", help="One source, by its index or name. [default: all Kafka sources]"
         ),
     ] = None,
     follow: Annotated[
@@ -88,8 +83,7 @@ def commit(
     allow_backwards: Annotated[
         bool,
         typer.Option(
-            "--allow-backwards",
-            help="Also move the group backwards, for example after a rewind.",
+            "--allow-backwards", help="Also move the group backwards, for example after a rewind."
         ),
     ] = False,
     command_config: CommandConfig = None,
@@ -154,10 +148,7 @@ def lag(
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="Serve /metrics for Prometheus on this port.",
+            metavar="PORT", min=0, max=65535, help="Serve /metrics for Prometheus on this port."
         ),
     ] = None,
     metrics_host: Host = "127.0.0.1",

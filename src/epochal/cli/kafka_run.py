@@ -76,10 +76,7 @@ def follow_commits(job: CommitJob, poll_seconds: float) -> int:
         signal.signal(number, lambda *_: stop.set())
     url, query_id, group = job.checkpoint.url, job.query_id, job.group
     worker = ClusterWorker(
-        job.cluster,
-        KafkaClient,
-        clock=SystemClock(),
-        allow_backwards=job.allow_backwards,
+        job.cluster, KafkaClient, clock=SystemClock(), allow_backwards=job.allow_backwards
     )
     logger.info("committing the position of %s to consumer group %s", url, group)
     last: Position | None = None

@@ -22,11 +22,7 @@ class PubSubCommands(LazyGroup):
     table: ClassVar[dict[str, str]] = {"serve": COMMANDS}
 
 
-app = group_app(
-    "pubsub",
-    PubSubCommands,
-    HELP,
-)
+app = group_app("pubsub", PubSubCommands, HELP)
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
 Seed = Annotated[

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epochal.checkpoint.claim import Attempt, Claim
-from epochal.cli.arguments import Directory, Json, NoFileSink, Sink, open_place, open_sink
-from epochal.cli.editing import Flags, run_edit, takes_flags
+from epochal.cli.arguments import Directory, Json, SinkOptions, open_place, takes_groups
+from epochal.cli.editing import Flags, run_edit
 from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text
 from epochal.cli.printing.progress_bar import progress
 from epochal.clock import SystemClock
@@ -36,7 +36,7 @@ commands = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @commands.command("switch")
-@takes_flags
+@takes_groups
 def switch(
     directory: Directory,
     to: Annotated[
@@ -54,8 +54,8 @@ def switch(
             help="Return to DIR, from the checkpoint to which the query was switched.",
         ),
     ] = None,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
+    *,
+    sink: SinkOptions,
     output_restored: Annotated[
         bool,
         typer.Option(
@@ -72,7 +72,6 @@ def switch(
         ),
     ] = False,
     timeout: StopTimeout = DEFAULT_TIMEOUT_SECONDS,
-    *,
     flags: Flags,
 ) -> None:
     """Switch a query to another checkpoint at the end of an epoch, or back.
@@ -85,7 +84,7 @@ def switch(
     named = to if back is None else back
     if named is None or (to is not None and back is not None):
         raise OptionError("Give exactly one of --to and --back.")
-    here, there, output = open_place(directory), open_place(named), open_sink(sink, no_file_sink)
+    here, there, output = open_place(directory), open_place(named), sink.open()
     stop_seconds = timeout if stop else None
     if back is None:
         plan = _forth(here, there, output, stop_seconds)
@@ -203,9 +202,7 @@ def _own_closed(files: Files, flags: Flags) -> Iterator[None]:
 
 @commands.command("stop")
 def stop(
-    directory: Directory,
-    timeout: StopTimeout = DEFAULT_TIMEOUT_SECONDS,
-    as_json: Json = False,
+    directory: Directory, timeout: StopTimeout = DEFAULT_TIMEOUT_SECONDS, as_json: Json = False
 ) -> None:
     """Ask the continuous query on a checkpoint to stop, and wait until it has.
 

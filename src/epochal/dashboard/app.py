@@ -28,7 +28,7 @@ from epochal.dashboard.browse import (
     stats,
     stores,
 )
-from epochal.dashboard.slow_answers import HistoryReader, KeptAnswers, LagMeter
+from epochal.dashboard.slow_answers import AnswerCache, HistoryReader, LagMeter
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.metrics.prometheus import CONTENT_TYPE
@@ -60,8 +60,8 @@ class Dashboard:
     ) -> None:
         """`kafka`: the settings of a client for the brokers that queries read from."""
         self._board, self._follow = board, follow
-        self._stats, self._histories = KeptAnswers(clock), KeptAnswers(clock, HISTORY_SHARE)
-        self._lags = KeptAnswers(clock, LAG_SHARE)
+        self._stats, self._histories = AnswerCache(clock), AnswerCache(clock, HISTORY_SHARE)
+        self._lags = AnswerCache(clock, LAG_SHARE)
         self._history, self._lag = HistoryReader(clock), LagMeter(kafka, clock)
         self._streams = 0
         self.closing: Callable[[], bool] = lambda: False

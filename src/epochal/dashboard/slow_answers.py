@@ -188,7 +188,7 @@ MAX_KEPT = 64
 
 
 @dataclass(slots=True)
-class KeptAnswers:
+class AnswerCache:
     """Answers of one kind, by name. Any number of threads may ask.
 
     The longer an answer took, the longer it is kept: only a share of the time is spent on

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
@@ -258,13 +257,10 @@ def read_back(demo: Demo, spark: Any) -> Balance:
         if customer not in newest or newest[customer].orders < orders:
             newest[customer] = Total(orders, cents)
     states = {}
-    for row in _totals_state(demo).to_pylist():
+    totals = read_state(demo.checkpoint, demo.broker.totals_operator, store_name="total")
+    for row in totals.to_pylist():
         states[row["key"]["customer"]] = Total(row["value"]["orders"], row["value"]["cents"])
     return balance(demo.orders, table["order_id"], newest, states)
-
-
-def _totals_state(demo: Demo) -> pa.Table:
-    return read_state(demo.checkpoint, demo.broker.totals_operator, store_name="total")
 
 
 @contextmanager

@@ -42,11 +42,7 @@ HDFS_SCHEMES = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 
 
 def open_files(
-    location: str,
-    *,
-    existing: bool = False,
-    links: bool = False,
-    bounds: Bounds = UNBOUNDED,
+    location: str, *, existing: bool = False, links: bool = False, bounds: Bounds = UNBOUNDED
 ) -> Files:
     """Open a local path or a `file:`, S3, GCS, Azure or HDFS URL.
 

@@ -184,12 +184,7 @@ class LocalAtomicFile:
     """Writes `.NAME.UUID.tmp` (Spark's naming) beside the target, then links or renames it."""
 
     def __init__(
-        self,
-        target: str,
-        make_dirs: Callable[[str], None],
-        *,
-        overwrite: bool,
-        durable: bool,
+        self, target: str, make_dirs: Callable[[str], None], *, overwrite: bool, durable: bool
     ) -> None:
         self._target, self._overwrite, self._durable = target, overwrite, durable
         folder, name = os.path.split(target)
@@ -209,6 +204,8 @@ class LocalAtomicFile:
             return
         try:
             self._out.flush()
+            # Content first, then the name, then the directory: after a power failure a name that is
+            # there has its whole content, and one that `close` returned for is there.
             if self._durable:
                 os.fsync(self._out.fileno())
             self._out.close()
@@ -238,6 +235,8 @@ class LocalAtomicFile:
                 os.unlink(_crc_of(self._target))
             os.rename(self._temp, self._target)
             return
+        # This look only protects the crc of a file that exists. Which of two writers creates the
+        # file is decided by the link below: one of two links fails, however close they are.
         if os.path.lexists(self._target):
             raise _exists(self._target)
         with suppress(FileNotFoundError):  # an orphan: the target does not exist

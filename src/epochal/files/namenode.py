@@ -152,7 +152,7 @@ class NameNodes:
     def _request(
         self, address: tuple[str, int], method: str, target: str
     ) -> HttpAnswer | RequestFailure:
-        connections: _KeptConnections = self._local.__dict__.setdefault("kept", _KeptConnections())
+        connections: _Connections = self._local.__dict__.setdefault("kept", _Connections())
         if address not in connections.by_address:
             connections.by_address[address] = _connection(self._protocol, *address)
         answer = _send(connections.by_address[address], method, target)
@@ -168,7 +168,7 @@ class NameNodes:
         return f"/webhdfs/v1{quote(path)}?{urlencode(query, quote_via=quote, safe='')}"
 
 
-class _KeptConnections:
+class _Connections:
     """The connections of one thread, closed when the thread or the NameNodes object ends."""
 
     def __init__(self) -> None:

@@ -69,6 +69,8 @@ class RpcClient:
     ) -> Any:
         """Send a request and wait for its reply."""
         allowed = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        # The lock is held until the reply has come: two threads that read the socket would take
+        # each other's replies. The time of an ask begins when it has the lock.
         with self._lock_of_process():
             call = next(self._calls)
             deadline = time.monotonic() + allowed
@@ -95,6 +97,8 @@ class RpcClient:
                     pushed = self._pushes.popleft()
                     if pushed.endpoint == endpoint.name:
                         return decode_body(endpoint.replies, pushed.body)
+                # Read until nothing is left: the edge-triggered descriptor does not report again
+                # what was there before. A reply to an ask that timed out is dropped.
                 try:
                     reply = decode_reply(socket.recv(zmq.NOBLOCK))
                 except zmq.Again:
@@ -125,6 +129,8 @@ class RpcClient:
         self._context = self._socket = None
 
     def _lock_of_process(self) -> threading.Lock:
+        # After a fork the lock is new, too: a thread that held the old one was not inherited, so
+        # nobody would ever release it.
         if os.getpid() != self._pid:
             _abandoned.append((self._context, self._socket))
             self._reset()

@@ -168,6 +168,8 @@ class RpcServer:
         if len(self._pushes) >= MAX_PUSHES:
             self.counters.undelivered += len(targets)
             return
+        # First the push, then the byte; the thread takes the byte first and then the pushes. So
+        # whatever it misses in this round has a byte that ends the next poll at once.
         self._pushes.append((targets, encode_push(endpoint.name, message)))
         self._wake()
 

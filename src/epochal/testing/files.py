@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from epochal.clock import Clock, SystemClock
-from epochal.files import (
-    UNBOUNDED,
-    AtomicFile,
-    Bounds,
-    FileInfo,
-    Files,
-    checked_path,
-    join_url,
-)
+from epochal.files import UNBOUNDED, AtomicFile, Bounds, FileInfo, Files, checked_path, join_url
 from epochal.files.contract import BufferedAtomicFile
 
 

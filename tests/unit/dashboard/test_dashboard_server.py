@@ -1,12 +1,24 @@
+"""Which requests the dashboard accepts, and which it refuses; how it is served."""
+
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
+from tests.unit.dashboard.asgi import Answer, ask
 
 from epochal.cli.main import main
-from epochal.dashboard.dashboard_server import serve_dashboard
+from epochal.dashboard.dashboard_server import (
+    HEADERS,
+    Guard,
+    host_rule,
+    is_loopback,
+    serve_dashboard,
+)
 from epochal.errors import OptionError
 
 
@@ -33,3 +45,123 @@ def test_a_checkpoint_on_a_storage_that_nobody_knows_is_an_error(
 ) -> None:
     assert main(["dashboard", "--checkpoint", "gopher://x/y"]) == 2
     assert "gopher" in capsys.readouterr().err
+
+
+TOKEN = "correct-horse-battery-staple"
+COOKIE = {"cookie": f"other=1; epochal-8000={TOKEN}"}
+
+
+def guarded(bound: str = "127.0.0.1", *names: str) -> Guard:
+    page = PlainTextResponse("the page")
+    return Guard(page, token=TOKEN, hosts=host_rule(bound, names), cookie="epochal-8000")
+
+
+def status(**headers: str) -> int:
+    return ask(guarded(), "/api/queries", headers={**COOKIE, **headers}).status
+
+
+def test_without_a_token_nothing_is_shown() -> None:
+    for path in ("/", "/app.js", "/api/queries", "/metrics", "/nowhere"):
+        answer = ask(guarded(), path)
+        assert answer.status == 401
+        assert b"the page" not in answer.body
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "ä"])
+def test_a_wrong_token_is_refused_wherever_it_is(token: str) -> None:
+    assert ask(guarded(), f"/?token={token}").status == 401
+    assert ask(guarded(), "/", headers={"cookie": "epochal-8000=" + token.strip("ä")}).status == 401
+    assert ask(guarded(), "/", headers={"authorization": f"Bearer {token}"}).status == 401
+
+
+def test_the_link_gives_a_cookie_and_leads_to_an_address_without_the_token() -> None:
+    answer = ask(guarded(), f"/?token={TOKEN}")
+    assert answer.status == 303
+    assert answer.headers["location"] == "/"
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith(f"epochal-8000={TOKEN};")
+    assert "httponly" in cookie.lower()
+    assert "samesite=strict" in cookie.lower()
+
+
+def test_the_cookie_and_a_bearer_token_open_the_page() -> None:
+    assert ask(guarded(), "/", headers=COOKIE).body == b"the page"
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    assert ask(guarded(), "/metrics", headers=bearer).body == b"the page"
+
+
+def test_a_token_in_the_address_of_anything_but_the_page_counts_for_nothing() -> None:
+    assert ask(guarded(), f"/api/queries?token={TOKEN}").status == 401
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X"])
+def test_only_reading_methods_pass(method: str) -> None:
+    assert ask(guarded(), "/", method=method, headers=COOKIE).status == 405
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example"),
+        *("", "192.168.1.5:8000", "127.0.0.1@evil.example", "[::2]:8000"),
+    ],
+)
+def test_a_name_that_is_not_ours_is_refused_with_the_right_token_too(host: str) -> None:
+    assert status(host=host) == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000"])
+def test_names_of_this_machine_are_ours(host: str) -> None:
+    assert status(host=host) == 200
+
+
+def test_bound_to_all_addresses_any_address_will_do_and_no_name_but_those_given() -> None:
+    rule = host_rule("0.0.0.0", ["Driver.corp"])
+    assert rule.allows("192.168.1.5:8000")
+    assert rule.allows("[fe80::1]:8000")
+    assert rule.allows("driver.corp:8000")
+    assert not rule.allows("evil.example:8000")
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_another_page_asks_for_is_refused(site: str) -> None:
+    assert status(**{"sec-fetch-site": site}) == 403
+    assert status(**{"sec-fetch-site": "same-origin"}) == 200
+
+
+def test_every_answer_carries_a_policy_that_allows_nothing_from_elsewhere() -> None:
+    answers: list[Answer] = [
+        ask(guarded(), "/", headers=COOKIE),
+        ask(guarded(), "/"),
+        ask(guarded(), "/", method="POST"),
+        ask(guarded(), "/", headers={"host": "evil.example"}),
+    ]
+    for answer in answers:
+        for name, value in HEADERS.items():
+            assert answer.headers[name.lower()] == value
+    policy = HEADERS["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_websockets_are_not_answered() -> None:
+    reached: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope)
+
+    guard = Guard(app, token=TOKEN, hosts=host_rule("127.0.0.1"), cookie="c")
+
+    async def nothing(message: Any = None) -> Any:
+        return {}
+
+    asyncio.run(guard({"type": "websocket", "path": "/"}, nothing, nothing))
+    assert reached == []
+
+
+def test_loopback_is_told_from_other_addresses() -> None:
+    assert [is_loopback(each) for each in ("127.0.0.1", "127.1.2.3", "::1", "localhost")] == [
+        *(True, True, True, True)
+    ]
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("10.0.0.1")

@@ -33,11 +33,7 @@ class StateCommands(LazyGroup):
     }
 
 
-app = group_app(
-    "state",
-    StateCommands,
-    HELP,
-)
+app = group_app("state", StateCommands, HELP)
 
 
 @app.callback()

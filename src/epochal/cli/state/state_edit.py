@@ -15,17 +15,16 @@ import typer
 from epochal.checkpoint.layout import STATE
 from epochal.cli.arguments import (
     Directory,
-    NoFileSink,
     Operator,
     OptionalKey,
-    Sink,
+    SinkOptions,
     Store,
     Timers,
     Variable,
     open_place,
-    open_sink,
+    takes_groups,
 )
-from epochal.cli.editing import Flags, run_edit, takes_flags
+from epochal.cli.editing import Flags, run_edit
 from epochal.cli.state.state_read import json_lines, parse_json
 from epochal.errors import OptionError
 from epochal.state.store.store_format import FORMATS_BY_NAME
@@ -33,7 +32,6 @@ from epochal.state.store.store_format import FORMATS_BY_NAME
 if TYPE_CHECKING:
     from epochal.tools.edit.edit_file_log import SinkSurvey
     from epochal.tools.edit.edit_plan import Plan
-    from epochal.tools.edit.find_sink import NamedSink
     from epochal.tools.edit.survey import Survey
     from epochal.tools.edit_state.evolve import Evolution
 
@@ -59,15 +57,14 @@ AddKeys = Annotated[
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def put(
     directory: Directory,
     key: OptionalKey = None,
     value: Annotated[
         str | None,
         typer.Option(
-            metavar="JSON",
-            help="The value as a JSON object, as `read --json` prints it.",
+            metavar="JSON", help="The value as a JSON object, as `read --json` prints it."
         ),
     ] = None,
     rows_file: RowsFile = None,
@@ -75,9 +72,8 @@ def put(
     store: Store = "default",
     variable: Variable = None,
     timers: Timers = False,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Set the value of one key, or of every key in a file ({"key": {...}, "value": {...}}).
@@ -99,7 +95,7 @@ def put(
     run_state_edit(
         directory,
         "state-put",
-        open_sink(sink, no_file_sink),
+        sink,
         lambda surveyed, output: plan_mutations(
             surveyed,
             rows,
@@ -114,7 +110,7 @@ def put(
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def delete(
     directory: Directory,
     key: OptionalKey = None,
@@ -123,9 +119,8 @@ def delete(
     store: Store = "default",
     variable: Variable = None,
     timers: Timers = False,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Delete one key, or every key in a file ({"key": {...}}, as `read --json` prints it)."""
@@ -140,7 +135,7 @@ def delete(
     run_state_edit(
         directory,
         "state-delete",
-        open_sink(sink, no_file_sink),
+        sink,
         lambda surveyed, output: plan_mutations(
             surveyed,
             rows,
@@ -155,13 +150,12 @@ def delete(
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def repartition(
     directory: Directory,
     partitions: Annotated[int, typer.Option(metavar="N", help="The new number of partitions.")],
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Change the number of state partitions of all operators."""
@@ -170,22 +164,21 @@ def repartition(
     run_state_edit(
         directory,
         "state-repartition",
-        open_sink(sink, no_file_sink),
+        sink,
         lambda surveyed, output: plan_repartition(surveyed, partitions, sink=output),
         flags,
     )
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def convert(
     directory: Directory,
     to: Annotated[
         str, typer.Option(metavar="hdfs|rocksdb", help="The state store provider to convert to.")
     ],
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Convert the state to the other provider, if that provider can store its rows."""
@@ -196,14 +189,14 @@ def convert(
     run_state_edit(
         directory,
         "state-convert",
-        open_sink(sink, no_file_sink),
+        sink,
         lambda surveyed, output: plan_convert(surveyed, FORMATS_BY_NAME[to], sink=output),
         flags,
     )
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def evolve(
     directory: Directory,
     add: Annotated[
@@ -232,9 +225,8 @@ def evolve(
     operator: Operator = 0,
     store: Store = "default",
     variable: Variable = None,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Change the schema of stored values for a changed query."""
@@ -259,26 +251,15 @@ def evolve(
                 sink=output,
             )
         return plan_evolve(
-            surveyed,
-            steps,
-            operator_id=operator,
-            store_name=store,
-            variable=variable,
-            sink=output,
+            surveyed, steps, operator_id=operator, store_name=store, variable=variable, sink=output
         )
 
-    run_state_edit(directory, "state-evolve", open_sink(sink, no_file_sink), plan, flags)
+    run_state_edit(directory, "state-evolve", sink, plan, flags)
 
 
 @app.command()
-@takes_flags
-def repair(
-    directory: Directory,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
-    *,
-    flags: Flags,
-) -> None:
+@takes_groups
+def repair(directory: Directory, *, sink: SinkOptions, flags: Flags) -> None:
     """Remove damaged snapshots; if a delta is lost, go back to the newest batch that loads.
 
     This is `epochal checkpoint repair --rewind`, limited to what `verify` finds in the state.
@@ -290,7 +271,7 @@ def repair(
         open_place(directory),
         "state-repair",
         RepairOptions(query_id=str(uuid.uuid4()), may_go_back=True),
-        open_sink(sink, no_file_sink),
+        sink.open(),
         flags,
         lambda finding: finding.path.startswith(f"{STATE}/") or finding.code == "EDIT_UNFINISHED",
         "it is not in the state: run `epochal checkpoint repair CHECKPOINT --sink OUTPUT`",
@@ -300,7 +281,7 @@ def repair(
 def run_state_edit(
     directory: str,
     command: str,
-    named: NamedSink,
+    sink: SinkOptions,
     make_plan: Callable[[Survey, SinkSurvey | None], Plan],
     flags: Flags,
 ) -> None:
@@ -309,7 +290,7 @@ def run_state_edit(
     from epochal.tools.edit.publish import require_published
     from epochal.tools.edit.survey import survey
 
-    files = open_place(directory)
+    files, named = open_place(directory), sink.open()
 
     def plan() -> Plan:
         surveyed = survey(files)

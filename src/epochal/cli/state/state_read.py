@@ -60,8 +60,7 @@ def read(
     changes_since: Annotated[
         int | None,
         typer.Option(
-            metavar="N",
-            help="Show what batch N and later ones changed, instead of the rows.",
+            metavar="N", help="Show what batch N and later ones changed, instead of the rows."
         ),
     ] = None,
     key_schema: SideKeySchema = None,
@@ -80,12 +79,7 @@ def read(
         )
     else:
         reader = open_reader(
-            opened,
-            operator,
-            store,
-            join_side=_side(side),
-            state_variable=variable,
-            timers=timers,
+            opened, operator, store, join_side=_side(side), state_variable=variable, timers=timers
         )
     show_rows(reader, partition, limit, as_json=as_json)
 
@@ -142,8 +136,7 @@ def diff(
     to_batch: Annotated[
         int | None,
         typer.Option(
-            metavar="N",
-            help="The batch of the new side, in DIR or in --other. [default: newest]",
+            metavar="N", help="The batch of the new side, in DIR or in --other. [default: newest]"
         ),
     ] = None,
     operator: Operator = 0,

@@ -15,16 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from epochal.cli.arguments import (
-    Directory,
-    NoFileSink,
-    Operator,
-    Sink,
-    Store,
-    open_sink,
-    parse_pairs,
-)
-from epochal.cli.editing import Flags, takes_flags
+from epochal.cli.arguments import Directory, Operator, SinkOptions, Store, parse_pairs, takes_groups
+from epochal.cli.editing import Flags
 from epochal.cli.state.state_edit import run_state_edit
 from epochal.cli.state.state_read import parse_json
 from epochal.errors import OptionError
@@ -37,7 +29,7 @@ FreeOperator = Annotated[
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def rekey(
     directory: Directory,
     key_function: Annotated[
@@ -64,9 +56,8 @@ def rekey(
     ] = None,
     operator: Operator = 0,
     store: Store = "default",
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Give the rows of an operator other keys, with a function of yours."""
@@ -79,7 +70,7 @@ def rekey(
     run_state_edit(
         directory,
         "state-rekey",
-        open_sink(sink, no_file_sink),
+        sink,
         lambda surveyed, output: plan_rekey(
             surveyed,
             function,
@@ -95,7 +86,7 @@ def rekey(
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def split(
     directory: Directory,
     columns: Annotated[
@@ -104,9 +95,8 @@ def split(
     ],
     to: FreeOperator,
     operator: Operator = 0,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Move some value columns of an operator to a new operator with the same keys."""
@@ -116,14 +106,14 @@ def split(
     run_state_edit(
         directory,
         "state-split",
-        open_sink(sink, no_file_sink),
+        sink,
         lambda surveyed, output: plan_split(surveyed, names, to, operator_id=operator, sink=output),
         flags,
     )
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def merge(
     directory: Directory,
     other: Annotated[
@@ -138,9 +128,8 @@ def merge(
             "repeated.",
         ),
     ] = None,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Merge the state of two operators with the same keys into one."""
@@ -151,7 +140,7 @@ def merge(
     run_state_edit(
         directory,
         "state-merge",
-        open_sink(sink, no_file_sink),
+        sink,
         lambda surveyed, output: plan_merge(
             surveyed, other, operator_id=operator, fill=values, sink=output
         ),
@@ -160,14 +149,13 @@ def merge(
 
 
 @app.command()
-@takes_flags
+@takes_groups
 def move(
     directory: Directory,
     to: FreeOperator,
     operator: Operator = 0,
-    sink: Sink = None,
-    no_file_sink: NoFileSink = False,
     *,
+    sink: SinkOptions,
     flags: Flags,
 ) -> None:
     """Give the state of an operator another number, for a query that numbers them otherwise."""
@@ -176,7 +164,7 @@ def move(
     run_state_edit(
         directory,
         "state-move",
-        open_sink(sink, no_file_sink),
+        sink,
         lambda surveyed, output: plan_move(surveyed, operator, to, sink=output),
         flags,
     )

@@ -46,19 +46,17 @@ def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> No
     if not view.stores:
         print_line(f"{noun} {view.batch_id}: the query has no stateful operator")
         return
+    number = view.partitions
+    partitions = "unknown partitions" if number is None else counted(number, "partition")
     print_line(
         f"{noun} {view.batch_id}, version {view.version}, {view.provider} provider, "
-        f"{_partitions(view.partitions)}, {view.codec}"
+        f"{partitions}, {view.codec}"
     )
     rows = [
         (str(store.operator_id), store.operator_name or "?", store.name, store.key, store.value)
         for store in view.stores
     ]
     print_table(("operator", "kind", "store", "key", "value"), rows)
-
-
-def _partitions(number: int | None) -> str:
-    return "unknown partitions" if number is None else counted(number, "partition")
 
 
 @app.command()

@@ -90,7 +90,7 @@ class DataFrameWriter:
 
     def option(self, key: str, value: Any) -> DataFrameWriter:
         """Set an option of the query or of the sink; names are case-insensitive."""
-        self._options = {name: value for name, value in self._options.items() if _differ(name, key)}
+        self._options = {n: text for n, text in self._options.items() if n.lower() != key.lower()}
         self._options[key] = option_text(value)
         return self
 
@@ -288,10 +288,6 @@ class DataFrameWriter:
 def explain(frame: DataFrame, output_mode: str = APPEND) -> None:
     """Print what of a DataFrame runs where, and all that cannot run. Nothing is started."""
     sys.stdout.write(explain_plan(frame, output_mode=check_mode(output_mode)) + "\n")
-
-
-def _differ(one: str, other: str) -> bool:
-    return one.lower() != other.lower()
 
 
 def _patient(options: dict[str, str]) -> dict[str, str]:

@@ -21,14 +21,7 @@ from epochal.continuous.operators.stateless.row_operators import (
     ProjectSpec,
 )
 from epochal.continuous.operators.windows import AssignWindowsSpec, Window
-from epochal.continuous.plan.logical import (
-    Node,
-    Stateful,
-    Step,
-    StreamSource,
-    Union,
-    Watermarked,
-)
+from epochal.continuous.plan.logical import Node, Stateful, Step, StreamSource, Union, Watermarked
 
 if TYPE_CHECKING:
     from epochal.continuous.api.stream import Stream

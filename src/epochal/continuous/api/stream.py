@@ -373,8 +373,7 @@ def _project(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:
         [
             acero.Declaration("table_source", acero.TableSourceNodeOptions(empty)),
             acero.Declaration(
-                "project",
-                acero.ProjectNodeOptions(list(spec.expressions), spec.schema.names),
+                "project", acero.ProjectNodeOptions(list(spec.expressions), spec.schema.names)
             ),
         ]
     )

@@ -34,11 +34,7 @@ from epochal.testing.driver.histories import CrashStep, Disturbance, Fuzzing, Re
 from epochal.testing.driver.processes import CHECKPOINT
 from epochal.testing.driver.staged_sink import StagedSink, StagingWriter, visible_tables
 from epochal.testing.driver.stepped_run import RETAINED, RunSpec, SteppedRun
-from epochal.testing.driver.stored_state import (
-    forget_planned,
-    newest_watermark_ms,
-    stored_values,
-)
+from epochal.testing.driver.stored_state import forget_planned, newest_watermark_ms, stored_values
 from epochal.testing.driver.under_test import (
     CallingSink,
     Pipeline,

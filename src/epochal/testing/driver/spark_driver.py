@@ -26,14 +26,7 @@ from epochal.continuous.api.outputs import COMPLETE
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.catalyst.spark_objects import collected
 from epochal.continuous.plan.compile import compile_plan, sources_of
-from epochal.continuous.plan.logical import (
-    Node,
-    Stateful,
-    Step,
-    StreamSource,
-    Union,
-    Watermarked,
-)
+from epochal.continuous.plan.logical import Node, Stateful, Step, StreamSource, Union, Watermarked
 from epochal.continuous.run.state_settings import settings_in_force, state_conf
 from epochal.errors import OptionError
 from epochal.files.local import LocalFiles

@@ -14,13 +14,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
-from epochal.checkpoint.layout import (
-    COMMITS,
-    EPOCHS,
-    OFFSETS,
-    OWN_KEY,
-    STATE,
-)
+from epochal.checkpoint.layout import COMMITS, EPOCHS, OFFSETS, OWN_KEY, STATE
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.errors import EditError, EpochalError

@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 
-from epochal.checkpoint.entries import (
-    COMMIT_FORMAT,
-    OFFSET_FORMAT,
-    CommitEntry,
-    OffsetEntry,
-)
+from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, OFFSETS, SINK_LOG
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import CheckpointError, EpochalError, MissingBatchError

@@ -16,13 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from epochal.checkpoint.claim import (
-    ATTEMPT_FORMAT,
-    QUERY_PURPOSE,
-    Attempt,
-    claim_path,
-    has_ended,
-)
+from epochal.checkpoint.claim import ATTEMPT_FORMAT, QUERY_PURPOSE, Attempt, claim_path, has_ended
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import ATTEMPTS, COMMITS, OFFSETS, OWN_KEY
 from epochal.checkpoint.metadata_log import MetadataLog

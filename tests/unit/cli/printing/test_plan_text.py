@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochal.cli.printing.plan_text import directory_rows, file_rows, word_for_epochs
+from epochal.cli.editing import directory_rows, file_rows, word_for_epochs
 from epochal.tools.edit.edit_plan import Change, Plan, Stamp
 
 

@@ -33,11 +33,7 @@ from epochal.connectors.kafka.committer.listener_inbox import (
     must_await,
 )
 from epochal.connectors.kafka.kafka_client import KafkaClient
-from epochal.connectors.kafka.kafka_settings import (
-    COMMIT_GROUP,
-    connection_settings,
-    kafka_options,
-)
+from epochal.connectors.kafka.kafka_settings import COMMIT_GROUP, connection_settings, kafka_options
 from epochal.connectors.kafka.offsets import Cluster, CommitTarget, Position, commit_requests
 from epochal.errors import OptionError
 
@@ -358,10 +354,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         worker = self._workers.get(cluster)
         if worker is None:
             worker = ClusterWorker(
-                cluster,
-                self._open_client,
-                clock=self._clock,
-                allow_backwards=self._allow_backwards,
+                cluster, self._open_client, clock=self._clock, allow_backwards=self._allow_backwards
             )
             # A new dict instead of an insertion: other threads iterate over copies without a lock.
             self._workers = {**self._workers, cluster: worker}

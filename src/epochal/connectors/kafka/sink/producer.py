@@ -15,18 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from epochal.connectors.contract import BadRows
-from epochal.connectors.kafka.kafka_client import (
-    ConnectionErrors,
-    import_kafka,
-    rejected_settings,
-)
+from epochal.connectors.kafka.kafka_client import ConnectionErrors, import_kafka, rejected_settings
 from epochal.connectors.kafka.kafka_settings import MAX_MESSAGE_BYTES
-from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan, few_records, place_of
-from epochal.errors import (
-    KafkaError,
-    KafkaFencedError,
-    KafkaRecordError,
+from epochal.connectors.kafka.sink.sink_rows import (
+    Record,
+    RecordPlan,
+    place_of,
+    small_batch_records,
 )
+from epochal.errors import KafkaError, KafkaFencedError, KafkaRecordError
 
 FULL_SECONDS = 0.02
 METADATA_SECONDS = 10.0
@@ -218,7 +215,7 @@ class RowPlaces:
 
     def bad_rows(self, batch: pa.RecordBatch, max_bytes: int) -> BadRows:
         """Return the rows that cannot be written, with the reason."""
-        few = few_records(self._plan, batch, max_bytes)
+        few = small_batch_records(self._plan, batch, max_bytes)
         if few is not None and self._are_usable(few):
             return {}
         chosen = self._plan.chosen(batch)

@@ -17,7 +17,12 @@ import pyarrow as pa
 
 from epochal.connectors.contract import BadRows, Prepare, WriterContext
 from epochal.connectors.kafka.sink.producer import RecordProducer, RowPlaces
-from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan, few_records, places_of
+from epochal.connectors.kafka.sink.sink_rows import (
+    Record,
+    RecordPlan,
+    places_of,
+    small_batch_records,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +36,7 @@ class PlainWriters:
     def open(self, context: WriterContext) -> PlainWriter:
         del context
         return PlainWriter(
-            self.plan,
-            RecordProducer(self.settings),
-            self.max_message_bytes,
-            self.settings,
+            self.plan, RecordProducer(self.settings), self.max_message_bytes, self.settings
         )
 
 
@@ -58,7 +60,7 @@ class PlainWriter:
         self._next_epoch: list[pa.RecordBatch | list[Record]] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        few = few_records(self._plan, batch, self._max_bytes)
+        few = small_batch_records(self._plan, batch, self._max_bytes)
         self._write(self._plan.chosen(batch) if few is None else few)
 
     @property

@@ -269,18 +269,20 @@ def _type_text(kind: pa.DataType) -> str:
     return "int" if kind == pa.int32() else str(kind)
 
 
-FEW_ROWS = 64
+SMALL_BATCH_ROWS = 64
 """A call of Arrow's compute functions takes 5 to 20 µs, whatever the number of rows, and a batch
 takes about ten of them. Below this number of rows, plain Python takes a small part of that."""
 
 
-def few_records(plan: RecordPlan, batch: pa.RecordBatch, max_bytes: int) -> list[Record] | None:
+def small_batch_records(
+    plan: RecordPlan, batch: pa.RecordBatch, max_bytes: int
+) -> list[Record] | None:
     """The records of a query's rows; None if there are many rows, or one may be refused.
 
     No row is refused here: the batch then takes the way of many rows, which tells the reason.
     """
     count = batch.num_rows
-    if count >= FEW_ROWS:
+    if count >= SMALL_BATCH_ROWS:
         return None
     columns = plan.columns
     values = _bytes_of(batch, "value")

@@ -166,11 +166,7 @@ class KafkaTransactions:
         return self._group
 
     def _call(
-        self,
-        producer: RecordProducer,
-        call: Callable[[float], object],
-        seconds: float,
-        action: str,
+        self, producer: RecordProducer, call: Callable[[float], object], seconds: float, action: str
     ) -> None:
         """Repeat a call until it succeeds; librdkafka resumes an operation that timed out."""
         deadline = time.monotonic() + seconds

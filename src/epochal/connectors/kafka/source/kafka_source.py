@@ -48,11 +48,7 @@ from epochal.connectors.kafka.source.source_offsets import (
 )
 from epochal.connectors.kafka.source.source_options import EpochBounds, KafkaSourceOptions
 from epochal.connectors.schema_registry.value_schemas import ValueSpec
-from epochal.errors import (
-    ConcurrentUpdateError,
-    KafkaDataLossError,
-    KafkaTopicError,
-)
+from epochal.errors import ConcurrentUpdateError, KafkaDataLossError, KafkaTopicError
 from epochal.files import Files
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,8 @@ def payloads(column: Any, name: str) -> list[bytes]:
     if _is_binary(kind):
         encoded: list[bytes] = _objects(column)
     elif _is_string(kind):
-        encoded = _objects(column.cast(pa.large_binary() if _is_large(kind) else pa.binary()))
+        is_large = pa.types.is_large_string(kind)
+        encoded = _objects(column.cast(pa.large_binary() if is_large else pa.binary()))
     else:
         encoded = [b"" if value is None else _bare(value) for value in plain_values(column, name)]
     return encoded if column.null_count == 0 else [payload or b"" for payload in encoded]
@@ -160,7 +161,3 @@ def _is_binary(kind: Any) -> bool:
 
 def _is_string(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _is_large(kind: Any) -> bool:
-    return pa.types.is_large_string(kind)

@@ -14,12 +14,7 @@ from typing import Any
 
 import grpc
 
-from epochal.connectors.pubsub.connection import (
-    SUBSCRIBER,
-    Connection,
-    refused_ids,
-    status_of,
-)
+from epochal.connectors.pubsub.connection import SUBSCRIBER, Connection, refused_ids, status_of
 from epochal.connectors.pubsub.protobuf_wire import encode_field, encode_varint
 from epochal.connectors.pubsub.pull.ack_leases import Ids
 

@@ -293,9 +293,6 @@ class Puller:
             return now
         return self._decoded_at + self._gather_s if self._raw else math.inf
 
-    def _has_gathered(self) -> bool:
-        return len(self._raw) >= GATHER_RESPONSES or self._raw_bytes >= GATHER_BYTES
-
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
@@ -371,7 +368,7 @@ class Puller:
         with self._lock:
             self._raw.append(raw)
             self._raw_bytes += len(raw)
-            gathered = self._has_gathered()
+            gathered = len(self._raw) >= GATHER_RESPONSES or self._raw_bytes >= GATHER_BYTES
             if len(self._raw) == 1:
                 self._arrived.notify_all()
             # Not every server respects the limits it was given; Google's emulator does not.

@@ -202,12 +202,7 @@ class MessageBroker:
         stamp = publish_time(now_us)
         messages = [
             PublishedMessage(
-                number,
-                body + message_id(number) + stamp,
-                len(body),
-                key,
-                attributes,
-                now_us,
+                number, body + message_id(number) + stamp, len(body), key, attributes, now_us
             )
             for number, (body, key, attributes) in enumerate(drafts, first)
         ]

@@ -146,12 +146,7 @@ class Deliveries:
         return left
 
     def _take_lines(
-        self,
-        taken: list[Entry],
-        limit: int,
-        left: int,
-        consumer: Consumer | None,
-        horizon_us: int,
+        self, taken: list[Entry], limit: int, left: int, consumer: Consumer | None, horizon_us: int
     ) -> int:
         for queue in (consumer.lines, self._free) if consumer else (self._free,):
             # A line with messages left is enqueued again, perhaps here, so go round only once.

@@ -42,7 +42,7 @@ KEPT_LINES = 500
 """Log records to keep until a task copies them into the executor's log."""
 
 
-class KeptLog(logging.Handler):
+class BufferedLog(logging.Handler):
     """Keeps the newest log records until `take` is called."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class KeptLog(logging.Handler):
 class Sidecar:
     """Serves the tasks of one executor over a unix socket."""
 
-    def __init__(self, path: Path, jvm_pid: int, log: KeptLog) -> None:
+    def __init__(self, path: Path, jvm_pid: int, log: BufferedLog) -> None:
         self._path, self._log = path, log
         self._directory = path.with_suffix(".d")
         self._lock = threading.Lock()
@@ -208,7 +208,7 @@ def _alive(pid: int) -> bool:
 def main(arguments: list[str]) -> None:
     """`python -m epochal.connectors.pubsub.sidecar.sidecar SOCKET JVM_PID`"""
     path, jvm_pid = Path(arguments[0]), int(arguments[1])
-    log = KeptLog()
+    log = BufferedLog()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     ours = logging.getLogger("epochal")
     ours.setLevel(logging.INFO)

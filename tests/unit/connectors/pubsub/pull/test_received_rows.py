@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from google.pubsub_v1.types import pubsub
 from hypothesis import given
@@ -13,9 +15,11 @@ from epochal.connectors.pubsub.pull import received_rows
 from epochal.connectors.pubsub.pull.received_rows import (
     ACK_SCHEMA,
     FEW_BYTES,
+    MESSAGE_SCHEMA,
     decode,
     decode_few,
     decode_many,
+    to_databricks_columns,
 )
 
 Response: Any = pubsub.StreamingPullResponse.pb()
@@ -65,3 +69,26 @@ def test_the_size_of_the_responses_decides(
         monkeypatch.setattr(received_rows, f"decode_{name}", lambda _responses, name=name: name)
     found: Any = decode([bytes(size - 1), bytes(1)])
     assert found == chosen
+
+
+def test_a_message_has_databricks_names_json_attributes_and_milliseconds() -> None:
+    sent = datetime(1970, 1, 1, 0, 0, 1, 234_567, tzinfo=UTC)
+    rows = [
+        {"message_id": "1", "data": b"x", "attributes": [("a", "ü")], "publish_time": sent},
+        {"message_id": "2", "data": b"", "attributes": [], "publish_time": sent},
+    ]
+    (found,) = to_databricks_columns([pa.RecordBatch.from_pylist(rows, MESSAGE_SCHEMA)])
+    assert found.to_pylist() == [
+        {
+            "messageId": "1",
+            "payload": b"x",
+            "attributes": '{"a": "\\u00fc"}',
+            "publishTimestampInMillis": 1234,
+        },
+        {
+            "messageId": "2",
+            "payload": b"",
+            "attributes": "{}",
+            "publishTimestampInMillis": 1234,
+        },
+    ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from epochal.connectors.pubsub.sidecar.sidecar import KeptLog, sweep
+from epochal.connectors.pubsub.sidecar.sidecar import BufferedLog, sweep
 from epochal.connectors.pubsub.sidecar.sidecar_client import executor_jvm, run_directory
 from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     MAX_BYTES,
@@ -85,7 +85,7 @@ def test_messages_pass_the_socket_and_oversized_ones_do_not() -> None:
 def test_the_log_is_kept_until_it_is_taken_and_bounded() -> None:
     import logging
 
-    kept = KeptLog()
+    kept = BufferedLog()
     for number in range(1000):
         kept.emit(logging.LogRecord("epochal.x", 20, "", 0, "line %d", (number,), None))
     lines = kept.take()
