@@ -1,4 +1,5 @@
 """Java and Scala classes of users run beside the tasks: functions, typed aggregates, generators.
+So do those of Spark's package for Avro.
 
 The classes are compiled when the tests run, with javac and with the Scala compiler that PySpark
 has. Each test is a process of its own, because the jar belongs to an application.
@@ -18,6 +19,8 @@ from typing import Any
 import pyspark
 import pytest
 from tests.spark.releases import ROOT, tree
+
+from epochal.testing.jars import resolve
 
 pytestmark = pytest.mark.full
 
@@ -60,7 +63,12 @@ def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answer_of(
-    folder: Path, jar: Path, master: str, *settings: str, spark: Path = INSTALLED.parent
+    folder: Path,
+    jar: Path,
+    master: str,
+    *settings: str,
+    spark: Path = INSTALLED.parent,
+    child: str = "user_classes_child",
 ) -> tuple[dict[str, Any], str]:
     """The rows by query and engine, and what the process has written to its log."""
     environment = {
@@ -70,7 +78,7 @@ def answer_of(
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     answer = folder / "answer.json"
-    command = [sys.executable, "-m", "tests.frames.user_classes_child", str(answer), str(jar)]
+    command = [sys.executable, "-m", f"tests.frames.{child}", str(answer), str(jar)]
     done = subprocess.run(
         [*command, master, *settings],
         env=environment,
@@ -123,3 +131,18 @@ def test_the_same_with_earlier_releases(release: str, tmp_path: Path) -> None:
     jar = jar_of(spark / "pyspark" / "jars", tmp_path / "jar")
     found, _ = answer_of(tmp_path, jar, "local[2]", f"spark.jars={jar}", spark=spark)
     check(found)
+
+
+AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
+"""Later releases of Spark run it too."""
+
+
+def test_avro_is_read_and_written_by_sparks_package(tmp_path: Path) -> None:
+    jar = next(path for path in resolve(AVRO) if "spark-avro" in path.name)
+    found, _ = answer_of(tmp_path, jar, "local[2]", f"spark.jars={jar}", child="avro_child")
+    missing = found.pop("missing")
+    assert found.keys() == {"files", "written", "read", "broken"}
+    for name, rows in found.items():
+        assert len(rows["spark"]) == 40, name
+        assert rows["epochal"] == rows["spark"], name
+    assert f"not on this executor: {jar.name}" in missing

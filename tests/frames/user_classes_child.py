@@ -23,14 +23,20 @@ import epochal
 PATIENCE_SECONDS = 120
 
 
-def main(answer: str, jar: str, master: str, *settings: str) -> None:
+def session_of(master: str, *settings: str) -> SparkSession:
+    """A session with settings of the form KEY=VALUE."""
     path = os.pathsep.join(filter(None, sys.path))
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.executorEnv.PYTHONPATH", path)
     builder = builder.config("spark.sql.shuffle.partitions", "2")
     for setting in settings:
         builder = builder.config(*setting.split("=", 1))
-    spark = builder.getOrCreate()
+    made: SparkSession = builder.getOrCreate()
+    return made
+
+
+def main(answer: str, jar: str, master: str, *settings: str) -> None:
+    spark = session_of(master, *settings)
     if "spark.jars" not in dict(setting.split("=", 1) for setting in settings):
         spark.sql(f"ADD JAR '{jar}'").collect()
     folder = Path(answer).parent

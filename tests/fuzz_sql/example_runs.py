@@ -161,13 +161,18 @@ def _changes(example: Example, kind: str, wanted: Result, found: Result) -> bool
 
 def run_statement(spark: SparkSession, example: Example) -> Outcome:
     """Compare an example as a query of its own. Its relation becomes a stream."""
+    columns, rest = example.columns, example.rest
     relation = example.relation or "(SELECT 1 AS one)"
+    if re.fullmatch(r"\w+\(.*\)", relation, re.DOTALL):
+        # A table of what a generator makes: as the rows that it makes of a stream's row.
+        columns, rest = "made.*", f"LATERAL VIEW {re.sub(r'[a-z]+ => ', '', relation)} made {rest}"
+        relation = "(SELECT 1 AS one) AS relation"
     if not re.match(r"VALUES\b|\(", relation, re.IGNORECASE):
         return Outcome(example, NO_STREAM)
     try:
         rows = spark.sql(f"SELECT * FROM {relation}").coalesce(1)
         fed = spark_rows(rows)
-        text = f"SELECT {example.columns} FROM {relation} {example.rest}"
+        text = f"SELECT {columns} FROM {relation} {rest}"
         theirs = spark_rows(spark.sql(text).coalesce(1))
     except Exception as error:  # noqa: BLE001  Spark itself refuses it, stream or not
         return Outcome(example, BY_SPARK, str(error).split("\n")[0])
@@ -176,7 +181,7 @@ def run_statement(spark: SparkSession, example: Example) -> Outcome:
     view = name[1] if name else "relation"
     try:
         testing.frame(rows.schema, spark=spark).createOrReplaceTempView(view)
-        stream = spark.sql(f"SELECT {example.columns} FROM {view} {example.rest}")
+        stream = spark.sql(f"SELECT {columns} FROM {view} {rest}")
         mode = "complete" if "Aggregate [" in _plan(stream).toString() else "append"
         if refusal := _refusal(spark, stream, mode):
             return Outcome(example, BY_SPARK, refusal)
