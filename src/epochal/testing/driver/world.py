@@ -154,7 +154,7 @@ class World(ABC):
                 self._turn(task)
             while task.alive and task.cuts:
                 self._persist(task)
-            while task.alive and task.orders:
+            for _ in range(len(task.orders)):  # storage may refuse
                 self._publish(task)
             while task.data or task.durable:
                 self._deliver(task)
