@@ -161,8 +161,10 @@ def test_a_task_that_stands_still_is_replaced(programs: Callable[..., Program]) 
 def test_an_executor_that_falls_silent_is_left_out_within_seconds(
     programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Frozen processes look to the driver like a host without network: no answer, no end.
-    program = programs("silenceTimeout=4 seconds")
+    # Frozen processes look to the driver like a host without network: no answer, no end. Each
+    # executor has two tasks, whose pulses come at different times.
+    more = ("parallelism=4", "maxRestarts=1")
+    program = programs("silenceTimeout=4 seconds", *more, master="local-cluster[2,2,1024]")
     program.recovered(-1)
     before, executor = program.attempt(), program.executors()[0]
     program.freeze(executor)

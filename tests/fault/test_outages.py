@@ -8,6 +8,7 @@ took after the outage was over.
 from __future__ import annotations
 
 import re
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,10 +20,12 @@ from pathlib import Path
 
 import pytest
 from tests.fault.test_delta_kills import table_rows
+from tests.fault.test_iceberg_kills import IcebergProgram
 from tests.fault.test_kafka_kills import Feeder, KafkaProgram
 from tests.fault.test_kafka_kills import check as check_topic
 from tests.fault.test_postgres_kills import PostgresProgram, check_all
 from tests.fault.torment import Program, check, check_rows
+from tests.iceberg_tables import Warehouse
 from tests.kafka_topics import create_topic, read_topic
 from tests.rigs.postgres import running_postgres
 
@@ -203,6 +206,40 @@ def test_a_server_that_is_down_for_a_minute_only_holds_the_query_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], end: Callable[[Program], None]
 ) -> None:
     tell(capsys, outlasts_postgres(tmp_path, LONG_SECONDS, end))
+
+
+# Catalogs.
+
+
+class Lock:
+    """The lock of a catalog in SQLite, which another program holds."""
+
+    def __init__(self, database: Path) -> None:
+        self._connection = sqlite3.connect(database, timeout=60.0, isolation_level=None)
+
+    def take(self) -> None:
+        self._connection.execute("BEGIN EXCLUSIVE")
+
+    def give_back(self) -> None:
+        self._connection.execute("ROLLBACK")
+        self._connection.close()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_catalog_that_is_locked_for_half_a_minute_only_holds_the_query_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: Callable[[Program], None]
+) -> None:
+    program = IcebergProgram(tmp_path, tmp_path / "driver.log", NOTHING_COUNTS, master="local[3]")
+    end(program)
+    program.start()
+    program.until(lambda: program.newest() >= 0, "an epoch")
+    lock = Lock(program.out / "catalog.db")
+    named = r"waiting since .* database is locked"
+    took = Outage(lock.take, lock.give_back, named).strike(program, SHORT_SECONDS + 10)
+    program.stop()
+    rows = check_rows(Warehouse(program.out).rows("db.sums"), program.checkpoint)
+    tell(capsys, f"catalog locked for 30 s: {rows} rows, commit after {took:.1f} s")
 
 
 # Brokers.

@@ -1,9 +1,9 @@
 """Worlds in which components stop working for a while, and a query that waits, restarts or ends.
 
 Storage under the checkpoint or under the sink is full, read-only or gone; there are no slots; an
-expression fails on a row; and all that happens in other worlds happens, too. What the query does
-about it is the engine's own rule. The world knows what it did to the query, and says what should
-follow: `expected` is written from docs/options.md, without the engine's code.
+expression fails on a row; workers die again and again; and what happens in other worlds, too. What
+the query does about it is the engine's own rule. The world knows what it did to the query, and says
+what should follow: `expected` is written from docs/options.md, without the engine's code.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import os
 from dataclasses import dataclass, field
 from random import Random
 
+from epochal.testing.driver.world import CHANGES
 from tests.simulation.engine_world import World
 
 from epochal.continuous.run.restarts import GiveUp, RestartPolicy, Restarts, error_text
-from epochal.errors import ExpressionError, TooFewSlotsError
+from epochal.errors import EpochalError, ExpressionError, TooFewSlotsError
 from epochal.errors.failures import kind_of
 from epochal.testing.driver.processes import CHECKPOINT, DriverProcess
-from epochal.testing.driver.world import CHANGES
 
-POLICY = RestartPolicy(max_restarts=3, outage_seconds=40.0)
+POLICY = RestartPolicy(max_restarts=2, outage_seconds=40.0)
 OUTAGES = ("full", "read-only", "gone", "no slots")
 REFUSALS = ("full", "read-only")
 NUMBERS = {"full": errno.ENOSPC, "read-only": errno.EROFS, "gone": errno.EIO}
@@ -75,6 +75,8 @@ class OutageWorld(World):
         self.waits = 0
         """How many failures were waited out."""
         self._courses: dict[str, Course] = {}
+        self._doomed = 0
+        """How many of the next attempts lose a worker as soon as they start."""
         super().__init__(seed)
 
     def _act_wildly(self) -> None:
@@ -88,6 +90,8 @@ class OutageWorld(World):
             if task is not None and task.alive:
                 self.story.append(f"the user's fault in task {task.attempt}/{task.task}")
                 task.fail(ExpressionError(USERS_FAULT))
+        elif not self._doomed and self._weather.random() < 0.005:
+            self._doomed = self._weather.randint(1, 4)
         super()._act_wildly()
 
     def _begin_outage(self) -> None:
@@ -119,6 +123,9 @@ class OutageWorld(World):
             return
         super()._attempt_with(driver)
         self._note(driver)
+        if self._doomed and driver.failure is None:
+            self._doomed -= 1
+            driver.failure = EpochalError("a worker is gone")
 
     def _note(self, driver: DriverProcess) -> Course:
         course = self._courses.setdefault(
@@ -161,4 +168,6 @@ def cause_of(failure: Exception) -> str:
         return "user"
     if isinstance(failure, TooFewSlotsError):
         return "no slots"
+    if os.strerror(NUMBERS["gone"]) in text:
+        return "gone"  # other worlds have such errors, too: of one request
     return next((each for each in OUTAGES if f"[{each}]" in text), "")

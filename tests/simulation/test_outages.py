@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from epochal.testing.driver.world import NEVER_ENDS
 from tests.simulation import outage_world
 from tests.simulation.outage_world import OutageWorld
 
@@ -18,7 +19,6 @@ from epochal.continuous.run.restarts import RestartDecision, Restarts
 from epochal.continuous.tasks import reports
 from epochal.errors.base import FailureKind
 from epochal.errors.failures import kind_of
-from epochal.testing.driver.world import NEVER_ENDS
 
 SEEDS, PARTS = 400, 4
 SEEDS_PER_FAULT = 400
@@ -87,17 +87,15 @@ def begin_the_outage_anew(rule: Restarts, kind: FailureKind) -> None:
     rule._outage_since = None
 
 
-def never_end_an_outage(patch: pytest.MonkeyPatch) -> None:
-    """A commit does not end an outage, so the next one is short of time."""
+def forget_commits(patch: pytest.MonkeyPatch) -> None:
+    """A commit ends no outage, and restarts before it count as well."""
     real: AfterFailure = Restarts.after_failure
 
     def after_failure(
         self: Restarts, now: float, kind: FailureKind, commits: int
     ) -> RestartDecision:
-        before = self._outage_since
-        decision = real(self, now, kind, commits)
-        self._outage_since = self._outage_since if before is None else before
-        return decision
+        self._commits = max(self._commits, commits)
+        return real(self, now, kind, commits)
 
     patch.setattr(Restarts, "after_failure", after_failure)
 
@@ -120,7 +118,7 @@ PLANTED: dict[str, Plant] = {
     "a full disk ends a query that has worked": take(FailureKind.REFUSED, FailureKind.REPEATS),
     "a worker that is lost in an outage is counted": ruled(forget_the_outage),
     "an outage begins anew with each failure": ruled(begin_the_outage_anew),
-    "a commit does not end an outage": never_end_an_outage,
+    "a commit ends neither an outage nor a row of restarts": forget_commits,
     "lost workers are never too many": ruled(count_no_restarts),
     "a refusal at the start is waited for": ruled(think_that_it_has_worked),
 }

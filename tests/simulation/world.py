@@ -21,7 +21,7 @@ from epochal.epoch.contract import LoggedSource, Positions
 from epochal.epoch.coordinator import Phase
 from epochal.epoch.durable import Recovered
 from epochal.epoch.effects import Acknowledge, Decide
-from epochal.epoch.messages import EpochReply, EpochRequest, RegisterTask
+from epochal.epoch.messages import EpochReply, EpochRequest, RegisterTask, TaskFailed
 from epochal.errors import CheckpointLostError, ClaimExpiredError, EpochalError
 from epochal.files import Files
 from epochal.testing.clock import ManualClock
@@ -154,7 +154,7 @@ class World(ABC):
                 self._turn(task)
             while task.alive and task.cuts:
                 self._persist(task)
-            while task.alive and task.orders:
+            for _ in range(len(task.orders)):  # storage may refuse
                 self._publish(task)
             while task.data or task.durable:
                 self._deliver(task)
@@ -290,6 +290,8 @@ class World(ABC):
             self.story.append(f"lost {lost}")
             if isinstance(lost, RegisterTask):
                 queue.append(lost)  # it was an ask, and is asked again
+            if isinstance(lost, TaskFailed):
+                self._kill(task, f"task {task.attempt}/{task.task}")  # Spark notices nevertheless
             return
         message = queue[0] if self._unlucky(0.02) else queue.popleft()
         self._tell(task, message)

@@ -61,7 +61,7 @@ RESTARTS = MetricSpec(f"{_E}query_restarts_total", "counter", "Restarts of the q
 DEGRADED = MetricSpec(
     f"{_E}query_degraded",
     "gauge",
-    "1 while a source cannot be reached from the driver and the query waits for it.",
+    "1 while the query waits for something that does not work: storage, a source, a sink, slots.",
 )
 ATTEMPT = MetricSpec(f"{_E}query_attempt", "gauge", "The number of the current attempt.")
 START_TIME = MetricSpec(f"{_E}query_start_time_seconds", "gauge", "When the run started.")
