@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass, field
 from random import Random
 
-from epochal.testing.driver.world import CHANGES
 from tests.simulation.engine_world import World
+from tests.simulation.world import CHANGES
 
 from epochal.continuous.run.restarts import GiveUp, RestartPolicy, Restarts, error_text
 from epochal.errors import EpochalError, ExpressionError, TooFewSlotsError

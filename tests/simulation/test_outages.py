@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from epochal.testing.driver.world import NEVER_ENDS
 from tests.simulation import outage_world
 from tests.simulation.outage_world import OutageWorld
+from tests.simulation.world import NEVER_ENDS
 
 from epochal.continuous.run.restarts import RestartDecision, Restarts
 from epochal.continuous.tasks import reports

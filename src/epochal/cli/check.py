@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epochal.cli.arguments import Conf, Json, parse_pairs
-from epochal.cli.places import open_place
+from epochal.cli.arguments import Conf, Json, open_place, parse_pairs
 from epochal.cli.printing.output import print_error, print_json, print_line, print_text
 from epochal.errors import EpochalError, OptionError
 from epochal.tools.upgrade.upgrade_findings import ASKS_FOR_SINK

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from epochal.cli.arguments import BootstrapServers, ClientConfig, Host, Json, parse_pairs
+from epochal.cli.arguments import (
+    BootstrapServers,
+    ClientConfig,
+    Host,
+    Json,
+    open_place,
+    parse_pairs,
+)
 from epochal.cli.groups import LazyGroup, group_app
 from epochal.cli.interruption import says_when_interrupted
-from epochal.cli.places import open_place
 from epochal.cli.printing.output import print_line
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
