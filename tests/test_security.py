@@ -30,6 +30,7 @@ from tests.golden.library import Golden, unpack
 from typer.core import TyperGroup
 
 from epochal.cli.main import app
+from epochal.connectors.formats import SourceRequest
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.kafka.committer.offset_committer import KafkaGroup
 from epochal.connectors.kafka.sink.kafka_sink import KafkaSinkOptions
@@ -39,7 +40,6 @@ from epochal.connectors.pubsub.server.pubsub_server import Wanted
 from epochal.connectors.pubsub.sidecar.sidecar_client import run_directory
 from epochal.connectors.pubsub.sidecar.sidecar_messages import Place, Reading
 from epochal.connectors.pubsub.sidecar.spill import SpillFiles
-from epochal.connectors.registry import SourceRequest
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.spark_job.state_rdd import StateCoordinator
 from epochal.errors import OptionError, StorageError

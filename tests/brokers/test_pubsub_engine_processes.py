@@ -44,6 +44,7 @@ from epochal.continuous.plan.stages import (
 from epochal.continuous.tasks.task_stores import StateStart
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.contract import CommittedSink
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
 from epochal.epoch.effects import ReadingHeld
@@ -60,7 +61,7 @@ TASKS, STATE_PARTITIONS = 2, 3
 
 
 @dataclass(slots=True)
-class Sink:
+class Sink(CommittedSink):
     """Remembers the commit messages of each epoch, over all attempts."""
 
     commits: dict[int, tuple[bytes, ...]] = field(default_factory=dict)

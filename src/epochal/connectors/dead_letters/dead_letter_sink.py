@@ -33,10 +33,10 @@ from epochal.checkpoint.layout import COMMITS, EPOCHAL, OFFSETS
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import (
     BadRows,
-    CheckingWriter,
     DeadLetterWriter,
     Prepare,
     Sink,
+    SinkWriter,
     WriterContext,
     WriterFactory,
 )
@@ -93,15 +93,15 @@ class CheckedWriters:
         return CheckedWriter(self, context)
 
 
-class CheckedWriter:
+class CheckedWriter(SinkWriter):
     """Passes good rows on to the sink's writer, and keeps bad ones back."""
 
     def __init__(self, plan: CheckedWriters, context: WriterContext) -> None:
         self._plan, self._context, self._column = plan, context, plan.about.options.bad_row_column
         inner = replace(context, schema=written_schema(context.schema, plan.about))
-        self._writer = cast(CheckingWriter, plan.writers.open(inner))
+        self._writer = plan.writers.open(inner)
         self._fails = plan.about.options.on_bad_row is OnBadRow.FAIL
-        if not self._fails and not hasattr(self._writer, "bad_rows"):
+        if not self._fails and not self._writer.checks_rows:
             self._writer.close()
             raise OptionError(
                 f"{plan.about.format}: this sink cannot tell which rows it refuses, so "
@@ -119,9 +119,7 @@ class CheckedWriter:
             self._writer.write(rows)
 
     def note_idle(self) -> None:
-        note_idle = getattr(self._writer, "note_idle", None)
-        if note_idle is not None:
-            note_idle()
+        self._writer.note_idle()
 
     def cut(self, epoch: int) -> Prepare:
         letters, self._letters = self._letters, []
@@ -218,7 +216,7 @@ def open_checked(
     return DeadLetterSink(sink, writers, checkpoint)
 
 
-class DeadLetterSink:
+class DeadLetterSink(Sink):
     """The driver's side: commits to the sink, then makes the epoch's letters visible."""
 
     def __init__(self, sink: Sink, writers: CheckedWriters, checkpoint: Files) -> None:
@@ -248,9 +246,7 @@ class DeadLetterSink:
         return self._sink.decided(epoch)
 
     def begin_commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        begin = getattr(self._sink, "begin_commit", None)
-        if begin is not None:
-            begin(epoch, sink_messages(messages))
+        self._sink.begin_commit(epoch, sink_messages(messages))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         found = [unpack(message) for message in messages]

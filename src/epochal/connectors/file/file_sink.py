@@ -26,7 +26,7 @@ import pyarrow as pa
 from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.checkpoint.metadata_log import storage_errors
-from epochal.connectors.contract import BadRows, WriterContext
+from epochal.connectors.contract import BadRows, Sink, WriterContext
 from epochal.connectors.file.file_checks import bad_rows
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path, path_below, split
@@ -157,7 +157,7 @@ def open_file_sink(request: SinkRequest) -> FileSink:
     return FileSink(form, options, request.schema, request.query_id, partition_by=by)
 
 
-class FileSink:
+class FileSink(Sink):
     """The driver's side: the log in `_spark_metadata`."""
 
     exactly_once = True

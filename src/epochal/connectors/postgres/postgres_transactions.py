@@ -31,6 +31,7 @@ from epochal.connectors.postgres.copy_rows import write_rows
 from epochal.connectors.postgres.postgres_failures import failure
 from epochal.connectors.postgres.postgres_options import import_psycopg, server_name
 from epochal.connectors.postgres.postgres_table import TableName, Target
+from epochal.connectors.staging.deciding_sink import Transactions
 from epochal.connectors.staging.epoch_marker import Marker, Staged, has_output
 from epochal.connectors.staging.staged_rows import staged_bytes
 from epochal.errors import (
@@ -119,7 +120,7 @@ class PostgresSession:
         return self._connection
 
 
-class PostgresTransactions:
+class PostgresTransactions(Transactions):
     """The transactions of one query, one after the other."""
 
     def __init__(

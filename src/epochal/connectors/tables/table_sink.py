@@ -29,7 +29,7 @@ from typing import Any, Generic, Protocol
 
 import pyarrow as pa
 
-from epochal.connectors.contract import WriterContext, WriterFactory
+from epochal.connectors.contract import Sink, WriterContext, WriterFactory
 from epochal.connectors.file.part_writer import PartWriter
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import (
@@ -43,8 +43,12 @@ from epochal.connectors.staging.epoch_marker import (
     token_of,
 )
 from epochal.connectors.staging.merged_rows import last_per_key
-from epochal.connectors.staging.staged_rows import ArrowRows, StagedWriters, staged_table
-from epochal.connectors.staging.whole_results import WholeResultWriter
+from epochal.connectors.staging.staged_rows import (
+    ArrowRows,
+    StagedWriters,
+    WholeResultWriter,
+    staged_table,
+)
 from epochal.connectors.table_columns import rows_without_values
 from epochal.connectors.tables.compaction import CompactionOptions
 from epochal.connectors.tables.table_epochs import (
@@ -189,7 +193,7 @@ class TableWriters(Generic[F]):
         return writer
 
 
-class TableSink(Generic[F]):
+class TableSink(Sink, Generic[F]):
     """The driver's side: commits epochs to one table."""
 
     exactly_once = True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, cast
 
 import pyarrow as pa
 
@@ -34,9 +33,7 @@ def narrowed(
         if used is None:
             return readers
         wanted |= used
-    if not hasattr(readers, "only"):
-        return readers
-    return cast(ReaderFactory, cast(Any, readers).only(wanted))
+    return readers.only(wanted)
 
 
 def wanted_columns(operators: Sequence[OperatorSpec], schema: pa.Schema) -> frozenset[str] | None:

@@ -14,7 +14,13 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.contract import (
+    Offset,
+    Positions,
+    ReaderFactory,
+    Source,
+    SourceReader,
+)
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of_dicts, cast_table, joined_tables, table_of
 
@@ -23,11 +29,11 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any] | Seque
 
 
 @dataclass(slots=True)
-class FedSource:
+class FedSource(Source):
     """The rows that a test has fed to one source."""
 
     name: str
-    schema: pa.Schema
+    schema: pa.Schema = field()
     origin: str
     """Of which driver it is. Positions of other origins mean nothing here."""
     partitions: int = 1
@@ -111,7 +117,7 @@ class FedSource:
 
 
 @dataclass(frozen=True, slots=True)
-class FedReaders:
+class FedReaders(ReaderFactory):
     """Opens readers of what is fed, before and after."""
 
     source: FedSource
@@ -120,7 +126,7 @@ class FedReaders:
         return FedReader(self.source, {name: int(at) for name, at in partitions.items()})
 
 
-class FedReader:
+class FedReader(SourceReader):
     """Reads partitions one after the other, each as far as it is fed."""
 
     def __init__(self, source: FedSource, positions: dict[str, int]) -> None:

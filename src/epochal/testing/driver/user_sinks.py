@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.connectors.foreach import BatchTaskWriter, ForeachSink, ForeachWriters, OpenEpoch
+from epochal.epoch.contract import CommittedSink
 from epochal.testing.driver.staged_sink import StagedSink
 from epochal.testing.driver.under_test import FOREACH_BATCH, UserSink
 
@@ -38,7 +39,7 @@ def is_called_on_driver(sink: UserSink | None) -> bool:
     return sink is not None and sink.frame is not None and sink.kind == FOREACH_BATCH
 
 
-class CallingWriter:
+class CallingWriter(SinkWriter):
     """Writes rows to the driver's own sink, and calls the user's code with them."""
 
     def __init__(self, staged: SinkWriter, code: ForeachWriters, context: WriterContext) -> None:
@@ -79,7 +80,7 @@ class CallingWriter:
         self._staged.close()
 
 
-class CallingSink:
+class CallingSink(CommittedSink):
     """Calls a function with an epoch's rows before the driver's own sink shows them.
 
     As on a cluster, epochs without rows are left out, or in output mode complete those without

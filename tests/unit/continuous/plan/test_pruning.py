@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Positions, SourceReader
+from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import Call, Column, Literal
 from epochal.continuous.operators.stateless.expand import ExpandSpec
@@ -57,7 +57,7 @@ def test_all_columns_are_wanted_where_rows_leave_whole() -> None:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(ReaderFactory):
     def open(self, partitions: Positions) -> SourceReader:
         raise AssertionError
 
@@ -73,5 +73,6 @@ class Narrow(Whole):
 def test_readers_that_can_be_told_are_told() -> None:
     operators = [[ProjectSpec((SUM,), ONE)]]
     assert narrowed(Narrow(), operators, SCHEMA) == Narrow(frozenset({"a", "c"}))
-    assert narrowed(Whole(), operators, SCHEMA) == Whole()
+    whole = Whole()
+    assert narrowed(whole, operators, SCHEMA) is whole
     assert narrowed(Narrow(), [[]], SCHEMA) == Narrow()

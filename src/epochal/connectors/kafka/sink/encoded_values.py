@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, SinkWriter, WriterContext
 from epochal.connectors.kafka.sink.sink_exact import RecordWriters
 from epochal.connectors.kafka.sink.sink_plain import PlainWriters
 from epochal.connectors.schema_registry.value_schemas import ValueSpec
@@ -42,8 +42,10 @@ class EncodingWriters:
         return EncodingWriter(self, context)
 
 
-class EncodingWriter:
+class EncodingWriter(SinkWriter):
     """Passes rows with encoded values on to the sink's writer."""
+
+    checks_rows = True
 
     def __init__(self, plan: EncodingWriters, context: WriterContext) -> None:
         self._encoder = plan.spec.encoder(cast(Any, context.schema.field(VALUE).type))
