@@ -165,8 +165,12 @@ SOURCE_METHODS = (
     "lag",
     "acknowledge",
     "close",
+    *("bounded", "tells_waiting", "lists_together", "unit_end"),
 )
-SINK_METHODS = ("exactly_once", "decides", "writers", "fence", "decided", "commit", "close")
+SINK_METHODS = (
+    *("exactly_once", "decides", "writers", "fence", "decided", "commit", "close"),
+    "begin_commit",
+)
 
 
 def _custom_source(given: Any, options: Mapping[str, str]) -> Source:
@@ -199,7 +203,8 @@ def _custom(kind: str, given: Any, options: Mapping[str, str], methods: Sequence
     if missing:
         raise OptionError(
             f"{type(connector).__name__} cannot be a {kind}: it has no {', '.join(missing)}. "
-            f"Implement everything in epochal.connectors.contract.{kind.capitalize()}."
+            f"Inherit from epochal.connectors.contract.{kind.capitalize()}, which has what is "
+            f"optional, and implement the rest."
         )
     return connector
 

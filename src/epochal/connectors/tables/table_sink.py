@@ -50,7 +50,7 @@ from epochal.connectors.staging.staged_rows import (
     staged_table,
 )
 from epochal.connectors.table_columns import rows_without_values
-from epochal.connectors.tables.compaction import CompactionOptions
+from epochal.connectors.tables.compaction import Compaction
 from epochal.connectors.tables.table_epochs import (
     EpochNote,
     EpochOutput,
@@ -166,7 +166,7 @@ class TableSettings:
     merge_keys: tuple[str, ...]
     max_file_bytes: int
     reset_marker: int | None
-    compaction: CompactionOptions
+    compaction: Compaction
 
 
 @dataclass(frozen=True, slots=True)
