@@ -19,7 +19,6 @@ The first one may finish an epoch of the attempt before, and needs its files.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -53,14 +52,14 @@ from epochal.connectors.staging.dead_letter_envelope import (
     sink_messages,
     unpack,
 )
+from epochal.connectors.staging.staged_rows import delete_stale, read_staged
 from epochal.epoch.manifest import manifest_of
-from epochal.errors import OptionError, SinkConflictError, StorageError
+from epochal.errors import OptionError, SinkConflictError
 from epochal.files import Files, join_url, open_files
 
 logger = logging.getLogger(__name__)
 
 STAGING = f"{EPOCHAL}/letters"
-_NAME = re.compile(r"\.?e(\d+)-a(\d+)-t(\d+)-[0-9a-f]{8}\.json")
 
 
 def dead_letter_name(query: str, epoch: int, task: int) -> str:
@@ -274,7 +273,7 @@ class DeadLetterSink(Sink):
                 self._check_same(letters, name, epoch, staged)
             except FileNotFoundError:
                 try:
-                    letters.create(name, self._read(staged))
+                    letters.create(name, read_staged(self._staging, staged.name, staged.checksum))
                 except FileExistsError:  # another driver has just finished the same epoch
                     self._check_same(letters, name, epoch, staged)
         self._staging.delete(staged.name)
@@ -283,26 +282,8 @@ class DeadLetterSink(Sink):
         if google_crc32c.value(letters.read(name)) != staged.checksum:
             raise SinkConflictError(join_url(letters.url, name), epoch, "the dead letters")
 
-    def _read(self, staged: StagedDeadLetters) -> bytes:
-        url = join_url(self._staging.url, staged.name)
-        try:
-            data = self._staging.read(staged.name)
-        except FileNotFoundError:
-            raise StorageError(
-                url,
-                "a task wrote dead letters to this file, but the driver cannot see it. Put the "
-                "checkpoint of a query that runs on several hosts on storage that all of them "
-                "share",
-            ) from None
-        if google_crc32c.value(data) != staged.checksum:
-            raise StorageError(url, "its checksum differs from the one that the task reported")
-        return data
-
     def _delete_stale(self) -> None:
-        for info in self._staging.list():
-            found = _NAME.fullmatch(info.name)
-            if found and int(found[2]) < self._attempt:
-                self._staging.delete(info.name)
+        delete_stale(self._staging, before=self._attempt)
         if self._letters is not None:
             # A driver that was killed while it copied a file leaves a hidden one.
             ours = f"letters-{self._writers.about.query}-"

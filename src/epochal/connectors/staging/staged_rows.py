@@ -149,7 +149,7 @@ def staged_bytes(files: Files, staged: Staged) -> bytes:
     """Read what a task staged. `files` is the staging directory."""
     if not staged.rows:
         return b""
-    return staged.inline or _read(files, staged)
+    return staged.inline or read_staged(files, staged.name, staged.checksum)
 
 
 def staged_table(files: Files, staged: Staged, schema: pa.Schema) -> pa.Table:
@@ -176,16 +176,17 @@ def delete_stale(files: Files, *, before: int) -> int:
     return removed
 
 
-def _read(files: Files, staged: Staged) -> bytes:
-    url = join_url(files.url, staged.name)
+def read_staged(files: Files, name: str, checksum: int) -> bytes:
+    """Read a file that a task wrote for the driver."""
+    url = join_url(files.url, name)
     try:
-        data = files.read(staged.name)
+        data = files.read(name)
     except FileNotFoundError:
         raise StorageError(
             url,
             "a task wrote this file, but the driver cannot see it. Put the checkpoint of a query "
             "that runs on several hosts on storage that all of them share",
         ) from None
-    if google_crc32c.value(data) != staged.checksum:
+    if google_crc32c.value(data) != checksum:
         raise StorageError(url, "its checksum differs from the one that the task reported")
     return data
