@@ -95,7 +95,7 @@ def _message(epoch: int, parts: list[str]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class StagingWriters:
+class BatchFileWriters:
     """Opens writers in tasks, which write an epoch's rows to a file, or to several."""
 
     directory: str
@@ -131,8 +131,8 @@ class StagedBatchSink(Sink):
         self._complete = complete
 
     @property
-    def writers(self) -> StagingWriters:
-        return StagingWriters(self._files.url, self._complete)
+    def writers(self) -> BatchFileWriters:
+        return BatchFileWriters(self._files.url, self._complete)
 
     def fence(self, attempt: int) -> None:
         del attempt  # files of a writer that still runs are harmless: no commit names them

@@ -72,8 +72,8 @@ class Job:
 class MaintainedTable(Protocol[F]):
     """What the maintenance needs of a table. It has a connection of its own, for one thread."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    """The table, for the log."""
 
     def jobs(self) -> Sequence[Job]:
         """What this format needs besides sweep and compaction."""

@@ -93,20 +93,12 @@ class FilePlan(Protocol[F]):
 class TargetTable(Protocol[F]):
     """The table that a query writes to, in one format."""
 
-    @property
-    def name(self) -> str:
-        """The table, for errors."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Where the query's marker is, for errors."""
-        ...
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Columns of the query in which the table takes no nulls."""
-        ...
+    name: str
+    """The table, for errors."""
+    place: str
+    """Where the query's marker is, for errors."""
+    required: tuple[str, ...]
+    """Columns of the query in which the table takes no nulls."""
 
     @property
     def file_plan(self) -> FilePlan[F]: ...
