@@ -39,6 +39,7 @@ from epochal.connectors.file.part_names import (
 )
 from epochal.connectors.file.part_writer import PartWriter
 from epochal.connectors.formats import APPEND, SinkRequest
+from epochal.connectors.table_columns import unknown_names
 from epochal.errors import OptionError, SinkConflictError
 from epochal.files import Files, join_url, open_files, scheme_of
 
@@ -172,12 +173,8 @@ class FileSink(Sink):
         *,
         partition_by: Sequence[str] = (),
     ) -> None:
-        missing = [name for name in partition_by if name not in schema.names]
-        if missing:
-            raise OptionError(
-                f"{form.value}: partitionBy names column {missing[0]}, which does not exist. The "
-                f"columns are {', '.join(schema.names)}."
-            )
+        for reason in unknown_names("partitionBy", partition_by, schema.names):
+            raise OptionError(f"{form.value}: {reason}")
         if partition_by and len(partition_by) >= len(schema):
             raise OptionError(
                 f"{form.value}: partitionBy names all columns {', '.join(schema.names)}, so none "
