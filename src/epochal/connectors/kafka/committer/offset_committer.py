@@ -16,14 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQueryListener
 
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.kafka.cluster_worker import ClusterWorker, GroupClient, GroupStats
 from epochal.connectors.kafka.commit_rules import Claims
-from epochal.connectors.kafka.committer import spark_sources
+from epochal.connectors.kafka.committer import spark_events, spark_sources
 from epochal.connectors.kafka.committer.committer_metrics import committer_text
 from epochal.connectors.kafka.committer.listener_inbox import (
     Ended,
@@ -239,7 +237,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             reason = self._await_run(run_id, run, deadline)
             if reason:
                 return reason
-        while self._runs and not drain_bus(min(DRAIN_SECONDS, _left(deadline))):
+        while self._runs and not spark_events.drain_bus(min(DRAIN_SECONDS, _left(deadline))):
             if not _left(deadline):
                 return "Spark has not delivered all events of queries yet"
         return "" if self._await_idle(deadline) else "events of queries are still being handled"
@@ -250,7 +248,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             return ""
         who = f"query {run.name or run.query_id}"
         if run.execution is not None:
-            ended = await_end(run.execution, _left(deadline))
+            ended = spark_events.await_end(run.execution, _left(deadline))
             return "" if ended else f"{who} is still running"
         with self._changed:
             told = self._changed.wait_for(lambda: run_id not in self._runs, _left(deadline))
@@ -259,11 +257,11 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
     def _status(self, run_id: str, run: _Run) -> RunStatus | None:
         """What Spark says of a run; None if it cannot be asked."""
         if run.execution is not None:
-            return run_status(run.execution) if spark_sources.has_jvm() else None
+            return spark_events.run_status(run.execution) if spark_sources.has_jvm() else None
         session = None if spark_sources.has_jvm() else getattr(self, "spark", None)
         if session is None:
             return None
-        return remote_status(session, run.query_id, run_id)
+        return spark_events.remote_status(session, run.query_id, run_id)
 
     def _await_idle(self, deadline: float) -> bool:
         with self._changed:
@@ -430,46 +428,3 @@ def _progressed(progress: Any) -> Progressed:
     ends = tuple(source.endOffset for source in progress.sources)
     position = Position(str(progress.id), int(progress.batchId), ends)
     return Progressed(str(progress.runId), progress.name, position)
-
-
-SELF_ENDING = {"AvailableNowTrigger", "OneTimeTrigger"}
-
-
-def run_status(execution: Any) -> RunStatus:
-    """The state of a run in the driver's JVM."""
-    trigger = str(execution.trigger().getClass().getSimpleName()).rstrip("$")
-    return RunStatus(bool(execution.isActive()), trigger in SELF_ENDING)
-
-
-def remote_status(session: Any, query_id: str, run_id: str) -> RunStatus:
-    """The state of a run on a Spark Connect server, which does not tell a query's trigger."""
-    found = session.streams.get(query_id)
-    return RunStatus(found is not None and str(found.runId) == run_id, False)
-
-
-def await_end(execution: Any, seconds: float) -> bool:
-    """Wait until a run has posted its last event; False if it is active after `seconds`."""
-    try:
-        return bool(execution.awaitTermination(max(1, int(seconds * 1000))))
-    except Py4JJavaError:  # how a query failed is the user's concern; here it has ended
-        return not execution.isActive()
-
-
-def drain_bus(seconds: float) -> bool:
-    """Wait until Spark's listeners have handled all events; False if `seconds` were not enough.
-
-    Spark calls Python listeners from its listener bus, some time after the event. A query posts its
-    last events before `awaitTermination` returns, so once the query has ended and the bus is empty,
-    the listener knows everything about it. A client of Spark Connect has no access to that bus. It
-    can only ask whether a query is still active, and then wait for the event of its end.
-
-    Without a JVM there is nothing to wait for: a SparkContext empties its bus when it stops.
-    """
-    context: Any = SparkContext._active_spark_context
-    if context is None:
-        return True
-    try:
-        context._jsc.sc().listenerBus().waitUntilEmpty(max(1, int(seconds * 1000)))
-    except Py4JJavaError:  # java.util.concurrent.TimeoutException
-        return False
-    return True

@@ -29,6 +29,7 @@ from epochal.connectors.kafka.await_brokers import await_brokers
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
+from epochal.connectors.kafka.source.epoch_bounds import EpochBounds
 from epochal.connectors.kafka.source.kafka_reader import KafkaReaders
 from epochal.connectors.kafka.source.parsed_values import read_with_values
 from epochal.connectors.kafka.source.source_offsets import (
@@ -40,7 +41,7 @@ from epochal.connectors.kafka.source.source_offsets import (
     to_offsets,
     to_positions,
 )
-from epochal.connectors.kafka.source.source_options import EpochBounds, KafkaSourceOptions
+from epochal.connectors.kafka.source.source_options import KafkaSourceOptions
 from epochal.connectors.kafka.source.starting_offsets import (
     AtOffsets,
     AtTimes,

@@ -9,21 +9,19 @@ the first run on a checkpoint.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from epochal.connectors.kafka.consumer_settings import ADVICE, consumer_settings
 from epochal.connectors.kafka.kafka_settings import (
-    BYTES_ONLY,
     COMMIT_GROUP,
-    JAVA_CODE,
-    client_settings,
     connection_settings,
     require_servers,
 )
 from epochal.connectors.kafka.offsets import KafkaPartition
+from epochal.connectors.kafka.source.epoch_bounds import EpochBounds
 from epochal.connectors.kafka.source.starting_offsets import (
     NoMatch,
     Starting,
@@ -226,121 +224,3 @@ def _checked_pattern(text: str) -> str:
             f"kafka: subscribePattern {pattern!r} is not a regular expression: {error}."
         ) from None
     return pattern
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochBounds:
-    """How many records an epoch has at most, and at least."""
-
-    most: int | None = None
-    least: int | None = None
-    max_delay: timedelta = timedelta(minutes=15)
-    """How long fewer records than `least` may wait."""
-
-    def __post_init__(self) -> None:
-        for name, value in (
-            ("maxOffsetsPerTrigger", self.most),
-            ("minOffsetsPerTrigger", self.least),
-        ):
-            if value is not None and value <= 0:
-                raise OptionError(f"kafka: {name} must be positive, not {value}.")
-        if self.most is not None and self.least is not None and self.least > self.most:
-            raise OptionError(
-                f"kafka: minOffsetsPerTrigger ({self.least}) must not be greater than "
-                f"maxOffsetsPerTrigger ({self.most})."
-            )
-
-    @property
-    def are_set(self) -> bool:
-        return self.most is not None or self.least is not None
-
-    def waits(
-        self,
-        at: Mapping[KafkaPartition, int],
-        until: Mapping[KafkaPartition, int],
-        waited: timedelta,
-    ) -> bool:
-        """Whether an epoch must wait for more records, after it has waited for so long."""
-        if self.least is None or waited >= self.max_delay:
-            return False
-        return sum(max(0, until[tp] - offset) for tp, offset in at.items()) < self.least
-
-    def ends(
-        self, at: Mapping[KafkaPartition, int], until: Mapping[KafkaPartition, int]
-    ) -> dict[KafkaPartition, int]:
-        """Return where an epoch ends that starts at `at`, of records up to `until`.
-
-        Each partition gets a share of the epoch in proportion to the records that wait in it, and
-        at least one record.
-        """
-        sizes = {tp: max(0, until[tp] - offset) for tp, offset in at.items()}
-        total = sum(sizes.values())
-        if self.most is None or not total:
-            return {tp: offset + sizes[tp] for tp, offset in at.items()}
-        ends = {}
-        for tp, offset in at.items():
-            share = self.most * (sizes[tp] / total)
-            ends[tp] = offset + min(sizes[tp], math.ceil(share) if share < 1 else math.floor(share))
-        return ends
-
-
-RENAMED = {
-    "fetch.max.wait.ms": "fetch.wait.max.ms",
-    "receive.buffer.bytes": "socket.receive.buffer.bytes",
-    "send.buffer.bytes": "socket.send.buffer.bytes",
-    "request.timeout.ms": "socket.timeout.ms",
-}
-_START = "startingOffsets sets where a query starts, and its checkpoint where it continues"
-_BYTES = f"{BYTES_ONLY}: decode them in the query"
-_MEMBER = "it is about membership in a consumer group, and this source never joins one"
-_POLL = "it tunes the Java client's poll, which this source does not use"
-REFUSED = {
-    "auto.offset.reset": _START,
-    "enable.auto.commit": "offsets are committed with epochs: name the group with "
-    "kafka.consumer.commit.groupid",
-    "auto.commit.interval.ms": "offsets are committed with epochs",
-    "enable.auto.offset.store": "offsets are committed with epochs",
-    "enable.partition.eof": "the reader relies on its own value",
-    "key.deserializer": _BYTES,
-    "value.deserializer": _BYTES,
-    "interceptor.classes": JAVA_CODE,
-    "metric.reporters": JAVA_CODE,
-    "partition.assignment.strategy": _MEMBER,
-    "group.instance.id": _MEMBER,
-    "group.protocol": _MEMBER,
-    "group.remote.assignor": _MEMBER,
-    "session.timeout.ms": _MEMBER,
-    "heartbeat.interval.ms": _MEMBER,
-    "max.poll.interval.ms": _MEMBER,
-    "max.poll.records": _POLL,
-    "default.api.timeout.ms": _POLL,
-    "exclude.internal.topics": "a pattern never matches an internal topic: subscribe to it by name",
-    "security.providers": JAVA_CODE,
-}
-ADVICE = "as an option of the source, with the prefix kafka."
-
-DEFAULTS = {
-    # The default of Java and Spark. librdkafka's default hides uncommitted records.
-    "isolation.level": "read_uncommitted",
-    # A partition that is missing from a fetch request waits until that request returns. Data is
-    # never delayed: a broker that has records answers at once.
-    "fetch.wait.max.ms": "100",
-    # How long a partition is not fetched after its queue was full. One second here would mean one
-    # second of lag.
-    "fetch.queue.backoff.ms": "5",
-    "fetch.error.backoff.ms": "100",
-    "socket.nagle.disable": "true",
-    "socket.keepalive.enable": "true",
-    # Reconnect soon after a broker is back; the client's default waits up to ten seconds.
-    "reconnect.backoff.max.ms": "1000",
-}
-
-
-def consumer_settings(java: Mapping[str, str]) -> dict[str, str]:
-    """The consumer's settings in librdkafka's names; accepts Java's and librdkafka's names.
-
-    A Java setting without a counterpart is rejected with a reason; ignoring it would silently
-    change what the user asked for. A name that Java does not know is passed on, because it may be
-    one of librdkafka's own; the client rejects names that it does not know.
-    """
-    return DEFAULTS | client_settings(java, renamed=RENAMED, refused=REFUSED, where=ADVICE)

@@ -14,7 +14,6 @@ replays it. Its messages were never acknowledged, so they arrive in a later batc
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -22,7 +21,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -30,6 +29,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyspark.sql import datasource
 
+from epochal.connectors.pubsub.data_source.databricks_columns import DATABRICKS_COLUMNS, renamed
 from epochal.connectors.pubsub.data_source.driver_endpoint import DriverEndpoint
 from epochal.connectors.pubsub.parse.parse import ParseSpec, parse_spec
 from epochal.connectors.pubsub.pubsub_access import emulator_host
@@ -48,7 +48,6 @@ from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 from epochal.connectors.pubsub.sidecar.sidecar_client import read_rows
 from epochal.connectors.pubsub.sidecar.sidecar_messages import Reading
 from epochal.errors import OptionError
-from epochal.record_batches import batch_of
 from epochal.rpc.driver_address import LOOPBACK
 
 try:
@@ -441,36 +440,3 @@ def _resolved(options: SourceOptions, given: Mapping[str, str]) -> dict[str, str
         resolved["emulatorHost"] = emulator
     names = {name.lower() for name in resolved}
     return {key: text for key, text in given.items() if key.lower() not in names} | resolved
-
-
-DATABRICKS_COLUMNS = (
-    "messageId STRING, payload BINARY, attributes STRING, publishTimestampInMillis BIGINT"
-)
-_FIELDS: list[tuple[str, pa.DataType]] = [
-    ("messageId", pa.string()),
-    ("payload", pa.binary()),
-    ("attributes", pa.string()),
-    ("publishTimestampInMillis", pa.int64()),
-]
-_SCHEMA = pa.schema(_FIELDS)
-
-
-def renamed(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Convert rows in MESSAGE_SCHEMA to the columns of Databricks' connector.
-
-    Its attributes are a JSON object in a string, and its publish time is a number of milliseconds.
-    There are no columns for the ordering key and the delivery attempt.
-    """
-    for batch in rows:
-        attributes = [json.dumps(dict(each or ())) for each in batch["attributes"].to_pylist()]
-        times = batch.column("publish_time").cast(pa.timestamp("ms", tz="UTC"), safe=False)
-        yield batch_of(
-            [
-                batch.column("message_id"),
-                batch.column("data"),
-                pa.array(attributes, pa.string()),
-                times.cast(pa.int64()),
-            ],
-            _SCHEMA,
-            batch.num_rows,
-        )

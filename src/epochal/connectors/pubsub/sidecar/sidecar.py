@@ -26,7 +26,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from epochal.connectors.pubsub.sidecar.sidecar_feed import Feed
-from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read, Reading, receive, send
+from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read, Reading
+from epochal.connectors.pubsub.sidecar.sidecar_wire import receive, send
 from epochal.errors import EpochalError
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read, Reading, receive, send
+from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read, Reading
+from epochal.connectors.pubsub.sidecar.sidecar_wire import receive, send
 from epochal.errors import PubSubReaderError
 
 START_S = 60.0

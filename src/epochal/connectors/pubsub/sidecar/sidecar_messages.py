@@ -1,4 +1,4 @@
-"""The messages between the driver, the sidecars and the workers of a Pub/Sub source.
+"""The messages between the driver, the sidecars and the workers of a Pub/Sub source. Pure data.
 
 There are three protocols. Sidecars send requests to the driver's endpoint, where `grants` decides.
 Sidecars fetch rows from each other. A task's `read` asks the sidecar of its executor over a unix
@@ -7,13 +7,10 @@ socket. The arrow in a docstring names the reply.
 
 from __future__ import annotations
 
-import struct
-from io import BufferedIOBase
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 
-from epochal.errors import PubSubReaderError
 from epochal.rpc.envelope import EndpointType, RpcAddress
 
 Slots: TypeAlias = tuple[tuple[int, int], ...]
@@ -224,32 +221,3 @@ class Read(msgspec.Struct, frozen=True, array_like=True):
 
     failure: str
     log: list[LogLine]
-
-
-T = TypeVar("T")
-MAX_BYTES = 16 << 20
-_LENGTH = struct.Struct(">I")
-
-
-def send(file: BufferedIOBase, message: object) -> None:
-    """Write one message to a unix socket: a length of four bytes, then MessagePack."""
-    data = msgspec.msgpack.encode(message)
-    file.write(_LENGTH.pack(len(data)) + data)
-    file.flush()
-
-
-def receive(file: BufferedIOBase, kind: type[T]) -> T | None:
-    """Read one message; None if the other side has closed the socket."""
-    head = file.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (size,) = _LENGTH.unpack(head)
-    if size > MAX_BYTES:
-        raise PubSubReaderError(
-            f"A message on a sidecar's socket has {size} bytes, but the most is {MAX_BYTES}: the "
-            f"other side is not one of Epochal's processes, or has another version."
-        )
-    data = file.read(size)
-    if len(data) < size:
-        return None
-    return msgspec.msgpack.decode(data, type=kind)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from epochal.connectors.kafka.consumer_settings import consumer_settings
 from epochal.connectors.kafka.source.source_options import (
     REFUSED,
     KafkaSourceOptions,
     Subscription,
-    consumer_settings,
     read_source_options,
 )
 from epochal.connectors.kafka.source.starting_offsets import AtTimes, Everywhere, NoMatch

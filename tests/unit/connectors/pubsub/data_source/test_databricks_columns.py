@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.data_source.spark_source import renamed
+from epochal.connectors.pubsub.data_source.databricks_columns import renamed
 from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
 
 

@@ -13,13 +13,8 @@ import pytest
 
 from epochal.connectors.pubsub.sidecar.sidecar import KeptLog, sweep
 from epochal.connectors.pubsub.sidecar.sidecar_client import executor_jvm, run_directory
-from epochal.connectors.pubsub.sidecar.sidecar_messages import (
-    MAX_BYTES,
-    LogLine,
-    Read,
-    receive,
-    send,
-)
+from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read
+from epochal.connectors.pubsub.sidecar.sidecar_wire import MAX_BYTES, receive, send
 from epochal.errors import PubSubReaderError
 
 
