@@ -22,6 +22,7 @@ from benchmarks.harness import Report, arguments
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.clock import SystemClock
 from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.coordinator import EpochCoordinator
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
@@ -124,7 +125,7 @@ def pure_step(report: Report, tasks: int) -> None:
     report.row("pure step", tasks=tasks, microseconds_per_report=micros)
 
 
-class Nowhere:
+class Nowhere(LoggedSource, CommittedSink):
     """A source and a sink that accept everything and do nothing."""
 
     decides = False

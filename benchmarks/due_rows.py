@@ -24,7 +24,16 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from epochal.connectors.contract import Positions, Prepare, WriterContext
+from epochal.connectors.contract import (
+    Positions,
+    Prepare,
+    ReaderFactory,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceReader,
+    WriterContext,
+)
 
 SCHEMA = pa.schema({"key": pa.int64(), "value": pa.int64(), "due": pa.int64()}.items())
 DDL = "key bigint, value bigint, due bigint"
@@ -53,7 +62,7 @@ class Schedule:
         return pa.record_batch([numbers % self.keys, numbers, due], schema=SCHEMA)
 
 
-class DueReader:
+class DueReader(SourceReader):
     """Epochal's reader of a schedule."""
 
     def __init__(self, schedule: Schedule, partitions: Positions) -> None:
@@ -96,22 +105,25 @@ class DueReader:
 
 
 @dataclass(frozen=True, slots=True)
-class DueReaders:
+class DueReaders(ReaderFactory):
     schedule: Schedule
 
     def open(self, partitions: Positions) -> DueReader:
         return DueReader(self.schedule, partitions)
 
 
-class DueSource:
+class DueSource(Source):
     """Epochal's source of a schedule."""
 
     acknowledges_in_tasks = False
+    schema = SCHEMA
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self.schema = SCHEMA
-        self.readers = DueReaders(schedule)
+
+    @property
+    def readers(self) -> DueReaders:
+        return DueReaders(self._schedule)
 
     def initial(self) -> Positions:
         return {str(each): "0" for each in range(self._schedule.partitions)}
@@ -167,7 +179,7 @@ def read_notes(directory: str) -> Any:
     return np.concatenate(found).reshape(-1, 2) if found else np.empty((0, 2), np.int64)
 
 
-class NotingWriter:
+class NotingWriter(SinkWriter):
     """Epochal's writer, which records the delay as soon as rows reach it."""
 
     def __init__(self, directory: str, context: WriterContext) -> None:
@@ -191,14 +203,18 @@ class NotingWriters:
         return NotingWriter(self.directory, context)
 
 
-class NotingSink:
+class NotingSink(Sink):
     """Epochal's sink, which records delays."""
 
     exactly_once = False
     decides = False
 
     def __init__(self, directory: str) -> None:
-        self.writers = NotingWriters(directory)
+        self._directory = directory
+
+    @property
+    def writers(self) -> NotingWriters:
+        return NotingWriters(self._directory)
 
     def fence(self, attempt: int) -> None:
         pass

@@ -24,6 +24,7 @@ from epochal.checkpoint.layout import StoreKey
 from epochal.continuous.operators.contract import StateChanges, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, StagePlan, Target, partitions_of_task
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
+from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
 from epochal.epoch.messages import (
@@ -115,7 +116,7 @@ class Total:
         pass
 
 
-class Source:
+class Source(LoggedSource):
     """One partition whose position is the number of the epoch."""
 
     acknowledges_in_tasks = False
@@ -137,7 +138,7 @@ class Source:
 
 
 @dataclass(slots=True)
-class OneFileSink:
+class OneFileSink(CommittedSink):
     """Output is one file per epoch."""
 
     files: Files

@@ -43,6 +43,7 @@ SURFACE = {
         "WriterContext",
         "WriterFactory",
     ],
+    "epochal.connectors.formats": ["SinkFormat", "SinkRequest"],
     "epochal.connectors.generator": ["GeneratorSource"],
     "epochal.continuous": ["session", "sliding", "tumbling"],
     "epochal.continuous.api.dataframe_writer": ["DataFrameWriter"],
@@ -50,6 +51,7 @@ SURFACE = {
     "epochal.continuous.api.query_manager": ["StreamingQueryManager"],
     "epochal.continuous.api.readwriter": ["StreamReader", "StreamWriter"],
     "epochal.continuous.api.stream": ["GroupedStream", "Stream"],
+    "epochal.epoch.contract": ["CommittedSink", "LoggedSource"],
     "epochal.kafka": ["KafkaGroup", "OffsetCommitter"],
     "epochal.metrics.logs": ["JsonFormatter"],
     "epochal.testing": [

@@ -312,7 +312,8 @@ def test_a_woken_reader_never_names_a_position_after_a_row_that_it_has_not_retur
     topic, count = make_topic(broker, unique("woken")), 400
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
     with reading(tmp_path, options(broker, subscribe=topic)) as (_, reader):
-        wakes = [reader.fd]  # type: ignore[attr-defined]
+        assert reader.fd is not None
+        wakes = [reader.fd]
         assert take(reader) == []
         found: dict[int, list[str]] = {0: [], 1: []}
         for number in range(count):

@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import re
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -17,6 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from tests.contract.extending import example
 from tests.iceberg_tables import Warehouse
 from tests.kafka_topics import create_topic, read_topic
 from tests.rigs.postgres import Postgres
@@ -241,6 +244,26 @@ class IcebergWorld:
         return sorted(str(row["value"]) for row in self._warehouse.rows())
 
 
+class SqliteWorld:
+    """The example of docs/extending.md."""
+
+    def __init__(self, tmp: Path) -> None:
+        self._checkpoint, self._path = LocalFiles(tmp / "ck", durable=False), tmp / "words.db"
+
+    def open(self) -> Sink:
+        options = {"path": str(self._path), "table": "words"}
+        sink = open_sink(
+            *(example("sink").SQLITE, options, WORDS),
+            checkpoint=self._checkpoint,
+            query_id=QUERY_ID,
+        )
+        return cast(Sink, Logging(sink, self._checkpoint))
+
+    def visible(self) -> list[str]:
+        with closing(sqlite3.connect(self._path)) as database:
+            return sorted(word for (word,) in database.execute("SELECT value FROM words"))
+
+
 def note(path: Path, rows: pa.RecordBatch, epoch: int) -> None:
     with path.open("a") as out:
         out.writelines(f"{word}\n" for word in rows.column("value").to_pylist())
@@ -267,9 +290,14 @@ WORLDS: dict[str, Callable[[Path], World]] = {
     "iceberg-partitioned": partial(IcebergWorld, partitionBy="value"),
     **{f"files-{form.value}": partial(FilesWorld, form=form) for form in FileFormat},
     "files-letters": LettersWorld,
+    "sqlite": SqliteWorld,
 }
 EXACTLY_ONCE = [
-    *(name for name in sorted(WORLDS) if name.startswith(("memory", "files", "delta", "iceberg"))),
+    *(
+        name
+        for name in sorted(WORLDS)
+        if name.startswith(("memory", "files", "delta", "iceberg", "sqlite"))
+    ),
     DELTA_S3,
     "kafka-exactly-once",
     *POSTGRES,

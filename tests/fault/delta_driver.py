@@ -20,6 +20,7 @@ import pyarrow as pa
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
 from epochal.connectors.contract import Positions, WriterContext
 from epochal.connectors.registry import open_sink
+from epochal.epoch.contract import LoggedSource
 from epochal.epoch.durable import EpochResources, decide, follow_up, recover
 from epochal.epoch.effects import CommitSink, Decide, LogCommit
 from epochal.epoch.publish_state import StateFiles
@@ -31,7 +32,7 @@ QUERY = "6c1f86f4-64ef-4ab6-9f5c-2f0c2b0a8d11"
 OPTIONS = {"append": {}, "update": {"mergeKeys": "key"}, "complete": {}}
 
 
-class Counter:
+class Counter(LoggedSource):
     """A source of all numbers in order."""
 
     acknowledges_in_tasks = False

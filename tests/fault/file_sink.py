@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.continuous.operators.contract import Row
 
 
@@ -21,7 +21,7 @@ class FileWriters:
 
 
 @dataclass(slots=True)
-class FileWriter:
+class FileWriter(SinkWriter):
     folder: Path
     context: WriterContext
     batches: list[pa.RecordBatch] = field(default_factory=list)

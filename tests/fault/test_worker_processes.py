@@ -26,6 +26,7 @@ from epochal.continuous.plan.stages import QueryPlan, readers_of, readers_of_tas
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
 from epochal.epoch.manifest import manifest_of
@@ -48,7 +49,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(slots=True)
-class Source:
+class Source(LoggedSource):
     """A source whose positions are its offsets."""
 
     acknowledges_in_tasks = False
@@ -71,7 +72,7 @@ class Source:
 
 
 @dataclass(slots=True)
-class Sink:
+class Sink(CommittedSink):
     """Remembers the commit messages of each epoch."""
 
     commits: dict[int, tuple[bytes, ...]] = field(default_factory=dict)

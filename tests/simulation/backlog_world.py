@@ -18,7 +18,7 @@ from tests.simulation import engine_world
 from tests.simulation.engine_world import WorldSource
 from tests.simulation.pipeline import LONG
 
-from epochal.connectors.contract import Positions
+from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import (
@@ -47,7 +47,7 @@ def time_ms(partition: int, index: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeReaders:
+class TimeReaders(ReaderFactory):
     """Opens readers of partitions whose rows all wait from the beginning."""
 
     rows: int
@@ -57,7 +57,7 @@ class TimeReaders:
         return TimeReader(self, {name: int(at) for name, at in partitions.items()})
 
 
-class TimeReader:
+class TimeReader(SourceReader):
     """Reads the partitions one after the other."""
 
     def __init__(self, plan: TimeReaders, positions: dict[str, int]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 from tests.simulation.engine_world import World
 
-from epochal.connectors.contract import Positions
+from epochal.connectors.contract import Positions, ReaderFactory
 from epochal.connectors.pubsub.engine.engine_source import PubSubReader, PubSubSource
 from epochal.connectors.pubsub.protobuf_wire import encode_field
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
@@ -102,7 +102,7 @@ class FakePuller:
 
 
 @dataclass(frozen=True, slots=True)
-class FakeReaders:
+class FakeReaders(ReaderFactory):
     service: PubSub
 
     def open(self, partitions: Positions) -> PubSubReader:

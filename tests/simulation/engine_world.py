@@ -34,7 +34,7 @@ MAX_WILD_ACTS = 400
 
 
 @dataclass(slots=True)
-class WorldSource:
+class WorldSource(LoggedSource):
     """The driver's side of the events; its offsets name whole steps only."""
 
     acknowledges_in_tasks = False

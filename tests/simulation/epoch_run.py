@@ -15,7 +15,7 @@ from typing import TypeAlias
 import google_crc32c
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
-from epochal.epoch.contract import CommittedSink
+from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered
 from epochal.epoch.messages import (
@@ -40,7 +40,7 @@ Write: TypeAlias = Callable[[int, int, range], bytes]
 """Takes a task, an epoch and the task's rows in it; returns the message for the sink's commit."""
 
 
-class Rows:
+class Rows(LoggedSource):
     """Endless rows 0, 1, 2, ... in each of two partitions; a position is the next row."""
 
     acknowledges_in_tasks = False

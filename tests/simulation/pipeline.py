@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Positions, WriterFactory
+from epochal.connectors.contract import Positions, ReaderFactory, SourceReader, WriterFactory
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.plan.stages import Branch, QueryPlan, SourcePlan, StagePlan, Target
 from epochal.state.rows.types import AtomicType, StructField, StructType
@@ -37,7 +37,7 @@ def event(partition: int, index: int, keys: int) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class EventReaders:
+class EventReaders(ReaderFactory):
     """Partitions of events that are all there from the beginning; a position is an index."""
 
     rows: int
@@ -50,7 +50,7 @@ class EventReaders:
         return EventReader(self, {name: int(at) for name, at in partitions.items()})
 
 
-class EventReader:
+class EventReader(SourceReader):
     def __init__(self, plan: EventReaders, positions: dict[str, int]) -> None:
         self._plan, self._positions = plan, positions
         self._ends = dict.fromkeys(positions, plan.rows)

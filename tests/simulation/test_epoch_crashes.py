@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.simulation.epoch_run import TASKS, Disk, Run, live
 
+from epochal.epoch.contract import CommittedSink
 from epochal.errors import EpochalError
 from epochal.testing.files import FaultyFiles, crash_after
 
@@ -28,12 +29,12 @@ class ShelfDisk(Disk):
 
 
 @dataclass
-class Shelf:
+class Shelf(CommittedSink):
     """A sink that is idempotent by epoch; it may decide, and then refuses who was shut out."""
 
     disk: ShelfDisk
     attempt: int
-    decides: bool
+    decides: bool = False
 
     def fence(self, attempt: int) -> None:
         pass

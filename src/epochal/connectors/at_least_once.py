@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Prepare, WriterContext, WriterFactory
+from epochal.connectors.contract import Prepare, Sink, SinkWriter, WriterContext, WriterFactory
 from epochal.connectors.formats import SinkRequest
 
 
-class AtLeastOnceSink:
+class AtLeastOnceSink(Sink):
     """Opens writers; every other method of the sink contract does nothing."""
 
     exactly_once = False
@@ -44,7 +44,7 @@ class AtLeastOnceSink:
         pass
 
 
-class NoopWriter:
+class NoopWriter(SinkWriter):
     """Discards every batch."""
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -15,7 +15,7 @@ from typing import TextIO
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import Prepare, Sink, SinkWriter, WriterContext
 from epochal.connectors.formats import SinkRequest
 from epochal.errors import OptionError
 from epochal.record_batches import joined_tables
@@ -36,7 +36,7 @@ class ConsoleOptions:
             raise OptionError(f"console: numRows must be positive, not {self.num_rows}.")
 
 
-class ConsoleWriter:
+class ConsoleWriter(SinkWriter):
     """Keeps the rows that may be printed and drops the rest."""
 
     def __init__(self, max_rows: int, context: WriterContext) -> None:
@@ -70,7 +70,7 @@ class ConsoleWriters:
         return ConsoleWriter(self.max_rows, context)
 
 
-class ConsoleSink:
+class ConsoleSink(Sink):
     """The driver's side."""
 
     exactly_once = False

@@ -24,6 +24,8 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from epochal.epoch.contract import CommittedSink, LoggedSource
+
 Position: TypeAlias = str
 Offset: TypeAlias = str
 Positions: TypeAlias = Mapping[str, Position]
@@ -33,15 +35,40 @@ Prepare: TypeAlias = Callable[[], bytes]
 """Makes an epoch's output durable but not yet visible; returns the message for `Sink.commit`."""
 
 
+BadRows: TypeAlias = Mapping[int, str]
+"""Why rows of a batch cannot be written, by their index in the batch."""
+
+
 class SourceReader(Protocol):
     """Reads some partitions of one source in a task. Used by one thread; must never block.
 
-    A reader may also have `reads_all = True`: a read that returns fewer rows than it may has taken
-    everything that was there, of all partitions. The engine then does not ask again in a turn.
-    And it may have `fd`, a descriptor that becomes readable when rows come after a read that
-    returned None. The engine then reads at once. With `wait(seconds)`, which waits for rows in the
-    calling thread and returns False if it cannot, a task without other work need not use `fd`.
+    A class that inherits from it has what is optional, so that it has no effect.
     """
+
+    reads_all: bool = False
+    """A read that returns fewer rows than it may has taken everything that was there, of all
+    partitions. The engine then does not ask again in a turn."""
+    last_read: Sequence[str] = ()
+    """The partitions of the rows that the last read has returned. Only if the source says that it
+    `tells_waiting`."""
+
+    @property
+    def fd(self) -> int | None:
+        """A descriptor that becomes readable when rows come after a read that returned None. The
+        engine then reads at once. Without one, it asks now and then.
+        """
+        return None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for rows in the calling thread; False, at once, if that is not possible. A task
+        without other work then need not use `fd`.
+        """
+        del seconds
+        return False
+
+    def waiting(self) -> Positions:
+        """The ends of partitions that have rows waiting, as far as that is known."""
+        return {}
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
         """The next rows, or None if there are none right now. Raises if the source has failed."""
@@ -85,22 +112,23 @@ class AcknowledgingReader(SourceReader, Protocol):
 
 
 class ReaderFactory(Protocol):
-    """Opens readers in tasks; picklable.
-
-    A factory may also have `only(columns: frozenset[str]) -> ReaderFactory`: readers that fill just
-    these columns and leave the others null. The engine calls it if a query uses no other columns.
-    """
+    """Opens readers in tasks; picklable."""
 
     def open(self, partitions: Positions) -> SourceReader:
         """Start reading these partitions at these positions."""
         ...
 
+    def only(self, columns: frozenset[str]) -> ReaderFactory:
+        """Readers that fill just these columns, if they can, and leave the others null.
 
-class Source(Protocol):
-    """The driver's side of a source.
+        Called if a query uses no other columns.
+        """
+        del columns
+        return self
 
-    A source whose epochs can have a bound is a `BoundedSource`.
-    """
+
+class Source(LoggedSource, Protocol):
+    """The driver's side of a source."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -153,6 +181,11 @@ class Source(Protocol):
 
     def close(self) -> None: ...
 
+    @property
+    def bounded(self) -> BoundedSource | None:
+        """The source again, if it can bound what an epoch reads."""
+        return None
+
 
 class BoundedSource(Source, Protocol):
     """A source that can bound what an epoch reads. The engine then plans every epoch."""
@@ -192,7 +225,14 @@ class SinkWriter(Protocol):
 
     One thread calls `write` and `cut`; they must not block it. The function that `cut` returns
     runs on another thread, in the order of epochs.
+
+    A class that inherits from it has what is optional, so that it has no effect.
     """
+
+    dead_letters: int = 0
+    """The number of rows of the epoch that was cut last that became dead letters."""
+    checks_rows: bool = False
+    """Whether `bad_rows` knows which rows the sink would refuse; needed for onBadRow=deadLetter."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
 
@@ -204,14 +244,6 @@ class SinkWriter(Protocol):
         """Release resources. Output of epochs that were not prepared may be dropped."""
         ...
 
-
-BadRows: TypeAlias = Mapping[int, str]
-"""Why rows of a batch cannot be written, by their index in the batch."""
-
-
-class CheckingWriter(SinkWriter, Protocol):
-    """A writer that knows which rows its sink would refuse; needed for `onBadRow=deadLetter`."""
-
     def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
         """Return the rows that cannot be written, with the reason; empty if all can.
 
@@ -219,10 +251,19 @@ class CheckingWriter(SinkWriter, Protocol):
         it names become dead letters and never reach `write`. Look at whole columns first: nearly
         all batches have no bad row. A reason is a sentence without a full stop at its end.
         """
-        ...
+        del batch
+        return {}
+
+    def note_idle(self) -> None:
+        """The task had no input in the epoch that is about to be cut.
+
+        In output mode complete each epoch emits all rows again. If no task had input, the result is
+        the same as before.
+        """
+        return None
 
 
-class DeadLetterWriter(CheckingWriter, Protocol):
+class DeadLetterWriter(SinkWriter, Protocol):
     """A writer that can also write dead letters, together with the rows of the epoch."""
 
     @property
@@ -233,30 +274,14 @@ class DeadLetterWriter(CheckingWriter, Protocol):
         ...
 
 
-class WholeResultWriter(SinkWriter, Protocol):
-    """A writer of whole results: in output mode complete, each epoch emits all rows again."""
-
-    def note_idle(self) -> None:
-        """The task had no input in the epoch that is about to be cut.
-
-        If that is true of all tasks, the result is the same as before.
-        """
-        ...
-
-
 class WriterFactory(Protocol):
     """Opens writers in tasks; picklable."""
 
     def open(self, context: WriterContext) -> SinkWriter: ...
 
 
-class Sink(Protocol):
-    """The driver's side of a sink.
-
-    A sink that decides may also have the method `begin_commit`, with the arguments of `commit`. It
-    is called just before the epoch is logged, and starts to write in the background what `commit`
-    will complete. Nothing may become visible before `commit`, which may never follow.
-    """
+class Sink(CommittedSink, Protocol):
+    """The driver's side of a sink."""
 
     @property
     def exactly_once(self) -> bool:

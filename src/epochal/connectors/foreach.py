@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from epochal.connectors.at_least_once import AtLeastOnceSink
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.connectors.user_code import USER_CODE
 from epochal.errors import OptionError
 
@@ -72,7 +72,7 @@ class OpenEpoch:
                 self._user.close(error)
 
 
-class ForeachTaskWriter:
+class ForeachTaskWriter(SinkWriter):
     """Passes batches to the user's code in order, on its own thread.
 
     The prepare function of an epoch waits until all rows before the cut are processed.
@@ -137,7 +137,7 @@ class ForeachTaskWriter:
                 logger.warning("the close method of a ForeachWriter failed", exc_info=True)
 
 
-class BatchTaskWriter:
+class BatchTaskWriter(SinkWriter):
     """Collects an epoch's rows for a function that takes them all at once."""
 
     def __init__(self, function: BatchFunction, context: WriterContext) -> None:

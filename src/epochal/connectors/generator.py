@@ -19,13 +19,13 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from epochal.checkpoint.spark_json import parse_object, to_json
-from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.contract import Offset, Positions, ReaderFactory, Source, SourceReader
 from epochal.errors import MalformedFileError, OptionError
 
 Generate: TypeAlias = Callable[[int, int], Iterator[pa.RecordBatch | None]]
 
 
-class GeneratorReader:
+class GeneratorReader(SourceReader):
     """Reads from one generator per partition, in turn."""
 
     def __init__(self, generate: Generate, schema: pa.Schema, partitions: Positions) -> None:
@@ -72,7 +72,7 @@ class GeneratorReader:
 
 
 @dataclass(frozen=True, slots=True)
-class GeneratorReaders:
+class GeneratorReaders(ReaderFactory):
     """Opens readers in tasks; carries the function there."""
 
     generate: Generate
@@ -82,7 +82,7 @@ class GeneratorReaders:
         return GeneratorReader(self.generate, self.schema, partitions)
 
 
-class GeneratorSource:
+class GeneratorSource(Source):
     """The driver's side. Its offset is the row count per partition; Spark has no such source."""
 
     acknowledges_in_tasks = False

@@ -28,7 +28,15 @@ from epochal.checkpoint.layout import EPOCHAL
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.spark_json import parse_object, to_json
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import Offset, Positions, WriterContext
+from epochal.connectors.contract import (
+    Offset,
+    Positions,
+    ReaderFactory,
+    Sink,
+    Source,
+    SourceReader,
+    WriterContext,
+)
 from epochal.connectors.row_collector import RowCollector
 from epochal.errors import MalformedFileError, OptionError, StorageError
 from epochal.files import Files, join_url, open_files
@@ -58,7 +66,7 @@ def parse_position(text: str) -> MemoryPosition:
     )
 
 
-class MemoryReader:
+class MemoryReader(SourceReader):
     """Reads the files of some partitions in the order in which they were added."""
 
     def __init__(self, files: Files, partitions: Positions) -> None:
@@ -112,7 +120,7 @@ class MemoryReader:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryReaders:
+class MemoryReaders(ReaderFactory):
     """Opens readers in tasks."""
 
     directory: str
@@ -121,7 +129,7 @@ class MemoryReaders:
         return MemoryReader(open_files(self.directory), partitions)
 
 
-class MemoryStream:
+class MemoryStream(Source):
     """A source to which driver code adds rows; pass it to `format(...)`."""
 
     acknowledges_in_tasks = False
@@ -270,7 +278,7 @@ class MemoryOutput:
         return spark.createDataFrame(self.table().combine_chunks())
 
 
-class MemorySink:
+class MemorySink(Sink):
     """The driver's side: moves committed epochs from files into a `MemoryOutput`."""
 
     exactly_once = True

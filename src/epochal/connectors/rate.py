@@ -27,7 +27,7 @@ from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.source_logs import RateLog
 from epochal.checkpoint.spark_json import parse_object
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.contract import Offset, Positions, ReaderFactory, Source, SourceReader
 from epochal.connectors.formats import SourceRequest
 from epochal.errors import MalformedFileError, OptionError
 from epochal.files import Files
@@ -147,7 +147,7 @@ def parse_position(text: str) -> RatePosition:
     )
 
 
-class RateReader:
+class RateReader(SourceReader):
     """Returns the values that are due."""
 
     def __init__(self, schedule: Schedule, partitions: Positions, clock: Clock) -> None:
@@ -199,7 +199,7 @@ class RateReader:
 
 
 @dataclass(frozen=True, slots=True)
-class RateReaders:
+class RateReaders(ReaderFactory):
     """Opens readers in tasks."""
 
     schedule: Schedule
@@ -209,7 +209,7 @@ class RateReaders:
         return RateReader(self.schedule, partitions, self.clock)
 
 
-class RateSource:
+class RateSource(Source):
     """The driver's side. Creates or reads the log in `sources/N`."""
 
     acknowledges_in_tasks = False

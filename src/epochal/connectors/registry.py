@@ -165,8 +165,12 @@ SOURCE_METHODS = (
     "lag",
     "acknowledge",
     "close",
+    *("bounded", "tells_waiting", "lists_together", "unit_end"),
 )
-SINK_METHODS = ("exactly_once", "decides", "writers", "fence", "decided", "commit", "close")
+SINK_METHODS = (
+    *("exactly_once", "decides", "writers", "fence", "decided", "commit", "close"),
+    "begin_commit",
+)
 
 
 def _custom_source(given: Any, options: Mapping[str, str]) -> Source:
@@ -199,7 +203,8 @@ def _custom(kind: str, given: Any, options: Mapping[str, str], methods: Sequence
     if missing:
         raise OptionError(
             f"{type(connector).__name__} cannot be a {kind}: it has no {', '.join(missing)}. "
-            f"Implement everything in epochal.connectors.contract.{kind.capitalize()}."
+            f"Inherit from epochal.connectors.contract.{kind.capitalize()}, which has what is "
+            f"optional, and implement the rest."
         )
     return connector
 
@@ -254,24 +259,21 @@ SOURCES: dict[str, SourceFormat] = {
         ),
     )
 }
+_TABLE: dict[str, Any] = {"lasts": True, "partitions": True, "replaces": True}
+_FILE: dict[str, Any] = {"lasts": True, "partitions": True}
+_open_files = open_lazily("epochal.connectors.file.file_sink:open_file_sink")
+_open_iceberg = open_lazily("epochal.connectors.iceberg.iceberg_sink:open_iceberg_sink", "iceberg")
+
 SINKS: dict[str, SinkFormat] = {
     form.name: form
     for form in (
         SinkFormat("console", open_lazily("epochal.connectors.console:open_console"), counts=True),
+        SinkFormat("csv", _open_files, **_FILE),
         SinkFormat(
-            "delta",
-            open_lazily("epochal.connectors.delta.delta_sink:open_delta_sink"),
-            lasts=True,
-            partitions=True,
-            replaces=True,
+            "delta", open_lazily("epochal.connectors.delta.delta_sink:open_delta_sink"), **_TABLE
         ),
-        SinkFormat(
-            "iceberg",
-            open_lazily("epochal.connectors.iceberg.iceberg_sink:open_iceberg_sink", "iceberg"),
-            lasts=True,
-            partitions=True,
-            replaces=True,
-        ),
+        SinkFormat("iceberg", _open_iceberg, **_TABLE),
+        SinkFormat("json", _open_files, **_FILE, counts=True),
         SinkFormat(
             "kafka",
             open_lazily("epochal.connectors.kafka.sink.kafka_sink:open_kafka_sink"),
@@ -280,6 +282,7 @@ SINKS: dict[str, SinkFormat] = {
         ),
         SinkFormat("memory", _refuse_name(_MEMORY_SINK)),
         SinkFormat("noop", open_lazily("epochal.connectors.at_least_once:open_noop"), counts=True),
+        SinkFormat("parquet", _open_files, **_FILE),
         SinkFormat(
             "postgres",
             open_lazily("epochal.connectors.postgres.postgres_sink:open_postgres_sink"),
@@ -291,15 +294,6 @@ SINKS: dict[str, SinkFormat] = {
             open_lazily("epochal.connectors.pubsub.engine.engine_sink:open_pubsub_sink"),
             lasts=True,
         ),
-        *(
-            SinkFormat(
-                name,
-                open_lazily("epochal.connectors.file.file_sink:open_file_sink"),
-                lasts=True,
-                partitions=True,
-                counts=name == "json",
-            )
-            for name in FILE_FORMATS
-        ),
+        SinkFormat("text", _open_files, **_FILE),
     )
 }

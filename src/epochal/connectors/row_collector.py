@@ -8,23 +8,24 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from epochal.connectors.contract import BadRows, Prepare
+from epochal.connectors.contract import BadRows, Prepare, SinkWriter
 
 Report: TypeAlias = Callable[[int, list[pa.RecordBatch]], bytes]
 """Makes the rows of an epoch available to the driver and returns the task's message."""
 
 
-class RowCollector:
+class RowCollector(SinkWriter):
     """A writer that gathers a task's rows and reports them when the epoch is prepared."""
 
     def __init__(
         self, report: Report, bad_rows: Callable[[pa.RecordBatch], BadRows] | None = None
     ) -> None:
-        """With `bad_rows`, this is a `CheckingWriter`."""
-        self._report = report
-        if bad_rows is not None:
-            self.bad_rows = bad_rows
+        self._report, self._bad_rows = report, bad_rows
+        self.checks_rows = bad_rows is not None
         self._rows: list[pa.RecordBatch] = []
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        return {} if self._bad_rows is None else self._bad_rows(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._rows.append(batch)

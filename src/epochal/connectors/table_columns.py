@@ -50,6 +50,30 @@ class ColumnMatch:
     """Columns of the query in which the table takes no nulls."""
 
 
+def name_columns(
+    table: str, schema: pa.Schema, system: str, name_type: Callable[[pa.DataType], str | None]
+) -> list[TableColumn]:
+    """The columns of a query; TableMismatchError if the table's system has no type for one."""
+    kinds = [(field, name_type(field.type)) for field in schema]
+    unknown = tuple(
+        f"column {field.name} is {field.type}, and {system} has no such type. Cast it in the query."
+        for field, kind in kinds
+        if kind is None
+    )
+    if unknown:
+        raise TableMismatchError(table, unknown)
+    return [TableColumn(field.name, kind) for field, kind in kinds if kind is not None]
+
+
+def unknown_names(option: str, names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """Why an option cannot name these columns; empty if it can."""
+    return [
+        f"{option} names column {name}, which does not exist. The columns are {', '.join(columns)}."
+        for name in names
+        if name not in columns
+    ]
+
+
 def match_columns(
     table: str,
     query: Sequence[TableColumn],

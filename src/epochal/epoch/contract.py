@@ -13,7 +13,16 @@ Positions: TypeAlias = Mapping[str, str]
 
 
 class LoggedSource(Protocol):
-    """A source as the driver needs it to log and resume epochs."""
+    """A source as the driver needs it to log and resume epochs.
+
+    A class that inherits from it has what is optional, so that it has no effect.
+    """
+
+    tells_waiting: bool = False
+    """Its readers tell which partitions have rows waiting."""
+    lists_together: bool = False
+    """What is between two boundaries of its offsets was listed together, and all its partitions
+    must have read it before its event times count. Files are like that."""
 
     @property
     def acknowledges_in_tasks(self) -> bool: ...
@@ -23,12 +32,35 @@ class LoggedSource(Protocol):
     def boundary(self, positions: Positions) -> Positions: ...
     def acknowledge(self, epoch: int, positions: Positions) -> None: ...
 
+    def latest(self) -> Positions | None:
+        return None
+
+    def lag(self, positions: Positions, latest: Positions) -> int:
+        del positions, latest
+        return 0
+
+    def unit_end(self, at: Positions, latest: Positions) -> Positions:
+        """As much of what waits as a unit of event time may have, up to `latest`."""
+        del at
+        return latest
+
 
 class CommittedSink(Protocol):
-    """A sink as the driver needs it to commit epochs. It may also have `begin_commit`."""
+    """A sink as the driver needs it to commit epochs.
+
+    A class that inherits from it has what is optional, so that it has no effect.
+    """
 
     @property
     def decides(self) -> bool: ...
     def fence(self, attempt: int) -> None: ...
     def decided(self, epoch: int) -> bool: ...
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None: ...
+
+    def begin_commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        """Start to write in the background what `commit`, with the same arguments, will complete.
+
+        Called just before the epoch is logged. Nothing may become visible before `commit`, which
+        may never follow.
+        """
+        del epoch, messages

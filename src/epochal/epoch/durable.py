@@ -262,9 +262,7 @@ def decide(
     # entry only if there is none: of two drivers that race for an epoch, exactly one wins.
     if not resources.owned():
         raise ClaimExpiredError(resources.url, resources.run_id)
-    begin = getattr(resources.sink, "begin_commit", None)
-    if begin is not None:
-        begin(step.epoch, step.messages)
+    resources.sink.begin_commit(step.epoch, step.messages)
     manifest = Manifest(
         step.epoch,
         attempt,

@@ -15,6 +15,7 @@ from tests.waiting import SECONDS, eventually
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.clock import Clock, SystemClock
 from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.coordinator import Phase
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, newest_attempt
@@ -51,7 +52,7 @@ from epochal.testing.files import MemoryFiles
 
 
 @dataclass
-class Numbers:
+class Numbers(LoggedSource):
     """A source of one partition; a position is a number, an offset the tens of it."""
 
     acknowledges_in_tasks = False
@@ -77,7 +78,7 @@ class Numbers:
 
 
 @dataclass
-class Shelf:
+class Shelf(CommittedSink):
     """A sink that remembers what became visible, and who was shut out."""
 
     decides: bool = False

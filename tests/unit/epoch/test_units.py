@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from epochal.epoch.contract import LoggedSource
 from epochal.epoch.event_time.unit_ends import SourcePlaces, ends_of_waiting, first_unit, open_unit
 from epochal.epoch.event_time.units import HOLDS_NOTHING, UnitMark, Units
 from epochal.epoch.manifest import Manifest, OpenUnit, manifest_from_json, manifest_to_json
@@ -17,7 +18,7 @@ from epochal.errors import MalformedFileError
 
 
 @dataclass(slots=True)
-class Log:
+class Log(LoggedSource):
     """A source whose positions are numbers; with `step`, its offsets name whole steps only."""
 
     ends: dict[str, int]

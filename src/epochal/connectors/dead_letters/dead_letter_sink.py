@@ -19,7 +19,6 @@ The first one may finish an epoch of the attempt before, and needs its files.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -33,10 +32,10 @@ from epochal.checkpoint.layout import COMMITS, EPOCHAL, OFFSETS
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import (
     BadRows,
-    CheckingWriter,
     DeadLetterWriter,
     Prepare,
     Sink,
+    SinkWriter,
     WriterContext,
     WriterFactory,
 )
@@ -53,14 +52,14 @@ from epochal.connectors.staging.dead_letter_envelope import (
     sink_messages,
     unpack,
 )
+from epochal.connectors.staging.staged_rows import delete_stale, read_staged
 from epochal.epoch.manifest import manifest_of
-from epochal.errors import OptionError, SinkConflictError, StorageError
+from epochal.errors import OptionError, SinkConflictError
 from epochal.files import Files, join_url, open_files
 
 logger = logging.getLogger(__name__)
 
 STAGING = f"{EPOCHAL}/letters"
-_NAME = re.compile(r"\.?e(\d+)-a(\d+)-t(\d+)-[0-9a-f]{8}\.json")
 
 
 def dead_letter_name(query: str, epoch: int, task: int) -> str:
@@ -93,15 +92,15 @@ class CheckedWriters:
         return CheckedWriter(self, context)
 
 
-class CheckedWriter:
+class CheckedWriter(SinkWriter):
     """Passes good rows on to the sink's writer, and keeps bad ones back."""
 
     def __init__(self, plan: CheckedWriters, context: WriterContext) -> None:
         self._plan, self._context, self._column = plan, context, plan.about.options.bad_row_column
         inner = replace(context, schema=written_schema(context.schema, plan.about))
-        self._writer = cast(CheckingWriter, plan.writers.open(inner))
+        self._writer = plan.writers.open(inner)
         self._fails = plan.about.options.on_bad_row is OnBadRow.FAIL
-        if not self._fails and not hasattr(self._writer, "bad_rows"):
+        if not self._fails and not self._writer.checks_rows:
             self._writer.close()
             raise OptionError(
                 f"{plan.about.format}: this sink cannot tell which rows it refuses, so "
@@ -119,9 +118,7 @@ class CheckedWriter:
             self._writer.write(rows)
 
     def note_idle(self) -> None:
-        note_idle = getattr(self._writer, "note_idle", None)
-        if note_idle is not None:
-            note_idle()
+        self._writer.note_idle()
 
     def cut(self, epoch: int) -> Prepare:
         letters, self._letters = self._letters, []
@@ -218,7 +215,7 @@ def open_checked(
     return DeadLetterSink(sink, writers, checkpoint)
 
 
-class DeadLetterSink:
+class DeadLetterSink(Sink):
     """The driver's side: commits to the sink, then makes the epoch's letters visible."""
 
     def __init__(self, sink: Sink, writers: CheckedWriters, checkpoint: Files) -> None:
@@ -248,9 +245,7 @@ class DeadLetterSink:
         return self._sink.decided(epoch)
 
     def begin_commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        begin = getattr(self._sink, "begin_commit", None)
-        if begin is not None:
-            begin(epoch, sink_messages(messages))
+        self._sink.begin_commit(epoch, sink_messages(messages))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         found = [unpack(message) for message in messages]
@@ -278,7 +273,7 @@ class DeadLetterSink:
                 self._check_same(letters, name, epoch, staged)
             except FileNotFoundError:
                 try:
-                    letters.create(name, self._read(staged))
+                    letters.create(name, read_staged(self._staging, staged.name, staged.checksum))
                 except FileExistsError:  # another driver has just finished the same epoch
                     self._check_same(letters, name, epoch, staged)
         self._staging.delete(staged.name)
@@ -287,26 +282,8 @@ class DeadLetterSink:
         if google_crc32c.value(letters.read(name)) != staged.checksum:
             raise SinkConflictError(join_url(letters.url, name), epoch, "the dead letters")
 
-    def _read(self, staged: StagedDeadLetters) -> bytes:
-        url = join_url(self._staging.url, staged.name)
-        try:
-            data = self._staging.read(staged.name)
-        except FileNotFoundError:
-            raise StorageError(
-                url,
-                "a task wrote dead letters to this file, but the driver cannot see it. Put the "
-                "checkpoint of a query that runs on several hosts on storage that all of them "
-                "share",
-            ) from None
-        if google_crc32c.value(data) != staged.checksum:
-            raise StorageError(url, "its checksum differs from the one that the task reported")
-        return data
-
     def _delete_stale(self) -> None:
-        for info in self._staging.list():
-            found = _NAME.fullmatch(info.name)
-            if found and int(found[2]) < self._attempt:
-                self._staging.delete(info.name)
+        delete_stale(self._staging, before=self._attempt)
         if self._letters is not None:
             # A driver that was killed while it copied a file leaves a hidden one.
             ours = f"letters-{self._writers.about.query}-"

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from epochal.connectors.file.file_formats import ParquetCodec
 from epochal.connectors.tables.compaction import (
-    CompactionOptions,
+    Compaction,
     check_compaction,
     check_intervals,
     check_positive,
@@ -15,7 +15,7 @@ from epochal.connectors.tables.compaction import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaSinkOptions(CompactionOptions):
+class DeltaSinkOptions(Compaction):
     """Where the table is, and how epochs change it."""
 
     path: str

@@ -19,7 +19,7 @@ import msgspec
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.delta.delta_types import PARTITION_TYPES
 from epochal.connectors.staging.epoch_marker import MarkedOutput
-from epochal.connectors.table_columns import TableColumn
+from epochal.connectors.table_columns import TableColumn, unknown_names
 from epochal.connectors.tables.table_epochs import TableFormat, WriteMode
 from epochal.errors import TableMismatchError
 
@@ -173,10 +173,8 @@ def check_new_table(
     """Raise TableMismatchError if partition columns or keys cannot be what they should be."""
     kinds = {column.name: column.kind for column in query}
     reasons = [
-        f"{option} names column {name}, which does not exist. The columns are {', '.join(kinds)}."
-        for option, names in (("partitionBy", partition_by), ("mergeKeys", merge_keys))
-        for name in names
-        if name not in kinds
+        *unknown_names("partitionBy", partition_by, list(kinds)),
+        *unknown_names("mergeKeys", merge_keys, list(kinds)),
     ]
     reasons += [
         f"column {name} is {kinds[name]}, by which this sink does not partition. Partition by a "

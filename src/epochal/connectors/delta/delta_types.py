@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from epochal.connectors.table_columns import TableColumn
-from epochal.errors import TableMismatchError, TableRowError
+from epochal.connectors.table_columns import TableColumn, name_columns
+from epochal.errors import TableRowError
 
 DeltaType: TypeAlias = "str | dict[str, Any]"
 """A type in the JSON of a Delta schema."""
@@ -84,15 +84,12 @@ def type_text(kind: DeltaType) -> str:
 
 def query_columns(table: str, schema: pa.Schema) -> list[TableColumn]:
     """Return the columns of a query; TableMismatchError if Delta has no type for one of them."""
-    found = [(field, delta_type(field.type)) for field in schema]
-    unknown = tuple(
-        f"column {field.name} is {field.type}, and Delta has no such type. Cast it in the query."
-        for field, kind in found
-        if kind is None
-    )
-    if unknown:
-        raise TableMismatchError(table, unknown)
-    return [TableColumn(field.name, type_text(kind)) for field, kind in found if kind is not None]
+
+    def name_type(kind: pa.DataType) -> str | None:
+        found = delta_type(kind)
+        return None if found is None else type_text(found)
+
+    return name_columns(table, schema, "Delta", name_type)
 
 
 def schema_json(schema: pa.Schema) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from epochal.checkpoint.file_log import FileEntry, FileSourceLog
 from epochal.checkpoint.spark_json import parse_object
-from epochal.connectors.contract import Positions
+from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.connectors.file.file_names import entry_path, partition_texts, path_below
 from epochal.connectors.file.plain_parquet import NotPlain, plain_batches
 from epochal.connectors.file.spark_reader import SparkReader
@@ -98,7 +98,7 @@ class DecodedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class FileReaders:
+class FileReaders(ReaderFactory):
     """Opens readers in tasks."""
 
     root: str
@@ -130,7 +130,7 @@ class ReaderChoice:
         return replace, (self._make(None),)  # a task gets what was made
 
 
-class FileReader:
+class FileReader(SourceReader):
     """Returns the batches that its thread has decoded."""
 
     def __init__(self, plan: FileReaders, partitions: Positions) -> None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.checkpoint.metadata_log import storage_errors
-from epochal.connectors.contract import BadRows, WriterContext
+from epochal.connectors.contract import BadRows, Sink, WriterContext
 from epochal.connectors.file.file_checks import bad_rows
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path, path_below, split
@@ -39,6 +39,7 @@ from epochal.connectors.file.part_names import (
 )
 from epochal.connectors.file.part_writer import PartWriter
 from epochal.connectors.formats import APPEND, SinkRequest
+from epochal.connectors.table_columns import unknown_names
 from epochal.errors import OptionError, SinkConflictError
 from epochal.files import Files, join_url, open_files, scheme_of
 
@@ -157,7 +158,7 @@ def open_file_sink(request: SinkRequest) -> FileSink:
     return FileSink(form, options, request.schema, request.query_id, partition_by=by)
 
 
-class FileSink:
+class FileSink(Sink):
     """The driver's side: the log in `_spark_metadata`."""
 
     exactly_once = True
@@ -172,12 +173,8 @@ class FileSink:
         *,
         partition_by: Sequence[str] = (),
     ) -> None:
-        missing = [name for name in partition_by if name not in schema.names]
-        if missing:
-            raise OptionError(
-                f"{form.value}: partitionBy names column {missing[0]}, which does not exist. The "
-                f"columns are {', '.join(schema.names)}."
-            )
+        for reason in unknown_names("partitionBy", partition_by, schema.names):
+            raise OptionError(f"{form.value}: {reason}")
         if partition_by and len(partition_by) >= len(schema):
             raise OptionError(
                 f"{form.value}: partitionBy names all columns {', '.join(schema.names)}, so none "

@@ -29,7 +29,7 @@ from epochal.checkpoint.file_log import FileEntry, FileSinkLog, FileSourceLog
 from epochal.checkpoint.layout import SINK_LOG, source_log_path
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.checkpoint.spark_json import parse_json
-from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.contract import BoundedSource, Offset, Positions
 from epochal.connectors.file.file_names import (
     entry_path,
     is_hidden,
@@ -198,7 +198,7 @@ def file_batches(
         yield batch
 
 
-class FileSource:
+class FileSource(BoundedSource):
     """The driver's side. Its thread discovers files until `close`."""
 
     acknowledges_in_tasks = False
@@ -253,6 +253,10 @@ class FileSource:
     @property
     def schema(self) -> pa.Schema:
         return self._schema
+
+    @property
+    def bounded(self) -> FileSource:
+        return self
 
     @property
     def bounds_epochs(self) -> bool:

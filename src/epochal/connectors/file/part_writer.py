@@ -12,12 +12,12 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from epochal.connectors.contract import BadRows, Prepare
+from epochal.connectors.contract import BadRows, Prepare, SinkWriter
 
 T = TypeVar("T")
 
 
-class PartWriter(Generic[T]):
+class PartWriter(SinkWriter, Generic[T]):
     """A `SinkWriter` of files; `T` describes a file."""
 
     def __init__(
@@ -32,18 +32,18 @@ class PartWriter(Generic[T]):
     ) -> None:
         """`write_files(epoch, rows)` writes rows of an epoch; the first ones are of `epoch`.
         `message(epoch, files)` returns what the task reports about an epoch.
-
-        With `bad_rows`, this is a `CheckingWriter`.
         """
         self._schema, self._max_file_bytes = schema, max_file_bytes
         self._write_files, self._message = write_files, message
-        if bad_rows is not None:
-            self.bad_rows = bad_rows
+        self._bad_rows, self.checks_rows = bad_rows, bad_rows is not None
         self._epoch = epoch
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
         self._early: list[Future[list[T]]] = []
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="epochal-part-files")
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        return {} if self._bad_rows is None else self._bad_rows(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._rows.append(batch)

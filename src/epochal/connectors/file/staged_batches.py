@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.checkpoint.metadata_log import parse_batch_id, storage_errors
-from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
+from epochal.connectors.contract import Prepare, Sink, SinkWriter, WriterContext
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path
 from epochal.connectors.file.part_writer import PartWriter
@@ -62,13 +62,15 @@ _decode_files = msgspec.json.Decoder(list[str]).decode
 _decode_message = msgspec.json.Decoder(_Result | list[str]).decode
 
 
-class _ResultWriter:
+class _ResultWriter(SinkWriter):
     """A writer that notes in its messages whether the task had input."""
 
     def __init__(self, writer: PartWriter[str]) -> None:
         self._writer = writer
         self._had_input = True
-        self.write, self.close = writer.write, writer.close
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write(batch)
 
     def note_idle(self) -> None:
         self._had_input = False
@@ -77,6 +79,9 @@ class _ResultWriter:
         had_input, self._had_input = self._had_input, True
         prepare = self._writer.cut(epoch)
         return lambda: _noted(prepare(), had_input)
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def _noted(message: bytes, had_input: bool) -> bytes:
@@ -90,7 +95,7 @@ def _message(epoch: int, parts: list[str]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class StagingWriters:
+class BatchFileWriters:
     """Opens writers in tasks, which write an epoch's rows to a file, or to several."""
 
     directory: str
@@ -112,7 +117,7 @@ class StagingWriters:
         return [part]
 
 
-class StagedBatchSink:
+class StagedBatchSink(Sink):
     """The driver's side: hands committed epochs to `deliver`.
 
     Epochs without rows are skipped, or in output mode complete epochs without input.
@@ -126,8 +131,8 @@ class StagedBatchSink:
         self._complete = complete
 
     @property
-    def writers(self) -> StagingWriters:
-        return StagingWriters(self._files.url, self._complete)
+    def writers(self) -> BatchFileWriters:
+        return BatchFileWriters(self._files.url, self._complete)
 
     def fence(self, attempt: int) -> None:
         del attempt  # files of a writer that still runs are harmless: no commit names them

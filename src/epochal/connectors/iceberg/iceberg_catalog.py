@@ -35,13 +35,8 @@ from epochal.connectors.iceberg.iceberg_types import (
     query_columns,
     type_fits,
 )
-from epochal.connectors.table_columns import match_columns
-from epochal.errors import (
-    OptionError,
-    TableError,
-    TableMismatchError,
-    TableUnavailableError,
-)
+from epochal.connectors.table_columns import match_columns, unknown_names
+from epochal.errors import OptionError, TableError, TableMismatchError, TableUnavailableError
 from epochal.options import without_secrets
 
 logger = logging.getLogger(__name__)
@@ -129,16 +124,10 @@ def create_table(
     properties: Mapping[str, str],
 ) -> Table:
     """Create the table, or load it if another query has just created it."""
-    columns = query_columns(options.table, schema)
-    unknown = [name for name in partition_by if name not in {each.name for each in columns}]
+    query_columns(options.table, schema)  # for its checks
+    unknown = unknown_names("partitionBy", partition_by, schema.names)
     if unknown:
-        raise TableMismatchError(
-            options.table,
-            (
-                f"partitionBy names column {unknown[0]}, which does not exist. The columns are "
-                f"{', '.join(schema.names)}.",
-            ),
-        )
+        raise TableMismatchError(options.table, tuple(unknown))
     with catalog_errors(options):
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(options.table.rpartition(".")[0])
@@ -217,13 +206,11 @@ def fit_columns(options: IcebergSinkOptions, table: Table, schema: pa.Schema) ->
                 table.refresh()
                 return fit_columns(options, table, schema)
     kinds = dict(zip(schema.names, schema.types, strict=True))
-    reasons = [
-        f"mergeKeys names column {name}, which does not exist. The columns are "
-        f"{', '.join(schema.names)}."
-        if name not in kinds
-        else f"column {name} is {kinds[name]}, which cannot identify rows. Choose other mergeKeys."
+    reasons = unknown_names("mergeKeys", options.merge_keys, schema.names)
+    reasons += [
+        f"column {name} is {kinds[name]}, which cannot identify rows. Choose other mergeKeys."
         for name in options.merge_keys
-        if name not in kinds or pa.types.is_nested(kinds[name])
+        if name in kinds and pa.types.is_nested(kinds[name])
     ]
     if reasons:
         raise TableMismatchError(options.table, tuple(reasons))

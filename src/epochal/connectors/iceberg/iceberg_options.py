@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from epochal.connectors.tables.compaction import (
-    CompactionOptions,
+    Compaction,
     check_compaction,
     check_positive,
 )
@@ -18,7 +18,7 @@ MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergSinkOptions(CompactionOptions):
+class IcebergSinkOptions(Compaction):
     """Which table, in which catalog, and what is done for it beside the epochs."""
 
     table: str = field(metadata={"also": ("path",)})
@@ -86,11 +86,11 @@ class IcebergSinkOptions(CompactionOptions):
         return self.expire_snapshots_keep is not None or self.expire_snapshots_after is not None
 
     @property
-    def compaction(self) -> CompactionOptions:
+    def compaction(self) -> Compaction:
         """The options of compaction, also where they were given by their former names."""
         every = self.maintenance_interval if self.compact else None
         below = self.compact_below
-        return CompactionOptions(
+        return Compaction(
             compact_interval=self.compact_interval or every,
             target_file_bytes=self.target_file_bytes if below is None else 2 * below,
             compact_min_files=self.compact_min_files,

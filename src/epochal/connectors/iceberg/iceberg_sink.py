@@ -122,13 +122,10 @@ class IcebergTarget:
         self._property = property_name(query_id, options.branch)
         self.place = f"property {self._property} of table {options.table}"
         self._columns = fit_columns(options, table, schema)
+        self.required = required_columns(table, self._columns)
         partitioning_of(options.table, table.schema(), table.spec())
         settle_branch(options, table)
         self._attempt = -1
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        return required_columns(self._table, self._columns)
 
     @property
     def file_plan(self) -> IcebergFilePlan:

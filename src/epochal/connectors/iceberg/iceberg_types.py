@@ -8,8 +8,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
-from epochal.connectors.table_columns import TableColumn
-from epochal.errors import TableMismatchError
+from epochal.connectors.table_columns import TableColumn, name_columns
 
 _SIMPLE: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -79,15 +78,7 @@ def type_fits(query: str, table: str) -> bool:
 
 def query_columns(table: str, schema: pa.Schema) -> list[TableColumn]:
     """The columns of a query; TableMismatchError if Iceberg has no type for one of them."""
-    found = [(field, arrow_type_text(field.type)) for field in schema]
-    unknown = tuple(
-        f"column {field.name} is {field.type}, and Iceberg has no such type. Cast it in the query."
-        for field, text in found
-        if text is None
-    )
-    if unknown:
-        raise TableMismatchError(table, unknown)
-    return [TableColumn(field.name, text) for field, text in found if text is not None]
+    return name_columns(table, schema, "Iceberg", arrow_type_text)
 
 
 def columns_of(schema: Schema) -> list[TableColumn]:

@@ -21,6 +21,7 @@ import pyarrow.csv as pcsv
 
 from epochal.connectors.postgres.postgres_columns import Form, WrittenColumn
 from epochal.connectors.pubsub.publish.payloads import plain_values
+from epochal.connectors.staging.staged_rows import RowEncoder
 from epochal.errors import PostgresRowError
 from epochal.record_batches import table_of
 
@@ -39,7 +40,7 @@ _encode_json = msgspec.json.Encoder(decimal_format="number").encode
 
 
 @dataclass(frozen=True, slots=True)
-class CopyRows:
+class CopyRows(RowEncoder):
     """Encodes a query's rows for `COPY`."""
 
     columns: tuple[WrittenColumn, ...]

@@ -21,16 +21,17 @@ one this driver wrote, and the query stops.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from epochal.clock import Clock
-from epochal.connectors.postgres.copy_rows import write_rows
 from epochal.connectors.postgres.postgres_failures import failure
 from epochal.connectors.postgres.postgres_options import import_psycopg, server_name
 from epochal.connectors.postgres.postgres_table import TableName, Target
+from epochal.connectors.staging.deciding_sink import Transactions
 from epochal.connectors.staging.epoch_marker import Marker, Staged, has_output
 from epochal.connectors.staging.staged_rows import staged_bytes
 from epochal.errors import (
@@ -119,7 +120,7 @@ class PostgresSession:
         return self._connection
 
 
-class PostgresTransactions:
+class PostgresTransactions(Transactions):
     """The transactions of one query, one after the other."""
 
     def __init__(
@@ -238,3 +239,82 @@ class PostgresTransactions:
     @property
     def _errors(self) -> Any:
         return import_psycopg().errors
+
+
+ROW_NUMBER = "epochal_row"
+
+
+def write_rows(connection: Any, target: Target, parts: Sequence[bytes]) -> None:
+    """Write CSV text with the target's columns: append, replace by key, or replace all.
+
+    Rows to be replaced by key go through a temporary table, which belongs to the session and is
+    emptied at each commit. Of several rows with the same key the last one counts.
+
+    Replacing all rows deletes them, and does not truncate the table: after `TRUNCATE`, readers with
+    an older snapshot see an empty table, and others wait.
+    """
+    sql = import_psycopg().sql
+    columns = _names(each.name for each in target.columns)
+    if target.complete:
+        connection.execute(sql.SQL("DELETE FROM {}").format(target.name.identifier))
+    if not target.keys:
+        _copy(connection, target.name.identifier, columns, parts)
+        return
+    staging, number = sql.Identifier(_staging_name(target)), _row_number(target)
+    typed = [
+        sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.type))
+        for each in target.columns
+    ]
+    connection.execute(
+        sql.SQL(
+            "CREATE TEMPORARY TABLE IF NOT EXISTS {} "
+            "({} bigint GENERATED ALWAYS AS IDENTITY, {}) ON COMMIT DELETE ROWS"
+        ).format(staging, number, sql.SQL(", ").join(typed))
+    )
+    _copy(connection, staging, columns, parts)
+    connection.execute(_merge(target, staging, columns, number))
+
+
+def _copy(connection: Any, into: Any, columns: Any, parts: Sequence[bytes]) -> None:
+    sql = import_psycopg().sql
+    statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(into, columns)
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        for part in parts:
+            copy.write(part)
+
+
+def _merge(target: Target, staging: Any, columns: Any, number: Any) -> Any:
+    sql = import_psycopg().sql
+    others = [each.name for each in target.columns if each.name not in target.keys]
+    changes = sql.SQL(", ").join(
+        sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in others
+    )
+    action = sql.SQL("DO UPDATE SET {}").format(changes) if others else sql.SQL("DO NOTHING")
+    return sql.SQL(
+        "INSERT INTO {} ({}) SELECT DISTINCT ON ({keys}) {} FROM {} "
+        "ORDER BY {keys}, {} DESC ON CONFLICT ({keys}) {}"
+    ).format(
+        *(target.name.identifier, columns, columns, staging),
+        *(number, action),
+        keys=_names(target.keys),
+    )
+
+
+def _row_number(target: Target) -> Any:
+    """The name of a column that the target does not have."""
+    name = ROW_NUMBER
+    while any(column.name == name for column in target.columns):
+        name += "_"
+    return import_psycopg().sql.Identifier(name)
+
+
+def _names(names: Any) -> Any:
+    sql = import_psycopg().sql
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _staging_name(target: Target) -> str:
+    """A name that is the same only for the same columns: poolers hand sessions to others."""
+    columns = [f"{each.name} {each.type}" for each in target.columns]
+    text = "\0".join((str(target.name), *columns))
+    return f"epochal_{hashlib.sha256(text.encode()).hexdigest()[:16]}"

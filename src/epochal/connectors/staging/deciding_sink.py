@@ -22,7 +22,7 @@ from typing import Protocol
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.clock import Clock
-from epochal.connectors.contract import WriterFactory
+from epochal.connectors.contract import Sink, WriterFactory
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
     Begin,
@@ -52,10 +52,11 @@ logger = logging.getLogger(__name__)
 class Transactions(Protocol):
     """The transactions of one query, one after the other.
 
-    They may also have `begin`, with the arguments of `write`: it starts to write, in the
-    background, and `write` of the same marker completes that. After `begin`, `claim` and `close`
-    abort what is not complete.
+    A class that inherits from it has what is optional, so that it has no effect.
     """
+
+    can_begin: bool = False
+    """Whether `begin` does anything."""
 
     @property
     def place(self) -> str:
@@ -76,6 +77,13 @@ class Transactions(Protocol):
 
     def close(self) -> None: ...
 
+    def begin(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        """Start to write, in the background; `write` of the same marker completes that.
+
+        `claim` and `close` abort what is not complete.
+        """
+        del marker, staging, staged
+
 
 class StagingWriters(WriterFactory, Protocol):
     """Opens writers that put large outputs into files of the checkpoint."""
@@ -86,7 +94,7 @@ class StagingWriters(WriterFactory, Protocol):
         ...
 
 
-class DecidingSink:
+class DecidingSink(Sink):
     """The driver's side of the sink. Only the driver writes rows."""
 
     exactly_once = True
@@ -145,13 +153,12 @@ class DecidingSink:
 
     def begin_commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         """Start to write an epoch that is not logged yet. Nothing becomes visible."""
-        begin = getattr(self._transactions, "begin", None)
-        if begin is None or self._marker is None:
+        if not self._transactions.can_begin or self._marker is None:
             return
         refresh = self._must_refresh()
         plan = plan_commit(self._marker, epoch, messages, self._output, refresh=refresh)
         if isinstance(plan, Write):
-            begin(plan.marker, self._staging, self._staged(messages))
+            self._transactions.begin(plan.marker, self._staging, self._staged(messages))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         assert self._marker is not None, "call fence first"

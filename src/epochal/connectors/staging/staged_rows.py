@@ -13,17 +13,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol
 from uuid import uuid4
 
 import google_crc32c
+import msgspec
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream, joined
-from epochal.connectors.contract import BadRows, CheckingWriter, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, SinkWriter, WriterContext
 from epochal.connectors.row_collector import RowCollector
-from epochal.connectors.staging.epoch_marker import Staged, pack
-from epochal.connectors.staging.whole_results import WholeResultWriter
+from epochal.connectors.staging.epoch_marker import Staged, pack, unpack
 from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
@@ -34,10 +34,7 @@ _NAME = re.compile(r"\.?e(\d+)-a(\d+)-t(\d+)-[0-9a-f]{8}\.\w+")
 
 
 class RowEncoder(Protocol):
-    """Turns a task's rows into the bytes that the driver gets; picklable.
-
-    An encoder may also have the method `bad_rows` of a `CheckingWriter`.
-    """
+    """Turns a task's rows into the bytes that the driver gets; picklable."""
 
     @property
     def suffix(self) -> str:
@@ -48,9 +45,14 @@ class RowEncoder(Protocol):
         """Encode rows. Raises an error for rows that the sink cannot write."""
         ...
 
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        """Why rows cannot be written, as `SinkWriter.bad_rows`."""
+        del batch
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
-class ArrowRows:
+class ArrowRows(RowEncoder):
     """Encodes rows as a compressed Arrow stream; `staged_table` reads it."""
 
     schema: pa.Schema
@@ -79,14 +81,11 @@ class StagedWriters:
     inline_bytes: int = INLINE_BYTES
     durable: bool = False
     replaces: bool = False
-    """Whether each epoch's rows replace all others. Then the encoder must have `bad_rows`."""
+    """Whether each epoch's rows replace all others."""
 
     def open(self, context: WriterContext) -> RowCollector | WholeResultWriter:
-        bad_rows = getattr(self.encoder, "bad_rows", None)
-        writer = RowCollector(partial(self._staged, context), bad_rows)
-        if self.replaces:
-            return WholeResultWriter(cast(CheckingWriter, writer), self.magic)
-        return writer
+        writer = RowCollector(partial(self._staged, context), self.encoder.bad_rows)
+        return WholeResultWriter(writer, self.magic) if self.replaces else writer
 
     def _staged(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
         task, attempt = context.task, context.attempt
@@ -109,11 +108,48 @@ class StagedWriters:
         return LocalFiles(files.url, durable=False, existing=open_files(self.checkpoint).url)
 
 
+class WholeResultWriter(SinkWriter):
+    """Tells the driver whether a whole result must replace the one in a table.
+
+    In output mode complete every epoch emits the whole result, also an epoch without input. A task
+    knows only of its own input, so it notes that in its message, and the driver replaces the table
+    if any task had some.
+    """
+
+    checks_rows = True
+
+    def __init__(self, writer: SinkWriter, magic: bytes) -> None:
+        self._writer, self._magic = writer, magic
+        self._had_input = True
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write(batch)
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        return self._writer.bad_rows(batch)
+
+    def note_idle(self) -> None:
+        self._had_input = False
+
+    def cut(self, epoch: int) -> Prepare:
+        had_input, self._had_input = self._had_input, True
+        prepare = self._writer.cut(epoch)
+        return lambda: self._noted(prepare(), had_input=had_input)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _noted(self, message: bytes, *, had_input: bool) -> bytes:
+        staged = unpack(message, self._magic)
+        assert staged is not None, "the message of another sink"
+        return pack(msgspec.structs.replace(staged, replaces=had_input), self._magic)
+
+
 def staged_bytes(files: Files, staged: Staged) -> bytes:
     """Read what a task staged. `files` is the staging directory."""
     if not staged.rows:
         return b""
-    return staged.inline or _read(files, staged)
+    return staged.inline or read_staged(files, staged.name, staged.checksum)
 
 
 def staged_table(files: Files, staged: Staged, schema: pa.Schema) -> pa.Table:
@@ -140,16 +176,17 @@ def delete_stale(files: Files, *, before: int) -> int:
     return removed
 
 
-def _read(files: Files, staged: Staged) -> bytes:
-    url = join_url(files.url, staged.name)
+def read_staged(files: Files, name: str, checksum: int) -> bytes:
+    """Read a file that a task wrote for the driver."""
+    url = join_url(files.url, name)
     try:
-        data = files.read(staged.name)
+        data = files.read(name)
     except FileNotFoundError:
         raise StorageError(
             url,
             "a task wrote this file, but the driver cannot see it. Put the checkpoint of a query "
             "that runs on several hosts on storage that all of them share",
         ) from None
-    if google_crc32c.value(data) != staged.checksum:
+    if google_crc32c.value(data) != checksum:
         raise StorageError(url, "its checksum differs from the one that the task reported")
     return data

@@ -21,7 +21,7 @@ Partition: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionOptions:
+class Compaction:
     """The options of all sinks that write tables of files."""
 
     compact_interval: timedelta | None = None
@@ -43,7 +43,7 @@ class LiveFile:
     partition: Partition = ()
 
 
-def check_compaction(sink: str, options: CompactionOptions) -> None:
+def check_compaction(sink: str, options: Compaction) -> None:
     """Raise OptionError if the options of compaction cannot work."""
     check_positive(sink, target_file_bytes=options.target_file_bytes)
     check_intervals(sink, compact_interval=options.compact_interval)

@@ -34,7 +34,7 @@ from epochal.checkpoint.entries import OffsetLog
 from epochal.checkpoint.layout import OFFSETS
 from epochal.connectors.file.part_names import attempt_of, mark_of
 from epochal.connectors.staging.staged_rows import delete_stale
-from epochal.connectors.tables.compaction import CompactionOptions, LiveFile, choose_groups
+from epochal.connectors.tables.compaction import Compaction, LiveFile, choose_groups
 from epochal.connectors.tables.table_epochs import (
     F,
     FilesOutput,
@@ -72,8 +72,8 @@ class Job:
 class MaintainedTable(Protocol[F]):
     """What the maintenance needs of a table. It has a connection of its own, for one thread."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    """The table, for the log."""
 
     def jobs(self) -> Sequence[Job]:
         """What this format needs besides sweep and compaction."""
@@ -125,7 +125,7 @@ class TableMaintenance(Generic[F]):
         self,
         table: MaintainedTable[F],
         form: TableFormat[F],
-        options: CompactionOptions,
+        options: Compaction,
         checkpoint: Files,
         query_id: str,
         attempt: int,

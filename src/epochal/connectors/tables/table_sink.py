@@ -29,7 +29,7 @@ from typing import Any, Generic, Protocol
 
 import pyarrow as pa
 
-from epochal.connectors.contract import WriterContext, WriterFactory
+from epochal.connectors.contract import Sink, WriterContext, WriterFactory
 from epochal.connectors.file.part_writer import PartWriter
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import (
@@ -43,10 +43,14 @@ from epochal.connectors.staging.epoch_marker import (
     token_of,
 )
 from epochal.connectors.staging.merged_rows import last_per_key
-from epochal.connectors.staging.staged_rows import ArrowRows, StagedWriters, staged_table
-from epochal.connectors.staging.whole_results import WholeResultWriter
+from epochal.connectors.staging.staged_rows import (
+    ArrowRows,
+    StagedWriters,
+    WholeResultWriter,
+    staged_table,
+)
 from epochal.connectors.table_columns import rows_without_values
-from epochal.connectors.tables.compaction import CompactionOptions
+from epochal.connectors.tables.compaction import Compaction
 from epochal.connectors.tables.table_epochs import (
     EpochNote,
     EpochOutput,
@@ -89,20 +93,12 @@ class FilePlan(Protocol[F]):
 class TargetTable(Protocol[F]):
     """The table that a query writes to, in one format."""
 
-    @property
-    def name(self) -> str:
-        """The table, for errors."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Where the query's marker is, for errors."""
-        ...
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Columns of the query in which the table takes no nulls."""
-        ...
+    name: str
+    """The table, for errors."""
+    place: str
+    """Where the query's marker is, for errors."""
+    required: tuple[str, ...]
+    """Columns of the query in which the table takes no nulls."""
 
     @property
     def file_plan(self) -> FilePlan[F]: ...
@@ -162,7 +158,7 @@ class TableSettings:
     merge_keys: tuple[str, ...]
     max_file_bytes: int
     reset_marker: int | None
-    compaction: CompactionOptions
+    compaction: Compaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +185,7 @@ class TableWriters(Generic[F]):
         return writer
 
 
-class TableSink(Generic[F]):
+class TableSink(Sink, Generic[F]):
     """The driver's side: commits epochs to one table."""
 
     exactly_once = True

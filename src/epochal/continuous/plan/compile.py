@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, cast
 
 import pyarrow as pa
 
@@ -178,9 +177,7 @@ def narrow_readers(
         if used is None:
             return readers
         wanted |= used
-    if not hasattr(readers, "only"):
-        return readers
-    return cast(ReaderFactory, cast(Any, readers).only(wanted))
+    return readers.only(wanted)
 
 
 def wanted_columns(operators: Sequence[OperatorSpec], schema: pa.Schema) -> frozenset[str] | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import cast
 from uuid import uuid4
 
 from epochal.checkpoint.claim import QUERY_PURPOSE, Claim
@@ -19,7 +18,7 @@ from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.stop_request import forget_other_stops, forget_stop
 from epochal.clock import Clock
-from epochal.connectors.contract import BoundedSource, Positions, Sink, Source
+from epochal.connectors.contract import Positions, Sink, Source
 from epochal.continuous.operators.aggregation.observe import ObserveSpec
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.plan.logical import Node, Step, preorder
@@ -123,7 +122,7 @@ class Opened:
     @property
     def plans_epochs(self) -> bool:
         """Whether each epoch ends where it was planned to end, and not when it is due."""
-        sources = map(bounded_source, self.sources)
+        sources = [source.bounded for source in self.sources]
         return self.has_end or any(source and source.bounds_epochs for source in sources)
 
     def find_ends(self, positions: Sequence[Positions]) -> None:
@@ -132,7 +131,7 @@ class Opened:
             return
         ends = []
         for name, source, at in zip(self.note.sources, self.sources, positions, strict=True):
-            bounded = bounded_source(source)
+            bounded = source.bounded
             if bounded is not None:
                 ends.append(bounded.last_end(at) if self.has_end else at)
                 continue
@@ -151,7 +150,7 @@ class Opened:
         ends: list[Positions] = []
         for number, (source, at) in enumerate(zip(self.sources, positions, strict=True)):
             last = None if self.ends is None else self.ends[number]
-            bounded = bounded_source(source)
+            bounded = source.bounded
             if bounded is not None:
                 ends.append(bounded.next_end(at, last, bounded=not self.options.once))
             else:
@@ -204,11 +203,6 @@ class Opened:
         ]
         lines.append(f"sink: {self.note.sink}")
         return "\n".join(lines)
-
-
-def bounded_source(source: Source) -> BoundedSource | None:
-    """Return the source again, if its epochs can have a bound."""
-    return cast(BoundedSource, source) if hasattr(source, "next_end") else None
 
 
 def _end(source: Source, at: Positions, latest: Positions) -> Positions:

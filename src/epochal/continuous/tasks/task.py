@@ -164,7 +164,6 @@ class TaskCore:
         self._sent: dict[Target, tuple[int, ...]] = {}
         """The highest event times that were sent while no rows were waiting."""
         self._writer = writer
-        self._note_idle = getattr(writer, "note_idle", None)
         self._rows_out = 0
         self._sources = TaskSources(plan, readers)
         self._chains = [stage.chain for stage in self._stages]
@@ -418,10 +417,10 @@ class TaskCore:
 
     def _cut_sink(self, epoch: int, out: TurnOutput) -> None:
         ending = self._ending.pop(epoch)
-        if self._note_idle is not None and not any(ending.rows_in):
-            self._note_idle()
+        if not any(ending.rows_in):
+            self._writer.note_idle()
         prepare = self._writer.cut(epoch)
-        letters = getattr(self._writer, "dead_letters", 0)
+        letters = self._writer.dead_letters
         out.cuts.append(
             EpochCut(
                 epoch,

@@ -92,7 +92,7 @@ class OpenSource:
             rows += batch.num_rows
             batches.append(batch)
             if self._observers:
-                self._partitions_read.update(getattr(self.reader, "last_read", ()))
+                self._partitions_read.update(self.reader.last_read)
             if self.reads_all and batch.num_rows < wanted:
                 return batches, False
             short += batch.num_rows < FEW_ROWS
@@ -124,12 +124,9 @@ class OpenSource:
 
     def waits(self) -> list[ReaderWaits]:
         """Return the readers that have rows waiting."""
-        waiting = getattr(self.reader, "waiting", None)
-        if waiting is None:
-            return []
         return [
             ReaderWaits(self.numbers[partition], end, tuple(self.highs[partition]))
-            for partition, end in waiting().items()
+            for partition, end in self.reader.waiting().items()
         ]
 
     def begin(self, watermarks: int) -> None:
@@ -157,7 +154,7 @@ class TaskSources:
                 {each.partition: each.reader for each in mine},
                 [(Chain(branch.operators), branch.to) for branch in source.branches],
                 cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None,
-                getattr(reader, "reads_all", False),
+                reader.reads_all,
             )
             self.open[index].begin(len(plan.watermarks))
         self._has_watermarks = bool(plan.watermarks)
@@ -165,13 +162,13 @@ class TaskSources:
         self._waits: Callable[[float], bool] | None = None
         """Only of a single reader: nobody would notice rows of another one meanwhile."""
         if len(readers_open) == 1:
-            self._waits = getattr(readers_open[0], "wait", None)
+            self._waits = readers_open[0].wait
         self._limits: dict[int, Position] = {}
 
     @property
     def descriptors(self) -> tuple[int, ...] | None:
         """Become readable when rows come; None if some reader must be asked instead."""
-        found = [getattr(source.reader, "fd", None) for source in self.open.values()]
+        found = [source.reader.fd for source in self.open.values()]
         return tuple(each for each in found if each is not None) if None not in found else None
 
     def wait(self, seconds: float) -> bool:

@@ -1,19 +1,9 @@
-"""What the sources say of the places of their readers in a unit of event time.
-
-A source may have some of these, and what it lacks has no effect:
-
-- `tells_waiting = True`: its readers tell which partitions have rows waiting.
-- `lists_together = True`: what is between two boundaries of its offsets was listed together, and
-  all its partitions must have read it before its event times count. Files are like that.
-- `unit_end(at, latest) -> Positions`: as much of what waits as a unit may have.
-- `lag`, as all sources of the engine have it.
-"""
+"""What the sources say of the places of their readers in a unit of event time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 from epochal.epoch.contract import LoggedSource, Positions
 from epochal.epoch.event_time.units import UnitMark, Units
@@ -31,24 +21,23 @@ class SourcePlaces:
     """Where the query ends, per source; None if it has no end."""
 
     def tells(self, reader: int) -> bool:
-        return getattr(self._source(reader), "tells_waiting", False)
+        return self._source(reader).tells_waiting
 
     def is_behind(self, reader: int, position: str, end: str) -> bool:
         _, partition = self.readers.partitions[reader]
-        lag = cast(Any, self._source(reader)).lag
-        return bool(lag({partition: position}, {partition: end}) > 0)
+        return self._source(reader).lag({partition: position}, {partition: end}) > 0
 
     def shared_ends(self, positions: Sequence[str]) -> Mapping[int, str]:
         if not self.share_ends:
             return {}
         at = self.readers.by_source(positions)
         pairs = zip(self.sources, at, strict=True)
-        ends = [s.boundary(each) if _lists_together(s) and each else {} for s, each in pairs]
+        ends = [s.boundary(each) if s.lists_together and each else {} for s, each in pairs]
         return dict(self.readers.limits(ends, at))
 
     @property
     def share_ends(self) -> bool:
-        return any(map(_lists_together, self.sources))
+        return any(source.lists_together for source in self.sources)
 
     def bounded(self, positions: Sequence[str], ends: Mapping[int, str]) -> Mapping[int, str]:
         if not ends:
@@ -58,14 +47,10 @@ class SourcePlaces:
         latest = self.readers.some_by_source(known)
         found = dict(ends)
         for number, source in enumerate(self.sources):
-            bound = getattr(source, "unit_end", None)
-            if bound is not None and latest[number]:
+            if latest[number]:
+                bounded = source.unit_end(at[number], latest[number])
                 within: list[Positions] = [{}] * len(self.sources)
-                within[number] = {
-                    p: e
-                    for p, e in bound(at[number], latest[number]).items()
-                    if p in latest[number]
-                }
+                within[number] = {p: e for p, e in bounded.items() if p in latest[number]}
                 found.update(self.readers.limits(within))
         return found
 
@@ -80,10 +65,6 @@ class SourcePlaces:
         return self.sources[self.readers.partitions[reader][0]]
 
 
-def _lists_together(source: LoggedSource) -> bool:
-    return getattr(source, "lists_together", False)
-
-
 def ends_of_waiting(
     sources: Sequence[LoggedSource], positions: Sequence[Positions]
 ) -> tuple[Positions, ...]:
@@ -92,11 +73,11 @@ def ends_of_waiting(
     """
     found: list[Positions] = []
     for source, at in zip(sources, positions, strict=True):
-        latest, lag = getattr(source, "latest", None), cast(Any, source)
-        ends: Positions = (latest() or {}) if latest is not None else {}
-        ends = {p: end for p, end in ends.items() if p in at and lag.lag({p: at[p]}, {p: end}) > 0}
-        bound = getattr(source, "unit_end", None)
-        bounded: Positions = bound(at, ends) if bound is not None and ends else ends
+        ends: Positions = source.latest() or {}
+        ends = {
+            p: end for p, end in ends.items() if p in at and source.lag({p: at[p]}, {p: end}) > 0
+        }
+        bounded = source.unit_end(at, ends) if ends else ends
         found.append({partition: bounded[partition] for partition in ends})
     return tuple(found)
 

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.contract import (
+    Offset,
+    Positions,
+    ReaderFactory,
+    Source,
+    SourceReader,
+)
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.plan.logical import StreamSource
@@ -35,11 +41,11 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any] | Seque
 
 
 @dataclass(slots=True)
-class FedSource:
+class FedSource(Source):
     """The rows that a test has fed to one source."""
 
     name: str
-    schema: pa.Schema
+    schema: pa.Schema = field()
     origin: str
     """Of which driver it is. Positions of other origins mean nothing here."""
     partitions: int = 1
@@ -123,7 +129,7 @@ class FedSource:
 
 
 @dataclass(frozen=True, slots=True)
-class FedReaders:
+class FedReaders(ReaderFactory):
     """Opens readers of what is fed, before and after."""
 
     source: FedSource
@@ -132,7 +138,7 @@ class FedReaders:
         return FedReader(self.source, {name: int(at) for name, at in partitions.items()})
 
 
-class FedReader:
+class FedReader(SourceReader):
     """Reads partitions one after the other, each as far as it is fed."""
 
     def __init__(self, source: FedSource, positions: dict[str, int]) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.continuous.operators.contract import Row
+from epochal.epoch.contract import CommittedSink
 from epochal.errors import EpochError
 from epochal.files import Files
 from epochal.record_batches import batch_of, joined_tables
@@ -21,7 +22,7 @@ IDLE = "-idle"
 
 
 @dataclass(slots=True)
-class StagedSink:
+class StagedSink(CommittedSink):
     """Output is a file per epoch that names staged ones: it is there, or it is not."""
 
     files: Files
@@ -63,7 +64,7 @@ class StagedSink:
 
 
 @dataclass(slots=True)
-class StagingWriter:
+class StagingWriter(SinkWriter):
     files: Files
     context: WriterContext
     batches: list[pa.RecordBatch] = field(default_factory=list)

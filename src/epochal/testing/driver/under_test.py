@@ -23,6 +23,7 @@ from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.plan.compile import sources_of
 from epochal.continuous.plan.logical import Node, StreamSource
 from epochal.continuous.run.take_over import found_in, operators_of
+from epochal.epoch.contract import CommittedSink
 from epochal.epoch.event_time.query_watermark import WatermarksMove
 from epochal.errors import OptionError
 from epochal.files import Files
@@ -152,7 +153,7 @@ def is_called_on_driver(sink: UserSink | None) -> bool:
     return sink is not None and sink.frame is not None and sink.kind == FOREACH_BATCH
 
 
-class CallingWriter:
+class CallingWriter(SinkWriter):
     """Writes rows to the driver's own sink, and calls the user's code with them."""
 
     def __init__(self, staged: SinkWriter, code: ForeachWriters, context: WriterContext) -> None:
@@ -193,7 +194,7 @@ class CallingWriter:
         self._staged.close()
 
 
-class CallingSink:
+class CallingSink(CommittedSink):
     """Calls a function with an epoch's rows before the driver's own sink shows them.
 
     As on a cluster, epochs without rows are left out, or in output mode complete those without

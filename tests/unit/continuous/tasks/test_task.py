@@ -18,7 +18,14 @@ from tests.simulation.pipeline import (
     query,
 )
 
-from epochal.connectors.contract import Positions, Prepare, WriterContext
+from epochal.connectors.contract import (
+    AcknowledgingReader,
+    Positions,
+    Prepare,
+    ReaderFactory,
+    SinkWriter,
+    WriterContext,
+)
 from epochal.continuous.operators.contract import Moment, Row, StateChanges
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import (
@@ -40,7 +47,7 @@ ATTEMPT, FIRST = 2, 5
 
 
 @dataclass(slots=True)
-class ListWriter:
+class ListWriter(SinkWriter):
     rows: list[Row] = field(default_factory=list)
     epochs: dict[int, list[Row]] = field(default_factory=dict)
 
@@ -279,7 +286,7 @@ def test_a_cut_says_the_highest_event_time_of_its_own_rows() -> None:
 
 
 @dataclass(slots=True)
-class NotedEpochs:
+class NotedEpochs(AcknowledgingReader, ReaderFactory):
     """A reader without rows, and its own factory, that notes what it is told of epochs."""
 
     told: list[tuple[str, int]] = field(default_factory=list)

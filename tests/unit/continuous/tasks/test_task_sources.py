@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.contract import Positions
+from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, SourcePlan, Target
@@ -19,7 +19,7 @@ from epochal.continuous.tasks.task_sources import (
 from epochal.epoch.event_time.units import HOLDS_NOTHING
 
 
-class Script:
+class Script(SourceReader):
     """A reader whose reads return these numbers of rows, and then nothing."""
 
     def __init__(self, *counts: int) -> None:
@@ -74,7 +74,7 @@ class Told(Script):
     fd = 7
 
 
-class Readers:
+class Readers(ReaderFactory):
     def __init__(self, reader: Script) -> None:
         self.reader = reader
 

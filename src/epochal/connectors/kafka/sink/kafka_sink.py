@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from epochal.clock import SystemClock
 from epochal.connectors.at_least_once import AtLeastOnceSink
-from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, SinkWriter, WriterContext
 from epochal.connectors.formats import SinkRequest
 from epochal.connectors.kafka.kafka_client import await_brokers
 from epochal.connectors.kafka.kafka_settings import MAX_MESSAGE_BYTES, producer_settings
@@ -141,12 +141,14 @@ class EncodingWriters:
         return EncodingWriter(self, context)
 
 
-class EncodingWriter:
+class EncodingWriter(SinkWriter):
     """Passes rows with encoded values on to the sink's writer.
 
     `write` gets the batch that `bad_rows` got, if all its rows are good. Its values are then not
     encoded again.
     """
+
+    checks_rows = True
 
     def __init__(self, plan: EncodingWriters, context: WriterContext) -> None:
         self._encoder = plan.spec.encoder(cast(Any, context.schema.field(VALUE).type))

@@ -19,11 +19,12 @@ import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.arrow_stream import encode_stream
-from epochal.connectors.contract import BadRows, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, SinkWriter, WriterContext
 from epochal.connectors.kafka.sink.producer import RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
+from epochal.connectors.staging.deciding_sink import Transactions
 from epochal.connectors.staging.epoch_marker import MarkedOutput, Marker, Staged
-from epochal.connectors.staging.staged_rows import StagedWriters, staged_table
+from epochal.connectors.staging.staged_rows import RowEncoder, StagedWriters, staged_table
 from epochal.files import Files
 from epochal.record_batches import batch_of
 
@@ -59,7 +60,7 @@ LETTERS = pa.schema({"dead letter": pa.large_binary()}.items())
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRows:
+class RecordRows(RowEncoder):
     """Checks in the tasks that rows fit into records, and encodes the columns of records."""
 
     plan: RecordPlan
@@ -96,14 +97,21 @@ class RecordWriters:
         return RecordWriter(self, context)
 
 
-class RecordWriter:
+class RecordWriter(SinkWriter):
     """Collects the records of a task, and its dead letters if they go to a topic."""
+
+    checks_rows = True
 
     def __init__(self, options: RecordWriters, context: WriterContext) -> None:
         self.max_dead_letter_bytes = options.rows.max_message_bytes
         self._collected = options.staged.open(context)
         self._places = RowPlaces(options.rows.plan, options.settings)
-        self.write, self.cut = self._collected.write, self._collected.cut
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._collected.write(batch)
+
+    def cut(self, epoch: int) -> Prepare:
+        return self._collected.cut(epoch)
 
     def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
         return self._places.bad_rows(batch, self.max_dead_letter_bytes)
@@ -145,12 +153,14 @@ def in_thread(call: Call) -> Call:
     return done.result
 
 
-class KafkaEpochs:
+class KafkaEpochs(Transactions):
     """Writes epochs as Kafka transactions.
 
     The rows of an epoch can be sent before the epoch may be committed, while the driver logs it.
     They are invisible until then. If the epoch is not logged, its transaction is aborted.
     """
+
+    can_begin = True
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, SinkWriter, WriterContext
 from epochal.connectors.kafka.sink.producer import RecordProducer, RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import (
     Record,
@@ -40,8 +40,10 @@ class PlainWriters:
         )
 
 
-class PlainWriter:
+class PlainWriter(SinkWriter):
     """One task's producer. The data thread writes; the preparing thread waits for the flush."""
+
+    checks_rows = True
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Positions
+from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.connectors.kafka.kafka_client import (
     QUIET,
     import_kafka,
@@ -41,7 +41,7 @@ MOST_LATER = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaReaders:
+class KafkaReaders(ReaderFactory):
     """Opens readers in tasks."""
 
     cluster: Cluster
@@ -121,7 +121,7 @@ class _PartitionState:
         return at if self.end is None else min(at, self.end)
 
 
-class KafkaReader:
+class KafkaReader(SourceReader):
     """One client and its partitions. Used by one thread; never waits."""
 
     reads_all = True

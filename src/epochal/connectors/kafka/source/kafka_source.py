@@ -23,7 +23,7 @@ from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.contract import BoundedSource, Offset, Positions
 from epochal.connectors.formats import SourceRequest
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
 from epochal.connectors.kafka.kafka_client import KafkaClient, await_brokers
@@ -81,7 +81,7 @@ def open_kafka_source(request: SourceRequest) -> KafkaSource:
     return KafkaSource(options, request.checkpoint, request.index, values=values)
 
 
-class KafkaSource:
+class KafkaSource(BoundedSource):
     """Implements the `Source` contract for Kafka topics."""
 
     acknowledges_in_tasks = False
@@ -177,6 +177,10 @@ class KafkaSource:
 
     def latest(self) -> Positions:
         return to_positions(self._client.latest(sorted(self._list_partitions(set()))))
+
+    @property
+    def bounded(self) -> KafkaSource:
+        return self
 
     @property
     def bounds_epochs(self) -> bool:

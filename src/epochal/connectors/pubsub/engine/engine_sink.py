@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from epochal.connectors.at_least_once import AtLeastOnceSink
-from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, SinkWriter, WriterContext
 from epochal.connectors.formats import COMPLETE, SinkRequest
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoded, Encoder, Marks, plan_layout
@@ -70,8 +70,10 @@ class _Checked:
 _NOTHING = _Checked(None, Encoded([], None))
 
 
-class PubSubWriter:
+class PubSubWriter(SinkWriter):
     """Publishes the rows of one task."""
+
+    checks_rows = True
 
     def __init__(self, options: SinkOptions, query_id: str, context: WriterContext) -> None:
         self._options, self._query_id, self._task = options, query_id, context.task

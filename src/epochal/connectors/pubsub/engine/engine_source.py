@@ -23,7 +23,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Positions
+from epochal.connectors.contract import AcknowledgingReader, Positions, ReaderFactory, Source
 from epochal.connectors.formats import Identity, SourceRequest
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.engine.hand_back import HandBack
@@ -47,7 +47,7 @@ CLOSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class PubSubReaders:
+class PubSubReaders(ReaderFactory):
     """Opens readers in tasks."""
 
     options: SourceOptions
@@ -73,7 +73,7 @@ class Pulls(Protocol):
     def close(self, *, timeout_s: float) -> None: ...
 
 
-class PubSubSource:
+class PubSubSource(Source):
     """The driver's side. It manages the subscription and decides how many streams read it."""
 
     acknowledges_in_tasks = True
@@ -84,8 +84,15 @@ class PubSubSource:
         self._options = options = settle_options(options)
         self._parse = parse
         self._partitions = options.num_partitions or parallelism
-        self.schema = row_schema(options, parse)
-        self.readers = PubSubReaders(options, parse)
+        self._schema, self._readers = row_schema(options, parse), PubSubReaders(options, parse)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def readers(self) -> PubSubReaders:
+        return self._readers
 
     def initial(self) -> Positions:
         """Create the subscription and seek, if the options ask for it."""
@@ -154,7 +161,7 @@ class _Ended:
     """The mark up to which dead letters must be published before the messages are acknowledged."""
 
 
-class PubSubReader:
+class PubSubReader(AcknowledgingReader):
     """Reads some partitions in one task. `read` never blocks: acks are sent by other threads."""
 
     def __init__(
