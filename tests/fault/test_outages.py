@@ -62,6 +62,7 @@ class Outage:
         began, newest = time.monotonic(), program.newest()
         program.until(lambda: program.newest() > newest, f"an epoch after {newest}")
         took = time.monotonic() - began
+        program.until(lambda: program.newest() > newest + 3, "more epochs")
         story = program.log.read_text(errors="replace").removeprefix(told)
         assert not self.named or re.search(self.named, story), program.story()
         assert took < AFTER_SECONDS

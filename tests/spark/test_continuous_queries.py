@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 from tests.spark.continuous import (
     NUMBERS,
@@ -24,6 +28,7 @@ from tests.waiting import eventually
 from epochal import read_stream, streams
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.connectors.memory import MemoryOutput, MemoryStream
+from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.errors import (
     CheckpointInUseError,
     OptionError,
@@ -261,3 +266,44 @@ def test_an_option_that_does_not_exist_is_refused(spark: SparkSession, tmp_path:
     writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
     with pytest.raises(OptionError, match="maxRestart"):
         run(writer, tmp_path / "checkpoint", maxRestart=3)
+
+
+def test_a_query_goes_on_with_the_slots_that_are_left_and_takes_them_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Another job takes a slot while the query restarts, as if a host had been lost for good."""
+    source, output, go_on = numbers(tmp_path / "in", partitions=2), MemoryOutput(), tmp_path / "on"
+    writer = read_stream(spark).format(source).load().write_stream.format(output)
+    add(source, range(4))
+    query = run(writer, tmp_path / "checkpoint", parallelism=2)
+    query.process_all_available(PATIENCE_SECONDS)
+
+    def hold_a_slot(_: object) -> None:
+        while not go_on.exists():
+            time.sleep(0.05)  # runs in Spark, where nothing tells when
+
+    holder = InheritableThread(
+        target=lambda: spark.sparkContext.parallelize([1], 1).foreach(hold_a_slot)
+    )
+    holder.start()
+    try:
+        restart(query)
+        add(source, range(4, 8))
+        query.process_all_available(PATIENCE_SECONDS)
+        assert query._engine._opened.tasks == 1
+    finally:
+        go_on.touch()
+        holder.join()
+    restart(query)
+    add(source, range(8, 12))
+    query.process_all_available(PATIENCE_SECONDS)
+    assert query._engine._opened.tasks == 2
+    assert (found(output), query.is_active) == (list(range(12)), True)
+
+
+def restart(query: StreamingQuery) -> None:
+    """Kill all workers, and wait until the query has another attempt."""
+    before = query.status["attempt"]
+    for pid in query_workers(1):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: query.status["attempt"] > before)
