@@ -41,7 +41,9 @@ def write_table(place: Unpacked) -> None:
 def restore_after(place: Unpacked, batch_id: int) -> None:
     """Restore the table to its version after a batch."""
     versions = [number for number, (batch, _) in enumerate(written(place)) if batch <= batch_id]
-    DeltaTable(table_of(place)).restore(versions[-1])
+    table = DeltaTable(table_of(place))
+    if versions[-1] < table.version():
+        table.restore(versions[-1])
 
 
 def written(place: Unpacked) -> Iterator[tuple[int, list[dict[str, Any]]]]:

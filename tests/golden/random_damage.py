@@ -6,7 +6,7 @@ printed, with `--execute` added. A remedy that begins with "If" does not apply: 
 
 A Kafka topic and a Delta table leave no trace in a checkpoint, so a golden query without a file
 sink stands for a query with either. The table gets what the golden query has written so far. Where
-an edit warns that a Delta table would skip rows, the way out that it prints is taken instead.
+an edit warns that a Delta table would skip rows or take them twice, what it says is done.
 
     python -m tests.golden.random_damage SCRATCH FIRST_SEED SEEDS
 
@@ -281,11 +281,15 @@ def try_commands(case: Case, found: list[tuple[str, list[str]]]) -> bool:
 
 
 def run_command(case: Case, words: list[str]) -> None:
-    """Run a command at once. For a Delta table, only if its plan does not warn."""
-    if case.sink == DELTA and (clones := CLONE.findall(epochal(*words)[1])):
-        [clone] = clones
-        go_on_with_a_clone(case, shlex.split(clone)[1:])
-        return
+    """Run a command at once. For a Delta table, as its plan warns."""
+    if case.sink == DELTA:
+        plan = epochal(*words)[1]
+        if clones := CLONE.findall(plan):
+            [clone] = clones
+            go_on_with_a_clone(case, shlex.split(clone)[1:])
+            return
+        if "--query-id" in plan:  # the table has the old one
+            words = [*words, "--query-id", case.place.facts["query_id"]]
     status, out = epochal(*words, *AT_ONCE)
     case.steps.append(f"{words[1]} {status}: {out[-300:] if status == 2 else ''}")
     if "Traceback" in out:

@@ -75,3 +75,14 @@ def test_a_file_of_a_source_that_was_copied_ahead_is_removed_and_the_originals_s
         *("--sink", str(case.place.output), *AT_ONCE),
     )
     assert (status, digest(case.place)) == (0, before), told
+
+
+def test_where_a_new_query_id_doubles_rows_and_where_the_old_one_is_are_said(
+    tmp_path: Path,
+) -> None:
+    """A Delta table took the last batch again, from a query with a new id."""
+    case = Case(0, unpack(Golden("4.3.0", "windowed"), tmp_path, relocate=True))
+    case.place.checkpoint.joinpath("metadata").unlink()
+    told = " ".join(repair(case)[1].split())
+    assert "takes a batch again that it has but that is not committed here" in told
+    assert "Pass the old id with --query-id: a Delta table has it in its log" in told

@@ -156,12 +156,11 @@ def diff(
     from epochal.tools.read_state.stored_rows import compare_stores
 
     later = open_state(directory if other is None else other, to_batch)
-    if other is not None:
-        earlier = open_state(directory, from_batch)
-    elif from_batch is None and later.batch_id == 0:
-        raise OptionError(f"{directory}: there is no batch before batch 0 to compare it with.")
-    else:
-        earlier = open_state(directory, later.batch_id - 1 if from_batch is None else from_batch)
+    if other is None and from_batch is None:
+        if later.batch_id == 0:
+            raise OptionError(f"{directory}: there is no batch before batch 0 to compare it with.")
+        from_batch = later.batch_id - 1
+    earlier = open_state(directory, from_batch)
     readers = [
         open_reader(
             opened, operator, store, join_side=_side(side), state_variable=variable, timers=timers

@@ -152,8 +152,9 @@ def _write_metadata(draft: RepairDraft, found: Finding) -> str | None:
     content = QueryMetadata(draft.options.query_id).serialize()
     draft.add(draft.surveyed.tree.write(METADATA, content, "a new query id"))
     draft.warnings.append(
-        f"The query id becomes {draft.options.query_id}. Sinks that remember the old id will take "
-        f"this for another query. If you know the old id, pass it with --query-id."
+        f"The query id becomes {draft.options.query_id}. A table that knows the query by its old "
+        f"id, as Delta's do, takes a batch again that it has but that is not committed here. Pass "
+        f"the old id with --query-id: a Delta table has it in its log, as `appId` of `txn`."
     )
     return None
 
