@@ -166,7 +166,7 @@ def open_place(location: str) -> Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
+class SinkPlace:
     """Where the query's file sink writes: a checkpoint does not say it."""
 
     sink: Sink = None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from epochal.demo.pipeline import DemoBroker
 
 
-class TableFormat(StrEnum):
+class DemoTable(StrEnum):
     PARQUET = "parquet"
     DELTA = "delta"
 
@@ -48,8 +48,8 @@ def demo(
         bool, typer.Option("--kafka", help="Use a real Kafka broker, which is downloaded once.")
     ] = False,
     table: Annotated[
-        TableFormat, typer.Option(help="What the query writes: Parquet files or a Delta table.")
-    ] = TableFormat.PARQUET,
+        DemoTable, typer.Option(help="What the query writes: Parquet files or a Delta table.")
+    ] = DemoTable.PARQUET,
     seconds: Annotated[
         int,
         typer.Option(metavar="N", min=5, max=3600, help="How long to publish orders, in seconds."),
@@ -99,11 +99,11 @@ def demo(
         shutil.rmtree(home.parent)
 
 
-def _require_packages(kafka: bool, table: TableFormat) -> None:
+def _require_packages(kafka: bool, table: DemoTable) -> None:
     """Raise OptionError, before anything is started, if a package is not installed."""
     needed = {"pyspark": "spark"}
     needed |= {"confluent_kafka": "kafka"} if kafka else {"grpc": "pubsub"}
-    if table is TableFormat.DELTA:
+    if table is DemoTable.DELTA:
         needed["deltalake"] = "delta"
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
@@ -115,7 +115,7 @@ def _require_packages(kafka: bool, table: TableFormat) -> None:
 
 
 def _run(
-    home: Path, table: TableFormat, *, kafka: bool, orders: int, rate: int, quiet: bool
+    home: Path, table: DemoTable, *, kafka: bool, orders: int, rate: int, quiet: bool
 ) -> DemoResult:
     from epochal.demo.demo_run import Demo, errors_to, local_session, run
     from epochal.demo.demo_view import live_view
@@ -161,7 +161,7 @@ def _broker(kafka: bool) -> Iterator[DemoBroker]:
         yield DemoBroker("pubsub", server.address)
 
 
-def _print_outcome(outcome: DemoResult, home: Path, table: TableFormat, operator: int) -> None:
+def _print_outcome(outcome: DemoResult, home: Path, table: DemoTable, operator: int) -> None:
     from epochal.demo.pipeline import OUTPUTS
 
     balance, (half, most) = outcome.balance, outcome.latency_ms

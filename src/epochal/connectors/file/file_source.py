@@ -30,12 +30,7 @@ from epochal.checkpoint.layout import SINK_LOG, source_log_path
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.checkpoint.spark_json import parse_json
 from epochal.connectors.contract import BoundedSource, Offset, Positions
-from epochal.connectors.file.file_names import (
-    entry_path,
-    is_hidden,
-    partition_texts,
-    path_below,
-)
+from epochal.connectors.file.file_names import entry_path, is_hidden, partition_texts, path_below
 from epochal.connectors.file.file_reader import (
     FilePosition,
     FileReaders,

@@ -7,9 +7,7 @@ driver, epochs to make durable. A turn never waits. The caller owns the clock, s
 When the driver starts a new epoch, the sources end the old one: the task notes their positions, and
 a marker follows the rows on every edge of the plan. A stage that has the marker on all its
 channels hands over its state changes and passes the marker on. When the marker reaches the sink,
-from all producers that feed it, the epoch is cut.
-
-A stateful operator expires in every turn, or once at the end of each epoch: see `stage_times`.
+from all producers that feed it, the epoch is cut. `stage_times` says when operators expire.
 
 Note: the sources and each stage may be in different epochs at the same time, because a marker takes
 time to travel. There is no such thing as the epoch of a task.

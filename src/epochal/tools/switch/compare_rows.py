@@ -32,7 +32,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class RowDifference:
+class OutputDifference:
     """The rows that only one of two outputs has."""
 
     only_a: Rows
@@ -69,13 +69,13 @@ def subtract_moved(new: Rows, old: Rows, whole: Rows | None = None) -> Written:
     return Written(new - old, whole)
 
 
-def compare(a: Written, b: Written, *, keyed: bool) -> RowDifference:
+def compare(a: Written, b: Written, *, keyed: bool) -> OutputDifference:
     """The rows in which two outputs of the same segment differ."""
     if a.whole is None or b.whole is None:
-        return RowDifference(a.added - b.added, b.added - a.added)
+        return OutputDifference(a.added - b.added, b.added - a.added)
     if keyed:
-        return RowDifference(a.added - b.whole, b.added - a.whole)
-    return RowDifference(a.whole - b.whole, b.whole - a.whole)
+        return OutputDifference(a.added - b.whole, b.added - a.whole)
+    return OutputDifference(a.whole - b.whole, b.whole - a.whole)
 
 
 def sample(rows: Rows, limit: int) -> list[str]:
@@ -84,7 +84,7 @@ def sample(rows: Rows, limit: int) -> list[str]:
 
 
 def pairs_of(
-    difference: RowDifference, key: Sequence[str], limit: int
+    difference: OutputDifference, key: Sequence[str], limit: int
 ) -> list[tuple[str | None, str | None]]:
     """A few rows of both sides, those with the same key side by side."""
     if not key:

@@ -29,7 +29,7 @@ from epochal.tools.switch.boundaries import (
 )
 from epochal.tools.switch.clone import COMMAND
 from epochal.tools.switch.compare_rows import (
-    RowDifference,
+    OutputDifference,
     Rows,
     Written,
     compare,
@@ -89,7 +89,7 @@ class Comparison:
     compared: tuple[Compared, ...] = ()
     segment: Segment | None = None
     """The one that differs."""
-    difference: RowDifference = field(default_factory=lambda: RowDifference(Rows(), Rows()))
+    difference: OutputDifference = field(default_factory=lambda: OutputDifference(Rows(), Rows()))
     pairs: tuple[tuple[str | None, str | None], ...] = ()
     """Some of the rows that differ: of the first query and of the second."""
     reason: str = ""
@@ -168,7 +168,7 @@ def _compare_segment(
     before: tuple[Parts, Parts],
     after: tuple[Parts, Parts],
     options: ShadowOptions,
-) -> tuple[RowDifference, int]:
+) -> tuple[OutputDifference, int]:
     epochs = segment.epochs_a, segment.epochs_b
     replaced = any(output.replaces(of) for output, of in zip(outputs, epochs, strict=True))
     sides: list[Written] = []
@@ -214,7 +214,7 @@ def _compare_whole(
             )
         rows[0] = rows_with_keys
     segment = Segment(Boundary(-1, -1, (), 0), newest)
-    difference = RowDifference(rows[0] - rows[1], rows[1] - rows[0])
+    difference = OutputDifference(rows[0] - rows[1], rows[1] - rows[0])
     if not difference:
         compared = (Compared(segment, rows[0].total()),)
         return Comparison(Verdict.SAME, compared, notes=tuple(notes))

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from epochal.tools.switch.compare_rows import (
+    OutputDifference,
     Row,
-    RowDifference,
     Rows,
     compare,
     count_rows,
@@ -27,7 +27,7 @@ def test_order_does_not_matter_but_counts_do() -> None:
     b = count_rows([{"v": 3, "k": 2}, {"v": 2, "k": 1}, {"v": 2, "k": 1}])
     assert compare(
         subtract_moved(a, NOTHING), subtract_moved(b, NOTHING), keyed=False
-    ) == RowDifference(NOTHING, rows('{"k": 1, "v": 2}'))
+    ) == OutputDifference(NOTHING, rows('{"k": 1, "v": 2}'))
 
 
 def test_values_that_json_does_not_have_are_compared_by_their_text() -> None:
@@ -55,7 +55,7 @@ def test_output_that_is_replaced_as_a_whole_is_compared_as_a_whole() -> None:
     same = subtract_moved(rows("k0=1", "k1=5"), NOTHING, rows("k0=1", "k1=5"))
     lost = subtract_moved(rows("k1=5"), NOTHING, rows("k1=5"))
     assert not compare(a, same, keyed=False)
-    assert compare(a, lost, keyed=False) == RowDifference(rows("k0=1"), NOTHING)
+    assert compare(a, lost, keyed=False) == OutputDifference(rows("k0=1"), NOTHING)
 
 
 def test_of_rows_that_replace_others_by_key_older_ones_need_not_be_in_the_clones_output() -> None:
@@ -63,18 +63,18 @@ def test_of_rows_that_replace_others_by_key_older_ones_need_not_be_in_the_clones
     same = subtract_moved(rows("k1=5"), NOTHING, rows("k1=5"))
     wrong = subtract_moved(rows("k1=6"), NOTHING, rows("k1=6"))
     assert not compare(a, same, keyed=True)
-    assert compare(a, wrong, keyed=True) == RowDifference(rows("k1=5"), rows("k1=6"))
+    assert compare(a, wrong, keyed=True) == OutputDifference(rows("k1=5"), rows("k1=6"))
 
 
 def test_rows_with_the_same_key_are_shown_side_by_side() -> None:
     a = count_rows([{"k": 1, "v": 2}, {"k": 3, "v": 0}])
     b = count_rows([{"k": 1, "v": 9}, {"k": 2, "v": 0}])
-    assert pairs_of(RowDifference(a, b), ["k"], 5) == [
+    assert pairs_of(OutputDifference(a, b), ["k"], 5) == [
         ('{"k": 1, "v": 2}', '{"k": 1, "v": 9}'),
         (None, '{"k": 2, "v": 0}'),
         ('{"k": 3, "v": 0}', None),
     ]
-    assert pairs_of(RowDifference(a, b), [], 1) == [
+    assert pairs_of(OutputDifference(a, b), [], 1) == [
         ('{"k": 1, "v": 2}', None),
         (None, '{"k": 1, "v": 9}'),
     ]
