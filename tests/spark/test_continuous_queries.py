@@ -22,6 +22,7 @@ from tests.spark.continuous import (
     noting_workers,
     numbers,
     run,
+    workers,
 )
 from tests.waiting import eventually
 
@@ -304,6 +305,6 @@ def test_a_query_goes_on_with_the_slots_that_are_left_and_takes_them_back(
 def restart(query: StreamingQuery) -> None:
     """Kill all workers, and wait until the query has another attempt."""
     before = query.status["attempt"]
-    for pid in query_workers(1):
+    for pid in workers():
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: query.status["attempt"] > before)
