@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -77,7 +78,8 @@ def clone(
     files, target = open_place(directory), open_place(destination)
     output = _output(sink, no_file_sink)
     options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
-    flags = Flags(execute, verbose, as_json, settle_seconds=0, even_if_busy=True, yes=True)
+    shown = Flags(execute=execute, verbose=verbose, as_json=as_json)
+    flags = replace(shown, settle_seconds=0, even_if_busy=True, yes=True)
 
     def plan() -> Plan:
         return plan_clone(survey(files), target, options, output=output)
@@ -94,7 +96,12 @@ def clone(
             undo(target, None, flags.conditions([files, output]))
         if at is not None:
             break
-    raise EditError(
+    raise _outrun(files, missing)
+
+
+def _outrun(files: Files, missing: str) -> EditError:
+    """The error of a clone whose files the running query deletes faster than they are copied."""
+    return EditError(
         files.url,
         f"{missing} was deleted while the checkpoint was cloned: the query keeps too few epochs "
         f"for the time that this takes. Nothing is left of the clone. Set minBatchesToRetain "
