@@ -9,7 +9,7 @@ they are refused here, though Spark has them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -176,12 +176,12 @@ class Planner:
 
     def plan(self) -> Plan:
         """A plan of one to about ten steps."""
-        kind: Callable[[], Plan] = self._pick(
+        made: Plan = self._pick(
             (self._rows, self._totals, self._totals, self._windows, self._windows, self._sessions,
              self._windows_of_windows, self._joined_windows, self._distinct, self._duplicates,
              self._join, self._join, self._joined_totals, self._limit)
-        )  # fmt: skip
-        return kind()
+        )()  # fmt: skip
+        return made
 
     def _pick(self, values: Sequence[Any]) -> Any:
         return self._chance.choice(values)
