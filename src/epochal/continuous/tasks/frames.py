@@ -186,7 +186,7 @@ def _decode_batch(body: pa.Buffer, schema: pa.Schema, runs: Runs) -> pa.RecordBa
     return batch
 
 
-def split_by_partition(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
+def group_rows(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
     """Return the rows of data frames by their state partition."""
     found: dict[int, list[pa.RecordBatch]] = {}
     for frame in frames:
@@ -201,12 +201,12 @@ def split_by_partition(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch
     return found
 
 
-def join_batches(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the same rows in at most one batch."""
     return batches if len(batches) <= 1 else [cast(Any, pa).concat_batches(batches)]
 
 
-def cast_to_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the batch with exactly the schema that its receiver expects, except metadata."""
     if batch.schema.equals(schema):
         return batch

@@ -33,14 +33,7 @@ from epochal.continuous.plan.stages import (
     partitions_of_task,
 )
 from epochal.continuous.tasks.exchange import HELD, Exchange, ExchangeCounters
-from epochal.continuous.tasks.frames import (
-    SPLIT_BYTES,
-    Frame,
-    cast_to_schema,
-    join_batches,
-    split_by_partition,
-    split_rows,
-)
+from epochal.continuous.tasks.frames import SPLIT_BYTES, Frame, fit, group_rows, join, split_rows
 from epochal.continuous.tasks.key_split import KeySplit
 from epochal.continuous.tasks.stage_times import EpochTimes, StageTimes, TurnTimes
 from epochal.continuous.tasks.task_sources import Chain, TaskSources
@@ -302,7 +295,7 @@ class TaskCore:
             out.had_rows = True
             self._note_active(out)
             at = self._times.of_sources(now_ms, self._reading)
-            batches = join_batches(batches)
+            batches = join(batches)
             made = [(to, chain.run(batches, at)) for chain, to in source.branches]
             source.note_event_times(rows)
             self._are_waiting = bool(self._turn_times and self._sources.waits())
@@ -355,8 +348,8 @@ class TaskCore:
         stage.had_input = True
         made: list[pa.RecordBatch] = []
         for side, of_side in self._by_side(index, frames):
-            for partition, batches in split_by_partition(of_side).items():
-                for batch in join_batches(batches):
+            for partition, batches in group_rows(of_side).items():
+                for batch in join(batches):
                     made.extend(stage.operator.process(partition, batch, at, side))
         self._emit_from(index, made, at)
 
@@ -451,11 +444,11 @@ class TaskCore:
             return
         outbox, highs = self._exchange.outboxes[edge], self._highs(producer, to)
         if self._edges[edge].is_local:
-            for batch in join_batches(list(batches)):
+            for batch in join(list(batches)):
                 outbox.add(self._task, batch, (), epoch=epoch, highs=highs, size=batch.nbytes)
             return
         schema, split = self._plan.stages[to.stage].input_schemas[to.side], self._splits[to]
-        for rows in join_batches([cast_to_schema(batch, schema) for batch in batches]):
+        for rows in join([fit(batch, schema) for batch in batches]):
             row_bytes = split.size(rows)
             is_large = row_bytes * rows.num_rows > SPLIT_BYTES
             for target, all_rows, all_runs in split.split(rows):
