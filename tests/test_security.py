@@ -35,7 +35,7 @@ from epochal.connectors.kafka.committer.offset_committer import KafkaGroup
 from epochal.connectors.kafka.sink.kafka_sink import KafkaSinkOptions
 from epochal.connectors.pubsub.data_source.spark_source import driver_hosts
 from epochal.connectors.pubsub.pubsub_options import source_options
-from epochal.connectors.pubsub.server.pubsub_server import ServerOptions
+from epochal.connectors.pubsub.server.pubsub_server import ServerSettings
 from epochal.connectors.pubsub.sidecar.reservoir import SpillFiles
 from epochal.connectors.pubsub.sidecar.sidecar_client import run_directory
 from epochal.connectors.pubsub.sidecar.sidecar_messages import PartitionReading, ServerAddress
@@ -96,7 +96,7 @@ def test_every_command_that_listens_does_so_on_loopback_unless_told_otherwise() 
 def test_engine_and_embedded_server_listen_on_loopback_unless_told_otherwise() -> None:
     assert EngineOptions().metrics_host == "127.0.0.1"
     assert EngineOptions().metrics_port is None
-    assert ServerOptions.__dataclass_fields__["host"].default == "127.0.0.1"
+    assert ServerSettings.__dataclass_fields__["host"].default == "127.0.0.1"
 
 
 def modules() -> list[Path]:

@@ -12,7 +12,7 @@ from epochal.cli.arguments import (
     Execute,
     Json,
     NoFileSink,
-    SinkOptions,
+    SinkFlags,
     Verbose,
     open_place,
 )
@@ -77,14 +77,7 @@ def clone(
     files, target = open_place(directory), open_place(destination)
     output = _output(sink, no_file_sink)
     options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
-    flags = Flags(
-        execute=execute,
-        verbose=verbose,
-        as_json=as_json,
-        settle_seconds=0,
-        even_if_busy=True,
-        yes=True,
-    )
+    flags = Flags(execute, verbose, as_json, settle_seconds=0, even_if_busy=True, yes=True)
 
     def plan() -> Plan:
         return plan_clone(survey(files), target, options, output=output)
@@ -110,7 +103,7 @@ def clone(
 
 
 def _output(sink: str | None, no_file_sink: bool) -> Files | None:
-    named = SinkOptions(sink=sink, no_file_sink=no_file_sink).open()
+    named = SinkFlags(sink=sink, no_file_sink=no_file_sink).open()
     if named.place is None and not named.is_absent:
         raise OptionError(
             "The log of a file sink must have every batch, also those before the clone's first: "

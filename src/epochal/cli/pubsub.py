@@ -90,7 +90,7 @@ def serve(
     """
     wanted_topics, wanted_subscriptions = _resources(project, topic or [], subscription or [])
     try:
-        from epochal.connectors.pubsub.server.pubsub_server import ServerOptions, method_names
+        from epochal.connectors.pubsub.server.pubsub_server import ServerSettings, method_names
         from epochal.connectors.pubsub.server.pubsub_server import serve as run
         from epochal.connectors.pubsub.server.refusals import CallChecks
     except ImportError as error:
@@ -104,7 +104,7 @@ def serve(
             f"--deny {unknown[0]} names no call of Pub/Sub. The calls are "
             f"{', '.join(method_names())}."
         )
-    wanted = ServerOptions(
+    wanted = ServerSettings(
         host=host,
         port=port,
         max_bytes=max_bytes,

@@ -48,7 +48,7 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
+class ServerSettings:
     """Where to listen, and which topics and subscriptions to create at the start."""
 
     host: str = "127.0.0.1"
@@ -63,7 +63,7 @@ class ServerOptions:
     checks: CallChecks = field(default_factory=CallChecks)
 
 
-def serve(wanted: ServerOptions, *, started: Callable[[str], None]) -> signal.Signals:
+def serve(wanted: ServerSettings, *, started: Callable[[str], None]) -> signal.Signals:
     """Serve until SIGINT or SIGTERM, and return which one ended it.
 
     `started` is called with the address once the server listens.
@@ -82,7 +82,7 @@ def method_names() -> list[str]:
 
 
 async def _serve(
-    wanted: ServerOptions, clock: Clock, started: Callable[[str], None]
+    wanted: ServerSettings, clock: Clock, started: Callable[[str], None]
 ) -> signal.Signals:
     # A client must never take a new message for one that it got before a restart.
     seed = secrets.randbelow(SEEDS) if wanted.seed is None else wanted.seed
