@@ -166,7 +166,7 @@ def open_place(location: str) -> Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkPlace:
+class SinkFlags:
     """Where the query's file sink writes: a checkpoint does not say it."""
 
     sink: Sink = None
@@ -187,12 +187,12 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in signature.parameters.values():
-        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        own = [parameter]
         group = parameter.annotation
         if isinstance(group, type) and is_dataclass(group):
             own = list(inspect.signature(group, eval_str=True).parameters.values())
             groups[parameter.name] = group, [option.name for option in own]
-        parameters += own
+        parameters += [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own]
 
     @wraps(command)
     def run(**arguments: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.cli.arguments import Directory, Json, NoFileSink, SinkPlace, open_place
+from epochal.cli.arguments import Directory, Json, NoFileSink, SinkFlags, open_place
 from epochal.cli.groups import LazyGroup, group_app
 from epochal.cli.printing.checkpoint_text import newest, print_entries, print_report, print_view
 from epochal.cli.printing.output import (
@@ -215,7 +215,7 @@ def verify(
     if deep and quick:
         raise OptionError("--deep and --quick exclude each other. Give only one of them.")
     output = None if sink is None else _output_of(sink)
-    named = SinkPlace(sink=output, no_file_sink=no_file_sink).open()
+    named = SinkFlags(sink=output, no_file_sink=no_file_sink).open()
     depth = Depth.DEEP if deep else Depth.QUICK if quick else Depth.NORMAL
     with progress("verifying", forks=True) as advance:
         report = verify_checkpoint(

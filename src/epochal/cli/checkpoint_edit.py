@@ -15,7 +15,7 @@ from epochal.cli.arguments import (
     ClientConfig,
     Directory,
     OptionalBootstrapServers,
-    SinkPlace,
+    SinkFlags,
     open_place,
     parse_pairs,
     takes_groups,
@@ -60,7 +60,7 @@ def rewind(
         ),
     ] = None,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     keep_sink_files: Annotated[
         bool,
         typer.Option(
@@ -128,7 +128,7 @@ def set_offsets(
     bootstrap_servers: OptionalBootstrapServers = None,
     client_config: ClientConfig = None,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Move a source: add a finished batch from which the query continues at other offsets.
@@ -239,7 +239,7 @@ def repair(
         typer.Option("--rewind", help="Drop committed batches if nothing else helps."),
     ] = False,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Repair what `verify` finds, as far as that is safe; list what is left and what would help.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from epochal.cli.arguments import (
     Execute,
     Json,
     NoFileSink,
-    SinkPlace,
+    SinkFlags,
     Verbose,
     open_place,
 )
@@ -78,8 +77,7 @@ def clone(
     files, target = open_place(directory), open_place(destination)
     output = _output(sink, no_file_sink)
     options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
-    shown = Flags(execute=execute, verbose=verbose, as_json=as_json)
-    flags = replace(shown, settle_seconds=0, even_if_busy=True, yes=True)
+    flags = Flags(execute, verbose, as_json, settle_seconds=0, even_if_busy=True, yes=True)
 
     def plan() -> Plan:
         return plan_clone(survey(files), target, options, output=output)
@@ -110,7 +108,7 @@ def _outrun(files: Files, missing: str) -> EditError:
 
 
 def _output(sink: str | None, no_file_sink: bool) -> Files | None:
-    named = SinkPlace(sink=sink, no_file_sink=no_file_sink).open()
+    named = SinkFlags(sink=sink, no_file_sink=no_file_sink).open()
     if named.place is None and not named.is_absent:
         raise OptionError(
             "The log of a file sink must have every batch, also those before the clone's first: "

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from epochal.tools.verify.findings import Finding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Flags:
     """The options that every command of this kind has."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epochal.checkpoint.claim import Attempt, Claim
-from epochal.cli.arguments import Directory, Json, SinkPlace, open_place, takes_groups
+from epochal.cli.arguments import Directory, Json, SinkFlags, open_place, takes_groups
 from epochal.cli.editing import Flags, run_edit
 from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text
 from epochal.cli.printing.progress_bar import progress
@@ -55,7 +55,7 @@ def switch(
         ),
     ] = None,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     output_restored: Annotated[
         bool,
         typer.Option(

@@ -17,7 +17,7 @@ from epochal.cli.arguments import (
     Directory,
     Operator,
     OptionalKey,
-    SinkPlace,
+    SinkFlags,
     Store,
     Timers,
     Variable,
@@ -73,7 +73,7 @@ def put(
     variable: Variable = None,
     timers: Timers = False,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Set the value of one key, or of every key in a file ({"key": {...}, "value": {...}}).
@@ -120,7 +120,7 @@ def delete(
     variable: Variable = None,
     timers: Timers = False,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Delete one key, or every key in a file ({"key": {...}}, as `read --json` prints it)."""
@@ -155,7 +155,7 @@ def repartition(
     directory: Directory,
     partitions: Annotated[int, typer.Option(metavar="N", help="The new number of partitions.")],
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Change the number of state partitions of all operators."""
@@ -178,7 +178,7 @@ def convert(
         str, typer.Option(metavar="hdfs|rocksdb", help="The state store provider to convert to.")
     ],
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Convert the state to the other provider, if that provider can store its rows."""
@@ -226,7 +226,7 @@ def evolve(
     store: Store = "default",
     variable: Variable = None,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Change the schema of stored values for a changed query."""
@@ -259,7 +259,7 @@ def evolve(
 
 @app.command()
 @takes_groups
-def repair(directory: Directory, *, sink: SinkPlace, flags: Flags) -> None:
+def repair(directory: Directory, *, sink: SinkFlags, flags: Flags) -> None:
     """Remove damaged snapshots; if a delta is lost, go back to the newest batch that loads.
 
     This is `epochal checkpoint repair --rewind`, limited to what `verify` finds in the state.
@@ -281,7 +281,7 @@ def repair(directory: Directory, *, sink: SinkPlace, flags: Flags) -> None:
 def run_state_edit(
     directory: str,
     command: str,
-    sink: SinkPlace,
+    sink: SinkFlags,
     make_plan: Callable[[Survey, SinkSurvey | None], Plan],
     flags: Flags,
 ) -> None:

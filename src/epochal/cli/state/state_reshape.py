@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from epochal.cli.arguments import Directory, Operator, SinkPlace, Store, parse_pairs, takes_groups
+from epochal.cli.arguments import Directory, Operator, SinkFlags, Store, parse_pairs, takes_groups
 from epochal.cli.editing import Flags
 from epochal.cli.state.state_edit import run_state_edit
 from epochal.cli.state.state_read import parse_json
@@ -57,7 +57,7 @@ def rekey(
     operator: Operator = 0,
     store: Store = "default",
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Give the rows of an operator other keys, with a function of yours."""
@@ -96,7 +96,7 @@ def split(
     to: FreeOperator,
     operator: Operator = 0,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Move some value columns of an operator to a new operator with the same keys."""
@@ -129,7 +129,7 @@ def merge(
         ),
     ] = None,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Merge the state of two operators with the same keys into one."""
@@ -155,7 +155,7 @@ def move(
     to: FreeOperator,
     operator: Operator = 0,
     *,
-    sink: SinkPlace,
+    sink: SinkFlags,
     flags: Flags,
 ) -> None:
     """Give the state of an operator another number, for a query that numbers them otherwise."""
