@@ -10,16 +10,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.file.file_reader import is_metadata
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of_dicts, cast_table, joined_tables, table_of
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any] | Sequence[Any]]
 """Rows of a test: dicts by column, tuples in the order of the columns, or Arrow data."""
+
+
+NO_FILE = {
+    **dict.fromkeys(("file_path", "file_name"), ""),
+    **dict.fromkeys(("file_size", "file_block_start", "file_block_length", "row_index"), -1),
+    "file_modification_time": datetime(1970, 1, 1, tzinfo=UTC),
+}
+"""What `_metadata` says of a row that a test feeds: Spark's functions say so where no file is."""
 
 
 @dataclass(slots=True)
@@ -188,7 +198,24 @@ def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def fitted_table(rows: Rows, schema: pa.Schema) -> pa.Table:
-    """Return rows as a table of this schema; OptionError if they do not fit it."""
+    """Return rows as a table of this schema; OptionError if they do not fit it.
+
+    Rows without `_metadata` are of no file.
+    """
+    own = pa.schema([each for each in schema if not is_metadata(each)])
+    if len(own) < len(schema) and not _have_metadata(rows, schema):
+        table = fitted_table(rows, own)
+        no_file: Any = pa.repeat
+        return table_of(
+            [
+                table[each.name]
+                if each.name in own.names
+                else no_file(pa.scalar(NO_FILE, each.type), len(table))
+                for each in schema
+            ],
+            schema,
+            len(table),
+        )
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
@@ -200,6 +227,15 @@ def fitted_table(rows: Rows, schema: pa.Schema) -> pa.Table:
         raise OptionError(
             f"The rows do not fit the source's columns ({_described(schema)}): {error}."
         ) from None
+
+
+def _have_metadata(rows: Rows, schema: pa.Schema) -> bool:
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return set(schema.names) <= set(rows.schema.names)
+    return any(
+        set(schema.names) <= set(row) if isinstance(row, Mapping) else len(row) == len(schema)
+        for row in rows
+    )
 
 
 def _as_dict(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> dict[str, Any]:
