@@ -237,3 +237,13 @@ def test_a_changed_query_on_a_checkpoint_of_spark_is_refused_as_by_the_engine(
     driver.restart()
     driver.feed([{"us": 1, "k": "new", "v": 5, "id": 1}])
     assert driver.run() == [{"k": "new", "n": 1, "mean": 5.0}]
+
+
+def test_rows_of_a_test_are_of_no_file(spark: SparkSession) -> None:
+    columns = ("input_file_name() AS name", "input_file_block_start() AS start", "a")
+    driver = testing.Driver(testing.frame("a int", spark=spark).selectExpr(*columns))
+    driver.feed([(1,), {"a": 2}])
+    assert driver.epoch() == [
+        {"name": "", "start": -1, "a": 1},
+        {"name": "", "start": -1, "a": 2},
+    ]

@@ -167,9 +167,10 @@ def run_statement(spark: SparkSession, example: Example) -> Outcome:
         # A table of what a generator makes: as the rows that it makes of a stream's row.
         columns, rest = "made.*", f"LATERAL VIEW {re.sub(r'[a-z]+ => ', '', relation)} made {rest}"
         relation = "(SELECT 1 AS one) AS relation"
-    if not re.match(r"VALUES\b|\(", relation, re.IGNORECASE):
-        return Outcome(example, NO_STREAM)
     try:
+        if not re.match(r"VALUES\b|\(", relation, re.IGNORECASE):
+            spark.sql(example.sql).collect()
+            return Outcome(example, NO_STREAM)
         rows = spark.sql(f"SELECT * FROM {relation}").coalesce(1)
         fed = spark_rows(rows)
         text = f"SELECT {columns} FROM {relation} {rest}"

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+<<<<<<< HEAD
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -29,6 +30,15 @@ from epochal.connectors.contract import (
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.plan.logical import StreamSource
+=======
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.file.file_reader import is_metadata
+>>>>>>> spark
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of_dicts, cast_table, joined_tables, table_of
 
@@ -38,6 +48,14 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any] | Sequence[Any]]
 """Rows of a test: dicts by column, tuples in the order of the columns, or Arrow data."""
+
+
+NO_FILE = {
+    **dict.fromkeys(("file_path", "file_name"), ""),
+    **dict.fromkeys(("file_size", "file_block_start", "file_block_length", "row_index"), -1),
+    "file_modification_time": datetime(1970, 1, 1, tzinfo=UTC),
+}
+"""What `_metadata` says of a row that a test feeds: Spark's functions say so where no file is."""
 
 
 @dataclass(slots=True)
@@ -209,8 +227,30 @@ def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
         ) from None
 
 
+<<<<<<< HEAD
 def fit_table(rows: Rows, schema: pa.Schema) -> pa.Table:
     """Return rows as a table of this schema; OptionError if they do not fit it."""
+=======
+def fitted_table(rows: Rows, schema: pa.Schema) -> pa.Table:
+    """Return rows as a table of this schema; OptionError if they do not fit it.
+
+    Rows without `_metadata` are of no file.
+    """
+    own = pa.schema([each for each in schema if not is_metadata(each)])
+    if len(own) < len(schema) and not _have_metadata(rows, schema):
+        table = fitted_table(rows, own)
+        no_file: Any = pa.repeat
+        return table_of(
+            [
+                table[each.name]
+                if each.name in own.names
+                else no_file(pa.scalar(NO_FILE, each.type), len(table))
+                for each in schema
+            ],
+            schema,
+            len(table),
+        )
+>>>>>>> spark
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
@@ -222,6 +262,15 @@ def fit_table(rows: Rows, schema: pa.Schema) -> pa.Table:
         raise OptionError(
             f"The rows do not fit the source's columns ({_describe(schema)}): {error}."
         ) from None
+
+
+def _have_metadata(rows: Rows, schema: pa.Schema) -> bool:
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return set(schema.names) <= set(rows.schema.names)
+    return any(
+        set(schema.names) <= set(row) if isinstance(row, Mapping) else len(row) == len(schema)
+        for row in rows
+    )
 
 
 def _as_dict(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> dict[str, Any]:
