@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-<<<<<<< HEAD
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -27,18 +27,10 @@ from epochal.connectors.contract import (
     Source,
     SourceReader,
 )
+from epochal.connectors.file.file_reader import is_metadata
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.plan.logical import StreamSource
-=======
-from datetime import UTC, datetime
-from typing import Any, TypeAlias
-
-import pyarrow as pa
-
-from epochal.connectors.contract import Offset, Positions
-from epochal.connectors.file.file_reader import is_metadata
->>>>>>> spark
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of_dicts, cast_table, joined_tables, table_of
 
@@ -227,30 +219,22 @@ def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
         ) from None
 
 
-<<<<<<< HEAD
 def fit_table(rows: Rows, schema: pa.Schema) -> pa.Table:
-    """Return rows as a table of this schema; OptionError if they do not fit it."""
-=======
-def fitted_table(rows: Rows, schema: pa.Schema) -> pa.Table:
     """Return rows as a table of this schema; OptionError if they do not fit it.
 
     Rows without `_metadata` are of no file.
     """
-    own = pa.schema([each for each in schema if not is_metadata(each)])
+    own = pa.schema([column for column in schema if not is_metadata(column)])
     if len(own) < len(schema) and not _have_metadata(rows, schema):
-        table = fitted_table(rows, own)
-        no_file: Any = pa.repeat
-        return table_of(
-            [
-                table[each.name]
-                if each.name in own.names
-                else no_file(pa.scalar(NO_FILE, each.type), len(table))
-                for each in schema
-            ],
-            schema,
-            len(table),
-        )
->>>>>>> spark
+        table = fit_table(rows, own)
+        repeat: Any = pa.repeat
+        columns = [
+            table[column.name]
+            if column.name in own.names
+            else repeat(pa.scalar(NO_FILE, column.type), len(table))
+            for column in schema
+        ]
+        return table_of(columns, schema, len(table))
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
