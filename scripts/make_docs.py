@@ -206,9 +206,9 @@ def functions_page() -> str:
         lines.append(
             "The factor says how much more CPU time Spark's own code needs, there and in the task, "
             "for batches of 100,000 plain rows (`benchmarks/evaluator.py`), for the expression in "
-            "which it is lowest. Functions without a factor are in plans only, where Spark's "
-            "planner has written them. Integers are of all widths, doubles are floats too, and a "
-            "decimal must have a place for every digit. `date_format` is evaluated here if "
+            "which it is lowest. What has no factor is not measured yet, or in plans only, where "
+            "Spark's planner has written it. Integers are of all widths, doubles are floats too, "
+            "and a decimal must have a place for every digit. `date_format` is evaluated here if "
             "eight or more rows of a batch share a text, or if the batch has few rows.\n"
         )
     lines += head

@@ -349,8 +349,8 @@ def check(home: str, runs: Path) -> None:
 IN_PROCESS: dict[str, Callable[[str, Path], None]] = {"dashboard": show_page, "check": check}
 
 
-def run(scratch: Path, seed: int, recorder: Recorder) -> tuple[int, list[str]]:
-    """Prepare one checkpoint and run some commands; the number of commands and violations."""
+def run(scratch: Path, seed: int, recorder: Recorder, *, every: bool) -> tuple[int, list[str]]:
+    """Prepare one checkpoint and run some or all commands; how many, and the violations."""
     draw = random.Random(seed)
     shutil.rmtree(scratch, ignore_errors=True)
     outside = scratch / "outside"
@@ -364,7 +364,7 @@ def run(scratch: Path, seed: int, recorder: Recorder) -> tuple[int, list[str]]:
     for _ in range(draw.randrange(1, 4)):
         draw.choice(ATTACKS)(draw, draw.choice(roots), outside)
     todo = commands(str(place.checkpoint), str(scratch / "made"))
-    chosen = draw.sample(todo, COMMANDS)
+    chosen = todo if every else draw.sample(todo, COMMANDS)
     violations = [
         each for command in chosen for each in _violations(seed, command, outside, recorder)
     ]
@@ -435,7 +435,7 @@ def run_all(scratch: Path, first: int, seeds: int, fault: str) -> dict[str, Any]
     for seed in range(first, first + seeds):
         if fault and violations:
             break
-        ran, new = run(scratch / "case", seed, recorder)
+        ran, new = run(scratch / "case", seed, recorder, every=bool(fault))
         count += ran
         violations += new
     most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
