@@ -20,6 +20,7 @@ an earlier attempt may still have to be finished, and needs its files.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -159,6 +160,8 @@ class TableMaintenance(Generic[F]):
                     self._due[job.name] = now
                 elif job.every is not None:
                     self._due[job.name] = now + job.every.total_seconds()
+            # A process that ends while a thread is inside the table's library would crash.
+            atexit.register(self.close)
             self._thread.start()
 
     def ask(self, names: Iterable[str]) -> None:
@@ -174,6 +177,7 @@ class TableMaintenance(Generic[F]):
 
     def close(self) -> None:
         """End the thread. What is due is finished, for a limited time."""
+        atexit.unregister(self.close)
         self._stop.set()
         self._wake.set()
         if self._thread.ident is not None:
