@@ -46,6 +46,18 @@ def scala_seq(jvm: Any, elements: Iterable[Any]) -> Any:
     return method_of(jvm, _CONVERTERS, "asScala")(java).toSeq()
 
 
+def texts_of(mapping: Any) -> dict[str, str]:
+    """A Scala map of texts as a dict.
+
+    To iterate over it would take a call for each key, and an error at the end, which PySpark
+    examines in a hundred more.
+    """
+    if mapping.isEmpty():
+        return {}
+    keys, values = (str(texts.mkString("\0")) for texts in (mapping.keys(), mapping.values()))
+    return dict(zip(keys.split("\0"), values.split("\0"), strict=True))
+
+
 def as_java(jvm: Any, collection: Any) -> Any:
     """A Scala collection as Java's, over which Python can iterate."""
     return method_of(jvm, _CONVERTERS, "asJava")(collection)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from epochal.evaluator.evaluator_client import Session
-from epochal.evaluator.spark_classes import as_java, class_of
+from epochal.evaluator.spark_classes import class_of, texts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def session_of(spark: SparkSession) -> Session:
     """The settings of a session that Spark's code reads when it runs."""
     conf = spark._jsparkSession.sessionState().conf()
-    settings = as_java(spark._jvm, conf.getAllConfs())
+    settings = texts_of(conf.getAllConfs())
     lines = [
         text
-        for key in sorted(map(str, settings))
+        for key in sorted(settings)
         if key.startswith("spark.sql.")
-        for text in (key, str(settings[key]).replace("\\", "\\\\").replace("\n", "\\n"))
+        for text in (key, settings[key].replace("\\", "\\\\").replace("\n", "\\n"))
     ]
     jars = cast(Any, spark.sparkContext._jsc).sc().listJars()
     names = (str(jars.apply(number)).rpartition("/")[2] for number in range(jars.size()))

@@ -26,7 +26,6 @@ from epochal.continuous.catalyst.spark_objects import (
     option,
     scalar_of,
     simple_name,
-    texts_of,
 )
 from epochal.continuous.operators.expressions import expr as exprs
 from epochal.continuous.operators.expressions.casts import cast_name
@@ -35,7 +34,7 @@ from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, type_of
 from epochal.continuous.operators.stateless.moment_columns import FUNCTIONS as MOMENT
 from epochal.errors import OptionError
-from epochal.evaluator.spark_classes import as_java
+from epochal.evaluator.spark_classes import as_java, texts_of
 
 Mode: TypeAlias = Literal["ansi", "legacy", "try"]
 """What an aggregate does with a value that has no result, such as an overflow: raise an error
@@ -155,7 +154,7 @@ class ExpressionReader:
             elif kind.endswith("UTF8String"):
                 extra[name] = str(value.toString())
             elif "Map" in kind and kind.startswith("scala.collection"):
-                extra[name] = texts_of(self._spark._jvm, value)
+                extra[name] = texts_of(value)
             elif name == "hset":
                 extra["values"] = self._set(product, value)
         if extra.get("failOnError") is False and mode == "ansi":

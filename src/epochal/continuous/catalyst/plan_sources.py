@@ -25,9 +25,9 @@ from epochal.continuous.catalyst.spark_objects import (
     items,
     option,
     simple_name,
-    texts_of,
 )
 from epochal.continuous.plan.logical import StreamSource
+from epochal.evaluator.spark_classes import texts_of
 
 RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 
@@ -135,7 +135,7 @@ class PlanSources:
     def _first(self, relation: JavaObject) -> tuple[str, dict[str, str]]:
         """Format and options of a relation of Spark's first source API: files."""
         source = relation.dataSource()
-        options = texts_of(self._steps.planner.session._jvm, source.options())
+        options = texts_of(source.options())
         table = option(source.catalogTable())
         if table is not None and not any(key.lower() == "path" for key in options):
             options["path"] = str(table.location().toString())

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from epochal.errors import OptionError
-from epochal.evaluator.spark_classes import as_java, class_of
+from epochal.evaluator.spark_classes import class_of
 from epochal.files import scheme_of
 from epochal.record_batches import table_of
 
@@ -122,12 +122,6 @@ class Replacement:
 
     def applyOrElse(self, node: JavaObject, otherwise: JavaObject) -> JavaObject:
         return self.apply(node) if self.isDefinedAt(node) else otherwise.apply(node)
-
-
-def texts_of(jvm: JavaObject, mapping: JavaObject) -> dict[str, str]:
-    """A Scala map of texts as a dict."""
-    java = as_java(jvm, mapping)
-    return {str(key): str(java[key]) for key in java}
 
 
 def absolute_paths(options: Mapping[str, str]) -> dict[str, str]:

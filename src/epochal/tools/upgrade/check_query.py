@@ -133,10 +133,9 @@ def written_mode(writer: Any) -> str:
 
 def written_options(writer: Any) -> dict[str, str]:
     """The options of Spark's writer, with lower-case names."""
-    from epochal.continuous.catalyst.spark_objects import texts_of
+    from epochal.evaluator.spark_classes import texts_of
 
-    jvm = writer._spark._jvm
-    options = texts_of(jvm, java_field(writer, "extraOptions"))
+    options = texts_of(java_field(writer, "extraOptions"))
     return {key.lower(): value for key, value in options.items()}
 
 

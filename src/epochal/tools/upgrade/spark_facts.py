@@ -70,7 +70,7 @@ def needs_of_frame(df: Any, *, output_mode: str, pinned: Mapping[str, str] | Non
         operators = {number: _old_join(operator) for number, operator in operators.items()}
     return Needs(
         release=release,
-        sources=sources_of_plan(spark._jvm, analyzed, release),
+        sources=sources_of_plan(analyzed, release),
         operators=operators,
         session=session,
         output_mode=output_mode,
@@ -119,7 +119,7 @@ def _with_keys(operators: dict[int, OperatorFact], physical: Any) -> dict[int, O
     return by_number
 
 
-def sources_of_plan(jvm: Any, analyzed: Any, release: tuple[int, int]) -> tuple[SourceFact, ...]:
+def sources_of_plan(analyzed: Any, release: tuple[int, int]) -> tuple[SourceFact, ...]:
     """The streaming sources of an analysed plan, one for each line in Spark's offset log."""
     from epochal.continuous.catalyst.plan_sources import RELATIONS
     from epochal.continuous.catalyst.spark_objects import items, simple_name
@@ -127,15 +127,16 @@ def sources_of_plan(jvm: Any, analyzed: Any, release: tuple[int, int]) -> tuple[
     leaves = [item for item in items(analyzed.collectLeaves()) if simple_name(item) in RELATIONS]
     return tuple(
         replace(
-            _source(jvm, leaf, number, release),
+            _source(leaf, number, release),
             shares=any(leaf.equals(earlier) for earlier in leaves[:number]),
         )
         for number, leaf in enumerate(leaves)
     )
 
 
-def _source(jvm: Any, relation: Any, number: int, release: tuple[int, int]) -> SourceFact:
-    from epochal.continuous.catalyst.spark_objects import simple_name, texts_of
+def _source(relation: Any, number: int, release: tuple[int, int]) -> SourceFact:
+    from epochal.continuous.catalyst.spark_objects import simple_name
+    from epochal.evaluator.spark_classes import texts_of
 
     key = str(number)
     if release >= (4, 2):
@@ -144,7 +145,7 @@ def _source(jvm: Any, relation: Any, number: int, release: tuple[int, int]) -> S
     if simple_name(relation) == "StreamingRelation":
         source = relation.dataSource()
         format = str(source.className())
-        options = texts_of(jvm, source.options())
+        options = texts_of(source.options())
     else:
         format = str(relation.sourceName())
         given_options = relation.extraOptions().asCaseSensitiveMap()

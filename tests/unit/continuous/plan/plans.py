@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Source
+from epochal.connectors.contract import Positions, ReaderFactory, Source, SourceReader
 from epochal.continuous.operators.contract import StoreSchema
 from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.logical import Node, Stateful, StreamSource, Watermarked
@@ -65,9 +65,17 @@ def state(operator_id: int, *children: Node, spec: Any = None) -> Stateful:
     return Stateful(children, operator_id, spec or Keyed())
 
 
+@dataclass(frozen=True)
+class Readers(ReaderFactory):
+    number: int
+
+    def open(self, partitions: Positions) -> SourceReader:
+        raise AssertionError("a plan opens no reader")
+
+
 def planned(tree: Node, **how: Any) -> QueryPlan:
     opened: Any = [
-        SimpleNamespace(readers=f"readers of {each.number}", acknowledges_in_tasks=False)
-        for each in sources_of(tree)
+        SimpleNamespace(readers=Readers(leaf.number), acknowledges_in_tasks=False)
+        for leaf in sources_of(tree)
     ]
     return compile_plan(tree, cast("list[Source]", opened), **how)
