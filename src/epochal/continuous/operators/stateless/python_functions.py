@@ -24,7 +24,7 @@ from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.continuous.operators.stateless.jvm_results import jvm_result
-from epochal.errors import OptionError
+from epochal.errors import ExpressionError, OptionError
 from epochal.record_batches import batch_of
 
 PICKLED, ARROW_ROWS = 100, 101
@@ -122,20 +122,24 @@ class _Call:
 
     def result(self, batch: pa.RecordBatch) -> Any:
         """The results for a batch, as an Arrow array."""
-        found = self._raw(batch)
+        returned = self._raw(batch)
+        with USER_CODE:  # iterator functions run only now, and a value may not have the type
+            return self._converted(returned, batch.num_rows)
+
+    def _converted(self, returned: Any, rows: int) -> Any:
         if self._kind == PICKLED:
             convert = jvm_result(self._type)
-            return _array([convert(each) for each in found], self._type)
+            return _array([convert(value) for value in returned], self._type)
         if self._kind == ARROW_ROWS:
-            return self._from_rows(found)
+            return self._from_rows(returned)
         if self._kind in (PANDAS_ITERATOR, ARROW_ITERATOR):
-            parts = [self._from_columns(each) for each in found]
+            parts = [self._from_columns(column) for column in returned]
             made = pa.concat_arrays(parts) if parts else _array([], self._type)
         else:
-            made = self._from_columns(found)
-        if len(made) != batch.num_rows:
+            made = self._from_columns(returned)
+        if len(made) != rows:
             raise OptionError(
-                f"the function {self._name} returned {len(made)} values for {batch.num_rows} rows. "
+                f"the function {self._name} returned {len(made)} values for {rows} rows. "
                 f"Return one value for each row."
             )
         return made
@@ -182,7 +186,13 @@ class _Call:
         )
         if convert is not None:
             values = [convert(each) for each in values]
-        return _array(values, self._type, safe=self._conversion.safe)
+        try:
+            return _array(values, self._type, safe=self._conversion.safe)
+        except pa.ArrowException as error:
+            raise ExpressionError(
+                f"the function {self._name} is declared to return {self._type.simpleString()}, "
+                f"but it returned another value: {error}. Correct the function or its type."
+            ) from None
 
     def _from_columns(self, result: Any) -> pa.Array[Any]:
         schema = StructType([StructField("_0", self._type)])

@@ -28,7 +28,9 @@ from epochal.continuous.operators.stateless.python_functions import (
     PythonFunction,
     PythonFunctionsSpec,
 )
-from epochal.errors import OptionError
+from epochal.continuous.tasks.reports import failure_report
+from epochal.errors import ExpressionError, OptionError
+from epochal.errors.base import FailureKind
 
 AT = Moment(0, -1, 0, -1)
 UTC = Conversion("UTC")
@@ -98,6 +100,29 @@ def test_a_row_function_without_arguments_is_called_for_each_row() -> None:
 def test_a_column_of_another_length_is_an_error(kind: int) -> None:
     with pytest.raises(OptionError, match="returned 1 values for 2 rows"):
         added(call(kind, lambda x: x[:1], 0))
+
+
+def test_a_value_of_another_type_is_an_error_that_names_function_and_type() -> None:
+    with pytest.raises(ExpressionError) as raised:
+        added(call(ARROW_ROWS, lambda a: "text", 0))
+    assert str(raised.value) == (
+        "the function f is declared to return bigint, but it returned another value: Failed to "
+        "parse string: 'text' as a scalar of type int64. Correct the function or its type."
+    )
+    assert failure_report(0, 0, raised.value).traceback == ""
+
+
+def no_batch(batches: Iterator[Any]) -> Iterator[Any]:
+    for _ in batches:
+        raise ConnectionError("no rates today")
+        yield
+
+
+@pytest.mark.parametrize("kind", [PANDAS_ITERATOR, ARROW_ITERATOR])
+def test_an_error_of_an_iterator_function_ends_the_query(kind: int) -> None:
+    with pytest.raises(ConnectionError, match="no rates today") as raised:
+        added(call(kind, no_batch, 0))
+    assert failure_report(0, 0, raised.value).kind is FailureKind.REPEATS
 
 
 def mapped(kind: int, function: Callable[..., Any]) -> list[dict[str, Any]]:
