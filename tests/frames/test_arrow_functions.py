@@ -106,6 +106,12 @@ def test_rows_that_share_a_text_have_that_of_sparks_own_code(pattern: str) -> No
     assert values(arrow, batch) == values(in_spark, batch)
 
 
+def test_arrow_looks_for_nulls_of_any_type() -> None:
+    batch, asked = rows_of(0, 1), ["st is null", "named_struct('a', st) is not null"]
+    forms = both_forms(session_with(KEEP_PROJECTS), frame_of(session_with({}), batch, DDL), asked)
+    assert [text for text, (arrow, _) in forms.items() if arrow is None] == []
+
+
 def test_every_function_of_arrow_is_compared() -> None:
     spark = session_with(KEEP_PROJECTS)
     forms = both_forms(spark, frame_of(spark, rows_of(0, 1), DDL), texts())
