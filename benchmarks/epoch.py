@@ -158,12 +158,7 @@ class Engine:
     """A driver and the stores of its tasks, without anything between them."""
 
     def __init__(
-        self,
-        files: Files,
-        stores: int,
-        *,
-        publish_seconds: float = 1e9,
-        attempt: int = 1,
+        self, files: Files, stores: int, *, publish_seconds: float = 1e9, attempt: int = 1
     ) -> None:
         self.stores, self.attempt = stores, attempt
         self.requests: Counter[str] = Counter()

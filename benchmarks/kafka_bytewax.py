@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bytewax import operators as op  # type: ignore[import-not-found]
-from bytewax.connectors.kafka import (  # type: ignore[import-not-found]
-    KafkaSink,
-    KafkaSinkMessage,
-    KafkaSource,
-)
+from bytewax.connectors.kafka import KafkaSink, KafkaSinkMessage, KafkaSource  # type: ignore[import-not-found]
 from bytewax.dataflow import Dataflow  # type: ignore[import-not-found]
 from bytewax.recovery import RecoveryConfig, init_db_dir  # type: ignore[import-not-found]
 from bytewax.run import cli_main  # type: ignore[import-not-found]

@@ -106,11 +106,7 @@ def whole_processes(report: Report, checkpoint: Path, keys: int) -> None:
             "ours": partial(time_process, [sys.executable, "-c", OUR_READ, str(checkpoint)]),
         },
     )
-    report.beside(
-        f"state of {keys} keys to Arrow, whole processes",
-        costs["ours"],
-        costs["spark"],
-    )
+    report.beside(f"state of {keys} keys to Arrow, whole processes", costs["ours"], costs["spark"])
 
 
 def loading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> None:

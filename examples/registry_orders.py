@@ -14,11 +14,7 @@ import epochal
 
 servers, registry, home = sys.argv[1:]
 spark = SparkSession.builder.master("local[2]").getOrCreate()
-common = {
-    "kafka.bootstrap.servers": servers,
-    "schemaRegistry.url": registry,
-    "valueFormat": "avro",
-}
+common = {"kafka.bootstrap.servers": servers, "schemaRegistry.url": registry, "valueFormat": "avro"}
 orders = (
     epochal.read_stream(spark)
     .format("kafka")

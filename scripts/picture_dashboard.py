@@ -55,10 +55,7 @@ QUERIES = (
 
 
 def main() -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="epochal-") as folder,
-        running_kafka() as kafka,
-    ):
+    with tempfile.TemporaryDirectory(prefix="epochal-") as folder, running_kafka() as kafka:
         home = Path(folder)
         create_topic(kafka.bootstrap_servers, TOPIC, partitions=4)
         spark = session(

@@ -104,13 +104,7 @@ FAULTS = (
     Fault(
         "continuous/plan/watermark_bounds.py", "_lowest", "extreme", 0, ("unit/continuous/plan",)
     ),
-    Fault(
-        "continuous/operators/agenda.py",
-        "Agenda.take",
-        "compare",
-        0,
-        ("unit/continuous",),
-    ),
+    Fault("continuous/operators/agenda.py", "Agenda.take", "compare", 0, ("unit/continuous",)),
 )
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

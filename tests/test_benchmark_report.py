@@ -67,7 +67,7 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
         for engine, p50, p99 in (("epochal", 0.8, 2.5), ("jvm-continuous", 0.4, 90.0))
     ],
     "kafka": [
-        {"figure": "latency at 1000 records/s: bytewax", "failed": "it ended:\n/opt/x/y.py: no"},
+        {"figure": "latency at 1000 records/s: bytewax", "failed": "it ended:\n/opt/x/y.py: no"}
     ],
 }
 

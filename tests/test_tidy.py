@@ -60,17 +60,7 @@ DECIDING = {
 }
 """Modules that decide something durable. They must call themselves pure."""
 
-EFFECTFUL = {
-    "os",
-    "socket",
-    "time",
-    "threading",
-    "subprocess",
-    "random",
-    "uuid",
-    "shutil",
-    "zmq",
-}
+EFFECTFUL = {"os", "socket", "time", "threading", "subprocess", "random", "uuid", "shutil", "zmq"}
 
 
 def modules() -> list[Path]:

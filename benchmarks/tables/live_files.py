@@ -72,10 +72,7 @@ def _iceberg(base: str) -> Sped:
 
     catalog = load_catalog(CATALOG, **catalog_settings(place))
     return Sped(
-        "iceberg",
-        options,
-        1,
-        lambda: len(list(catalog.load_table(TABLE).scan().plan_files())),
+        "iceberg", options, 1, lambda: len(list(catalog.load_table(TABLE).scan().plan_files()))
     )
 
 

@@ -60,11 +60,7 @@ def explain(df: DataFrame, output_mode: str = "append") -> None:
 
 
 def check(
-    query: Any,
-    checkpoint: str | None = None,
-    *,
-    before: Any = None,
-    output_mode: str | None = None,
+    query: Any, checkpoint: str | None = None, *, before: Any = None, output_mode: str | None = None
 ) -> UpgradeReport:
     """Say whether a changed query can continue from a checkpoint. Nothing is started or changed.
 

@@ -18,10 +18,7 @@ from epochal.errors import PubSubClosedError, PubSubFailedError
 
 
 def puller(world: World, subscription: str, **settings: int) -> Puller:
-    return Puller(
-        Connection(world.access),
-        PullSettings(subscription=subscription, **settings),
-    )
+    return Puller(Connection(world.access), PullSettings(subscription=subscription, **settings))
 
 
 def taken(reader: Puller, count: int, *, seconds: float = SECONDS) -> list[Pulled]:

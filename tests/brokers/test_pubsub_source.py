@@ -173,8 +173,7 @@ def test_an_idle_stream_runs_no_batches(world: World, make: Make) -> None:
 def test_keys_stay_in_order(world: World, topic: str, make: Make, tmp_path: Path) -> None:
     name = world.subscription(topic, enable_message_ordering=True)
     world.publish(
-        topic,
-        [{"data": str(n).encode(), "ordering_key": f"key-{n % 7}"} for n in range(2000)],
+        topic, [{"data": str(n).encode(), "ordering_key": f"key-{n % 7}"} for n in range(2000)]
     )
     engine = make(subscriptionId=name, numPartitions="3", maxRecordsPerFetch="100")
     seen: dict[str, list[int]] = {}

@@ -11,13 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.kafka_topics import create_topic
 
-from epochal.checkpoint.entries import (
-    CommitEntry,
-    CommitLog,
-    OffsetEntry,
-    OffsetLog,
-    QueryMetadata,
-)
+from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
 from epochal.cli.main import main
 from epochal.errors import OptionError
 from epochal.files.local import LocalFiles

@@ -312,9 +312,7 @@ def test_a_directory_of_2000_directories_lists_whole(files: Files) -> None:
 
 
 @pytest.mark.parametrize(
-    "files",
-    ["local", "memory", "s3", pytest.param("azure", marks=pytest.mark.long)],
-    indirect=True,
+    "files", ["local", "memory", "s3", pytest.param("azure", marks=pytest.mark.long)], indirect=True
 )
 def test_a_directory_of_2000_files_lists_whole(files: Files) -> None:
     expected = sorted(str(batch) for batch in range(2000))

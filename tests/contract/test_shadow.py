@@ -21,13 +21,7 @@ from deltalake import DeltaTable
 from tests.iceberg_tables import Warehouse
 from tests.rigs.postgres import Postgres
 
-from epochal.checkpoint.entries import (
-    CommitEntry,
-    CommitLog,
-    OffsetEntry,
-    OffsetLog,
-    QueryMetadata,
-)
+from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
 from epochal.cli.main import main
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.registry import open_sink
@@ -53,10 +47,7 @@ class Query:
         """Commit an epoch that ends at this offset."""
         epoch, self.next = self.next, self.next + 1
         sink = open_sink(
-            *(self.kind, self.options, SCHEMA),
-            checkpoint=self.files,
-            query_id=self.id,
-            **self.more,
+            *(self.kind, self.options, SCHEMA), checkpoint=self.files, query_id=self.id, **self.more
         )
         with closing(sink):
             sink.fence(epoch + 1)

@@ -30,12 +30,7 @@ from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
 from epochal.epoch.manifest import manifest_of
-from epochal.epoch.messages import (
-    CommitPartitionEpoch,
-    EpochReply,
-    EpochRequest,
-    TaskActive,
-)
+from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, EpochRequest, TaskActive
 from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import open_files

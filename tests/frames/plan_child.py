@@ -17,14 +17,7 @@ from tests.corpus.queries import QUERIES
 from tests.corpus.running import frame_of, views
 
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
-from epochal.continuous.plan.logical import (
-    Node,
-    Stateful,
-    Step,
-    StreamSource,
-    Union,
-    Watermarked,
-)
+from epochal.continuous.plan.logical import Node, Stateful, Step, StreamSource, Union, Watermarked
 
 
 def shape(node: Node) -> str:

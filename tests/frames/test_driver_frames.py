@@ -243,7 +243,4 @@ def test_rows_of_a_test_are_of_no_file(spark: SparkSession) -> None:
     columns = ("input_file_name() AS name", "input_file_block_start() AS start", "a")
     driver = testing.Driver(testing.frame("a int", spark=spark).selectExpr(*columns))
     driver.feed([(1,), {"a": 2}])
-    assert driver.epoch() == [
-        {"name": "", "start": -1, "a": 1},
-        {"name": "", "start": -1, "a": 2},
-    ]
+    assert driver.epoch() == [{"name": "", "start": -1, "a": 1}, {"name": "", "start": -1, "a": 2}]

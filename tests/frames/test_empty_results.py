@@ -91,12 +91,7 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> li
 
 @pytest.mark.parametrize("sink", ["memory", "delta", "iceberg", "postgres"])
 def test_the_table_is_sparks_result_after_each_step(
-    *,
-    spark: SparkSession,
-    tmp_path: Path,
-    postgres: Postgres,
-    results: list[Rows],
-    sink: str,
+    *, spark: SparkSession, tmp_path: Path, postgres: Postgres, results: list[Rows], sink: str
 ) -> None:
     source = tmp_path / "in"
     source.mkdir()

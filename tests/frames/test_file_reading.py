@@ -14,13 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.frames.fuzz_files import (
-    FILES_PER_CASE,
-    difference,
-    drained,
-    read_ours,
-    read_theirs,
-)
+from tests.frames.fuzz_files import FILES_PER_CASE, difference, drained, read_ours, read_theirs
 from tests.frames.odd_files import Case, make_case
 from tests.frames.streams_of_words import PATIENCE_SECONDS, rows_of
 from tests.spark.sessions import session_with
@@ -198,10 +192,7 @@ def test_rows_are_exact_if_the_evaluator_is_killed_while_a_file_is_open(
 
 @pytest.mark.parametrize(
     ("options", "error"),
-    [
-        ({}, r"/in/a\.json: .* it no longer exists"),
-        ({"ignoreMissingFiles": "true"}, None),
-    ],
+    [({}, r"/in/a\.json: .* it no longer exists"), ({"ignoreMissingFiles": "true"}, None)],
 )
 def test_a_file_that_is_gone_is_named_unless_it_may_be_missing(
     spark: SparkSession, tmp_path: Path, options: dict[str, str], error: str | None

@@ -49,9 +49,7 @@ CONDITIONS: dict[str, Expr] = {
         "GreaterThan", LT, micros(micros(RT, 1_000_000), 1_000_000)
     ),
     "cast(lt AS double) > cast(rt AS double) + 10.5D": call(
-        "GreaterThan",
-        double(LT),
-        Call("Add", (double(RT), Literal(pa.scalar(10.5))), pa.float64()),
+        "GreaterThan", double(LT), Call("Add", (double(RT), Literal(pa.scalar(10.5))), pa.float64())
     ),
     "lt > rt AND lt < rt + INTERVAL 5 SECONDS": both(
         call("GreaterThan", LT, RT), call("LessThan", LT, micros(RT, 5_000_000))

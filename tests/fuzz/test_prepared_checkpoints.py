@@ -24,12 +24,7 @@ SEEDS = 20
 ROOT = Path(__file__).resolve().parents[2]
 NEEDS_A_BROKER = {"epochal kafka lag"}
 """It asks the broker first, and then reads what `kafka commit` reads."""
-OPENS_NO_CHECKPOINT = {
-    "epochal demo",
-    "epochal run",
-    "epochal kafka serve",
-    "epochal pubsub serve",
-}
+OPENS_NO_CHECKPOINT = {"epochal demo", "epochal run", "epochal kafka serve", "epochal pubsub serve"}
 
 
 def fuzz(scratch: Path, first: int, seeds: int, fault: str = "") -> dict[str, Any]:

@@ -35,10 +35,7 @@ SCHEMA = {
 }  # fmt: skip
 """The columns of a file, and their types in Spark."""
 
-DERIVED = {
-    "v": "try_parse_json(sj)",
-    "ivl": "make_interval(0, k, by, 0, 0, 0, 1.5)",
-}
+DERIVED = {"v": "try_parse_json(sj)", "ivl": "make_interval(0, k, by, 0, 0, 0, 1.5)"}
 """Columns that are computed from others, because a file cannot have them as they are."""
 
 WORDS = [

@@ -199,11 +199,7 @@ REPORTS = (
     ),
     Report(no_metadata_file, "windowed", "[STREAMING_CHECKPOINT_MISSING_METADATA_FILE]"),
     Report(
-        drop_duplicates_gained_a_column,
-        "dedup",
-        OTHER_KEY,
-        ends=WHOLE,
-        runs_as="dedup_of_three",
+        drop_duplicates_gained_a_column, "dedup", OTHER_KEY, ends=WHOLE, runs_as="dedup_of_three"
     ),
     Report(a_commit_is_missing_that_the_sink_has, "file_sink_counts", NO_DELTA),
     Report(only_a_commit_is_missing, "file_sink_counts", ends=WHOLE),

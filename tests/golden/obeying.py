@@ -38,9 +38,6 @@ def obey(command: list[str], place: Unpacked) -> int:
     """Run a command of a remedy as `verify` prints it, which knows the output or that none is."""
     output = str(place.output) if (place.output / SINK_LOG).is_dir() else None
     printed = remedies.with_places(
-        f"`epochal {' '.join(command)}`",
-        str(place.checkpoint),
-        output,
-        no_file_sink=output is None,
+        f"`epochal {' '.join(command)}`", str(place.checkpoint), output, no_file_sink=output is None
     )
     return main([*shlex.split(printed.strip("`"))[1:], *AT_ONCE])

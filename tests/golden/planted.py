@@ -433,13 +433,7 @@ FAULTS = (
         case="file_sink",
         with_sink=True,
     ),
-    Fault(
-        "SINK_OF_ANOTHER_QUERY",
-        "_spark_metadata",
-        begun_anew,
-        case="file_sink",
-        with_sink=True,
-    ),
+    Fault("SINK_OF_ANOTHER_QUERY", "_spark_metadata", begun_anew, case="file_sink", with_sink=True),
     Fault(
         "SINK_AHEAD",
         "_spark_metadata",
@@ -496,11 +490,7 @@ FAULTS = (
         copy("state/0/0/11.delta.crc", "state/0/0/12.delta.crc"),
         release="4.1.4",
     ),
-    Fault(
-        "STATE_BEHIND",
-        "state/0/1",
-        remove(*(f"state/0/1/{n}.delta" for n in (9, 10, 11))),
-    ),
+    Fault("STATE_BEHIND", "state/0/1", remove(*(f"state/0/1/{n}.delta" for n in (9, 10, 11)))),
     Fault("STATE_CHAIN_BROKEN", "state/0/1/10.delta", remove("state/0/1/10.delta")),
     Fault(
         "STATE_CHAIN_BROKEN",
@@ -510,11 +500,7 @@ FAULTS = (
         note="changelog",
     ),
     Fault("STATE_UNPUBLISHED", "state", in_an_epoch_file),
-    Fault(
-        "EPOCH_FILE_BROKEN",
-        "epochs",
-        in_a_lost_epoch_file,
-    ),
+    Fault("EPOCH_FILE_BROKEN", "epochs", in_a_lost_epoch_file),
     Fault("STATE_HOLE", "state/0/1/2.delta", remove("state/0/1/2.delta")),
     Fault("STATE_HOLE", "state/0/1/1.delta", remove("state/0/1/1.delta"), note="the-first"),
     Fault("STATE_AHEAD", "state/0/1/13.delta", copy("state/0/1/11.delta", "state/0/1/13.delta")),
@@ -599,9 +585,7 @@ FAULTS = (
         copy("state/0/0/8.snapshot", "state/0/0/abc.snapshot"),
     ),
     Fault(
-        "STATE_STRAY_FILE",
-        "state/0/0/abc.delta",
-        copy("state/0/0/9.delta", "state/0/0/abc.delta"),
+        "STATE_STRAY_FILE", "state/0/0/abc.delta", copy("state/0/0/9.delta", "state/0/0/abc.delta")
     ),
     Fault(
         "STATE_SCHEMA_UNREADABLE",

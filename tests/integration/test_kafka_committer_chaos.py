@@ -96,10 +96,7 @@ def test_while_the_group_s_broker_is_away_the_query_goes_on_and_the_group_catche
 
 
 def test_a_broker_that_source_and_group_share_is_killed_and_restarted(
-    kafka_spark: SparkSession,
-    frail: Kafka,
-    listen: Callable[..., OffsetCommitter],
-    tmp_path: Path,
+    kafka_spark: SparkSession, frail: Kafka, listen: Callable[..., OffsetCommitter], tmp_path: Path
 ) -> None:
     topic, group = make_topic(frail, unique("orders")), unique("shared")
     committer = listen()
@@ -115,10 +112,7 @@ def test_a_broker_that_source_and_group_share_is_killed_and_restarted(
 
 
 def test_partitions_that_are_added_are_committed(
-    kafka_spark: SparkSession,
-    broker: Kafka,
-    listen: Callable[..., OffsetCommitter],
-    tmp_path: Path,
+    kafka_spark: SparkSession, broker: Kafka, listen: Callable[..., OffsetCommitter], tmp_path: Path
 ) -> None:
     topic, group = make_topic(broker, unique("orders")), unique("grown")
     committer = listen()
@@ -136,10 +130,7 @@ def test_partitions_that_are_added_are_committed(
 
 
 def test_a_topic_that_is_deleted_and_made_anew_is_followed_from_its_new_beginning(
-    kafka_spark: SparkSession,
-    broker: Kafka,
-    listen: Callable[..., OffsetCommitter],
-    tmp_path: Path,
+    kafka_spark: SparkSession, broker: Kafka, listen: Callable[..., OffsetCommitter], tmp_path: Path
 ) -> None:
     topic, group = make_topic(broker, unique("orders")), unique("recreated")
     committer = listen()
@@ -162,10 +153,7 @@ def test_a_topic_that_is_deleted_and_made_anew_is_followed_from_its_new_beginnin
 
 
 def test_a_group_that_is_deleted_is_there_again_with_the_next_batch(
-    kafka_spark: SparkSession,
-    broker: Kafka,
-    listen: Callable[..., OffsetCommitter],
-    tmp_path: Path,
+    kafka_spark: SparkSession, broker: Kafka, listen: Callable[..., OffsetCommitter], tmp_path: Path
 ) -> None:
     topic, group = make_topic(broker, unique("orders")), unique("deleted")
     committer = listen()

@@ -72,10 +72,7 @@ def test_an_earlier_attempt_behind_the_pooler_is_shut_out(
     postgres: Postgres, pooler: str, tmp_path: Path
 ) -> None:
     place = Place(postgres, tmp_path)
-    with (
-        closing(place.open(url=pooler)) as old,
-        closing(place.open(url=pooler)) as new,
-    ):
+    with closing(place.open(url=pooler)) as old, closing(place.open(url=pooler)) as new:
         old.fence(1)
         old.commit(0, prepared(old, 0, [row(0)]))
         new.fence(2)

@@ -145,12 +145,7 @@ class World(world.World):
         """The attempt, and the epoch that was being read, when it grew calm."""
         self._known_ends: tuple[int, int] = (-1, 0)
         """The newest committed epoch, and how many events it and those before it hold."""
-        super().__init__(
-            chance,
-            tasks=shape.tasks,
-            faults=shape.faults,
-            wild_acts=shape.wild_acts,
-        )
+        super().__init__(chance, tasks=shape.tasks, faults=shape.faults, wild_acts=shape.wild_acts)
 
     @property
     def decides(self) -> bool:

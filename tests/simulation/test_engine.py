@@ -23,14 +23,7 @@ from epochal.continuous.tasks.task_sources import TaskSources
 from epochal.epoch import durable, recovery
 from epochal.epoch.coordinator import EpochCoordinator, Phase
 from epochal.epoch.driver import EpochDriver
-from epochal.epoch.effects import (
-    Acknowledge,
-    CommitSink,
-    Decide,
-    Effect,
-    LogCommit,
-    ReadingHeld,
-)
+from epochal.epoch.effects import Acknowledge, CommitSink, Decide, Effect, LogCommit, ReadingHeld
 from epochal.epoch.epoch_files.chain_files import read_epoch
 from epochal.epoch.epoch_files.epoch_file import EpochFile, parse_file_name
 from epochal.epoch.epoch_files.state_chain import StateChain

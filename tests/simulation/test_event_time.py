@@ -188,12 +188,7 @@ class World:
         if marks.next_ms > spark_ms:
             self.wrong.append(f"Spark's watermark would be {spark_ms}, ours is {marks.next_ms}")
         self.log = Decision(
-            positions,
-            marks.highs,
-            marks.own_ms,
-            marks.next_ms,
-            marks.unit,
-            watermark.units.counted,
+            positions, marks.highs, marks.own_ms, marks.next_ms, marks.unit, watermark.units.counted
         )
 
 

@@ -19,14 +19,7 @@ from tests.simulation.pipeline import EVENTS, LONG, EventReaders, event
 from epochal.connectors.contract import WriterFactory
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.plan.compile import compile_plan, sources_of
-from epochal.continuous.plan.logical import (
-    Node,
-    Stateful,
-    Step,
-    StreamSource,
-    Union,
-    Watermarked,
-)
+from epochal.continuous.plan.logical import Node, Stateful, Step, StreamSource, Union, Watermarked
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.epoch.event_time.query_watermark import watermark_of
 from epochal.state.rows.types import StructField, StructType

@@ -72,10 +72,7 @@ def test_a_query_whose_column_became_wider_goes_on_with_its_values(query: Query)
     query.run(lambda rows: rows.groupBy("k").agg(wider, F.min("v")))
     before = of_key(FIRST)
     assert {key: query.latest[key] for key in of_key(REST)} == {
-        key: (
-            max([value << 40 for value in values] + before[key]),
-            min(values + before[key]),
-        )
+        key: (max([value << 40 for value in values] + before[key]), min(values + before[key]))
         for key, values in of_key(REST).items()
     }
 

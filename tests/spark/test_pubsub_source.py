@@ -180,13 +180,7 @@ def test_a_batch_longer_than_the_deadline_is_not_delivered_again(
 @pytest.mark.long
 @pytest.mark.parametrize(("count", "size"), [(1, 10), (100_000, 100), (20, 9_000_000)])
 def test_batches_of_any_size(
-    world: World,
-    topic: str,
-    subscription: str,
-    read: Read,
-    tmp_path: Path,
-    count: int,
-    size: int,
+    world: World, topic: str, subscription: str, read: Read, tmp_path: Path, count: int, size: int
 ) -> None:
     sink = Sink()
     sent: list[str] = []

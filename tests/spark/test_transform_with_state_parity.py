@@ -89,13 +89,7 @@ def planned(processor: Both, schema: pa.Schema, mode: str, **options: Any) -> Dr
     partitions = options.pop("partitions")
     return Driver(
         TransformWithStateSpec.plan(
-            processor,
-            ["id"],
-            schema,
-            RESULT,
-            time_mode=mode,
-            pandas=processor.pandas,
-            **options,
+            processor, ["id"], schema, RESULT, time_mode=mode, pandas=processor.pandas, **options
         ),
         partitions,
     )
@@ -119,12 +113,7 @@ def assert_same(batches: Sequence[Batch], got: Sequence[Rows], *, exact: bool = 
     [(1, False, False), (1, True, True), (3, False, True), (3, True, False)],
 )
 def test_state_time_to_live_and_processing_timers(
-    spark: SparkSession,
-    rocksdb: None,
-    tmp_path: Path,
-    partitions: int,
-    pandas: bool,
-    initial: bool,
+    spark: SparkSession, rocksdb: None, tmp_path: Path, partitions: int, pandas: bool, initial: bool
 ) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     files = numbers(seed=1 + initial)
@@ -150,16 +139,10 @@ def test_state_time_to_live_and_processing_timers(
 
 
 @pytest.mark.parametrize(
-    ("partitions", "pandas", "no_data"),
-    [(1, False, True), (1, True, False), (3, False, False)],
+    ("partitions", "pandas", "no_data"), [(1, False, True), (1, True, False), (3, False, False)]
 )
 def test_event_timers_and_late_rows(
-    spark: SparkSession,
-    rocksdb: None,
-    tmp_path: Path,
-    partitions: int,
-    pandas: bool,
-    no_data: bool,
+    spark: SparkSession, rocksdb: None, tmp_path: Path, partitions: int, pandas: bool, no_data: bool
 ) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(no_data).lower())

@@ -68,7 +68,4 @@ def test_windows_close_in_an_epoch_without_rows_and_the_logs_say_by_which_waterm
     own = [entry.watermark_ms for entry in map(offsets.get, ids) if entry is not None]
     after = [entry.next_watermark_ms for entry in map(commits.get, ids) if entry is not None]
     assert own[1:] == after[:-1]
-    assert sorted(set(own)) == [
-        0,
-        *(int(START.timestamp() + each) * 1000 for each in (6, 11, 28)),
-    ]
+    assert sorted(set(own)) == [0, *(int(START.timestamp() + each) * 1000 for each in (6, 11, 28))]

@@ -11,16 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from tests.spark.upgrade_pairs import (
-    ACTION,
-    IMPOSSIBLE,
-    JOIN_3,
-    NAMED,
-    ROCKS,
-    SAFE,
-    joined,
-    sums,
-)
+from tests.spark.upgrade_pairs import ACTION, IMPOSSIBLE, JOIN_3, NAMED, ROCKS, SAFE, joined, sums
 from tests.spark.upgrade_processors import OUTPUT, Totals, processed
 from tests.spark.upgrade_runs import Inputs, Rows
 
@@ -174,10 +165,7 @@ PAIRS = [
         "spark",
     ),
     Pair(
-        "frame",
-        "one more count",
-        lambda s: s.a.groupBy("k").agg(F.sum("v"), F.count("v")),
-        ACTION,
+        "frame", "one more count", lambda s: s.a.groupBy("k").agg(F.sum("v"), F.count("v")), ACTION
     ),
     Pair(
         "frame",
@@ -187,13 +175,7 @@ PAIRS = [
     ),
     Pair("frame join", "the key's column", lambda s: joined(s.a, s.b, "k2"), IMPOSSIBLE),
     Pair("spark", "nothing", lambda s: sums(s.a, "k"), SAFE, SUMS),
-    Pair(
-        "spark",
-        "the name of the key",
-        lambda s: sums(s.a.toDF(*"xyvwdt"), "x"),
-        ACTION,
-        SUMS,
-    ),
+    Pair("spark", "the name of the key", lambda s: sums(s.a.toDF(*"xyvwdt"), "x"), ACTION, SUMS),
     Pair("spark", "the type of the key", lambda s: sums(s.a, "w"), IMPOSSIBLE),
     Pair("spark names", "nothing", lambda s: s.a.select("k"), IMPOSSIBLE, conf={}),
     Pair("spark join 3", "nothing", lambda s: joined(s.a, s.b), IMPOSSIBLE),

@@ -13,11 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from tests.spark.upgrade_runs import FILES, Inputs, Rows
 
-from epochal.checkpoint.pinned import (
-    PROVIDER,
-    ROCKSDB_PROVIDER_CLASS,
-    SOURCE_EVOLUTION,
-)
+from epochal.checkpoint.pinned import PROVIDER, ROCKSDB_PROVIDER_CLASS, SOURCE_EVOLUTION
 from epochal.tools.upgrade.upgrade_findings import Outcome
 
 SAFE, ACTION, IMPOSSIBLE = Outcome.SAFE, Outcome.NEEDS_ACTION, Outcome.IMPOSSIBLE
@@ -362,14 +358,7 @@ PAIRS = [
         "left outer",
         lambda s: timed(s, "left"),
         SAFE,
-        [
-            ("q", 13, 13),
-            ("x", 11, 11),
-            ("y", 2, None),
-            ("z", 8, 14),
-            ("z", 14, 8),
-            ("z", 14, 14),
-        ],
+        [("q", 13, 13), ("x", 11, 11), ("y", 2, None), ("z", 8, 14), ("z", 14, 8), ("z", 14, 14)],
     ),
     Pair(
         "timed join",
@@ -445,11 +434,7 @@ PAIRS = [
         columns_of(1, "k") * 2,
     ),
     Pair(
-        "named",
-        "a source less",
-        lambda s: s.read("a", "a").select("k"),
-        ACTION,
-        columns_of(1, "k"),
+        "named", "a source less", lambda s: s.read("a", "a").select("k"), ACTION, columns_of(1, "k")
     ),
     Pair(
         "named",

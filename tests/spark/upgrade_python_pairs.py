@@ -39,12 +39,7 @@ PAIRS = [
         lambda s: processed(s.a, total="List n bigint"),
         IMPOSSIBLE,
     ),
-    Pair(
-        "processor",
-        "another type",
-        lambda s: processed(s.a, total="Value n double"),
-        IMPOSSIBLE,
-    ),
+    Pair("processor", "another type", lambda s: processed(s.a, total="Value n double"), IMPOSSIBLE),
     Pair(
         "processor",
         "one more field",

@@ -84,10 +84,7 @@ class OperatorFormat:
 
     def serialize(self, entry: OperatorMetadata) -> bytes:
         fields: dict[str, object] = {
-            "operatorInfo": {
-                "operatorId": entry.operator_id,
-                "operatorName": entry.operator_name,
-            },
+            "operatorInfo": {"operatorId": entry.operator_id, "operatorName": entry.operator_name},
             "stateStoreInfo": [_store_json(store, entry.version) for store in entry.stores],
         }
         if entry.version == 2:

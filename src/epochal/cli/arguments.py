@@ -36,12 +36,10 @@ Execute = Annotated[
     bool, typer.Option("--execute", help="Apply the changes. Without it, only show the plan.")
 ]
 Verbose = Annotated[
-    bool,
-    typer.Option("--verbose", "-v", help="List every file of the plan, not only directories."),
+    bool, typer.Option("--verbose", "-v", help="List every file of the plan, not only directories.")
 ]
 Yes = Annotated[
-    bool,
-    typer.Option("--yes", "-y", help="Do not ask before what cannot be undone; for scripts."),
+    bool, typer.Option("--yes", "-y", help="Do not ask before what cannot be undone; for scripts.")
 ]
 SettleSeconds = Annotated[
     float,
@@ -108,8 +106,7 @@ SideValueSchema = Annotated[
 Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N rows.", min=0)]
 
 Conf = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
 ]
 
 _KEY = typer.Option(
@@ -133,8 +130,7 @@ ClientConfig = Annotated[
 
 Host = Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")]
 Port = Annotated[
-    int,
-    typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one."),
+    int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one.")
 ]
 
 

@@ -127,8 +127,7 @@ def log(
 def diff(
     first: Directory,
     second: Annotated[
-        str | None,
-        typer.Argument(metavar="[OTHER]", help="A second checkpoint, as the new side."),
+        str | None, typer.Argument(metavar="[OTHER]", help="A second checkpoint, as the new side.")
     ] = None,
     batches: Annotated[
         list[int] | None,

@@ -235,8 +235,7 @@ def repair(
         ),
     ] = None,
     rewind: Annotated[
-        bool,
-        typer.Option("--rewind", help="Drop committed batches if nothing else helps."),
+        bool, typer.Option("--rewind", help="Drop committed batches if nothing else helps.")
     ] = False,
     *,
     sink: SinkFlags,
@@ -350,8 +349,7 @@ def undo_command(
         ),
     ] = None,
     other: Annotated[
-        str | None,
-        typer.Option(metavar="CHECKPOINT", help="The other checkpoint of a switch."),
+        str | None, typer.Option(metavar="CHECKPOINT", help="The other checkpoint of a switch.")
     ] = None,
     *,
     flags: Flags,

@@ -38,11 +38,7 @@ HELP = "Commit a query's position to a consumer group, measure its lag, start a 
 
 
 class KafkaCommands(LazyGroup):
-    table: ClassVar[dict[str, str]] = {
-        "commit": COMMANDS,
-        "lag": COMMANDS,
-        "serve": COMMANDS,
-    }
+    table: ClassVar[dict[str, str]] = {"commit": COMMANDS, "lag": COMMANDS, "serve": COMMANDS}
 
 
 app = group_app("kafka", KafkaCommands, HELP)
@@ -145,8 +141,7 @@ def lag(
     client_config: ClientConfig = None,
     as_json: Json = False,
     watch: Annotated[
-        float | None,
-        typer.Option(metavar="S", min=0.1, help="Measure again every S seconds."),
+        float | None, typer.Option(metavar="S", min=0.1, help="Measure again every S seconds.")
     ] = None,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print metrics in Prometheus' text form.")

@@ -66,12 +66,7 @@ class PythonFound:
 
 
 def chosen_python(
-    spark_choice: str,
-    *,
-    local: bool,
-    environ: Mapping[str, str],
-    setting: str | None,
-    own: str,
+    spark_choice: str, *, local: bool, environ: Mapping[str, str], setting: str | None, own: str
 ) -> str:
     """Return the interpreter for workers. Pure.
 

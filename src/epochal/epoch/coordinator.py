@@ -74,12 +74,7 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled
 from epochal.epoch.pace import Pace
-from epochal.errors import (
-    EpochProtocolError,
-    RendezvousError,
-    StaleAttemptError,
-    TaskFailedError,
-)
+from epochal.errors import EpochProtocolError, RendezvousError, StaleAttemptError, TaskFailedError
 
 Answer: TypeAlias = tuple[EpochReply, list[Effect]]
 

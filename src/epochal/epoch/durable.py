@@ -15,11 +15,7 @@ from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
 from epochal.epoch.epoch_files.state_chain import StateChain
-from epochal.epoch.event_time.query_watermark import (
-    QueryWatermark,
-    WatermarksMove,
-    watermark_of,
-)
+from epochal.epoch.event_time.query_watermark import QueryWatermark, WatermarksMove, watermark_of
 from epochal.epoch.event_time.units import Units
 from epochal.epoch.manifest import (
     MANIFEST_KEY,

@@ -10,14 +10,7 @@ from dataclasses import dataclass, field
 from epochal.clock import Clock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.contract import LoggedSource, Positions
-from epochal.epoch.effects import (
-    Acknowledge,
-    CommitSink,
-    Decide,
-    LogCommit,
-    PublishState,
-    Step,
-)
+from epochal.epoch.effects import Acknowledge, CommitSink, Decide, LogCommit, PublishState, Step
 from epochal.epoch.messages import CommitPartitionEpoch, EpochStarted
 
 

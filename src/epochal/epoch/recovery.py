@@ -225,11 +225,7 @@ def _cut_again(logs: Logs, epoch: int, query: QueryShape) -> RecoveryPlan:
 
 
 def _resume(
-    logs: Logs,
-    base: int,
-    steps: tuple[RecoveryStep, ...],
-    query: QueryShape,
-    watermark_ms: int,
+    logs: Logs, base: int, steps: tuple[RecoveryStep, ...], query: QueryShape, watermark_ms: int
 ) -> RecoveryPlan:
     entry, path = _entry(logs, base), _path(logs, OFFSETS, base)
     manifest = manifest_of(entry, path, base)

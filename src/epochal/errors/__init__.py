@@ -174,12 +174,7 @@ from epochal.errors.query import (
     UnsupportedPlanError,
     WorkerPythonError,
 )
-from epochal.errors.rpc import (
-    RpcError,
-    RpcFrameError,
-    RpcRemoteError,
-    RpcTimeoutError,
-)
+from epochal.errors.rpc import RpcError, RpcFrameError, RpcRemoteError, RpcTimeoutError
 from epochal.errors.state import (
     LocalStateError,
     StateCommitError,

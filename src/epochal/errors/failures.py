@@ -10,13 +10,7 @@ from __future__ import annotations
 
 import re
 
-from epochal.errors.base import (
-    REFUSALS,
-    FailureKind,
-    LostAnswerError,
-    OptionError,
-    StorageError,
-)
+from epochal.errors.base import REFUSALS, FailureKind, LostAnswerError, OptionError, StorageError
 from epochal.errors.checkpoint import (
     CheckpointInUseError,
     CheckpointLostError,
@@ -46,11 +40,7 @@ from epochal.errors.postgres import (
     PostgresRowError,
     PostgresUnavailableError,
 )
-from epochal.errors.pubsub import (
-    PayloadError,
-    PubSubRejectedError,
-    PubSubUnavailableError,
-)
+from epochal.errors.pubsub import PayloadError, PubSubRejectedError, PubSubUnavailableError
 from epochal.errors.query import (
     DriverLostError,
     EvaluatorError,
@@ -78,10 +68,7 @@ from epochal.errors.table import (
 _BY_CLASS: tuple[tuple[type[BaseException], FailureKind], ...] = tuple(
     (error, kind)
     for kind, errors in (
-        (
-            FailureKind.LOST,
-            (EvaluatorLostError,),
-        ),
+        (FailureKind.LOST, (EvaluatorLostError,)),
         (
             FailureKind.REPEATS,
             (

@@ -254,10 +254,7 @@ class QueryMetrics:
                     Sample({}, counted, "_count"),
                 ],
             ),
-            (
-                PHASE_SECONDS,
-                [Sample({"phase": name}, took) for name, took in self._phases.items()],
-            ),
+            (PHASE_SECONDS, [Sample({"phase": name}, took) for name, took in self._phases.items()]),
         ]
 
     def _report_metrics(self, run: RunStarted) -> list[tuple[MetricSpec, list[Sample]]]:
@@ -278,10 +275,7 @@ class QueryMetrics:
         names = [str(operator.get("operatorName")) for operator in operators]
         return [
             (INPUT_RATE, [Sample({}, running * report.get("inputRowsPerSecond", 0.0))]),
-            (
-                PROCESSING_RATE,
-                [Sample({}, running * report.get("processedRowsPerSecond", 0.0))],
-            ),
+            (PROCESSING_RATE, [Sample({}, running * report.get("processedRowsPerSecond", 0.0))]),
             (LATENCY, [Sample({}, report.get("durationMs", {}).get("triggerExecution", 0))]),
             (WATERMARK, [Sample({}, _millis(report.get("eventTime", {}).get("watermark")))]),
             (STATE_ROWS, [Sample({}, sum(operator["numRowsTotal"] for operator in operators))]),

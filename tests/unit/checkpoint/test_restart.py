@@ -22,10 +22,7 @@ QUERY = QueryMetadata("53b62e34-0476-452d-8313-c1786e091891")
 
 def offset(batch_id: int, partitions: str = "2") -> OffsetEntry:
     return OffsetEntry(
-        1,
-        (str(batch_id),),
-        batch_id * 100,
-        conf={"spark.sql.shuffle.partitions": partitions},
+        1, (str(batch_id),), batch_id * 100, conf={"spark.sql.shuffle.partitions": partitions}
     )
 
 

@@ -134,10 +134,7 @@ def test_reports_a_directory_with_the_name_of_a_batch(
 
 @pytest.mark.parametrize("name", FILES)
 def test_names_a_file_that_may_not_be_read(
-    name: str,
-    checkpoint: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deny(operation: str, path: str) -> None:
         if (operation, path) == ("read", name):

@@ -171,10 +171,7 @@ def test_text_that_is_not_a_time_is_rejected() -> None:
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_status_2(
-    words: tuple[str, ...],
-    message: str,
-    files: LocalFiles,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], message: str, files: LocalFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(files)
     command, *options = words

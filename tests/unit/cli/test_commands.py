@@ -236,10 +236,7 @@ def test_accepts_a_url_with_a_scheme(checkpoint: Path, capsys: pytest.CaptureFix
     ids=" ".join,
 )
 def test_turns_an_error_into_one_line_and_exit_code_2(
-    arguments: tuple[str, ...],
-    checkpoint: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del checkpoint
     status, out, err = run(capsys, *(each.replace("{tmp}", str(tmp_path)) for each in arguments))

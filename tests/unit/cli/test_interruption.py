@@ -47,11 +47,7 @@ def interrupted_at(hook: str, *arguments: object) -> str:
     """Run a command until it waits, send SIGINT to its process group, and return stderr."""
     command = [sys.executable, "-c", hook, *map(str, arguments)]
     process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     )
     try:
         assert process.stdout is not None

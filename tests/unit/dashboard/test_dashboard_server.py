@@ -30,12 +30,7 @@ def test_a_port_that_is_taken_is_an_error_that_names_it(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(OptionError, match=f"127.0.0.1:{port}"):
             serve_dashboard(
-                [],
-                follow=None,
-                host="127.0.0.1",
-                port=port,
-                runs=tmp_path,
-                ready=links.append,
+                [], follow=None, host="127.0.0.1", port=port, runs=tmp_path, ready=links.append
             )
     assert links == []
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epochal.epoch.coordinator import EpochCoordinator, Phase
-from epochal.epoch.effects import (
-    Decide,
-    Effect,
-    Fail,
-    Finish,
-    LogCommit,
-    Performed,
-    Push,
-)
+from epochal.epoch.effects import Decide, Effect, Fail, Finish, LogCommit, Performed, Push
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochStarted,

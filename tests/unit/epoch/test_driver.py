@@ -495,11 +495,7 @@ def test_pushes_go_to_whoever_registered_last() -> None:
     driver.handle(RegisterTask(1, 0, "tcp://t", b"k", "h", 1), b"new")
     driver.handle(TaskReady(1, 0))
     peers = Peers(1, world.pushed[0][1].peers if isinstance(world.pushed[0][1], Peers) else ())
-    assert world.pushed == [
-        ([b"old"], peers),
-        ([b"new"], peers),
-        ([b"new"], EpochStarted(1, 0)),
-    ]
+    assert world.pushed == [([b"old"], peers), ([b"new"], peers), ([b"new"], EpochStarted(1, 0))]
 
 
 def test_epochs_end_by_the_clock_once_a_task_was_active() -> None:

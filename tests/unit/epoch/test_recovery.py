@@ -10,13 +10,7 @@ import pytest
 
 from epochal.checkpoint.entries import CommitEntry, ControlBatch, OffsetEntry
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState
-from epochal.epoch.manifest import (
-    MANIFEST_KEY,
-    Manifest,
-    OpenUnit,
-    commit_mark,
-    manifest_to_json,
-)
+from epochal.epoch.manifest import MANIFEST_KEY, Manifest, OpenUnit, commit_mark, manifest_to_json
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.recovery import (
     DropEpoch,

@@ -101,11 +101,7 @@ def test_a_step_is_prepared_once_with_its_process_task_and_settings(server: Serv
     client.task = 3
     assert [client.run(step(), b"a", b""), client.run(step(), b"b")] == [b"a", b"b"]
     fields = [b"project", b"key\nvalue", b"", b"3", b"0", b"{}", b"upper"]
-    assert server.requests == [
-        (PREPARE, os.getpid(), fields),
-        (2, 0, [b"a", b""]),
-        (2, 0, [b"b"]),
-    ]
+    assert server.requests == [(PREPARE, os.getpid(), fields), (2, 0, [b"a", b""]), (2, 0, [b"b"])]
 
 
 def test_rows_are_sent_with_their_schema_only_when_it_is_new(server: Server) -> None:
@@ -118,9 +114,7 @@ def test_rows_are_sent_with_their_schema_only_when_it_is_new(server: Server) -> 
     assert runs[2].startswith(other.schema.serialize().to_pybytes())
 
 
-def test_a_large_batch_is_sent_in_slices(
-    server: Server,
-) -> None:
+def test_a_large_batch_is_sent_in_slices(server: Server) -> None:
     batch = pa.record_batch({"0": pa.array(range(2_000_000))})
     assert EvaluatorClient().run_rows(step(), batch) == batch.columns
     assert len(server.requests) > 10
@@ -143,9 +137,7 @@ def test_an_error_of_a_slice_is_raised_and_the_next_batch_has_its_own_answer(
     assert server.connections == 1
 
 
-def test_a_batch_is_sent_again_after_a_crash_and_after_three_it_is_given_up(
-    server: Server,
-) -> None:
+def test_a_batch_is_sent_again_after_a_crash_and_after_three_it_is_given_up(server: Server) -> None:
     server.answer = lambda fields: None if server.connections < 3 else (OK, fields[0])
     client = EvaluatorClient()
     assert client.run_rows(step(), ROWS) == ROWS.columns
@@ -219,9 +211,7 @@ def test_the_answers_to_an_interrupted_batch_are_not_those_of_the_next(
     assert client.run_rows(step(), ROWS) == ROWS.columns
 
 
-def test_a_forked_process_and_another_thread_have_connections_of_their_own(
-    server: Server,
-) -> None:
+def test_a_forked_process_and_another_thread_have_connections_of_their_own(server: Server) -> None:
     client = EvaluatorClient()
     client.run(step(), b"a")
     other = threading.Thread(target=client.run, args=(step(), b"b"))

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochal.evaluator.executor_jvm import (
-    Code,
-    Executor,
-    class_path,
-    find_executor,
-    java_command,
-)
+from epochal.evaluator.executor_jvm import Code, Executor, class_path, find_executor, java_command
 
 SOURCES = Path("/cache/java")
 STARTED = (

@@ -64,9 +64,7 @@ def test_panels_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_every_alert_asks_for_metrics_that_exist_and_says_what_to_do(
-    alert: dict[str, str],
-) -> None:
+def test_every_alert_asks_for_metrics_that_exist_and_says_what_to_do(alert: dict[str, str]) -> None:
     assert named_in(alert["expr"])
     assert named_in(alert["expr"]) <= known()
     assert named_in(alert["runbook"]) <= known()

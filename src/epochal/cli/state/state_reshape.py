@@ -90,8 +90,7 @@ def rekey(
 def split(
     directory: Directory,
     columns: Annotated[
-        str,
-        typer.Option(metavar="NAME,NAME", help="The value columns that the new operator gets."),
+        str, typer.Option(metavar="NAME,NAME", help="The value columns that the new operator gets.")
     ],
     to: FreeOperator,
     operator: Operator = 0,
@@ -151,12 +150,7 @@ def merge(
 @app.command()
 @takes_groups
 def move(
-    directory: Directory,
-    to: FreeOperator,
-    operator: Operator = 0,
-    *,
-    sink: SinkFlags,
-    flags: Flags,
+    directory: Directory, to: FreeOperator, operator: Operator = 0, *, sink: SinkFlags, flags: Flags
 ) -> None:
     """Give the state of an operator another number, for a query that numbers them otherwise."""
     from epochal.tools.edit_state.reshape import plan_move

@@ -25,10 +25,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
-from epochal.connectors.iceberg.iceberg_options import (
-    MAIN,
-    IcebergSinkOptions,
-)
+from epochal.connectors.iceberg.iceberg_options import MAIN, IcebergSinkOptions
 from epochal.connectors.iceberg.iceberg_types import (
     columns_of,
     new_table_schema,

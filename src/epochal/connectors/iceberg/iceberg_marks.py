@@ -91,10 +91,7 @@ def newest_attempt(query_id: str, history: Iterable[SnapshotMark]) -> int:
 
 
 def newest_mark(
-    query_id: str,
-    text: str | None,
-    history: Iterable[SnapshotMark],
-    retained: Set[int],
+    query_id: str, text: str | None, history: Iterable[SnapshotMark], retained: Set[int]
 ) -> Marker | Refuse | None:
     """The newest epoch of the query in the table; None if it has none.
 

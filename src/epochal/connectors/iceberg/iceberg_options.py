@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from epochal.connectors.tables.compaction import (
-    Compaction,
-    check_compaction,
-    check_positive,
-)
+from epochal.connectors.tables.compaction import Compaction, check_compaction, check_positive
 from epochal.errors import OptionError
 from epochal.options import ByteSize
 

@@ -133,11 +133,7 @@ class TableMaintenance(Generic[F]):
     ) -> None:
         self._table, self._form, self._options = table, form, options
         self._checkpoint, self._mark, self._attempt = checkpoint, mark_of(query_id), attempt
-        self._jobs = (
-            Job("sweep", self.sweep, at_start=True),
-            *self._compaction(),
-            *table.jobs(),
-        )
+        self._jobs = (Job("sweep", self.sweep, at_start=True), *self._compaction(), *table.jobs())
         self._due: dict[str, float] = {}
         """When jobs are due. Only the thread uses it, once it runs."""
         self._asked: deque[str] = deque()

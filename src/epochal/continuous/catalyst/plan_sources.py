@@ -12,12 +12,7 @@ import pyarrow as pa
 
 from epochal.connectors.file.file_reader import METADATA, METADATA_FIELDS
 from epochal.connectors.file.spark_reader import SPARK_SCHEMA
-from epochal.connectors.registry import (
-    FILE_SOURCES,
-    SOURCES,
-    source_identity,
-    source_schema,
-)
+from epochal.connectors.registry import FILE_SOURCES, SOURCES, source_identity, source_schema
 from epochal.continuous.catalyst.plan_steps import Reading, Steps, ids_of
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
@@ -90,11 +85,7 @@ class PlanSources:
         return StreamSource(number, format, options, user_schema, schema, described, spark)
 
     def _check(
-        self,
-        format: str,
-        options: dict[str, str],
-        user_schema: pa.Schema | None,
-        schema: pa.Schema,
+        self, format: str, options: dict[str, str], user_schema: pa.Schema | None, schema: pa.Schema
     ) -> None:
         findings = self._steps.findings
         if format.lower() not in SOURCES or format.lower() == "memory":

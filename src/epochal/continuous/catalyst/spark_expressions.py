@@ -41,9 +41,7 @@ class SparkExpressions:
     """Makes calls of Spark's expressions in one session."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        value_of: Callable[[JavaObject], JavaObject] | None = None,
+        self, spark: SparkSession, value_of: Callable[[JavaObject], JavaObject] | None = None
     ) -> None:
         """`value_of` returns the only row of a plan without streams, for scalar subqueries."""
         self._spark, self._value_of = spark, value_of
@@ -130,10 +128,7 @@ class SparkExpressions:
         )
 
     def _replaced(
-        self,
-        node: JavaObject,
-        moments: list[tuple[JavaObject, Expr]],
-        columns: dict[int, int],
+        self, node: JavaObject, moments: list[tuple[JavaObject, Expr]], columns: dict[int, int]
     ) -> JavaObject:
         if simple_name(node) == "AggregateExpression":
             # Where its result is a column, it is computed already.

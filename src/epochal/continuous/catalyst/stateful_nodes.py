@@ -233,11 +233,7 @@ class _Columns:
 
 
 def _call(
-    steps: Steps,
-    child: Reading,
-    expr: JavaObject,
-    alias: str,
-    columns: _Columns,
+    steps: Steps, child: Reading, expr: JavaObject, alias: str, columns: _Columns
 ) -> AggregateCall:
     function, condition = expr.aggregateFunction(), option(expr.filter())
     children = list(items(function.children()))

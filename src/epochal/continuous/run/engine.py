@@ -61,13 +61,7 @@ from epochal.continuous.run.telemetry import Telemetry, open_telemetry
 from epochal.continuous.spark_job.barrier_job import check_conf, failure_text, headline, why_lost
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.effects import ReadingHeld
-from epochal.errors import (
-    EpochalError,
-    OptionError,
-    QueryError,
-    QueryFailedError,
-    TaskFailedError,
-)
+from epochal.errors import EpochalError, OptionError, QueryError, QueryFailedError, TaskFailedError
 from epochal.errors.base import FailureKind
 from epochal.errors.failures import kind_of
 from epochal.metrics.logs import set_log_context

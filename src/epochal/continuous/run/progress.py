@@ -74,10 +74,7 @@ class ProgressMaker:
         return True
 
     def make(
-        self,
-        now_ms: int,
-        latest: Sequence[str | None] = (),
-        behind: Sequence[int | None] = (),
+        self, now_ms: int, latest: Sequence[str | None] = (), behind: Sequence[int | None] = ()
     ) -> dict[str, Any] | None:
         """Return the report on all epochs since the last report; None if nothing happened."""
         if not self._has_data():

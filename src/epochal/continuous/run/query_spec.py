@@ -64,10 +64,7 @@ class QueryDefinition:
     def compiled(self, tree: Node, sources: Sequence[Source]) -> QueryPlan:
         """Make the plan of a tree over the open sources."""
         return compile_plan(
-            tree,
-            sources,
-            watermarks_move=self.watermarks_move,
-            offset_lines=self.offset_lines,
+            tree, sources, watermarks_move=self.watermarks_move, offset_lines=self.offset_lines
         )
 
     def open_source(self, source: StreamSource, checkpoint: Files) -> Source:

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
 from epochal.checkpoint.operator_metadata import read_operator
-from epochal.checkpoint.pinned import (
-    PROVIDER,
-    STATE_FORMAT,
-    conf_in_force,
-    conf_of_new_query,
-)
+from epochal.checkpoint.pinned import PROVIDER, STATE_FORMAT, conf_in_force, conf_of_new_query
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.continuous.plan.logical import Node, Stateful, preorder
 from epochal.epoch.manifest import manifest_of
@@ -29,10 +24,7 @@ from epochal.state.store.store_format import DATABASE_FORMAT
 AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 
-FORMATS = {
-    "stateStoreSave": (AGGREGATION_FORMAT, "2"),
-    "symmetricHashJoin": (JOIN_FORMAT, "2"),
-}
+FORMATS = {"stateStoreSave": (AGGREGATION_FORMAT, "2"), "symmetricHashJoin": (JOIN_FORMAT, "2")}
 """By operator: the setting with the version of its state's layout, and the version we write."""
 
 

@@ -19,11 +19,7 @@ from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
-from pyspark.serializers import (
-    AutoBatchedSerializer,
-    BatchedSerializer,
-    CPickleSerializer,
-)
+from pyspark.serializers import AutoBatchedSerializer, BatchedSerializer, CPickleSerializer
 
 logger = logging.getLogger(__name__)
 

@@ -245,9 +245,7 @@ class Inbox:
                 frame = channel.queue.popleft()
                 if frame.epoch != self.epoch:
                     raise ExchangeError(
-                        edge,
-                        sender,
-                        f"a frame of epoch {frame.epoch} came in epoch {self.epoch}",
+                        edge, sender, f"a frame of epoch {frame.epoch} came in epoch {self.epoch}"
                     )
                 channel.processed = frame.seq
                 channel.highs = frame.highs

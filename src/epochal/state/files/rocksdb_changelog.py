@@ -124,9 +124,7 @@ def encode_changelog(
     return b"".join((*pieces, _END))
 
 
-def _are_puts(
-    records: list[tuple[bytes, bytes | None]],
-) -> TypeGuard[list[tuple[bytes, bytes]]]:
+def _are_puts(records: list[tuple[bytes, bytes | None]]) -> TypeGuard[list[tuple[bytes, bytes]]]:
     """Whether there are records, and none deletes a key."""
     return bool(records) and all(value is not None for _, value in records)
 

@@ -151,9 +151,7 @@ def _in_order(
     missing = [name for name in schema.names if name not in row]
     if unknown or missing:
         raise StateValueError(
-            what,
-            ", ".join(schema.names),
-            f"columns missing: {missing}, unknown: {sorted(unknown)}",
+            what, ", ".join(schema.names), f"columns missing: {missing}, unknown: {sorted(unknown)}"
         )
     return [row[name] for name in schema.names]
 

@@ -52,9 +52,7 @@ class LoadedProviders:
         self._thread: threading.Thread | None = None
 
     def get(
-        self,
-        provider_id: StateStoreProviderId,
-        load: Callable[[], StateStoreProvider],
+        self, provider_id: StateStoreProviderId, load: Callable[[], StateStoreProvider]
     ) -> tuple[StateStoreProvider, bool]:
         """The provider of this store, and whether its next commit should also write a snapshot.
 

@@ -91,9 +91,7 @@ def read_prepared(files: Files, prepared: PreparedVersion, store: str) -> bytes:
                 join_url(files.url, name), 0, "its checksum is not that of the prepared version"
             )
     raise StateLoadError(
-        store,
-        f"prepared delta {join_url(files.url, prepared.name)} does not exist",
-        MISSING_DELTA,
+        store, f"prepared delta {join_url(files.url, prepared.name)} does not exist", MISSING_DELTA
     )
 
 

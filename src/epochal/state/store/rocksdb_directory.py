@@ -34,11 +34,7 @@ from epochal.state.files.rocksdb_changelog import (
     parse_changelog,
     read_lineage,
 )
-from epochal.state.files.rocksdb_family import (
-    FAMILY_BYTES,
-    Family,
-    family_prefix,
-)
+from epochal.state.files.rocksdb_family import FAMILY_BYTES, Family, family_prefix
 from epochal.state.files.rocksdb_snapshot import (
     BROKEN_ZIP,
     METADATA_ENTRY,

@@ -103,10 +103,7 @@ class StoreFiles:
         source = join_url(self.files.url, name)
         pieces = decompress_pieces(data, self.conf.compression_codec, source=source)
         for records in scan_parts(
-            pieces,
-            FileKind.SNAPSHOT,
-            row_checksums=self.conf.row_checksum_enabled,
-            source=source,
+            pieces, FileKind.SNAPSHOT, row_checksums=self.conf.row_checksum_enabled, source=source
         ):
             self._validate(records, source)
             for part in _parts(records):
@@ -122,9 +119,7 @@ class StoreFiles:
             data = self._checked(name, there)
         except FileNotFoundError:
             raise StateLoadError(
-                self.store,
-                f"delta {join_url(self.files.url, name)} does not exist",
-                MISSING_DELTA,
+                self.store, f"delta {join_url(self.files.url, name)} does not exist", MISSING_DELTA
             ) from None
         self.apply_bytes(data, name, draft)
 

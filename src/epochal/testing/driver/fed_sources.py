@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
-from epochal.connectors.contract import (
-    Offset,
-    Positions,
-    ReaderFactory,
-    Source,
-    SourceReader,
-)
+from epochal.connectors.contract import Offset, Positions, ReaderFactory, Source, SourceReader
 from epochal.connectors.file.file_reader import is_metadata
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.catalyst.given_schema import arrow_schema

@@ -74,10 +74,7 @@ def apply(
 
 
 def undo(
-    files: Files,
-    entry_id: str | None,
-    conditions: Conditions,
-    progress: Progress | None = None,
+    files: Files, entry_id: str | None, conditions: Conditions, progress: Progress | None = None
 ) -> JournalEntry:
     """Undo the edit `entry_id`, by default the newest one."""
     with _claimed(files, "undo", conditions) as guard:

@@ -48,11 +48,7 @@ _SCHEMA_PATH = re.compile(rf"(?P<root>.*)(?P<inside>/{STATE}/\d+/_stateSchema/.*
 
 
 def plan_copy(
-    surveyed: Survey,
-    target: Files,
-    moved: Mapping[str, str],
-    *,
-    sink: SinkSurvey | None = None,
+    surveyed: Survey, target: Files, moved: Mapping[str, str], *, sink: SinkSurvey | None = None
 ) -> Plan:
     """Plan the files to write at `target`, which must be empty.
 

@@ -86,11 +86,7 @@ class Journal:
     """The edits made to one checkpoint, oldest first."""
 
     def __init__(
-        self,
-        files: Files,
-        *,
-        clock: Clock | None = None,
-        places: Sequence[Files] = (),
+        self, files: Files, *, clock: Clock | None = None, places: Sequence[Files] = ()
     ) -> None:
         self._files = files
         self._clock = clock or SystemClock()
@@ -273,13 +269,7 @@ class Journal:
             case bytes():
                 after = contents.add(change.after)
         return RecordedChange(
-            change.root,
-            change.path,
-            before,
-            stamp.modified_ms if stamp else 0,
-            crc,
-            after,
-            source,
+            change.root, change.path, before, stamp.modified_ms if stamp else 0, crc, after, source
         )
 
     def _roll_forward(self, entry_id: str, record: Record, steps: _Steps) -> None:

@@ -18,14 +18,7 @@ from epochal.checkpoint.entries import (
     OffsetEntry,
     QueryMetadata,
 )
-from epochal.checkpoint.layout import (
-    COMMITS,
-    METADATA,
-    OFFSETS,
-    SINK_LOG,
-    SOURCES,
-    STAND_IN_KEY,
-)
+from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SINK_LOG, SOURCES, STAND_IN_KEY
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, EpochalError, OptionError

@@ -31,12 +31,7 @@ from epochal.state.rows.unsafe_row import decode_row, encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import (
-    NO_WAY_BACK,
-    find_edit_base,
-    older_files,
-    plan_batch,
-)
+from epochal.tools.edit_state.edit_state import NO_WAY_BACK, find_edit_base, older_files, plan_batch
 from epochal.tools.edit_state.evolve import AddColumn, Evolution, evolved, shown_schema
 from epochal.tools.edit_state.next_version import NextVersion, new_schema
 from epochal.tools.edit_state.rekey import partitions_of, plain_store

@@ -91,11 +91,7 @@ class EditedBatch:
     """Directories that the changes empty."""
 
 
-def find_edit_base(
-    surveyed: Survey,
-    *,
-    batch_id: int | None = None,
-) -> EditBase:
+def find_edit_base(surveyed: Survey, *, batch_id: int | None = None) -> EditBase:
     """The newest batch, if an edit may follow it; otherwise an EditError with the reason.
 
     Pass `batch_id` to use an older batch, if it is known that later ones may be replaced.

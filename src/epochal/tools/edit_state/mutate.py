@@ -200,8 +200,7 @@ def _partition(target: _Target, key: Row, number: int) -> int:
     partition = place_of(encode_row(key, schema), schema, placing, count)
     if partition not in store.partitions:
         raise EditError(
-            store.files.url,
-            f"row {number} belongs to partition {partition}, which does not exist.",
+            store.files.url, f"row {number} belongs to partition {partition}, which does not exist."
         )
     return partition
 

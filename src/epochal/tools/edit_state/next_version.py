@@ -62,10 +62,7 @@ class NextVersion:
             self._files[f"{key.path}/{name}"] = data
 
     def change(
-        self,
-        key: StoreKey,
-        content: StoreContent,
-        changes: Iterable[tuple[bytes, bytes | None]],
+        self, key: StoreKey, content: StoreContent, changes: Iterable[tuple[bytes, bytes | None]]
     ) -> None:
         """Put and delete records of a store with this content; values are complete."""
         item = self._item(key)

@@ -31,12 +31,7 @@ from epochal.state.rows.unsafe_row import encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import (
-    EditBase,
-    find_edit_base,
-    older_files,
-    plan_batch,
-)
+from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, older_files, plan_batch
 from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.edit_state.rekey import plain_store
 from epochal.tools.edit_state.store_rows import read_rows, write_rows

@@ -142,11 +142,7 @@ def _natural(key: str) -> tuple[bool, int, str]:
 
 PARTS_SHOWN = 6
 """Offsets with more parts than this are summed up."""
-TIMES = {
-    "watermark_ms": "watermark",
-    "next_watermark_ms": "watermark",
-    "timestamp_ms": "time",
-}
+TIMES = {"watermark_ms": "watermark", "next_watermark_ms": "watermark", "timestamp_ms": "time"}
 OURS = "epochal"
 """The part of an offset entry that Epochal adds to it."""
 UNSAID = (f"{OURS}.", "state_unique_ids.")

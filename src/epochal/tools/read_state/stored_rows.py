@@ -171,12 +171,7 @@ class RowDifference:
     after: dict[str, Any] | None
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "change": self.change,
-            "key": self.key,
-            "before": self.before,
-            "after": self.after,
-        }
+        return {"change": self.change, "key": self.key, "before": self.before, "after": self.after}
 
 
 @dataclass(frozen=True, slots=True)

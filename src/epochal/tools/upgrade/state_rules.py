@@ -59,10 +59,7 @@ AGGREGATES = {"count": "0", "max": "null", "min": "null", "sum": "null"}
 than one column, and is not among them."""
 TIMEOUTS = {"timeoutTimestamp": "-1"}
 """What the state of a group has that has no timeout."""
-_STARTS = {
-    **dict.fromkeys(_AGGREGATIONS, AGGREGATES),
-    **dict.fromkeys(_GROUPS, TIMEOUTS),
-}
+_STARTS = {**dict.fromkeys(_AGGREGATIONS, AGGREGATES), **dict.fromkeys(_GROUPS, TIMEOUTS)}
 """The values that columns may be added with, by operator; others may add any, as null."""
 
 

@@ -24,12 +24,7 @@ from epochal.state.files.rocksdb_changelog import Changelog, LineageItem
 from epochal.state.rows.byte_spans import Spans, spans_of
 from epochal.state.rows.column_decoder import validate_rows
 from epochal.state.rows.types import StructType
-from epochal.state.store.rocksdb_directory import (
-    RocksContent,
-    file_name,
-    read_snapshot,
-    replay,
-)
+from epochal.state.store.rocksdb_directory import RocksContent, file_name, read_snapshot, replay
 from epochal.state.store.versions import FrozenVersion
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.placed_families import PlacedFamily, families_in_store

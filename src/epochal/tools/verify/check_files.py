@@ -79,10 +79,7 @@ def orphan_rules(path: str, directory: Directory, newest: int | None = None) -> 
 
 
 def stale_rules(
-    path: str,
-    directory: Directory,
-    raw: Mapping[str, bytes],
-    read: Callable[[str], bytes | None],
+    path: str, directory: Directory, raw: Mapping[str, bytes], read: Callable[[str], bytes | None]
 ) -> Iterator[Finding]:
     """Find files that do not match their hidden checksum file."""
     names = set(directory.files)

@@ -16,11 +16,7 @@ from epochal.errors import StateError, StorageError
 from epochal.state.store.contract import FileSettings, StoredVersion
 from epochal.state.store.store_format import DATABASE_FORMAT
 from epochal.tools.inspect.listing import CheckpointListing
-from epochal.tools.inspect.state_listing import (
-    OperatorListing,
-    StoreListing,
-    operators_of,
-)
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
 from epochal.tools.verify.check_content import ContentSettings
 from epochal.tools.verify.check_logs import operator_gap_rules
 from epochal.tools.verify.check_operators import (

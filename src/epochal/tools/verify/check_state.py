@@ -95,9 +95,7 @@ def _chain_rules(store: StoreListing, facts: StateFacts) -> Iterator[Finding]:
     newest = max(versions, default=0)
     if newest < wanted:
         yield finding(
-            "STATE_BEHIND",
-            store.path,
-            f"its newest version is {newest}, a restart needs {wanted}",
+            "STATE_BEHIND", store.path, f"its newest version is {newest}, a restart needs {wanted}"
         )
         return
     chain, suffix = store.chain(wanted), store.delta_suffix

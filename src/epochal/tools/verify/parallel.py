@@ -100,11 +100,7 @@ def _collect(child: _Child) -> list[Finding] | None:
         return None
     return [
         Finding(
-            each["code"],
-            Severity(each["severity"]),
-            each["path"],
-            each["message"],
-            each["remedy"],
+            each["code"], Severity(each["severity"]), each["path"], each["message"], each["remedy"]
         )
         for each in json.loads(b"".join(parts))
     ]

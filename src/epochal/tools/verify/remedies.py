@@ -48,12 +48,7 @@ from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, START_OVER, F
 LOST = frozenset({"STATE_OPERATOR_MISSING", "STATE_PARTITION_MISSING", "STATE_STORE_MISSING"})
 """Findings that affect every version of the state, so that no batch is whole."""
 REPLAYED = frozenset(
-    {
-        "ROCKSDB_FILE_BROKEN",
-        "ROCKSDB_FILE_MISSING",
-        "ROCKSDB_FILE_SIZE",
-        "ROCKSDB_ZIP_UNREADABLE",
-    }
+    {"ROCKSDB_FILE_BROKEN", "ROCKSDB_FILE_MISSING", "ROCKSDB_FILE_SIZE", "ROCKSDB_ZIP_UNREADABLE"}
 )
 """Findings about snapshots of RocksDB, which changelogs may replace."""
 DAMAGED = REPLAYED | frozenset(

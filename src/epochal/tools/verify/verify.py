@@ -28,13 +28,7 @@ from epochal.tools.inspect.state_listing import OperatorListing, operators_of
 from epochal.tools.verify.check_logs import log_file_rules, log_rules
 from epochal.tools.verify.check_paths import checkpoint_path_rules, sink_path_rules
 from epochal.tools.verify.depth import Depth, Progress
-from epochal.tools.verify.findings import (
-    Finding,
-    Severity,
-    by_weight,
-    finding,
-    is_healthy,
-)
+from epochal.tools.verify.findings import Finding, Severity, by_weight, finding, is_healthy
 from epochal.wording import of_epochs
 
 if TYPE_CHECKING:

@@ -98,9 +98,7 @@ def test_two_checkpoints_on_one_directory_are_an_error_not_a_loss(tmp_path: Path
         second.commit(0, [wrote(second, 0, 2)])
 
 
-def test_rows_beyond_the_file_size_are_written_before_the_epoch_ends(
-    tmp_path: Path,
-) -> None:
+def test_rows_beyond_the_file_size_are_written_before_the_epoch_ends(tmp_path: Path) -> None:
     files = sink(tmp_path, max_file_bytes=20)
     message = wrote(files, 0, *range(7))
     assert len(names(tmp_path)) == 3

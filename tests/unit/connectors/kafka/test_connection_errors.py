@@ -13,8 +13,7 @@ DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
 
 
 @pytest.mark.parametrize(
-    "code",
-    [KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL],
+    "code", [KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL]
 )
 def test_a_rejection_counts_more_than_the_silence_that_follows(code: int) -> None:
     errors = ConnectionErrors(confluent_kafka)

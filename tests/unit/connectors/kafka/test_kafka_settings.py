@@ -53,11 +53,7 @@ def test_settings_about_reading_are_left_out() -> None:
     [
         (
             {"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN},
-            {
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": 'al"ice',
-                "sasl.password": "s;e cret",
-            },
+            {"sasl.mechanism": "PLAIN", "sasl.username": 'al"ice', "sasl.password": "s;e cret"},
         ),
         (
             {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": SCRAM},

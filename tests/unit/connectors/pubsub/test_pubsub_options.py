@@ -19,11 +19,7 @@ from epochal.connectors.pubsub.pubsub_options import (
     source_options,
 )
 from epochal.connectors.pubsub.statuses import TABLE, Backoff, failure, judge
-from epochal.errors import (
-    OptionError,
-    PubSubRejectedError,
-    PubSubUnavailableError,
-)
+from epochal.errors import OptionError, PubSubRejectedError, PubSubUnavailableError
 
 BASE = {"subscriptionId": "sub", "projectId": "p"}
 

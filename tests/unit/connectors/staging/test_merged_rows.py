@@ -37,11 +37,7 @@ def test_rows_whose_key_is_replaced_go_and_others_stay() -> None:
 
 
 def test_keys_of_different_widths_are_compared_by_value() -> None:
-    kinds: list[tuple[str, Any]] = [
-        ("a", pa.int32()),
-        ("b", pa.large_string()),
-        ("x", pa.int64()),
-    ]
+    kinds: list[tuple[str, Any]] = [("a", pa.int32()), ("b", pa.large_string()), ("x", pa.int64())]
     new = table((1, "q", 9)).cast(pa.schema(kinds))
     assert xs(without_keys(table((1, "q", 1), (2, "q", 2)), new, ["a", "b"])) == [2]
 

@@ -21,11 +21,7 @@ from epochal.continuous.plan.logical import Stateful, StreamSource, preorder
 from epochal.continuous.run.run_events import EngineState
 from epochal.errors import OptionError
 
-COLUMNS: Any = {
-    "user": pa.string(),
-    "at": pa.timestamp("us", "UTC"),
-    "amount": pa.int64(),
-}
+COLUMNS: Any = {"user": pa.string(), "at": pa.timestamp("us", "UTC"), "amount": pa.int64()}
 SCHEMA = pa.schema(COLUMNS)
 
 

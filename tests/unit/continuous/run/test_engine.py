@@ -60,14 +60,7 @@ class Pretence:
         del positions
         return self.all_read
 
-    def prepare(
-        self,
-        *,
-        stopped: Any,
-        post: Any,
-        on_committed: Any,
-        on_acknowledged: Any,
-    ) -> Any:
+    def prepare(self, *, stopped: Any, post: Any, on_committed: Any, on_acknowledged: Any) -> Any:
         self.prepared += 1
         self.committed = on_committed
         if self.refusals:

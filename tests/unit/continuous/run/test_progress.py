@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from epochal.continuous.run.progress import (
-    OperatorNote,
-    ProgressMaker,
-    QueryNote,
-    iso,
-    latency,
-)
+from epochal.continuous.run.progress import OperatorNote, ProgressMaker, QueryNote, iso, latency
 from epochal.epoch.committed import CommittedEpoch
 
 NOTE = QueryNote(

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epochal.continuous.spark_job.placement import Executor
-from epochal.continuous.spark_job.task_hosts import (
-    Pulses,
-    TaskHosts,
-    TaskPlaced,
-    lost_executors,
-)
+from epochal.continuous.spark_job.task_hosts import Pulses, TaskHosts, TaskPlaced, lost_executors
 from epochal.errors import HostSilentError
 
 ONE, TWO = Executor("host1", "0"), Executor("host2", "1")

@@ -9,14 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.simulation.pipeline import (
-    EVENTS,
-    TOTALS,
-    Account,
-    RunningTotal,
-    RunningTotalSpec,
-    query,
-)
+from tests.simulation.pipeline import EVENTS, TOTALS, Account, RunningTotal, RunningTotalSpec, query
 
 from epochal.connectors.contract import (
     AcknowledgingReader,

@@ -92,8 +92,7 @@ def opened(readers: tuple[Script, ...]) -> TaskSources:
 
 
 @pytest.mark.parametrize(
-    ("readers", "expected"),
-    [((Told(), Told()), (7, 7)), ((Told(), Script()), None), ((), ())],
+    ("readers", "expected"), [((Told(), Told()), (7, 7)), ((Told(), Script()), None), ((), ())]
 )
 def test_a_task_is_woken_only_if_all_its_sources_tell_when_rows_come(
     readers: tuple[Script, ...], expected: tuple[int, ...] | None

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.continuous.tasks.test_task import FIRST, start, totals
 
 from epochal.continuous.tasks.task_sources import TaskSources
-from epochal.continuous.tasks.worker import (
-    EARLY_TURNS,
-    TURN_SECONDS,
-    next_woken_read,
-    turn_seconds,
-)
+from epochal.continuous.tasks.worker import EARLY_TURNS, TURN_SECONDS, next_woken_read, turn_seconds
 
 
 @pytest.mark.parametrize(

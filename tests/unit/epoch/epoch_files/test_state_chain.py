@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.epoch.epoch_files.chain_files import (
-    delete_before,
-    read_chain,
-    sweep,
-    write_epoch,
-)
+from epochal.epoch.epoch_files.chain_files import delete_before, read_chain, sweep, write_epoch
 from epochal.epoch.epoch_files.epoch_file import Header, encode_epoch, file_name
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain, extended
 from epochal.errors import EpochError, StateLoadError
@@ -31,12 +26,7 @@ def test_a_chain_grows_with_its_attempt_and_shrinks_with_publications() -> None:
 
     def after(epoch: int, published: int) -> StateChain:
         return extended(
-            before,
-            published=published,
-            first_epoch=7,
-            epoch=epoch,
-            attempt=3,
-            checksums=(30,),
+            before, published=published, first_epoch=7, epoch=epoch, attempt=3, checksums=(30,)
         )
 
     assert after(7, 2) == StateChain(2, (*before, EpochRun(7, 7, 3, (30,))))

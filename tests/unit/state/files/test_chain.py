@@ -50,11 +50,7 @@ def plan(
     version: int, *snapshots: int, repair: bool = True, failures: int = 1, max_replay: int = 500
 ) -> SnapshotPlan:
     return plan_snapshots(
-        version,
-        snapshots,
-        repair=repair,
-        failures_before_repair=failures,
-        max_replay=max_replay,
+        version, snapshots, repair=repair, failures_before_repair=failures, max_replay=max_replay
     )
 
 
@@ -125,9 +121,7 @@ def test_of_every_directory_the_same_files_are_loaded_as_the_rule_in_words_deman
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_of_every_directory_no_older_snapshot_loads_what_the_newest_does_not(
-    version: int,
-) -> None:
+def test_of_every_directory_no_older_snapshot_loads_what_the_newest_does_not(version: int) -> None:
     for names in every_directory():
         complete = any(
             all(f"{each}.delta" in names for each in range(start + 1, version + 1))

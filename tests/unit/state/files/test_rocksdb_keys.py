@@ -42,12 +42,7 @@ def ordered(marker: int, body: bytes) -> bytes:
 
 def test_numbers_of_a_range_key_are_put_back_in_their_columns() -> None:
     first = row(
-        (
-            ordered(0, struct.pack(">q", -7)),
-            ordered(1, struct.pack(">i", 42)),
-        ),
-        "binary",
-        "binary",
+        (ordered(0, struct.pack(">q", -7)), ordered(1, struct.pack(">i", 42))), "binary", "binary"
     )
     keys = [split(first, row(("rest",), "string"))]
     found = decoded(keys, KeyEncoder("range", ordering=(2, 0)), "integer", "string", "long")

@@ -18,13 +18,7 @@ from epochal.state.rows.arrow_types import arrow_type
 from epochal.state.rows.byte_spans import Spans, spans_of
 from epochal.state.rows.column_decoder import decode_rows, validate_rows
 from epochal.state.rows.column_encoder import encode_rows
-from epochal.state.rows.types import (
-    ArrayType,
-    AtomicType,
-    DecimalType,
-    MapType,
-    StringType,
-)
+from epochal.state.rows.types import ArrayType, AtomicType, DecimalType, MapType, StringType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 
 STRING, LONG = StringType(), AtomicType("long")

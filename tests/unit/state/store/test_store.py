@@ -16,12 +16,7 @@ from tests.unit.state.stores import (
     temp_files_in,
 )
 
-from epochal.errors import (
-    StateCommitError,
-    StateLoadError,
-    StateUsageError,
-    StateValueError,
-)
+from epochal.errors import StateCommitError, StateLoadError, StateUsageError, StateValueError
 from epochal.files.local import LocalFiles
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
@@ -78,11 +73,7 @@ def test_a_store_cannot_be_used_after_commit(tmp_path: Path) -> None:
     store = provider(tmp_path).get_store(0)
     store.put(("a", 0), (1,))
     store.commit()
-    for use in (
-        lambda: store.put(("b", 0), (1,)),
-        lambda: store.remove(("a", 0)),
-        store.commit,
-    ):
+    for use in (lambda: store.put(("b", 0), (1,)), lambda: store.remove(("a", 0)), store.commit):
         with pytest.raises(StateUsageError) as refused:
             use()
         assert refused.value.condition == "STATE_STORE_OPERATION_OUT_OF_ORDER"

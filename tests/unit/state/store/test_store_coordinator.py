@@ -98,9 +98,7 @@ def test_a_report_says_whether_the_reporter_held_the_store_all_along(
     assert claim(ref, store(), "1").continued is False
 
 
-def test_deactivating_a_run_forgets_its_stores_and_no_others(
-    ref: StateStoreCoordinatorRef,
-) -> None:
+def test_deactivating_a_run_forgets_its_stores_and_no_others(ref: StateStoreCoordinatorRef) -> None:
     claim(ref, store(0, "run-1"), "1")
     claim(ref, store(1, "run-1"), "2")
     claim(ref, store(0, "run-2"), "1")

@@ -221,10 +221,7 @@ def test_content_from_another_root_must_not_change_meanwhile() -> None:
             source.replace("f", b"other text")
 
     copied = Plan(
-        "copy",
-        "",
-        (Tree({}).write("f", FileRef("source", "f", 10), ""),),
-        roots={"source": source},
+        "copy", "", (Tree({}).write("f", FileRef("source", "f", 10), ""),), roots={"source": source}
     )
     journal = Journal(FaultyFiles(files, changing), places=[source])
     with pytest.raises(EditError, match="f: expected 10 bytes of other content"):
@@ -319,9 +316,7 @@ def test_the_checkpoint_cannot_be_started_while_an_edit_is_under_way() -> None:
 def test_an_edit_of_metadata_itself_comes_last_and_is_undone(files: Files) -> None:
     tree = read_tree(files)
     repaired = Plan(
-        "repair",
-        "",
-        (tree.write("metadata", b'{"id":"new"}', ""), tree.delete("offsets/1", "")),
+        "repair", "", (tree.write("metadata", b'{"id":"new"}', ""), tree.delete("offsets/1", ""))
     )
     journal = Journal(files)
     journal.execute(repaired)

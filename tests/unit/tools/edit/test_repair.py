@@ -6,14 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from tests.unit.checkpoint.samples import (
-    CONF,
-    checkpoint,
-    commit,
-    content,
-    offsets,
-    source_batch,
-)
+from tests.unit.checkpoint.samples import CONF, checkpoint, commit, content, offsets, source_batch
 
 from epochal.checkpoint.entries import OFFSET_FORMAT
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
@@ -33,10 +26,7 @@ NEW_ID = "11111111-2222-3333-4444-555555555555"
 
 
 def repaired(
-    files: Files,
-    *findings: tuple[str, str],
-    codes: Collection[str] = (),
-    may_go_back: bool = False,
+    files: Files, *findings: tuple[str, str], codes: Collection[str] = (), may_go_back: bool = False
 ) -> Repair:
     """Plan and apply a repair, undo it to see that the bytes return, then apply it again."""
     found = [finding(code, path, "") for code, path in findings]

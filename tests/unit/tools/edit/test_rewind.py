@@ -6,13 +6,7 @@ import io
 import zipfile
 
 import pytest
-from tests.unit.checkpoint.samples import (
-    EMPTY_DELTA,
-    START_MS,
-    checkpoint,
-    content,
-    sink,
-)
+from tests.unit.checkpoint.samples import EMPTY_DELTA, START_MS, checkpoint, content, sink
 from tests.unit.state.samples import KEY, VALUE
 
 from epochal.errors import EditError

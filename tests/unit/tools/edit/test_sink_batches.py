@@ -196,12 +196,7 @@ def test_a_rewind_past_a_hole_in_the_sinks_log_deletes_what_the_rest_lists() -> 
     output = sink(8, interval=10)
     output.delete("_spark_metadata/5")
     paths = [change.path for change in rewind_sink(survey_sink(output), 4)]
-    assert paths == [
-        "_spark_metadata/7",
-        "_spark_metadata/6",
-        "part-6.parquet",
-        "part-7.parquet",
-    ]
+    assert paths == ["_spark_metadata/7", "_spark_metadata/6", "part-6.parquet", "part-7.parquet"]
 
 
 def test_compact_files_that_hide_the_newest_one_are_removed() -> None:

@@ -158,12 +158,7 @@ def test_topics_that_change_places_are_impossible_also_where_spark_starts(fails:
 
 @pytest.mark.parametrize(
     ("topics", "pattern", "verdict"),
-    [
-        ("a b", "", Safe),
-        ("b", "", Unclear),
-        ("", "[ab]", None),
-        ("", "b.*", Unclear),
-    ],
+    [("a b", "", Safe), ("b", "", Unclear), ("", "[ab]", None), ("", "b.*", Unclear)],
 )
 def test_topics_may_be_added_but_not_removed_without_a_decision(
     topics: str, pattern: str, verdict: type | None

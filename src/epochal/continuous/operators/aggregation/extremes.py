@@ -17,11 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.continuous.operators.aggregation.calls import (
-    AggregateCall,
-    ArrowFold,
-    Fold,
-)
+from epochal.continuous.operators.aggregation.calls import AggregateCall, ArrowFold, Fold
 from epochal.continuous.operators.aggregation.sums import as_they_are
 from epochal.continuous.operators.cells import Array
 from epochal.errors import OptionError

@@ -18,12 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.continuous.operators.aggregation.calls import (
-    AggregateCall,
-    ArrowFold,
-    Column,
-    Fold,
-)
+from epochal.continuous.operators.aggregation.calls import AggregateCall, ArrowFold, Column, Fold
 from epochal.continuous.operators.cells import Array
 from epochal.errors import OptionError, StateValueError
 from epochal.state.rows.arrow_types import spark_type

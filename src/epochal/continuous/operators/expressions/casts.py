@@ -192,5 +192,5 @@ CASTS: dict[str, Cast] = {
 
 
 FUNCTIONS: dict[str, Function] = {
-    "Cast": lambda call, value: cast(value, call.type, str(call.extra.get("zone", "UTC"))),
+    "Cast": lambda call, value: cast(value, call.type, str(call.extra.get("zone", "UTC")))
 }

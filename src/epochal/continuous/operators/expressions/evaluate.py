@@ -22,12 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.expressions import arithmetic, casts, comparison, texts, times
-from epochal.continuous.operators.expressions.columns import (
-    arrow,
-    as_column,
-    column_of,
-    retyped,
-)
+from epochal.continuous.operators.expressions.columns import arrow, as_column, column_of, retyped
 from epochal.continuous.operators.expressions.expr import (
     EITHER,
     AskSpark,

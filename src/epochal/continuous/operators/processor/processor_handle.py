@@ -149,11 +149,7 @@ class ProcessorHandle:
         return self._declare("list", stateName, None, schema, ttlDurationMs)
 
     def getMapState(
-        self,
-        stateName: str,
-        userKeySchema: Any,
-        valueSchema: Any,
-        ttlDurationMs: int | None = None,
+        self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
     ) -> Any:
         return self._declare("map", stateName, userKeySchema, valueSchema, ttlDurationMs)
 

@@ -17,12 +17,7 @@ from epochal.continuous.operators.processor.timers import (
     PROCESSING_TIMERS,
     timer_store,
 )
-from epochal.state.files.rocksdb_family import (
-    Family,
-    FamilyRows,
-    Index,
-    index_entry,
-)
+from epochal.state.files.rocksdb_family import Family, FamilyRows, Index, index_entry
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.types import AtomicType, StructField, StructType
 

@@ -15,11 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.evaluate import (
-    column_of,
-    evaluate,
-    evaluate_all,
-)
+from epochal.continuous.operators.expressions.evaluate import column_of, evaluate, evaluate_all
 from epochal.continuous.operators.expressions.expr import Call, Expr, Value
 from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_rows
 from epochal.record_batches import batch_of

@@ -51,10 +51,7 @@ def lifted(exprs: tuple[Expr, ...], width: int) -> Lifted:
     ordered = [*times, *(each for each in calls if each.function != _NOW)]
     numbers = {id(each): width + index for index, each in enumerate(ordered)}
     moments = {_moment(each): width + index for index, each in enumerate(times)}
-    return Lifted(
-        tuple(_replaced(expr, numbers, moments) for expr in exprs),
-        tuple(ordered),
-    )
+    return Lifted(tuple(_replaced(expr, numbers, moments) for expr in exprs), tuple(ordered))
 
 
 def _moment(call: Call) -> tuple[pa.DataType, str]:

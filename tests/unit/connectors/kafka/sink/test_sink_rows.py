@@ -84,10 +84,7 @@ def test_the_option_overrides_the_column() -> None:
     assert records(record_plan(schema, "t"), batch) == [("t", b"v", None)]
 
 
-@pytest.mark.parametrize(
-    ("topic", "highest"),
-    [(None, {"a": 3, "b": -1}), ("t", {"t": 3})],
-)
+@pytest.mark.parametrize(("topic", "highest"), [(None, {"a": 3, "b": -1}), ("t", {"t": 3})])
 def test_the_highest_partition_of_each_topic_is_found(
     topic: str | None, highest: dict[str, int]
 ) -> None:

@@ -177,9 +177,7 @@ def test_an_unrecoverable_partition_error_ends_the_task_with_the_brokers_message
         values(opened(Script([[Message(A, 0), bad]])))
 
 
-def test_connection_errors_are_logged_once_and_retried(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_connection_errors_are_logged_once_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "epochal")
     down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
     script = Script([[], [], [Message(A, 0)]], errors=[down, down])

@@ -13,11 +13,7 @@ from epochal.connectors.contract import Positions
 from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.connectors.kafka.source.kafka_source import LIST_ATTEMPTS, KafkaSource
 from epochal.connectors.kafka.source.source_options import read_source_options
-from epochal.errors import (
-    KafkaDataLossError,
-    KafkaUnavailableError,
-    OptionError,
-)
+from epochal.errors import KafkaDataLossError, KafkaUnavailableError, OptionError
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import MemoryFiles
 

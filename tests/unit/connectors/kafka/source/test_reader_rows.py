@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.connectors.kafka.offsets import KafkaPartition
-from epochal.connectors.kafka.source.reader_rows import (
-    FEW_ROWS,
-    MAX_MS,
-    RowMaker,
-    kafka_schema,
-)
+from epochal.connectors.kafka.source.reader_rows import FEW_ROWS, MAX_MS, RowMaker, kafka_schema
 from epochal.errors import KafkaTimestampError
 
 CREATED, APPENDED = 1, 2
@@ -126,10 +121,7 @@ MESSAGES = st.builds(
     st.booleans(),
 )
 def test_few_rows_and_many_become_the_same_batch(
-    messages: list[Sent],
-    with_headers: bool,
-    wanted: frozenset[str] | None,
-    headers_wanted: bool,
+    messages: list[Sent], with_headers: bool, wanted: frozenset[str] | None, headers_wanted: bool
 ) -> None:
     if wanted is not None and with_headers and headers_wanted:
         wanted |= {"headers"}

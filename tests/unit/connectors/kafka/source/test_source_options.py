@@ -68,9 +68,7 @@ def test_an_empty_choice_of_topics_is_rejected(given: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_options_that_only_apply_to_batches_are_rejected_with_the_reason(
-    name: str,
-) -> None:
+def test_options_that_only_apply_to_batches_are_rejected_with_the_reason(name: str) -> None:
     with pytest.raises(OptionError) as caught:
         read_source_options(USUAL | {name.lower(): "1"})
     assert str(caught.value) == f"kafka: option {name} does not apply: {REFUSED[name]}."

@@ -49,10 +49,7 @@ TYPES: list[tuple[Any, bytes]] = [
     (pa.array([0.1], pa.float64()), b"0.1"),
     (pa.array([Decimal("12345678901234567890.123456789")]), b"12345678901234567890.123456789"),
     (pa.array([date(2026, 5, 1)]), b"2026-05-01"),
-    (
-        pa.array([NOON], pa.timestamp("us", tz="Europe/Berlin")),
-        b"2026-05-01T12:00:00.000000Z",
-    ),
+    (pa.array([NOON], pa.timestamp("us", tz="Europe/Berlin")), b"2026-05-01T12:00:00.000000Z"),
     (pa.array([NOON.replace(tzinfo=None)], pa.timestamp("us")), b"2026-05-01T12:00:00"),
     (pa.array([timedelta(seconds=90)], pa.duration("us")), b"PT90S"),
     (pa.array([[1, 2]]), b"[1,2]"),

@@ -85,10 +85,5 @@ def test_a_message_has_databricks_names_json_attributes_and_milliseconds() -> No
             "attributes": '{"a": "\\u00fc"}',
             "publishTimestampInMillis": 1234,
         },
-        {
-            "messageId": "2",
-            "payload": b"",
-            "attributes": "{}",
-            "publishTimestampInMillis": 1234,
-        },
+        {"messageId": "2", "payload": b"", "attributes": "{}", "publishTimestampInMillis": 1234},
     ]

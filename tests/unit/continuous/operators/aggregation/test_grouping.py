@@ -84,10 +84,7 @@ def test_maps_are_kept_and_shown_as_they_came() -> None:
     found.cut()
     found.restart()
     got = found.turn(rows_of({"m": None}, {"k": 2, "m": [("c", at_ms(7))]}))
-    assert got == [
-        {"k": 1, "last": None},
-        {"k": 2, "last": [("c", at_ms(7))]},
-    ]
+    assert got == [{"k": 1, "last": None}, {"k": 2, "last": [("c", at_ms(7))]}]
 
 
 def test_an_epoch_shows_each_changed_group_once_and_all_groups_in_complete_mode() -> None:

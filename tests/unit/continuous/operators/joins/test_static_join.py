@@ -14,10 +14,7 @@ from epochal.errors import OptionError
 
 ORDERS = columns(item=pa.string(), amount=pa.int64())
 ITEMS = columns(id=pa.string(), price=pa.int64())
-TABLE = pa.table(
-    {"id": ["a", "b", "b", None], "price": [1, 2, 3, 4]},
-    schema=ITEMS,
-)
+TABLE = pa.table({"id": ["a", "b", "b", None], "price": [1, 2, 3, 4]}, schema=ITEMS)
 GIVEN = [("b", 10), (None, 20), ("x", 30), ("a", 40)]
 AT = Moment(0, -1, 0, -1)
 FULL = {"stream_key": ("item",), "table_key": ("id",)}
