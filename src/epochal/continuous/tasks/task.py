@@ -150,6 +150,7 @@ class TaskCore:
         )
         self._turn_times = TurnTimes(plan) if plan.watermarks_move == "turn" else None
         self._times: StageTimes = self._turn_times or EpochTimes(plan)
+        self._has_watermarks = bool(plan.watermarks)
         self._are_waiting = False
         """Whether the last read left rows behind, so that event times must not run ahead."""
         self._sent: dict[Target, tuple[int, ...]] = {}
@@ -297,8 +298,9 @@ class TaskCore:
             at = self._times.of_sources(now_ms, self._reading)
             batches = join(batches)
             made = [(to, chain.run(batches, at)) for chain, to in source.branches]
-            source.note_event_times(rows)
-            self._are_waiting = bool(self._turn_times and self._sources.waits())
+            if self._has_watermarks:
+                source.note_event_times(rows)
+                self._are_waiting = bool(self._turn_times and self._sources.waits())
             for to, passed in made:
                 self._emit(SOURCES, to, passed, self._reading)
 

@@ -427,7 +427,8 @@ class _Worker:
                 channels.send(target, frame)
             for message in out.messages:
                 reports.note_active(message.epoch, now)
-            if out.had_rows and core.limited and now >= signed_at + SIGN_SECONDS:
+            is_limited = core.limited
+            if is_limited and out.had_rows and now >= signed_at + SIGN_SECONDS:
                 signed_at = now
                 reports.note_active(core.reading, now)
             for cut in out.cuts:
@@ -439,7 +440,7 @@ class _Worker:
                 raise self._durable.failure
             turns += 1
             ready = (rpc_fd, channels.fd)
-            if out.busy or (core.limited and (pushes or out.had_rows)):
+            if out.busy or (is_limited and (pushes or out.had_rows)):
                 next_read = 0.0  # in an epoch with limits, the next turn may end it
                 if turns % _GUARD_TURNS == 0:
                     channels.guard()

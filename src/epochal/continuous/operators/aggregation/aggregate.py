@@ -227,20 +227,21 @@ class Groups:
         changed: list[Row] = []
         for key, buffers in self._partials(self._buffers, batch):
             before = groups.get(key)
-            self._keep(state, key, before, buffers if before is None else merged(before, buffers))
+            if before is None:
+                groups[key] = buffers
+                self._schedule(state, key)
+            else:
+                groups[key] = merged(before, buffers)
             changed.append(key)
+        self._note_changes(state, changed)
         if self._mode == APPEND or self._per_epoch:
             return ()
         return (self._output_rows(state, changed if self._mode == UPDATE else list(groups)),)
 
-    def _keep(self, state: _Partition, key: Row, before: Any, buffers: Any) -> None:
-        """Keep the new buffers of a group."""
-        state.groups[key] = buffers
-        if before is None:
-            self._schedule(state, key)
-        state.dirty.add(key)
+    def _note_changes(self, state: _Partition, keys: Sequence[Row]) -> None:
+        state.dirty.update(keys)
         if self._per_epoch and self._mode == UPDATE:
-            state.shown[key] = None
+            state.shown.update(dict.fromkeys(keys))
 
     def _fold_waiting(self, buffers: SparkBuffers) -> None:
         """Add the rows that wait to their groups, in one request."""
@@ -257,7 +258,11 @@ class Groups:
         recipes = [(n,) if old is None else (old, n) for n, old in enumerate(before)]
         made = buffers.folded(rows, recipes, exchanged=True)
         for (partition, key), old, new in zip(numbers, before, made, strict=True):
-            self._keep(self._partitions[partition], key, old, new)
+            state = self._partitions[partition]
+            state.groups[key] = new
+            if old is None:
+                self._schedule(state, key)
+            self._note_changes(state, (key,))
 
     def due_ms(self) -> int | None:
         return None
