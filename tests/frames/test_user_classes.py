@@ -76,6 +76,7 @@ def answer_of(
         "PYTHONPATH": os.pathsep.join((str(spark), str(ROOT), str(ROOT / "src"))),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "TZ": "UTC",
     }
     answer = folder / "answer.json"
     command = [sys.executable, "-m", f"tests.frames.{child}", str(answer), str(jar)]
@@ -146,3 +147,10 @@ def test_avro_is_read_and_written_by_sparks_package(tmp_path: Path) -> None:
         assert len(rows["spark"]) == 40, name
         assert rows["epochal"] == rows["spark"], name
     assert f"not on this executor: {jar.name}" in missing
+
+
+def test_random_avro_payloads_are_decoded_as_sparks_package_does(tmp_path: Path) -> None:
+    jar = next(path for path in resolve(AVRO) if "spark-avro" in path.name)
+    settings = (f"spark.jars={jar}", "epochal.test.seeds=0:25")
+    report, _ = answer_of(tmp_path, jar, "local[1]", *settings, child="random_avro_child")
+    assert report == {"schemas": 25, "payloads": 300, "different": []}
