@@ -37,7 +37,7 @@ from epochal.connectors.file.part_names import (
     mark_of,
     part_name,
 )
-from epochal.connectors.file.part_writer import PartWriter
+from epochal.connectors.row_collector import PartWriter
 from epochal.connectors.formats import APPEND, SinkRequest
 from epochal.connectors.table_columns import unknown_names
 from epochal.errors import OptionError, SinkConflictError

@@ -155,6 +155,13 @@ def unpack(message: bytes, magic: bytes) -> Staged | None:
         return None
 
 
+def with_input(magic: bytes, message: bytes, had_input: bool) -> bytes:
+    """The message of a task in output mode complete, which tells whether the task had input."""
+    staged = unpack(message, magic)
+    assert staged is not None, "the message of another sink"
+    return pack(msgspec.structs.replace(staged, replaces=had_input), magic)
+
+
 def has_output(staged: Sequence[Staged]) -> bool:
     """Whether an epoch changes what is in the sink."""
     flags = [each.replaces for each in staged if each.replaces is not None]

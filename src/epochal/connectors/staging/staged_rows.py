@@ -17,13 +17,12 @@ from typing import Protocol
 from uuid import uuid4
 
 import google_crc32c
-import msgspec
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream, joined
-from epochal.connectors.contract import BadRows, Prepare, SinkWriter, WriterContext
-from epochal.connectors.row_collector import RowCollector
-from epochal.connectors.staging.epoch_marker import Staged, pack, unpack
+from epochal.connectors.contract import BadRows, WriterContext
+from epochal.connectors.row_collector import RowCollector, WholeResultWriter
+from epochal.connectors.staging.epoch_marker import Staged, pack, with_input
 from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
@@ -85,7 +84,7 @@ class StagedWriters:
 
     def open(self, context: WriterContext) -> RowCollector | WholeResultWriter:
         writer = RowCollector(partial(self._staged, context), self.encoder.bad_rows)
-        return WholeResultWriter(writer, self.magic) if self.replaces else writer
+        return WholeResultWriter(writer, partial(with_input, self.magic)) if self.replaces else writer
 
     def _staged(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
         task, attempt = context.task, context.attempt
@@ -106,43 +105,6 @@ class StagedWriters:
         if self.durable or not isinstance(files, LocalFiles):
             return files
         return LocalFiles(files.url, durable=False, existing=open_files(self.checkpoint).url)
-
-
-class WholeResultWriter(SinkWriter):
-    """Tells the driver whether a whole result must replace the one in a table.
-
-    In output mode complete every epoch emits the whole result, also an epoch without input. A task
-    knows only of its own input, so it notes that in its message, and the driver replaces the table
-    if any task had some.
-    """
-
-    checks_rows = True
-
-    def __init__(self, writer: SinkWriter, magic: bytes) -> None:
-        self._writer, self._magic = writer, magic
-        self._had_input = True
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write(batch)
-
-    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
-        return self._writer.bad_rows(batch)
-
-    def note_idle(self) -> None:
-        self._had_input = False
-
-    def cut(self, epoch: int) -> Prepare:
-        had_input, self._had_input = self._had_input, True
-        prepare = self._writer.cut(epoch)
-        return lambda: self._noted(prepare(), had_input=had_input)
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def _noted(self, message: bytes, *, had_input: bool) -> bytes:
-        staged = unpack(message, self._magic)
-        assert staged is not None, "the message of another sink"
-        return pack(msgspec.structs.replace(staged, replaces=had_input), self._magic)
 
 
 def staged_bytes(files: Files, staged: Staged) -> bytes:

@@ -30,7 +30,7 @@ from typing import Any, Generic, Protocol
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink, WriterContext, WriterFactory
-from epochal.connectors.file.part_writer import PartWriter
+from epochal.connectors.row_collector import PartWriter, WholeResultWriter
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
@@ -41,12 +41,12 @@ from epochal.connectors.staging.epoch_marker import (
     Refuse,
     check_marker,
     token_of,
+    with_input,
 )
 from epochal.connectors.staging.merged_rows import last_per_key
 from epochal.connectors.staging.staged_rows import (
     ArrowRows,
     StagedWriters,
-    WholeResultWriter,
     staged_table,
 )
 from epochal.connectors.table_columns import rows_without_values
@@ -181,7 +181,7 @@ class TableWriters(Generic[F]):
             partial(rows_without_values, required=self.required),
         )
         if self.mode is WriteMode.OVERWRITE:
-            return WholeResultWriter(writer, self.form.output.magic)
+            return WholeResultWriter(writer, partial(with_input, self.form.output.magic))
         return writer
 
 
