@@ -30,18 +30,12 @@ class AtLeastOnceSink(Sink):
     def writers(self) -> WriterFactory:
         return self._writers
 
-    def fence(self, attempt: int) -> None:
-        del attempt
-
     def decided(self, epoch: int) -> bool:
         del epoch
         return False
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         del epoch, messages
-
-    def close(self) -> None:
-        pass
 
 
 class NoopWriter(SinkWriter):
@@ -53,9 +47,6 @@ class NoopWriter(SinkWriter):
     def cut(self, epoch: int) -> Prepare:
         del epoch
         return bytes
-
-    def close(self) -> None:
-        pass
 
 
 class NoopWriters:

@@ -84,9 +84,6 @@ class ConsoleSink(Sink):
     def writers(self) -> ConsoleWriters:
         return ConsoleWriters(self._options.num_rows)
 
-    def fence(self, attempt: int) -> None:
-        del attempt
-
     def decided(self, epoch: int) -> bool:
         return self._newest_printed >= epoch
 
@@ -98,9 +95,6 @@ class ConsoleSink(Sink):
             self._out.write(f"{line}\nBatch: {epoch}\n{line}\n{shown}\n")
             self._out.flush()
         self._newest_printed = max(epoch, self._newest_printed)
-
-    def close(self) -> None:
-        pass
 
 
 def open_console(request: SinkRequest) -> ConsoleSink:

@@ -184,15 +184,9 @@ class MemoryStream(Source):
         found = parse_object(offset, "memory offset")
         return {name: parse_position(to_json(at)).text() for name, at in found.items()}
 
-    def discover(self, known: Positions) -> Positions:
-        return {name: at for name, at in self.initial().items() if name not in known}
-
     def offset(self, positions: Positions) -> Offset:
         inner = ",".join(f"{to_json(name)}:{at}" for name, at in sorted(positions.items()))
         return f"{{{inner}}}"
-
-    def boundary(self, positions: Positions) -> Positions:
-        return positions
 
     def latest(self) -> Positions:
         with self._lock:
@@ -203,9 +197,6 @@ class MemoryStream(Source):
         return sum(
             max(0, parse_position(text).batch - at.get(name, 0)) for name, text in latest.items()
         )
-
-    def acknowledge(self, epoch: int, positions: Positions) -> None:
-        del epoch, positions
 
     def close(self) -> None:
         """Keep the files: a restarted query continues to read them."""
@@ -295,9 +286,6 @@ class MemorySink(Sink):
     def writers(self) -> MemoryWriters:
         return MemoryWriters(self._files.url)
 
-    def fence(self, attempt: int) -> None:
-        del attempt  # files of a writer that still runs are harmless: no commit names them
-
     def decided(self, epoch: int) -> bool:
         return self.output.newest() >= epoch
 
@@ -311,9 +299,6 @@ class MemorySink(Sink):
             written_in = parse_batch_id(info.name.removeprefix(".").partition("-")[0])
             if written_in is not None and written_in <= epoch:
                 self._files.delete(info.name)
-
-    def close(self) -> None:
-        pass
 
     def _read(self, name: str) -> pa.Table:
         try:

@@ -194,9 +194,6 @@ class RateReader(SourceReader):
     def limit(self, ends: Positions) -> None:
         self._ends = {name: parse_position(text).next for name, text in ends.items()}
 
-    def close(self) -> None:
-        pass
-
 
 @dataclass(frozen=True, slots=True)
 class RateReaders(ReaderFactory):
@@ -278,9 +275,6 @@ class RateSource(Source):
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         return max(0, _count(_parsed(latest)) - _count(_parsed(positions)))
-
-    def acknowledge(self, epoch: int, positions: Positions) -> None:
-        del epoch, positions
 
     def close(self) -> None:
         ahead_ms = self._schedule.created_ms + self._logged_second * 1000 - self._clock.now_ms()

@@ -225,9 +225,6 @@ class FileSink(Sink):
             self._check_logged(epoch, statuses)
         self._sweep_once(statuses)
 
-    def close(self) -> None:
-        pass
-
     def _check_logged(self, epoch: int, statuses: Sequence[SinkFileStatus]) -> None:
         """Check that the existing entry of the epoch names the files that the epoch wrote."""
         if self._retention is not None:

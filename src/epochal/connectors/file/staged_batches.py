@@ -112,9 +112,6 @@ class StagedBatchSink(Sink):
     def writers(self) -> BatchFileWriters:
         return BatchFileWriters(self._files.url, self._complete)
 
-    def fence(self, attempt: int) -> None:
-        del attempt  # files of a writer that still runs are harmless: no commit names them
-
     def decided(self, epoch: int) -> bool:
         del epoch
         return False  # only the function knows what it has done with an epoch
@@ -135,9 +132,6 @@ class StagedBatchSink(Sink):
         # Only logs have paths with escapes. Spark's readers take them as they are.
         paths = [unquote(entry_path(self._files.url, name)) for name in names]
         self._deliver(paths, epoch)
-
-    def close(self) -> None:
-        pass
 
     def _forget_before(self, epoch: int) -> None:
         with storage_errors(self._files.url):
