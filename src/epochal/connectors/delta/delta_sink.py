@@ -39,7 +39,7 @@ from epochal.connectors.delta.delta_types import (
     table_columns,
 )
 from epochal.connectors.delta.delta_writer import DeltaFilePlan, DeltaFiles
-from epochal.connectors.file.part_names import attempt_of, mark_of
+from epochal.connectors.file.part_files import attempt_of, mark_of
 from epochal.connectors.formats import SinkRequest
 from epochal.connectors.staging.epoch_marker import Marker
 from epochal.connectors.table_columns import ColumnMatch, match_columns

@@ -10,21 +10,18 @@ prepared and not yet committed. The default retention is 7 days.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.delta.delta_rules import DataFile
 from epochal.connectors.delta.delta_stats import file_stats
 from epochal.connectors.delta.delta_types import check_required, in_microseconds
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import partition_values, split
-from epochal.connectors.file.part_names import checked_attempt, file_uuid, part_name
-from epochal.errors import StorageError
-from epochal.files import Files, join_url, open_files
+from epochal.connectors.file.part_files import PartNames, create_part
+from epochal.files import Files, open_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ class DeltaFiles:
     """Writes rows as data files of a table and describes them."""
 
     def __init__(self, plan: DeltaFilePlan, task: int, attempt: int, schema: pa.Schema) -> None:
-        self._plan, self._task, self._attempt = plan, task, checked_attempt(attempt)
+        self._plan, self._names = plan, PartNames(plan.mark, attempt, task)
         # With `existing`: a table that was deleted must not come back as a directory of files.
         self._files: Files = open_files(plan.root, existing=True, links=True)
         in_file = [field for field in schema if field.name not in plan.partition_by]
@@ -66,20 +63,8 @@ class DeltaFiles:
 
     def write_one(self, directory: str, rows: pa.Table) -> DataFile:
         """Write rows of one partition, without its columns, as one file in its directory."""
-        data = self._encode(rows)
-        uuid = file_uuid(self._plan.mark, self._attempt, os.urandom(7))
-        name = part_name(self._task, uuid, self._suffix)
-        below = f"{directory}/{name}" if directory else name
-        url = join_url(self._files.url, below)
-        try:
-            with storage_errors(url):
-                self._files.create(below, data)
-                info = self._files.info(below)
-        except FileNotFoundError:
-            raise StorageError(
-                url, "the table's directory does not exist: it was deleted or moved"
-            ) from None
-        assert info is not None, f"{below} disappeared right after it was written"
+        name = self._names.draw(self._suffix)
+        below, info = create_part(self._files, directory, name, self._encode(rows))
         values = partition_values(f"{directory}/") if directory else {}
         return DataFile(
             below,

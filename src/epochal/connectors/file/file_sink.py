@@ -15,7 +15,6 @@ without a log entry may belong to an epoch that was decided and is about to be f
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,23 +24,22 @@ import pyarrow as pa
 
 from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import BadRows, Sink, WriterContext
 from epochal.connectors.file.file_checks import bad_rows
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
-from epochal.connectors.file.file_names import entry_path, path_below, split
-from epochal.connectors.file.part_names import (
+from epochal.connectors.file.file_names import entry_path, split
+from epochal.connectors.file.part_files import (
+    PartNames,
     attempt_of,
-    checked_attempt,
-    file_uuid,
+    create_part,
+    find_leftovers,
     mark_of,
-    part_name,
 )
 from epochal.connectors.row_collector import PartWriter
 from epochal.connectors.formats import APPEND, SinkRequest
 from epochal.connectors.table_columns import unknown_names
 from epochal.errors import OptionError, SinkConflictError
-from epochal.files import Files, join_url, open_files, scheme_of
+from epochal.files import Files, open_files, scheme_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +102,8 @@ class _RowFiles:
     """Writes rows as files."""
 
     def __init__(self, plan: FileWriters, context: WriterContext, files: Files) -> None:
-        self._plan, self._context, self._files = plan, context, files
-        self._attempt = checked_attempt(context.attempt)
+        self._plan, self._files = plan, files
+        self._names = PartNames(plan.mark, context.attempt, context.task)
         in_file = [field for field in context.schema if field.name not in plan.partition_by]
         self._suffix, self._encode = encoder(
             plan.form, pa.schema(in_file), plan.csv, plan.compression
@@ -127,14 +125,8 @@ class _RowFiles:
         ]
 
     def _write_file(self, directory: str, rows: pa.Table) -> SinkFileStatus:
-        data = self._encode(rows)
-        uuid = file_uuid(self._plan.mark, self._attempt, os.urandom(7))
-        name = part_name(self._context.task, uuid, self._suffix)
-        below = f"{directory}/{name}" if directory else name
-        with storage_errors(join_url(self._files.url, below)):
-            self._files.create(below, data)
-            info = self._files.info(below)
-        assert info is not None, f"{below} disappeared right after it was written"
+        name = self._names.draw(self._suffix)
+        below, info = create_part(self._files, directory, name, self._encode(rows))
         return SinkFileStatus(
             path=entry_path(self._files.url, below),
             size=info.size,
@@ -245,12 +237,10 @@ class FileSink(Sink):
         if self._attempt not in (attempt_of(name, self._mark) for name in names):
             return
         self._swept = True
-        logged = {path_below(self._files.url, entry.path) for entry in self._log.all_files()}
-        removed = 0
-        for below, info in self._files.walk():
-            attempt = attempt_of(info.name, self._mark)
-            if attempt is not None and attempt < self._attempt and below not in logged:
-                self._files.delete(below)
-                removed += 1
-        if removed:
-            logger.info("file sink: removed %d files of failed attempts", removed)
+        logged = {entry.path.rpartition("/")[2] for entry in self._log.all_files()}
+        files = ((path, attempt_of(info.name, self._mark)) for path, info in self._files.walk())
+        left = find_leftovers(files, attempt=self._attempt, known=logged)
+        for path in left:
+            self._files.delete(path)
+        if left:
+            logger.info("file sink: removed %d files of failed attempts", len(left))

@@ -4,7 +4,7 @@ Tasks write an epoch's files under their final names. A file is not part of the 
 driver commits it. Its description, with the statistics that readers use to skip files, travels to
 the driver in the task's message, and from there into the offset log, which decides the epoch.
 
-The name of a file contains the query and the attempt, as in `epochal.connectors.file.part_names`,
+The name of a file contains the query and the attempt, as in `epochal.connectors.file.part_files`,
 so that leftovers can be found.
 """
 
@@ -29,7 +29,7 @@ from pyiceberg.typedef import Record
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.file.part_names import checked_attempt, file_uuid, part_name
+from epochal.connectors.file.part_files import PartNames
 from epochal.connectors.iceberg.iceberg_marks import ICEBERG_OUTPUT
 from epochal.connectors.iceberg.iceberg_partitions import (
     Partitioning,
@@ -128,7 +128,7 @@ class IcebergFiles:
     """Writes rows of a query as data files of a table."""
 
     def __init__(self, plan: IcebergFilePlan, attempt: int, task: int) -> None:
-        self._plan, self._attempt, self._task = plan, checked_attempt(attempt), task
+        self._plan, self._names = plan, PartNames(plan.mark, attempt, task)
         self._metadata = TableMetadataUtil.parse_raw(plan.metadata)
         self._schema = self._metadata.schema()
         self._spec = self._metadata.spec()
@@ -165,9 +165,8 @@ class IcebergFiles:
         return table_of(columns, self._arrow, rows.num_rows)
 
     def _write_file(self, values: Values, rows: pa.Table) -> WrittenFile:
-        uuid = file_uuid(self._plan.mark, self._attempt, os.urandom(7))
-        name = part_name(self._task, uuid, ".parquet")
         place = _Place(self._spec.partition_to_path(Record(*values), self._schema))
+        name = self._names.draw(".parquet")
         path = self._places.new_data_location(name, place if values else None)  # type: ignore[arg-type]
         form = FileFormatFactory.get(FileFormat.PARQUET)
         output = self._io.new_output(path)

@@ -28,7 +28,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
 from epochal.clock import Clock
-from epochal.connectors.file.part_names import mark_of
+from epochal.connectors.file.part_files import mark_of
 from epochal.connectors.iceberg.iceberg_catalog import catalog_errors, open_catalog
 from epochal.connectors.iceberg.iceberg_commits import (
     RETRIES,

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from epochal.clock import SystemClock
 from epochal.connectors.contract import Sink
-from epochal.connectors.file.part_names import mark_of
+from epochal.connectors.file.part_files import mark_of
 from epochal.connectors.formats import SinkRequest
 from epochal.connectors.iceberg.iceberg_catalog import (
     catalog_errors,

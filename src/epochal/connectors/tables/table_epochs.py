@@ -15,7 +15,7 @@ name of a staged file it has a word of the format, and in place of rows the desc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -175,18 +175,3 @@ def is_committed(table: str, marker: Marker, epoch: int, messages: Sequence[byte
     if marker.epoch == epoch and marker.token not in ("", token_of(messages)):
         raise SinkConflictError(table, epoch, "the rows")
     return True
-
-
-def find_leftovers(
-    files: Iterable[tuple[str, int | None]], *, attempt: int, known: Set[str]
-) -> list[str]:
-    """Return the files that attempts before `attempt` left, of (path, attempt that wrote it).
-
-    `known` are the names of files that the table has, or keeps for readers of earlier versions, and
-    of those that an epoch in the checkpoint's log names: it may still have to be committed.
-    """
-    return [
-        path
-        for path, wrote in files
-        if wrote is not None and wrote < attempt and path.rpartition("/")[2] not in known
-    ]

@@ -33,14 +33,13 @@ from typing import Generic, Protocol
 
 from epochal.checkpoint.entries import OffsetLog
 from epochal.checkpoint.layout import OFFSETS
-from epochal.connectors.file.part_names import attempt_of, mark_of
+from epochal.connectors.file.part_files import attempt_of, find_leftovers, mark_of
 from epochal.connectors.staging.staged_rows import delete_stale
 from epochal.connectors.tables.compaction import Compaction, LiveFile, choose_groups
 from epochal.connectors.tables.table_epochs import (
     F,
     FilesOutput,
     TableFormat,
-    find_leftovers,
     read_output,
 )
 from epochal.epoch.manifest import manifest_of

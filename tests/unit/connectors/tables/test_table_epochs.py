@@ -24,7 +24,6 @@ from epochal.connectors.tables.table_epochs import (
     WriteMode,
     attempts_of,
     choose_write_mode,
-    find_leftovers,
     is_committed,
     pack_files,
     read_output,
@@ -127,8 +126,3 @@ def test_a_marker_at_or_beyond_the_epoch_means_that_the_table_has_it() -> None:
     assert known == [False, False, True, True, True]
     with pytest.raises(SinkConflictError):
         is_committed("t", Marker(7, "other"), 7, messages)
-
-
-def test_only_unknown_files_of_earlier_attempts_are_leftovers() -> None:
-    files = [("p/old", 1), ("p/known", 1), ("p/new", 2), ("foreign", None)]
-    assert find_leftovers(files, attempt=2, known={"known"}) == ["p/old"]
