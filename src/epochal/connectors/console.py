@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import Prepare, Sink, SinkWriter, WriterContext
-from epochal.connectors.formats import SinkRequest
-from epochal.errors import OptionError
+from epochal.connectors.formats import SinkRequest, check_positive
 from epochal.record_batches import joined_tables
 
 MAX_CELL_WIDTH = 20
@@ -32,8 +31,7 @@ class ConsoleOptions:
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        if self.num_rows <= 0:
-            raise OptionError(f"console: numRows must be positive, not {self.num_rows}.")
+        check_positive("console", num_rows=self.num_rows)
 
 
 class ConsoleWriter(SinkWriter):

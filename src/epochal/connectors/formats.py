@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 from epochal.connectors.contract import Sink, Source
 from epochal.errors import OptionError
 from epochal.files import Files
-from epochal.options import read_options
+from epochal.options import option_name, read_options
 
 T = TypeVar("T")
 
@@ -141,3 +142,17 @@ def refuse_options(name: str, options: Mapping[str, str]) -> None:
         raise OptionError(
             f"{name} takes no options, but was given {', '.join(sorted(options))}. Remove them."
         )
+
+
+def check_positive(name: str, **numbers: int | None) -> None:
+    """Raise OptionError if one of these options is not positive."""
+    for option, value in numbers.items():
+        if value is not None and value <= 0:
+            raise OptionError(f"{name}: {option_name(option)} must be positive, not {value}.")
+
+
+def check_intervals(name: str, **intervals: timedelta | None) -> None:
+    """Raise OptionError if one of these options is no time at all."""
+    for option, interval in intervals.items():
+        if interval is not None and interval <= timedelta():
+            raise OptionError(f"{name}: {option_name(option)} must be longer than nothing.")

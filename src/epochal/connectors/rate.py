@@ -28,7 +28,7 @@ from epochal.checkpoint.source_logs import RateLog
 from epochal.checkpoint.spark_json import parse_object
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions, ReaderFactory, Source, SourceReader
-from epochal.connectors.formats import SourceRequest
+from epochal.connectors.formats import SourceRequest, check_positive
 from epochal.errors import MalformedFileError, OptionError
 from epochal.files import Files
 from epochal.options import read_options
@@ -58,8 +58,7 @@ class RateOptions:
                 f"rate: rowsPerSecond must be positive, not {self.rows_per_second}; otherwise "
                 f"there would be no rows."
             )
-        if self.num_partitions is not None and self.num_partitions <= 0:
-            raise OptionError(f"rate: numPartitions must be positive, not {self.num_partitions}.")
+        check_positive("rate", num_partitions=self.num_partitions)
         if self.ramp_up_time.total_seconds() > LONG_MAX // self.rows_per_second:
             raise OptionError(
                 f"rate: rampUpTime must not exceed {LONG_MAX // self.rows_per_second} s at "

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.delta.delta_types import PARTITION_TYPES
+from epochal.connectors.file.file_formats import ParquetCodec
+from epochal.connectors.formats import check_intervals
 from epochal.connectors.staging.epoch_marker import MarkedOutput
 from epochal.connectors.table_columns import TableColumn, unknown_names
+from epochal.connectors.tables.compaction import TableOptions
 from epochal.connectors.tables.table_epochs import TableFormat, WriteMode
 from epochal.errors import TableMismatchError
 
@@ -51,6 +55,22 @@ KNOWN_FEATURES = frozenset(
     }
 )
 """Writer features that ask nothing of us, or only if a column or setting uses them: see below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSinkOptions(TableOptions):
+    """Where the table is, and how epochs change it."""
+
+    path: str
+
+    compression: ParquetCodec = ParquetCodec.SNAPPY
+
+    log_cleanup_interval: timedelta = timedelta(hours=1)
+    """How often the table's log is cleaned up, by the rules of the table."""
+
+    def __post_init__(self) -> None:
+        self.check_table_options("delta")
+        check_intervals("delta", log_cleanup_interval=self.log_cleanup_interval)
 
 
 class DataFile(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ from epochal.connectors.file.part_files import (
     mark_of,
 )
 from epochal.connectors.row_collector import PartWriter
-from epochal.connectors.formats import APPEND, SinkRequest
+from epochal.connectors.formats import APPEND, SinkRequest, check_positive
 from epochal.connectors.table_columns import unknown_names
 from epochal.errors import OptionError, SinkConflictError
 from epochal.files import Files, open_files, scheme_of
@@ -67,12 +67,9 @@ class FileSinkOptions:
     """The log is compacted every this many epochs. Use a larger value for short epochs."""
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("maxFileBytes", self.max_file_bytes),
-            ("compactInterval", self.compact_interval),
-        ):
-            if value <= 0:
-                raise OptionError(f"files: {name} must be positive, not {value}.")
+        check_positive(
+            "files", max_file_bytes=self.max_file_bytes, compact_interval=self.compact_interval
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from epochal.connectors.file.file_reader import (
     parse_position,
 )
 from epochal.connectors.file.spark_reader import make_reader
-from epochal.connectors.formats import SourceRequest
+from epochal.connectors.formats import SourceRequest, check_positive
 from epochal.errors import (
     ConcurrentUpdateError,
     EpochalError,
@@ -107,13 +107,12 @@ class FileSourceOptions:
     know."""
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("maxFilesPerTrigger", self.max_files_per_trigger),
-            ("maxBytesPerTrigger", self.max_bytes_per_trigger),
-            ("numPartitions", self.num_partitions),
-        ):
-            if value is not None and value <= 0:
-                raise OptionError(f"files: {name} must be positive, not {value}.")
+        check_positive(
+            "files",
+            max_files_per_trigger=self.max_files_per_trigger,
+            max_bytes_per_trigger=self.max_bytes_per_trigger,
+            num_partitions=self.num_partitions,
+        )
         if self.max_files_per_trigger is not None and self.max_bytes_per_trigger is not None:
             raise OptionError(
                 "files: maxFilesPerTrigger and maxBytesPerTrigger exclude each other, as in Spark. "

@@ -49,7 +49,12 @@ from epochal.connectors.iceberg.iceberg_files import IcebergFiles, WrittenFile, 
 from epochal.connectors.iceberg.iceberg_marks import QUERY_KEY, newest_attempt
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.tables.compaction import LiveFile
-from epochal.connectors.tables.table_maintenance import DRIVER_TASK, CommitRefusedError, Job
+from epochal.connectors.tables.table_maintenance import (
+    DRIVER_TASK,
+    CommitRefusedError,
+    Job,
+    MaintainedTable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -109,8 +114,8 @@ class References:
         self._files = {key: found for key, found in self._files.items() if key[0] in paths}
 
 
-class IcebergMaintained:
-    """Implements `MaintainedTable`."""
+class IcebergMaintained(MaintainedTable[WrittenFile]):
+    """The table as it is maintained."""
 
     def __init__(
         self,

@@ -62,9 +62,8 @@ from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import NO_EPOCH, Marker, Refuse
 from epochal.connectors.tables.table_epochs import EpochNote, WriteMode, choose_write_mode
 from epochal.connectors.tables.table_maintenance import DRIVER_TASK, CommitRefusedError
-from epochal.connectors.tables.table_sink import TableSettings, TableSink
+from epochal.connectors.tables.table_sink import TableSink, TargetTable
 from epochal.errors import MarkerError, TableError
-from epochal.files import Files
 from epochal.record_batches import joined_tables
 
 logger = logging.getLogger(__name__)
@@ -74,27 +73,19 @@ def open_iceberg_sink(request: SinkRequest) -> Sink:
     """Open the sink; create the table if it is absent and the query has never written to it."""
     options = request.read_options(IcebergSinkOptions)
     mode = choose_write_mode("iceberg", request.output_mode, options.merge_keys)
-    settings = TableSettings(
-        *(request.query_id, request.schema, mode, options.merge_keys),
-        *(options.max_file_bytes, options.reset_marker, options.compaction),
-    )
     by = request.partition_by or options.partition_by
-    table = _opened(options, request.schema, request.checkpoint, request.query_id, by)
+    table = _opened(options, request, by)
     target = IcebergTarget(table, options, request.schema, request.query_id)
-    return TableSink(target, ICEBERG, settings, request.checkpoint)
+    return TableSink(target, ICEBERG, mode, request, options)
 
 
 def _opened(
-    options: IcebergSinkOptions,
-    schema: pa.Schema,
-    checkpoint: Files,
-    query_id: str,
-    partition_by: tuple[str, ...],
+    options: IcebergSinkOptions, request: SinkRequest, partition_by: tuple[str, ...]
 ) -> Table:
     catalog = open_catalog(options)
     table = find_table(catalog, options)
     if table is None:
-        history = read_history(checkpoint, NO_EPOCH, ICEBERG.output.magic)
+        history = read_history(request.checkpoint, NO_EPOCH, ICEBERG.output.magic)
         if history.epochs and options.reset_marker is None:
             raise MarkerError(
                 f"table {options.table}",
@@ -104,15 +95,15 @@ def _opened(
                 f"resetMarker={history.committed}.",
             )
         first = MarkProperty(history.committed, "", 0, None)
-        name = property_name(query_id, options.branch)
+        name = property_name(request.query_id, options.branch)
         properties = {name: encode_property(first)}
-        table = create_table(catalog, options, schema, partition_by, properties)
+        table = create_table(catalog, options, request.schema, partition_by, properties)
     check_table(options, table, partition_by)
     return table
 
 
-class IcebergTarget:
-    """Implements `TargetTable`: a branch of a table."""
+class IcebergTarget(TargetTable[WrittenFile]):
+    """A branch of a table as epochs are committed to it."""
 
     def __init__(
         self, table: Table, options: IcebergSinkOptions, schema: pa.Schema, query_id: str
@@ -149,9 +140,6 @@ class IcebergTarget:
             self._refresh()
         return self._marker()
 
-    def check_files(self, files: Sequence[WrittenFile], *, ours: bool) -> None:
-        pass
-
     def commit(self, mode: WriteMode, files: Sequence[WrittenFile], note: EpochNote) -> None:
         table = self._table
         temporary: Sequence[WrittenFile] = ()
@@ -174,9 +162,6 @@ class IcebergTarget:
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         delete_files(self._table, [file.path for file in files])
-
-    def jobs_due(self) -> Sequence[str]:
-        return ()
 
     def maintained(self, attempt: int) -> IcebergMaintained:
         clock = SystemClock()

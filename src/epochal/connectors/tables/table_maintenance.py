@@ -26,7 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, Protocol
@@ -70,18 +70,21 @@ class Job:
 
 
 class MaintainedTable(Protocol[F]):
-    """What the maintenance needs of a table. It has a connection of its own, for one thread."""
+    """What the maintenance needs of a table. It has a connection of its own, for one thread.
+
+    A class that inherits from it has what is optional, so that it has no effect.
+    """
 
     name: str
     """The table, for the log."""
 
     def jobs(self) -> Sequence[Job]:
         """What this format needs besides sweep and compaction."""
-        ...
+        return ()
 
     def errors(self) -> AbstractContextManager[None]:
         """Turns the library's errors into ours, and conflicts into `CommitRefusedError`."""
-        ...
+        return nullcontext()
 
     def data_files(self) -> Iterable[str]:
         """The paths of all data files in the table's directory."""
@@ -97,7 +100,7 @@ class MaintainedTable(Protocol[F]):
 
     def discard(self, files: Sequence[F]) -> None:
         """Delete files that are not part of the table."""
-        ...
+        self.delete([file.path for file in files])
 
     def live_files(self) -> Sequence[LiveFile]:
         """The files of the newest version that may be replaced by others with the same rows."""
@@ -115,7 +118,8 @@ class MaintainedTable(Protocol[F]):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return None
 
 
 class TableMaintenance(Generic[F]):

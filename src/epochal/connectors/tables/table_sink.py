@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Sink, WriterContext, WriterFactory
 from epochal.connectors.row_collector import PartWriter, WholeResultWriter
+from epochal.connectors.formats import SinkRequest
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
@@ -50,7 +51,7 @@ from epochal.connectors.staging.staged_rows import (
     staged_table,
 )
 from epochal.connectors.table_columns import rows_without_values
-from epochal.connectors.tables.compaction import Compaction
+from epochal.connectors.tables.compaction import TableOptions
 from epochal.connectors.tables.table_epochs import (
     EpochNote,
     EpochOutput,
@@ -70,7 +71,6 @@ from epochal.connectors.tables.table_maintenance import (
     TableMaintenance,
 )
 from epochal.errors import MarkerError, OptionError, TableConflictError
-from epochal.files import Files
 from epochal.record_batches import joined_tables
 
 COMMIT_TRIES = 20
@@ -91,7 +91,10 @@ class FilePlan(Protocol[F]):
 
 
 class TargetTable(Protocol[F]):
-    """The table that a query writes to, in one format."""
+    """The table that a query writes to, in one format.
+
+    A class that inherits from it has what is optional, so that it has no effect.
+    """
 
     name: str
     """The table, for errors."""
@@ -121,7 +124,7 @@ class TargetTable(Protocol[F]):
 
     def check_files(self, files: Sequence[F], *, ours: bool) -> None:
         """Check that data files exist, if the library does not. `ours`: this attempt wrote them."""
-        ...
+        del files, ours
 
     def commit(self, mode: WriteMode, files: Sequence[F], note: EpochNote) -> None:
         """Commit files and marker. CommitRefusedError if the table has changed since the look, or
@@ -139,26 +142,14 @@ class TargetTable(Protocol[F]):
 
     def jobs_due(self) -> Sequence[str]:
         """What the maintenance must do after the last commit, by the names of its jobs."""
-        ...
+        return ()
 
     def maintained(self, attempt: int) -> MaintainedTable[F]:
         """The same table for the maintenance."""
         ...
 
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TableSettings:
-    """What the sink itself must know of the query and its options."""
-
-    query_id: str
-    schema: pa.Schema
-    mode: WriteMode
-    merge_keys: tuple[str, ...]
-    max_file_bytes: int
-    reset_marker: int | None
-    compaction: Compaction
+    def close(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,22 +186,25 @@ class TableSink(Sink, Generic[F]):
         self,
         table: TargetTable[F],
         form: TableFormat[F],
-        settings: TableSettings,
-        checkpoint: Files,
+        mode: WriteMode,
+        request: SinkRequest,
+        options: TableOptions,
     ) -> None:
-        self.table, self._form, self._settings = table, form, settings
-        self._checkpoint, self._staging = checkpoint, checkpoint.at(form.staging)
+        self.table, self._form, self._mode = table, form, mode
+        self._query_id, self._schema, self._options = request.query_id, request.schema, options
+        self._checkpoint = request.checkpoint
+        self._staging = request.checkpoint.at(form.staging)
         self._attempt = -1
         self.maintenance: TableMaintenance[F] | None = None
 
     @property
     def writers(self) -> WriterFactory:
-        form, settings, table = self._form, self._settings, self.table
-        if settings.mode is WriteMode.MERGE:
-            rows, url = ArrowRows(settings.schema, table.required), self._checkpoint.url
+        form, table = self._form, self.table
+        if self._mode is WriteMode.MERGE:
+            rows, url = ArrowRows(self._schema, table.required), self._checkpoint.url
             return StagedWriters(rows, url, form.staging, form.output.magic, durable=True)
         return TableWriters(
-            form, table.file_plan, settings.mode, table.required, settings.max_file_bytes
+            form, table.file_plan, self._mode, table.required, self._options.max_file_bytes
         )
 
     def fence(self, attempt: int) -> None:
@@ -229,10 +223,9 @@ class TableSink(Sink, Generic[F]):
 
     def open_maintenance(self) -> TableMaintenance[F]:
         """Return the maintenance of this attempt, which has not begun."""
-        settings, attempt = self._settings, self._attempt
         return TableMaintenance(
-            *(self.table.maintained(attempt), self._form, settings.compaction),
-            *(self._checkpoint, settings.query_id, attempt),
+            *(self.table.maintained(self._attempt), self._form, self._options.compaction),
+            *(self._checkpoint, self._query_id, self._attempt),
         )
 
     def decided(self, epoch: int) -> bool:
@@ -268,8 +261,8 @@ class TableSink(Sink, Generic[F]):
         self, epoch: int, messages: Sequence[bytes], output: EpochOutput[F], *, ours: bool
     ) -> Callable[[int], None]:
         """Return a function that commits the epoch, unless the table has it."""
-        table, settings = self.table, self._settings
-        note = EpochNote(settings.query_id, epoch, self._attempt, token_of(messages))
+        table = self.table
+        note = EpochNote(self._query_id, epoch, self._attempt, token_of(messages))
         rows: pa.Table | None = None
 
         def commit(number: int) -> None:
@@ -284,13 +277,13 @@ class TableSink(Sink, Generic[F]):
             else:
                 # Only now: once the table has the rows, staged files may be gone.
                 rows = self._merged_rows(output) if rows is None else rows
-                table.merge(rows, settings.merge_keys, note)
+                table.merge(rows, self._options.merge_keys, note)
 
         return commit
 
     def _merged_rows(self, output: RowsOutput) -> pa.Table:
         """Return the rows of an epoch that is merged: the last one of each key."""
-        keys, schema = self._settings.merge_keys, self._settings.schema
+        keys, schema = self._options.merge_keys, self._schema
         if not keys:
             raise OptionError(
                 f"{self.table.name}: the last epoch in the log must still be merged by key, but "
@@ -303,7 +296,7 @@ class TableSink(Sink, Generic[F]):
     def _first_marker(self) -> Marker | None:
         """Compare the marker with the log; return the marker to begin with, if it lacks one."""
         found, history = self._marker_and_log()
-        reset, place = self._settings.reset_marker, self.table.place
+        reset, place = self._options.reset_marker, self.table.place
         if isinstance(found, Refuse):
             if reset is None or reset != history.committed:
                 raise MarkerError(
