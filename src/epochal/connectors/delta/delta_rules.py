@@ -22,7 +22,12 @@ from epochal.connectors.delta.delta_types import PARTITION_TYPES
 from epochal.connectors.file.file_formats import ParquetCodec
 from epochal.connectors.formats import check_intervals
 from epochal.connectors.staging.epoch_marker import MarkedOutput
-from epochal.connectors.table_columns import TableColumn, unknown_names
+from epochal.connectors.table_columns import (
+    TableColumn,
+    key_reasons,
+    new_partition_reasons,
+    partition_reasons,
+)
 from epochal.connectors.tables.compaction import TableOptions
 from epochal.connectors.tables.table_epochs import TableFormat, WriteMode
 from epochal.errors import TableMismatchError
@@ -111,11 +116,7 @@ def check_table(
 ) -> None:
     """Raise TableMismatchError if the sink would break the table's rules."""
     reasons = [*_features(shape), *_column_rules(shape), *_removal_rules(shape, mode)]
-    if partition_by and tuple(partition_by) != shape.partition_by:
-        reasons.append(
-            f"the table is partitioned by ({', '.join(shape.partition_by)}), but the query by "
-            f"({', '.join(partition_by)}). Remove partitionBy, or use another table."
-        )
+    reasons += partition_reasons(partition_by, shape.partition_by)
     reasons += [
         f"the table is partitioned by {name}, but the query has no such column. Add it."
         for name in shape.partition_by
@@ -192,25 +193,12 @@ def check_new_table(
 ) -> None:
     """Raise TableMismatchError if partition columns or keys cannot be what they should be."""
     kinds = {column.name: column.kind for column in query}
-    reasons = [
-        *unknown_names("partitionBy", partition_by, list(kinds)),
-        *unknown_names("mergeKeys", merge_keys, list(kinds)),
-    ]
+    reasons = [*new_partition_reasons(partition_by, list(kinds)), *key_reasons(merge_keys, query)]
     reasons += [
         f"column {name} is {kinds[name]}, by which this sink does not partition. Partition by a "
         f"column of {', '.join(sorted(PARTITION_TYPES))}."
         for name in partition_by
         if name in kinds and kinds[name] not in PARTITION_TYPES
-    ]
-    if len(partition_by) >= len(kinds):
-        reasons.append(
-            f"partitionBy names all columns {', '.join(kinds)}, so none is left for the files. "
-            f"Partition by fewer columns."
-        )
-    reasons += [
-        f"column {name} is {kinds[name]}, which cannot identify rows. Choose other mergeKeys."
-        for name in merge_keys
-        if kinds.get(name, "").startswith(("array", "map", "struct"))
     ]
     if reasons:
         raise TableMismatchError(table, tuple(reasons))

@@ -37,7 +37,7 @@ from epochal.connectors.file.part_files import (
 )
 from epochal.connectors.row_collector import PartWriter
 from epochal.connectors.formats import APPEND, SinkRequest, check_positive
-from epochal.connectors.table_columns import unknown_names
+from epochal.connectors.table_columns import new_partition_reasons
 from epochal.errors import OptionError, SinkConflictError
 from epochal.files import Files, open_files, scheme_of
 
@@ -162,13 +162,8 @@ class FileSink(Sink):
         *,
         partition_by: Sequence[str] = (),
     ) -> None:
-        for reason in unknown_names("partitionBy", partition_by, schema.names):
+        for reason in new_partition_reasons(partition_by, schema.names):
             raise OptionError(f"{form.value}: {reason}")
-        if partition_by and len(partition_by) >= len(schema):
-            raise OptionError(
-                f"{form.value}: partitionBy names all columns {', '.join(schema.names)}, so none "
-                f"is left for the files. Partition by fewer columns."
-            )
         self._files = open_files(options.path, links=True)
         self._mark = mark_of(query_id)
         retention = options.retention
