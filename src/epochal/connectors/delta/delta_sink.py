@@ -28,7 +28,7 @@ from epochal.connectors.delta.delta_rules import (
     check_new_table,
     check_table,
 )
-from epochal.connectors.delta.delta_stats import indexed_columns
+from epochal.connectors.delta.delta_files import DeltaFilePlan, DeltaFiles, indexed_columns
 from epochal.connectors.delta.delta_table import TableGoneError, TableHandle, check_merge
 from epochal.connectors.delta.delta_types import (
     check_required,
@@ -37,7 +37,6 @@ from epochal.connectors.delta.delta_types import (
     schema_json,
     table_columns,
 )
-from epochal.connectors.delta.delta_writer import DeltaFilePlan, DeltaFiles
 from epochal.connectors.file.part_files import attempt_of, mark_of
 from epochal.connectors.formats import SinkRequest
 from epochal.connectors.staging.epoch_marker import Marker
