@@ -32,7 +32,7 @@ from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, T
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from epochal.connectors.iceberg.iceberg_files import WrittenFile, data_file
-from epochal.connectors.iceberg.iceberg_marks import SnapshotMark
+from epochal.connectors.iceberg.iceberg_snapshots import SnapshotMark
 from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
 from epochal.connectors.staging.merged_rows import without_keys
 
@@ -136,13 +136,17 @@ def _stage(table: Table, producer: Any, change: TableChange) -> None:
 def branch_history(table: Table, branch: str) -> list[SnapshotMark]:
     """The snapshots of a branch, from the newest back."""
     metadata = table.metadata
-    return [_mark(each) for each in ancestors_of(metadata.snapshot_by_name(branch), metadata)]
+    head = metadata.snapshot_by_name(branch)
+    return [mark_of_snapshot(snapshot) for snapshot in ancestors_of(head, metadata)]
 
 
-def _mark(snapshot: Snapshot) -> SnapshotMark:
-    summary = snapshot.summary
-    found = {} if summary is None else dict(summary.additional_properties)
-    return SnapshotMark(snapshot.snapshot_id, snapshot.sequence_number or 0, found)
+def mark_of_snapshot(snapshot: Snapshot) -> SnapshotMark:
+    """A snapshot as the rules see it."""
+    summary = {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
+    return SnapshotMark(
+        *(snapshot.snapshot_id, snapshot.sequence_number or 0, summary),
+        *(snapshot.parent_snapshot_id, snapshot.timestamp_ms),
+    )
 
 
 def live_files(table: Table, head: Snapshot | None) -> Iterator[DataFile]:

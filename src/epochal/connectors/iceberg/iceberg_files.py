@@ -30,7 +30,7 @@ from pyiceberg.typedef import Record
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.file.part_files import PartNames
-from epochal.connectors.iceberg.iceberg_marks import ICEBERG_OUTPUT
+from epochal.connectors.iceberg.iceberg_snapshots import ICEBERG_OUTPUT
 from epochal.connectors.iceberg.iceberg_partitions import (
     Partitioning,
     Values,

@@ -37,16 +37,16 @@ from epochal.connectors.iceberg.iceberg_commits import (
     branch_history,
     delete_files,
     live_files,
+    mark_of_snapshot,
     replace_files,
 )
-from epochal.connectors.iceberg.iceberg_expiry import (
+from epochal.connectors.iceberg.iceberg_snapshots import (
     ExpiryRule,
-    KnownSnapshot,
     expired_snapshots,
+    newest_attempt,
     unreferenced,
 )
 from epochal.connectors.iceberg.iceberg_files import IcebergFiles, WrittenFile, plan_of
-from epochal.connectors.iceberg.iceberg_marks import QUERY_KEY, newest_attempt
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.tables.compaction import LiveFile
 from epochal.connectors.tables.table_maintenance import (
@@ -227,7 +227,7 @@ class IcebergMaintained(MaintainedTable[WrittenFile]):
         refs = metadata.refs
         heads = {n: r.snapshot_id for n, r in refs.items() if r.snapshot_ref_type == "branch"}
         ids = expired_snapshots(
-            map(_known, metadata.snapshots),
+            map(mark_of_snapshot, metadata.snapshots),
             heads,
             {ref.snapshot_id for name, ref in refs.items() if name not in heads},
             branch=options.branch,
@@ -263,15 +263,6 @@ class IcebergMaintained(MaintainedTable[WrittenFile]):
             self._catalog = open_catalog(self._options)
         self._opened = self._catalog.load_table(self.name)
         return self._opened
-
-
-def _known(snapshot: Snapshot) -> KnownSnapshot:
-    """A snapshot with the query that its summary names."""
-    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    return KnownSnapshot(
-        *(snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.timestamp_ms),
-        summary.get(QUERY_KEY),
-    )
 
 
 def _has_deletes(table: Table, head: Snapshot | None) -> bool:

@@ -49,7 +49,7 @@ from epochal.connectors.iceberg.iceberg_files import (
     required_columns,
 )
 from epochal.connectors.iceberg.iceberg_maintenance import IcebergMaintained
-from epochal.connectors.iceberg.iceberg_marks import (
+from epochal.connectors.iceberg.iceberg_snapshots import (
     MarkProperty,
     encode_property,
     newest_mark,
