@@ -26,7 +26,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 
 from epochal.connectors.iceberg.iceberg_options import MAIN, IcebergSinkOptions
-from epochal.connectors.iceberg.iceberg_types import (
+from epochal.connectors.iceberg.iceberg_schema import (
     columns_of,
     new_table_schema,
     query_columns,

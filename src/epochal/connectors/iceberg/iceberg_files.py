@@ -31,7 +31,7 @@ from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.file.part_files import PartNames
 from epochal.connectors.iceberg.iceberg_snapshots import ICEBERG_OUTPUT
-from epochal.connectors.iceberg.iceberg_partitions import (
+from epochal.connectors.iceberg.iceberg_schema import (
     Partitioning,
     Values,
     decode_values,

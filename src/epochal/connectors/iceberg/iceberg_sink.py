@@ -57,7 +57,7 @@ from epochal.connectors.iceberg.iceberg_snapshots import (
     summary_of,
 )
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
-from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
+from epochal.connectors.iceberg.iceberg_schema import partitioning_of
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import NO_EPOCH, Marker, Refuse
 from epochal.connectors.tables.table_epochs import EpochNote, WriteMode, choose_write_mode
