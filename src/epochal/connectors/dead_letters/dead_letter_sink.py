@@ -46,14 +46,14 @@ from epochal.connectors.dead_letters.dead_letter_rules import (
     letters_of,
     split_rows,
 )
-from epochal.connectors.staging.dead_letter_envelope import (
+from epochal.connectors.staging.deciding_sink import logged_messages
+from epochal.connectors.staging.epoch_marker import (
     StagedDeadLetters,
-    pack,
     sink_messages,
-    unpack,
+    unwrap_letters,
+    wrap_letters,
 )
 from epochal.connectors.staging.staged_rows import delete_stale, read_staged
-from epochal.epoch.manifest import manifest_of
 from epochal.errors import OptionError, SinkConflictError
 from epochal.files import Files, join_url, open_files
 
@@ -169,7 +169,7 @@ class CheckedWriter(SinkWriter):
         name = f"e{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.json"
         with storage_errors(join_url(self._plan.staging, name)):
             open_files(self._plan.staging).create(name, data)
-        return pack(message, StagedDeadLetters(name, google_crc32c.value(data), len(letters)))
+        return wrap_letters(message, StagedDeadLetters(name, google_crc32c.value(data), len(letters)))
 
 
 def written_schema(schema: pa.Schema, about: Checking) -> pa.Schema:
@@ -248,7 +248,7 @@ class DeadLetterSink(Sink):
         self._sink.begin_commit(epoch, sink_messages(messages))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        found = [unpack(message) for message in messages]
+        found = [unwrap_letters(message) for message in messages]
         # The sink first. If it decides, its commit may still be refused, and then there must be no
         # letters of this epoch.
         self._sink.commit(epoch, [message for message, _ in found])
@@ -299,9 +299,7 @@ def refuse_pending_letters(checkpoint: Files) -> None:
     epoch = offsets.latest_batch_id()
     if epoch is None or epoch == commits.latest_batch_id():
         return
-    entry, path = offsets.get(epoch), join_url(offsets.url, str(epoch))
-    manifest = None if entry is None else manifest_of(entry, path, epoch)
-    if manifest and any(unpack(message)[1] is not None for message in manifest.messages):
+    if any(unwrap_letters(message)[1] for message in logged_messages(offsets, epoch)):
         raise pending_letters(epoch)
 
 

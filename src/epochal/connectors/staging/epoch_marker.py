@@ -18,6 +18,11 @@ whatever its rows are: the table has that result already.
 Note: a missing marker does not mean that nothing was written. A marker is written before the first
 epoch. If the log has epochs of this sink but there is no marker, then it was lost (Kafka's group
 offsets expire, tables are dropped), or the query writes to another place than before.
+
+Dead letters travel to the driver beside the message of the sink's writer: a task that has some
+wraps the message in an envelope, which also names the file with the letters. So the decision of an
+epoch covers its letters, and a restart finishes both. A task without letters reports the sink's
+message unchanged.
 """
 
 from __future__ import annotations
@@ -29,10 +34,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from epochal.connectors.staging.dead_letter_envelope import sink_messages
-
 NO_EPOCH = -1
 """The epoch of the marker that is written before the first epoch."""
+LETTERS_MAGIC = b"EDL1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,22 @@ class Staged(msgspec.Struct, frozen=True, array_like=True):
     checksum: int = 0
     replaces: bool | None = None
     """In output mode complete: whether the task had input; None if rows do not replace others."""
+
+
+class StagedDeadLetters(msgspec.Struct, frozen=True, array_like=True):
+    """A file with the letters of one task and epoch."""
+
+    name: str
+    checksum: int
+    letters: int
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """A task's report of an epoch that has letters."""
+
+    message: bytes
+    """What the sink's own writer returned."""
+    staged: StagedDeadLetters
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +180,24 @@ def with_input(magic: bytes, message: bytes, had_input: bool) -> bytes:
     staged = unpack(message, magic)
     assert staged is not None, "the message of another sink"
     return pack(msgspec.structs.replace(staged, replaces=had_input), magic)
+
+
+def wrap_letters(message: bytes, staged: StagedDeadLetters) -> bytes:
+    """The message that a task reports if it has letters."""
+    return LETTERS_MAGIC + msgspec.msgpack.encode(Envelope(message, staged))
+
+
+def unwrap_letters(message: bytes) -> tuple[bytes, StagedDeadLetters | None]:
+    """The sink's own message, and the file with letters if there is one."""
+    if not message.startswith(LETTERS_MAGIC):
+        return message, None
+    envelope = msgspec.msgpack.decode(message[len(LETTERS_MAGIC) :], type=Envelope)
+    return envelope.message, envelope.staged
+
+
+def sink_messages(messages: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The messages of the sink's own writers, without envelopes."""
+    return tuple(unwrap_letters(message)[0] for message in messages)
 
 
 def has_output(staged: Sequence[Staged]) -> bool:

@@ -10,7 +10,8 @@ is fenced. If the offset log decides, they must: the epoch is finished from them
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -127,12 +128,20 @@ def staged_table(files: Files, staged: Staged, schema: pa.Schema) -> pa.Table:
     return table
 
 
+def delete_staged(files: Files, staged: Iterable[Staged]) -> None:
+    """Delete the files of an epoch that the sink has."""
+    for report in staged:
+        if report.name:
+            with suppress(OSError):
+                files.delete(report.name)
+
+
 def delete_stale(files: Files, *, before: int) -> int:
     """Delete the files of attempts before this one; return their number."""
     removed = 0
     for info in files.list():
-        found = _NAME.fullmatch(info.name)
-        if found and int(found[2]) < before:
+        name = _NAME.fullmatch(info.name)
+        if name and int(name[2]) < before:
             files.delete(info.name)
             removed += 1
     return removed

@@ -22,7 +22,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol
@@ -48,6 +47,7 @@ from epochal.connectors.staging.merged_rows import last_per_key
 from epochal.connectors.staging.staged_rows import (
     ArrowRows,
     StagedWriters,
+    delete_staged,
     staged_table,
 )
 from epochal.connectors.table_columns import rows_without_values
@@ -243,10 +243,7 @@ class TableSink(Sink, Generic[F]):
         ours = attempts_of(messages, self._form.output.magic) == {self._attempt}
         self._until_accepted(epoch, self._commit_of(epoch, messages, output, ours=ours))
         if isinstance(output, RowsOutput):
-            for staged in output.staged:
-                if staged.name:
-                    with suppress(OSError):
-                        self._staging.delete(staged.name)
+            delete_staged(self._staging, output.staged)
         # The first commit after a restart may finish an epoch of an earlier attempt. Only an epoch
         # of this one proves that no such epoch is left.
         if ours:

@@ -19,11 +19,11 @@ from epochal.connectors.dead_letters.dead_letter_rules import (
     split_bad_row_options,
     split_rows,
 )
-from epochal.connectors.staging.dead_letter_envelope import (
+from epochal.connectors.staging.epoch_marker import (
     StagedDeadLetters,
-    pack,
     sink_messages,
-    unpack,
+    unwrap_letters,
+    wrap_letters,
 )
 from epochal.errors import OptionError
 
@@ -84,9 +84,9 @@ def test_good_and_bad_rows_keep_their_order() -> None:
 
 def test_an_envelope_returns_the_message_and_the_file() -> None:
     staged = StagedDeadLetters("e1-a2-t3.json", 77, 5)
-    assert unpack(pack(b"the sink's", staged)) == (b"the sink's", staged)
-    assert unpack(b"bare") == (b"bare", None)
-    assert sink_messages([pack(b"one", staged), b"two"]) == (b"one", b"two")
+    assert unwrap_letters(wrap_letters(b"the sink's", staged)) == (b"the sink's", staged)
+    assert unwrap_letters(b"bare") == (b"bare", None)
+    assert sink_messages([wrap_letters(b"one", staged), b"two"]) == (b"one", b"two")
 
 
 def test_options_about_bad_rows_are_taken_from_those_of_the_sink() -> None:
