@@ -34,6 +34,7 @@ from typing import Generic, Protocol
 from epochal.checkpoint.entries import OffsetLog
 from epochal.checkpoint.layout import OFFSETS
 from epochal.connectors.file.part_files import attempt_of, find_leftovers, mark_of
+from epochal.connectors.staging.epoch_marker import sink_messages
 from epochal.connectors.staging.staged_rows import delete_stale
 from epochal.connectors.tables.compaction import Compaction, LiveFile, choose_groups
 from epochal.connectors.tables.table_epochs import (
@@ -233,7 +234,7 @@ class TableMaintenance(Generic[F]):
         for epoch, entry in offsets.get_range():
             manifest = manifest_of(entry, join_url(offsets.url, str(epoch)))
             try:
-                messages = () if manifest is None else manifest.messages
+                messages = () if manifest is None else sink_messages(manifest.messages)
                 output = read_output(self._table.name, self._form, epoch, messages)
             except SinkConflictError:
                 continue  # of another sink
