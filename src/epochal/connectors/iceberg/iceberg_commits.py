@@ -34,7 +34,7 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from epochal.connectors.iceberg.iceberg_files import WrittenFile, data_file
 from epochal.connectors.iceberg.iceberg_snapshots import SnapshotMark
 from epochal.connectors.iceberg.iceberg_schema import partitioning_of
-from epochal.connectors.staging.merged_rows import without_keys
+from epochal.connectors.tables.table_epochs import without_keys
 
 logger = logging.getLogger(__name__)
 

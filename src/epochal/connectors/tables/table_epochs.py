@@ -11,6 +11,9 @@
 Tasks write data files and describe them in their messages. Rows that are merged by key pass through
 the checkpoint instead. A message about files has the form of one about staged rows: in place of the
 name of a staged file it has a word of the format, and in place of rows the descriptions.
+
+Of the rows of an epoch with the same key, the last one counts. Null is a value like any other: two
+rows whose keys are null in the same columns have the same key, as in GROUP BY.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.staging.epoch_marker import (
@@ -175,3 +181,35 @@ def is_committed(table: str, marker: Marker, epoch: int, messages: Sequence[byte
     if marker.epoch == epoch and marker.token not in ("", token_of(messages)):
         raise SinkConflictError(table, epoch, "the rows")
     return True
+
+
+def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Each key's last row, in the order of these rows."""
+    (codes,) = _codes([rows], keys)
+    _, from_end = np.unique(codes[::-1], return_index=True)
+    kept = np.sort(len(codes) - 1 - from_end)
+    return rows if len(kept) == len(codes) else rows.take(kept)
+
+
+def without_keys(rows: pa.Table, replacing: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows whose key no row of `replacing` has."""
+    codes, replaced = _codes([rows, replacing], keys)
+    kept = ~np.isin(codes, replaced)
+    return rows if kept.all() else rows.filter(pa.array(kept))
+
+
+def _codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+    """A number per row of each table, equal exactly for rows with equal keys."""
+    codes = np.zeros(sum(table.num_rows for table in tables), dtype=np.int64)
+    for key in keys:
+        kind = tables[0].schema.field(key).type
+        chunks = [chunk for table in tables for chunk in table.column(key).cast(kind).chunks]
+        column: Any = pa.chunked_array(chunks, kind)
+        if pa.types.is_floating(kind):
+            column = pc.add(column, pa.scalar(0.0, kind))  # -0.0 is 0.0, as in GROUP BY
+        values = pc.unique(column)
+        found = pc.index_in(column, value_set=values).to_numpy()
+        # Number the combinations that occur, so that the numbers stay small.
+        _, codes = np.unique(codes * len(values) + found, return_inverse=True)
+    ends = np.cumsum([table.num_rows for table in tables])[:-1]
+    return list(np.split(codes, ends))

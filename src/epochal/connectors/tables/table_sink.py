@@ -43,7 +43,6 @@ from epochal.connectors.staging.epoch_marker import (
     token_of,
     with_input,
 )
-from epochal.connectors.staging.merged_rows import last_per_key
 from epochal.connectors.staging.staged_rows import (
     ArrowRows,
     StagedWriters,
@@ -62,6 +61,7 @@ from epochal.connectors.tables.table_epochs import (
     WriteMode,
     attempts_of,
     is_committed,
+    last_per_key,
     pack_files,
     read_output,
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.staging.merged_rows import last_per_key, without_keys
+from epochal.connectors.tables.table_epochs import last_per_key, without_keys
 
 
 def table(*rows: tuple[Any, Any, Any]) -> pa.Table:
