@@ -22,8 +22,11 @@ from epochal.connectors.payloads.payload_columns import (
     encode_rows,
     fit_structs,
 )
-from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
-from epochal.connectors.schema_registry.wire_format import HEADER_BYTES, header, schema_id
+from epochal.connectors.schema_registry.registry_client import (
+    RegisteredSchema,
+    RegistryClient,
+    HEADER_BYTES, header, schema_id,
+)
 from epochal.errors import OptionError, PayloadError, SchemaRegistryError
 
 KIND = "AVRO"

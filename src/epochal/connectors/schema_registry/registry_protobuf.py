@@ -25,8 +25,11 @@ from epochal.connectors.payloads.payload_columns import (
     spread,
 )
 from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_in
-from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
-from epochal.connectors.schema_registry.wire_format import header, message_indices, schema_id
+from epochal.connectors.schema_registry.registry_client import (
+    RegisteredSchema,
+    RegistryClient,
+    header, message_indices, schema_id,
+)
 from epochal.errors import OptionError, PayloadError
 from epochal.record_batches import batch_of
 
