@@ -25,8 +25,7 @@ import pyarrow as pa
 from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.connectors.contract import BadRows, Sink, WriterContext
-from epochal.connectors.file.file_checks import bad_rows
-from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
+from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, bad_rows, encoder
 from epochal.connectors.file.file_names import entry_path, split
 from epochal.connectors.file.part_files import (
     PartNames,
