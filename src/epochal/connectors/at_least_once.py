@@ -50,8 +50,6 @@ class NoopWriter(SinkWriter):
 
 
 class NoopWriters:
-    """Opens writers in tasks."""
-
     def open(self, context: WriterContext) -> NoopWriter:
         del context
         return NoopWriter()
@@ -65,6 +63,5 @@ class NoopSink(AtLeastOnceSink):
 
 
 def open_noop(request: SinkRequest) -> NoopSink:
-    """Open the sink."""
     request.check_no_options()
     return NoopSink()

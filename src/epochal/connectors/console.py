@@ -60,8 +60,6 @@ class ConsoleWriter(SinkWriter):
 
 @dataclass(frozen=True, slots=True)
 class ConsoleWriters:
-    """Opens writers in tasks."""
-
     max_rows: int
 
     def open(self, context: WriterContext) -> ConsoleWriter:
@@ -69,8 +67,6 @@ class ConsoleWriters:
 
 
 class ConsoleSink(Sink):
-    """The driver's side."""
-
     exactly_once = False
     decides = False
 
@@ -96,7 +92,6 @@ class ConsoleSink(Sink):
 
 
 def open_console(request: SinkRequest) -> ConsoleSink:
-    """Open the sink."""
     return ConsoleSink(request.read_options(ConsoleOptions))
 
 

@@ -28,8 +28,6 @@ APPEND, COMPLETE = "append", "complete"
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """Everything needed to open a source."""
-
     format: str
     options: Mapping[str, str] = field(repr=False)
     schema: pa.Schema | None
@@ -40,14 +38,11 @@ class SourceRequest:
     """The user's session, whose settings decide how files are read."""
 
     def read_options(self, kind: type[T]) -> T:
-        """Return the options of a source as its dataclass."""
         return read_options(kind, self.options, of=self.format)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRequest:
-    """Everything needed to open a sink."""
-
     format: str
     options: Mapping[str, str] = field(repr=False)
     schema: pa.Schema
@@ -58,7 +53,6 @@ class SinkRequest:
     dead_letter_topic: str | None = None
 
     def read_options(self, kind: type[T]) -> T:
-        """Return the options of a sink as its dataclass."""
         return read_options(kind, self.options, of=self.format)
 
     def check_no_options(self) -> None:
@@ -137,7 +131,6 @@ def open_lazily(place: str, extra: str = "") -> Any:
 
 
 def refuse_options(name: str, options: Mapping[str, str]) -> None:
-    """Raise OptionError if there are any options."""
     if options:
         raise OptionError(
             f"{name} takes no options, but was given {', '.join(sorted(options))}. Remove them."

@@ -121,8 +121,6 @@ class MemoryReader(SourceReader):
 
 @dataclass(frozen=True, slots=True)
 class MemoryReaders(ReaderFactory):
-    """Opens readers in tasks."""
-
     directory: str
 
     def open(self, partitions: Positions) -> MemoryReader:

@@ -196,8 +196,6 @@ class RateReader(SourceReader):
 
 @dataclass(frozen=True, slots=True)
 class RateReaders(ReaderFactory):
-    """Opens readers in tasks."""
-
     schedule: Schedule
     clock: Clock = field(default_factory=SystemClock)
 
@@ -292,7 +290,6 @@ def rate_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None)
 
 
 def open_rate(request: SourceRequest) -> RateSource:
-    """Open the source."""
     options = request.read_options(RateOptions)
     return RateSource(options, request.checkpoint, request.index, parallelism=request.parallelism)
 

@@ -63,7 +63,6 @@ STAGING = f"{EPOCHAL}/letters"
 
 
 def dead_letter_name(query: str, epoch: int, task: int) -> str:
-    """The name of the file with the letters of one task and epoch."""
     return f"letters-{query}-{epoch}-{task}.json"
 
 
@@ -82,8 +81,6 @@ class Checking:
 
 @dataclass(frozen=True, slots=True)
 class CheckedWriters:
-    """Opens writers in tasks."""
-
     writers: WriterFactory
     about: Checking
     staging: str

@@ -99,8 +99,6 @@ class DecodedRows:
 
 @dataclass(frozen=True, slots=True)
 class FileReaders(ReaderFactory):
-    """Opens readers in tasks."""
-
     root: str
     log: str
     form: str

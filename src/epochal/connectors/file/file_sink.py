@@ -73,8 +73,6 @@ class FileSinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class FileWriters:
-    """Opens writers in tasks."""
-
     root: str
     mark: bytes
     form: FileFormat
@@ -95,8 +93,6 @@ class FileWriters:
 
 
 class _RowFiles:
-    """Writes rows as files."""
-
     def __init__(self, plan: FileWriters, context: WriterContext, files: Files) -> None:
         self._plan, self._files = plan, files
         self._names = PartNames(plan.mark, context.attempt, context.task)
@@ -135,7 +131,6 @@ class _RowFiles:
 
 
 def open_file_sink(request: SinkRequest) -> FileSink:
-    """Open a sink of files."""
     if request.output_mode != APPEND:
         raise OptionError(
             f"{request.format}: output mode {request.output_mode} is not possible, because a file "

@@ -474,7 +474,6 @@ def file_source_schema(
 
 
 def open_file_source(request: SourceRequest) -> FileSource:
-    """Open a source."""
     options, checkpoint = request.read_options(FileSourceOptions), request.checkpoint
     return FileSource(
         *(request.format, options, request.schema, checkpoint, request.index),

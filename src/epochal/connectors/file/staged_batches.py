@@ -47,7 +47,6 @@ Deliver: TypeAlias = Callable[[Sequence[str], int], None]
 
 
 def staged_names(columns: int) -> list[str]:
-    """Return the names of the columns in the files."""
     return [f"_{index}" for index in range(columns)]
 
 

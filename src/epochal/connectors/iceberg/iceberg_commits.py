@@ -150,7 +150,6 @@ def mark_of_snapshot(snapshot: Snapshot) -> SnapshotMark:
 
 
 def live_files(table: Table, head: Snapshot | None) -> Iterator[DataFile]:
-    """All data files of a snapshot."""
     for manifest in () if head is None else head.manifests(table.io):
         if manifest.content == ManifestContent.DATA:
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):

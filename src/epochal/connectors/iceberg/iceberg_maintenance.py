@@ -70,7 +70,6 @@ class References:
         self._files: dict[tuple[str, bool], frozenset[str]] = {}
 
     def manifests(self, table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-        """The manifests of a snapshot."""
         found = self._manifests.get(snapshot.snapshot_id)
         if found is None:
             found = self._manifests[snapshot.snapshot_id] = snapshot.manifests(table.io)

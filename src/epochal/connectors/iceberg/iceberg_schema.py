@@ -99,7 +99,6 @@ def query_columns(table: str, schema: pa.Schema) -> list[TableColumn]:
 
 
 def columns_of(schema: Schema) -> list[TableColumn]:
-    """The columns of a table."""
     return [
         TableColumn(field.name, type_text(field.field_type), required=field.required)
         for field in schema.fields

@@ -79,7 +79,6 @@ def property_name(query_id: str, branch: str, main: str = "main") -> str:
 
 
 def encode_property(mark: MarkProperty) -> str:
-    """The property's value."""
     return msgspec.json.encode(mark).decode()
 
 

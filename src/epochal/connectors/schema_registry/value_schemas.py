@@ -158,7 +158,6 @@ class ValueSpec:
     """The id that values are written with."""
 
     def decoder(self, client: RegistryClient | None = None) -> ValueDecoder:
-        """Open the decoder."""
         client = client or RegistryClient(self.registry)
         if self.form is ValueFormat.AVRO:
             from epochal.connectors.schema_registry.registry_avro import AvroValues

@@ -161,7 +161,6 @@ CommitPlan: TypeAlias = Write | Done | Refuse
 
 
 def pack(staged: Staged, magic: bytes) -> bytes:
-    """The message that a task reports."""
     return magic + msgspec.msgpack.encode(staged)
 
 

@@ -69,11 +69,8 @@ class ArrowRows(RowEncoder):
 
 @dataclass(frozen=True, slots=True)
 class StagedWriters:
-    """Opens writers in tasks."""
-
     encoder: RowEncoder
     checkpoint: str
-    """The directory of the checkpoint, which exists."""
     staging: str
     """The place of the files in it."""
     magic: bytes

@@ -65,7 +65,6 @@ class TableOptions(Compaction):
 
     @property
     def compaction(self) -> Compaction:
-        """The options of compaction."""
         return self
 
 
