@@ -43,6 +43,8 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class SinkRequest:
+    """Everything needed to open a sink."""
+
     format: str
     options: Mapping[str, str] = field(repr=False)
     schema: pa.Schema
@@ -53,6 +55,7 @@ class SinkRequest:
     dead_letter_topic: str | None = None
 
     def read_options(self, kind: type[T]) -> T:
+        """Return the options of a sink as its dataclass."""
         return read_options(kind, self.options, of=self.format)
 
     def check_no_options(self) -> None:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -35,6 +34,7 @@ from epochal.connectors.iceberg.iceberg_files import WrittenFile, data_file
 from epochal.connectors.iceberg.iceberg_snapshots import SnapshotMark
 from epochal.connectors.iceberg.iceberg_schema import partitioning_of
 from epochal.connectors.tables.table_epochs import without_keys
+from epochal.connectors.tables.table_maintenance import CommitRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +44,8 @@ MarkOf: TypeAlias = Callable[[int, int], dict[str, str]]
 """The table's property with the marker, for a snapshot's sequence number and id."""
 
 
-class Answer(Enum):
-    """How a commit ended."""
-
-    DONE = auto()
-    REFUSED = auto()
-    """Another commit came first. Nothing was written."""
-    UNKNOWN = auto()
-    """The answer was lost. The commit may still take effect, so its files must stay."""
+class AnswerLostError(CommitRefusedError):
+    """The commit may still take effect, so its files must stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +60,11 @@ class TableChange:
 
 def commit_change(
     table: Table, branch: str, change: TableChange, summary: dict[str, str], mark: MarkOf
-) -> Answer:
-    """Try to commit an epoch with its marker, of which `mark(sequence, snapshot)` is the text."""
+) -> None:
+    """Try to commit an epoch with its marker, of which `mark(sequence, snapshot)` is the text.
+
+    CommitRefusedError if another commit came first; then nothing was written.
+    """
     # Only this handle's copy of the properties; it is not written to the table.
     table.metadata.properties[RETRIES] = "0"
     transaction = table.transaction()
@@ -85,19 +82,18 @@ def commit_change(
     try:
         producer.commit()
     except FileNotFoundError as error:  # somebody has expired what this handle still shows
-        logger.info("iceberg sink: the table has changed: %s", error)
-        return Answer.REFUSED
+        raise _refused(error) from error
     transaction.set_properties(properties)
     # The files were written for this schema and this partitioning.
     transaction._stage((), _unchanged(table))
-    return _answer(transaction)
+    _finish(transaction)
 
 
-def commit_properties(table: Table, properties: dict[str, str]) -> Answer:
-    """Try to set properties of a table."""
+def commit_properties(table: Table, properties: dict[str, str]) -> None:
+    """Try to set properties of a table; CommitRefusedError as above."""
     transaction = table.transaction()
     transaction.set_properties(properties)
-    return _answer(transaction)
+    _finish(transaction)
 
 
 def last_sequence(table: Table) -> int:
@@ -106,16 +102,19 @@ def last_sequence(table: Table) -> int:
     return int(metadata.last_sequence_number)
 
 
-def _answer(transaction: Transaction) -> Answer:
+def _finish(transaction: Transaction) -> None:
     try:
         transaction.commit_transaction()
     except CommitFailedException as error:
-        logger.info("iceberg sink: another commit came first: %s", error)
-        return Answer.REFUSED
+        raise _refused(error) from error
     except CommitStateUnknownException as error:
         logger.warning("iceberg sink: the answer to a commit was lost: %s", error)
-        return Answer.UNKNOWN
-    return Answer.DONE
+        raise AnswerLostError("the answer to a commit was lost") from error
+
+
+def _refused(error: Exception) -> CommitRefusedError:
+    logger.info("iceberg sink: another commit came first: %s", error)
+    return CommitRefusedError("the table has changed since it was read")
 
 
 def _unchanged(table: Table) -> tuple[TableRequirement, ...]:
@@ -210,10 +209,10 @@ class ReplaceFiles(_OverwriteFiles):
         return Summary(Operation.REPLACE, **summary.additional_properties)
 
 
-def replace_files(table: Table, branch: str, change: TableChange) -> Answer:
+def replace_files(table: Table, branch: str, change: TableChange) -> None:
     """Try to commit a change that leaves all rows as they are.
 
-    ValidationException if one of the files is no longer in the table.
+    CommitRefusedError as above; ValidationException if a file is no longer in the table.
     """
     table.metadata.properties[RETRIES] = "0"
     transaction = table.transaction()
@@ -224,7 +223,7 @@ def replace_files(table: Table, branch: str, change: TableChange) -> Answer:
     _stage(table, producer, change)
     producer.commit()
     transaction._stage((), _unchanged(table))
-    return _answer(transaction)
+    _finish(transaction)
 
 
 def delete_files(table: Table, paths: Sequence[str]) -> int:

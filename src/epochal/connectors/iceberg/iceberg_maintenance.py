@@ -32,7 +32,7 @@ from epochal.connectors.file.part_files import mark_of
 from epochal.connectors.iceberg.iceberg_catalog import catalog_errors, open_catalog
 from epochal.connectors.iceberg.iceberg_commits import (
     RETRIES,
-    Answer,
+    AnswerLostError,
     TableChange,
     branch_history,
     delete_files,
@@ -204,12 +204,12 @@ class IcebergMaintained(MaintainedTable[WrittenFile]):
             return False
         change = TableChange(files, [self._live[file.path] for file in group])
         try:
-            answer = replace_files(table, branch, change)
+            replace_files(table, branch, change)
+        except AnswerLostError:
+            return True  # the new files may be part of the table
         except ValidationException as error:
             logger.info("%s: another compaction came first: %s", self.name, error)
             return False
-        if answer is Answer.REFUSED:
-            raise CommitRefusedError("the table has changed since it was read")
         return True
 
     def close(self) -> None:

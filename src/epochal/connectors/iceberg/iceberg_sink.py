@@ -30,7 +30,7 @@ from epochal.connectors.iceberg.iceberg_catalog import (
     settle_branch,
 )
 from epochal.connectors.iceberg.iceberg_commits import (
-    Answer,
+    AnswerLostError,
     TableChange,
     branch_history,
     commit_change,
@@ -131,8 +131,7 @@ class IcebergTarget(TargetTable[WrittenFile]):
         if begin is not None:
             mark = MarkProperty(begin.epoch, begin.token, last_sequence(self._table), None)
             with catalog_errors(self._options):
-                answer = commit_properties(self._table, {self._property: encode_property(mark)})
-            _check_accepted(answer)
+                commit_properties(self._table, {self._property: encode_property(mark)})
 
     def look(self, epoch: int, *, again: bool) -> Marker | Refuse | None:
         del epoch  # every marker has its token
@@ -199,11 +198,13 @@ class IcebergTarget(TargetTable[WrittenFile]):
             return {self._property: encode_property(value)}
 
         summary = summary_of(self._query_id, marker, note.attempt)
-        with catalog_errors(self._options):
-            answer = commit_change(self._table, self._options.branch, change, summary, mark)
-        if answer is Answer.REFUSED:
-            self.discard(change.temporary)
-        _check_accepted(answer)
+        try:
+            with catalog_errors(self._options):
+                commit_change(self._table, self._options.branch, change, summary, mark)
+        except CommitRefusedError as error:
+            if not isinstance(error, AnswerLostError):
+                self.discard(change.temporary)
+            raise
 
     def _files(self) -> IcebergFiles:
         """Writes files for the table as it is now."""
@@ -216,10 +217,3 @@ class IcebergTarget(TargetTable[WrittenFile]):
             with self._table.io.new_input(file.path).open() as stream:
                 tables.append(pq.read_table(stream))  # type: ignore[arg-type]
         return self._files().write(joined_tables(tables, tables[0].schema))
-
-
-def _check_accepted(answer: Answer) -> None:
-    if answer is Answer.REFUSED:
-        raise CommitRefusedError("the table has changed since it was read")
-    if answer is Answer.UNKNOWN:
-        raise CommitRefusedError("the answer to a commit was lost")
