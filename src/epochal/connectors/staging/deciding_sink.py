@@ -24,15 +24,11 @@ from epochal.clock import Clock
 from epochal.connectors.contract import Sink, WriterFactory
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
-    Begin,
-    Continue,
-    Done,
     History,
     MarkedOutput,
     Marker,
     Refuse,
     Staged,
-    Write,
     check_marker,
     is_decided,
     logged_epoch,
@@ -133,13 +129,13 @@ class DecidingSink(Sink):
         match check_marker(found, history, self._reset_marker, self._output):
             case Refuse(reason, remedy):
                 raise MarkerError(self._transactions.place, reason, remedy)
-            case Begin(marker):
+            case Marker() as marker:
                 logger.info(
                     "%s: the first marker is at epoch %d", self._transactions.place, marker.epoch
                 )
                 self._write(marker, ())
-            case Continue(marker):
-                self._marker = marker
+            case None:
+                self._marker = found
         removed = delete_stale(self._staging, before=attempt)
         if removed:
             logger.info("removed %d staged files of earlier attempts", removed)
@@ -156,8 +152,8 @@ class DecidingSink(Sink):
             return
         refresh = self._must_refresh()
         plan = plan_commit(self._marker, epoch, messages, self._output, refresh=refresh)
-        if isinstance(plan, Write):
-            self._transactions.begin(plan.marker, self._staging, self._staged(messages))
+        if isinstance(plan, Marker):
+            self._transactions.begin(plan, self._staging, self._staged(messages))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         assert self._marker is not None, "call fence first"
@@ -165,9 +161,9 @@ class DecidingSink(Sink):
         match plan_commit(self._marker, epoch, messages, self._output, refresh=refresh):
             case Refuse(reason, remedy):
                 raise MarkerError(self._transactions.place, reason, remedy)
-            case Write(marker):
+            case Marker() as marker:
                 self._write(marker, messages)
-            case Done():
+            case None:
                 delete_staged(self._staging, self._staged(messages))
 
     def close(self) -> None:

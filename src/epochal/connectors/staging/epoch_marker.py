@@ -30,7 +30,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import msgspec
 
@@ -121,43 +120,11 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Continue:
-    """The marker matches the log."""
-
-    marker: Marker
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Write this marker before the first epoch."""
-
-    marker: Marker
-
-
-@dataclass(frozen=True, slots=True)
 class Refuse:
     """Stop with this reason."""
 
     reason: str
     remedy: str
-
-
-MarkerCheck: TypeAlias = Continue | Begin | Refuse
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Commit a transaction with all rows and this marker."""
-
-    marker: Marker
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """There is nothing to do: the epoch is already visible, or has no output."""
-
-
-CommitPlan: TypeAlias = Write | Done | Refuse
 
 
 def pack(staged: Staged, magic: bytes) -> bytes:
@@ -225,15 +192,17 @@ def logged_epoch(epoch: int, messages: Sequence[bytes], magic: bytes) -> LoggedE
 
 def check_marker(
     marker: Marker | None, history: History, reset_to: int | None, output: MarkedOutput
-) -> MarkerCheck:
-    """Whether an attempt may continue from this marker and this log."""
+) -> Marker | Refuse | None:
+    """The marker to write before the first epoch; None if the one there matches the log."""
     check = _compare(marker, history, output)
     if isinstance(check, Refuse) and reset_to is not None and reset_to == history.committed:
-        return Begin(Marker(reset_to))
+        return Marker(reset_to)
     return check
 
 
-def _compare(marker: Marker | None, history: History, output: MarkedOutput) -> MarkerCheck:
+def _compare(
+    marker: Marker | None, history: History, output: MarkedOutput
+) -> Marker | Refuse | None:
     remedy = _remedy(history, output)
     if marker is None:
         if history.epochs:
@@ -242,7 +211,7 @@ def _compare(marker: Marker | None, history: History, output: MarkedOutput) -> M
                 f"Either {output.how_lost}",
                 remedy,
             )
-        return Begin(Marker(history.committed))
+        return Marker(history.committed)
     if marker.epoch > history.newest:
         return Refuse(
             f"it shows that epoch {marker.epoch} is in the {output.noun}, but the newest epoch in "
@@ -265,7 +234,7 @@ def _compare(marker: Marker | None, history: History, output: MarkedOutput) -> M
                 f"was rewound",
                 remedy,
             )
-    return Continue(marker)
+    return None
 
 
 def is_decided(marker: Marker, epoch: int, entry: LoggedEpoch | None) -> bool:
@@ -277,8 +246,11 @@ def is_decided(marker: Marker, epoch: int, entry: LoggedEpoch | None) -> bool:
 
 def plan_commit(
     marker: Marker, epoch: int, messages: Sequence[bytes], output: MarkedOutput, *, refresh: bool
-) -> CommitPlan:
-    """How to make an epoch visible; `refresh` writes the marker even without output."""
+) -> Marker | Refuse | None:
+    """The marker to write with all rows of an epoch; `refresh` writes it even without output.
+
+    None if there is nothing to do: the epoch is already visible, or has no output.
+    """
     entry = logged_epoch(epoch, messages, output.magic)
     if entry is None:
         return Refuse(
@@ -286,7 +258,7 @@ def plan_commit(
             "Start the query with its previous sink, stop it, then change the sink.",
         )
     if marker.epoch == epoch and marker.token == entry.token:
-        return Done()
+        return None
     if marker.epoch >= epoch:
         return Refuse(
             f"it shows that epoch {marker.epoch} is in the {output.noun}, with other rows than "
@@ -294,8 +266,8 @@ def plan_commit(
             "Another run uses the same checkpoint or a copy of it. Stop one of them.",
         )
     if not entry.writes and not refresh:
-        return Done()
-    return Write(Marker(epoch, entry.token))
+        return None
+    return Marker(epoch, entry.token)
 
 
 def _epoch_text(epoch: int) -> str:

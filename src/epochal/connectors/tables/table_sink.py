@@ -34,8 +34,6 @@ from epochal.connectors.formats import SinkRequest
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
-    Begin,
-    Continue,
     History,
     Marker,
     Refuse,
@@ -304,13 +302,10 @@ class TableSink(Sink, Generic[F]):
                     f"rolled back stay away.",
                 )
             found = None
-        match check_marker(found, history, reset, self._form.output):
-            case Refuse(reason, remedy):
-                raise MarkerError(place, reason, remedy)
-            case Begin(first):
-                return first
-            case Continue():
-                return None
+        first = check_marker(found, history, reset, self._form.output)
+        if isinstance(first, Refuse):
+            raise MarkerError(place, first.reason, first.remedy)
+        return first
 
     def _marker_and_log(self) -> tuple[Marker | Refuse | None, History]:
         """Return the marker in the table, and the log of the checkpoint.
