@@ -69,9 +69,8 @@ class DeltaFiles:
         self._plan, self._names = plan, PartNames(plan.mark, attempt, task)
         # With `existing`: a table that was deleted must not come back as a directory of files.
         self._files: Files = open_files(plan.root, existing=True, links=True)
-        in_file = [field for field in schema if field.name not in plan.partition_by]
         self._suffix, self._encode = encoder(
-            FileFormat.PARQUET, pa.schema(in_file), Csv(), plan.compression
+            FileFormat.PARQUET, schema, Csv(), plan.compression, plan.partition_by
         )
 
     def write(self, table: pa.Table) -> list[DataFile]:

@@ -75,9 +75,17 @@ class Csv:
 
 
 def encoder(
-    form: FileFormat, schema: pa.Schema, csv: Csv, compression: ParquetCodec
+    form: FileFormat,
+    schema: pa.Schema,
+    csv: Csv,
+    compression: ParquetCodec,
+    partition_by: Sequence[str] = (),
 ) -> tuple[str, Callable[[pa.Table], bytes]]:
-    """The suffix of file names, and the function that encodes rows of `schema` as a file."""
+    """The suffix of file names, and the function that encodes rows of `schema` as a file.
+
+    The rows come without the columns of `partition_by`.
+    """
+    schema = pa.schema([field for field in schema if field.name not in partition_by])
     match form:
         case FileFormat.PARQUET:
             return PARQUET_SUFFIX[compression], lambda table: _write_parquet(table, compression)

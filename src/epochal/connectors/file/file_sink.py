@@ -15,7 +15,7 @@ without a log entry may belong to an epoch that was decided and is about to be f
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -38,7 +38,7 @@ from epochal.connectors.row_collector import PartWriter
 from epochal.connectors.formats import APPEND, SinkRequest, check_positive
 from epochal.connectors.table_columns import new_partition_reasons
 from epochal.errors import OptionError, SinkConflictError
-from epochal.files import Files, open_files, scheme_of
+from epochal.files import open_files, scheme_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,29 +77,29 @@ class FileWriters:
     mark: bytes
     form: FileFormat
     partition_by: tuple[str, ...]
-    csv: Csv
-    compression: ParquetCodec
-    max_file_bytes: int
+    options: FileSinkOptions
 
     def open(self, context: WriterContext) -> PartWriter[SinkFileStatus]:
-        files = _RowFiles(self, context, open_files(self.root, links=True))
+        files = _RowFiles(self, context)
         return PartWriter(
             context.schema,
-            self.max_file_bytes,
+            self.options.max_file_bytes,
             lambda _epoch, rows: files.write(rows),
             lambda _epoch, statuses: msgspec.json.encode(statuses),
             files.bad_rows,
         )
 
+    def encoder(self, schema: pa.Schema) -> tuple[str, Callable[[pa.Table], bytes]]:
+        """The suffix of files with rows of `schema`, and the function that encodes them."""
+        csv = Csv(self.options.header, self.options.sep)
+        return encoder(self.form, schema, csv, self.options.compression, self.partition_by)
+
 
 class _RowFiles:
-    def __init__(self, plan: FileWriters, context: WriterContext, files: Files) -> None:
-        self._plan, self._files = plan, files
+    def __init__(self, plan: FileWriters, context: WriterContext) -> None:
+        self._plan, self._files = plan, open_files(plan.root, links=True)
         self._names = PartNames(plan.mark, context.attempt, context.task)
-        in_file = [field for field in context.schema if field.name not in plan.partition_by]
-        self._suffix, self._encode = encoder(
-            plan.form, pa.schema(in_file), plan.csv, plan.compression
-        )
+        self._suffix, self._encode = plan.encoder(context.schema)
 
     def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
         plan = self._plan
@@ -160,26 +160,16 @@ class FileSink(Sink):
             raise OptionError(f"{form.value}: {reason}")
         self._files = open_files(options.path, links=True)
         self._mark = mark_of(query_id)
-        retention = options.retention
-        self._retention = retention
+        self._retention = retention = options.retention
         self._log = FileSinkLog(
             self._files.at(SINK_LOG),
             retention_ms=None if retention is None else retention // timedelta(milliseconds=1),
             compact_interval=options.compact_interval,
         )
-        csv = Csv(options.header, options.sep)
-        self._writers = FileWriters(
-            root=self._files.url,
-            mark=self._mark,
-            form=form,
-            partition_by=tuple(partition_by),
-            csv=csv,
-            compression=options.compression,
-            max_file_bytes=options.max_file_bytes,
-        )
-        in_file = [field for field in schema if field.name not in partition_by]
+        by = tuple(partition_by)
+        self._writers = FileWriters(self._files.url, self._mark, form, by, options)
         # Only for its checks: an unsupported column fails here, before any task starts.
-        encoder(form, pa.schema(in_file), csv, options.compression)
+        self._writers.encoder(schema)
         self._attempt: int | None = None
         self._swept = False
 
