@@ -154,12 +154,13 @@ class MemoryStream(Source):
         partition: int | None = None,
     ) -> None:
         """Add rows to `partition`, or to the next one in turn."""
-        given = rows if isinstance(rows, pa.Table | pa.RecordBatch) else self._batch(rows)
-        table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
+        if not isinstance(rows, pa.Table | pa.RecordBatch):
+            rows = batch_of_dicts(rows, self._schema)
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         fitting = cast_table(table.select(self._schema.names), self._schema)
         batches = fitting.combine_chunks().to_batches()
         with self._lock:
-            for batch in (each for each in batches if each.num_rows):
+            for batch in filter(len, batches):
                 chosen = self._turn if partition is None else partition
                 name = f"{chosen}/{self._added[chosen]}"
                 self._files.create(name, encode_stream(self._schema, [batch]).to_pybytes())
@@ -198,9 +199,6 @@ class MemoryStream(Source):
 
     def close(self) -> None:
         """Keep the files: a restarted query continues to read them."""
-
-    def _batch(self, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-        return batch_of_dicts(rows, self._schema)
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ class RateSource(Source):
         return {}
 
     def offset(self, positions: Positions) -> Offset:
-        lowest = _lowest(positions)
+        lowest = min(at.next for at in _parsed(positions).values())
         # If nothing was read, log second 0, even if the ramp leaves the first seconds empty:
         # `second_of` would skip them.
         self._logged_second = self._schedule.second_of(lowest) if lowest else 0
@@ -260,7 +260,7 @@ class RateSource(Source):
         at = _parsed(positions)
         # `next - step` is the last value that a partition has read. The boundary must lie above
         # the last value of every partition.
-        highest = max(each.next - each.step for each in at.values()) + 1
+        highest = max(place.next - place.step for place in at.values()) + 1
         second = self._schedule.second_of(max(highest, 0))
         while self._schedule.value_at(second) < highest:
             second += 1
@@ -306,10 +306,6 @@ def _parsed(positions: Positions) -> Mapping[str, RatePosition]:
     return {name: parse_position(text) for name, text in positions.items()}
 
 
-def _lowest(positions: Positions) -> int:
-    return min(each.next for each in _parsed(positions).values())
-
-
 def _count(positions: Mapping[str, RatePosition]) -> int:
     """How many values have been read in all partitions together."""
-    return sum(each.next // each.step for each in positions.values())
+    return sum(at.next // at.step for at in positions.values())

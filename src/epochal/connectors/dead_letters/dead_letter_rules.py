@@ -125,11 +125,11 @@ def readable(value: Any) -> Any:
     kind, types = value.type, pa.types
     if types.is_struct(kind):
         fields = {kind.field(n).name: readable(value[n]) for n in range(kind.num_fields)}
-        return {name: each for name, each in fields.items() if each is not None}
+        return {name: field for name, field in fields.items() if field is not None}
     if types.is_map(kind):
         return {str(readable(pair["key"])): readable(pair["value"]) for pair in value.values}
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return [readable(each) for each in value.values]
+        return [readable(element) for element in value.values]
     if types.is_dictionary(kind):
         return readable(value.value)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
@@ -137,7 +137,10 @@ def readable(value: Any) -> Any:
     if types.is_string(kind) or types.is_large_string(kind):
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     if types.is_floating(kind):
-        return _number(value.as_py())
+        number = value.as_py()
+        if math.isfinite(number):
+            return number
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_decimal(kind):
         return value.as_py()
     try:
@@ -145,14 +148,6 @@ def readable(value: Any) -> Any:
         return value.cast(pa.string()).as_py().replace(" ", "T")
     except (pa.ArrowException, ValueError):
         return f"a value of type {kind}"
-
-
-def _number(value: float) -> float | str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode

@@ -170,7 +170,7 @@ def split(rows: pa.Table, by: Partitioning) -> list[tuple[Values, pa.Table]]:
     values_of: list[list[Any]] = []
     codes = np.zeros(rows.num_rows, dtype=np.int64)
     for field in by:
-        values, of_row = _transformed(_column(rows, field.column), field.source, field.transform)
+        values, of_row = _transformed(rows, field)
         values_of.append(values)
         codes = codes * len(values) + of_row
     partitions = []
@@ -201,22 +201,15 @@ def decode_values(texts: Sequence[str | None], by: Partitioning) -> Values:
     )
 
 
-def _column(rows: pa.Table, path: str) -> Any:
-    if path in rows.schema.names:
-        return rows.column(path)
-    name, *inner = path.split(".")
-    return pc.struct_field(rows.column(name), inner)
-
-
-def _transformed(
-    column: Any, source: PrimitiveType, transform: Any
-) -> tuple[list[Any], np.ndarray[Any, Any]]:
+def _transformed(rows: pa.Table, field: Transformed) -> tuple[list[Any], np.ndarray[Any, Any]]:
     """The distinct results of a transform, and the index of each row's result among them."""
-    if isinstance(transform, VoidTransform):
-        return [None], np.zeros(len(column), dtype=np.int64)
-    column = _internal(column)
+    if isinstance(field.transform, VoidTransform):
+        return [None], np.zeros(rows.num_rows, dtype=np.int64)
+    name, *inner = [field.column] if field.column in rows.schema.names else field.column.split(".")
+    column: Any = rows.column(name)
+    column = _internal(pc.struct_field(column, inner) if inner else column)
     distinct = pc.unique(column)
-    function = transform.transform(source)
+    function = field.transform.transform(field.source)
     index_of: dict[Any, int] = {}
     of_distinct = [
         index_of.setdefault(None if value is None else function(value), len(index_of))

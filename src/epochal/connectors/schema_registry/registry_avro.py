@@ -110,9 +110,10 @@ def check_columns(kind: pa.StructType, schema: Any) -> None:
         )
 
 
-def derived_schema(kind: pa.StructType, subject: str) -> dict[str, Any]:
-    """An Avro record for structs of this type. Every field may be null."""
-    return _record(kind, re.sub(r"\W", "_", re.sub(r"^(?=\d)", "_", subject)))
+def derived_schema(kind: pa.StructType, subject: str) -> str:
+    """An Avro record for structs of this type, as it is registered. Every field may be null."""
+    record = _record(kind, re.sub(r"\W", "_", re.sub(r"^(?=\d)", "_", subject)))
+    return msgspec.json.encode(record).decode()
 
 
 def _record(kind: Any, name: str) -> dict[str, Any]:
@@ -170,8 +171,3 @@ def _no_type(kind: Any) -> OptionError:
     return OptionError(
         f"kafka: a value of type {kind} has no schema in Avro. Cast it, or give valueSchema."
     )
-
-
-def schema_text(schema: dict[str, Any]) -> str:
-    """A schema as it is registered."""
-    return msgspec.json.encode(schema).decode()

@@ -273,11 +273,11 @@ def _derive_schema(
     client: RegistryClient, options: SchemaRegistryOptions, subject: str, kind: pa.StructType
 ) -> tuple[int, int] | None:
     """Register a schema that is made from the column's type."""
-    from epochal.connectors.schema_registry.registry_avro import KIND, derived_schema, schema_text
+    from epochal.connectors.schema_registry.registry_avro import KIND, derived_schema
 
     if not options.auto_register:
         return None
-    return 0, client.register(subject, KIND, schema_text(derived_schema(kind, subject)))
+    return 0, client.register(subject, KIND, derived_schema(kind, subject))
 
 
 def _identifier(

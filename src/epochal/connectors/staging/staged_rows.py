@@ -93,16 +93,14 @@ class StagedWriters:
         if len(data) <= self.inline_bytes:
             return pack(Staged(epoch, attempt, task, count, inline=data), self.magic)
         name = f"e{epoch}-a{attempt}-t{task}-{uuid4().hex[:8]}.{self.encoder.suffix}"
-        self._files().create(name, data)
+        files = open_files(join_url(self.checkpoint, self.staging))
+        if not self.durable and isinstance(files, LocalFiles):
+            existing = open_files(self.checkpoint).url
+            files = LocalFiles(files.url, durable=False, existing=existing)
+        files.create(name, data)
         checksum = google_crc32c.value(data)
         staged = Staged(epoch, attempt, task, count, name=name, checksum=checksum)
         return pack(staged, self.magic)
-
-    def _files(self) -> Files:
-        files = open_files(join_url(self.checkpoint, self.staging))
-        if self.durable or not isinstance(files, LocalFiles):
-            return files
-        return LocalFiles(files.url, durable=False, existing=open_files(self.checkpoint).url)
 
 
 def staged_bytes(files: Files, staged: Staged) -> bytes:

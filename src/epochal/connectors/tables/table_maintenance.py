@@ -137,7 +137,10 @@ class TableMaintenance(Generic[F]):
     ) -> None:
         self._table, self._form, self._options = table, form, options
         self._checkpoint, self._mark, self._attempt = checkpoint, mark_of(query_id), attempt
-        self._jobs = (Job("sweep", self.sweep, at_start=True), *self._compaction(), *table.jobs())
+        self._jobs = [Job("sweep", self.sweep, at_start=True), *table.jobs()]
+        if options.compact_interval is not None:
+            # Also at the start: a query that reads what waits, and ends, has no later time for it.
+            self._jobs.insert(1, Job("compact", self.compact, options.compact_interval, True))
         self._due: dict[str, float] = {}
         """When jobs are due. Only the thread uses it, once it runs."""
         self._asked: deque[str] = deque()
@@ -145,11 +148,6 @@ class TableMaintenance(Generic[F]):
         self._thread = threading.Thread(
             target=self._run, name="epochal-table-maintenance", daemon=True
         )
-
-    def _compaction(self) -> Sequence[Job]:
-        every = self._options.compact_interval
-        # Also at the start: a query that reads what waits, and ends, has no later time for it.
-        return () if every is None else (Job("compact", self.compact, every, at_start=True),)
 
     def start(self) -> None:
         """Begin the thread, unless it has begun."""
