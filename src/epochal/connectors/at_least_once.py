@@ -41,6 +41,10 @@ class AtLeastOnceSink(Sink):
 class NoopWriter(SinkWriter):
     """Discards every batch."""
 
+    def open(self, context: WriterContext) -> NoopWriter:
+        del context
+        return self
+
     def write(self, batch: pa.RecordBatch) -> None:
         del batch
 
@@ -49,17 +53,11 @@ class NoopWriter(SinkWriter):
         return bytes
 
 
-class NoopWriters:
-    def open(self, context: WriterContext) -> NoopWriter:
-        del context
-        return NoopWriter()
-
-
 class NoopSink(AtLeastOnceSink):
     """Discards all rows, like Spark's noop: for measuring everything before the sink."""
 
     def __init__(self) -> None:
-        super().__init__(NoopWriters())
+        super().__init__(NoopWriter())
 
 
 def open_noop(request: SinkRequest) -> NoopSink:

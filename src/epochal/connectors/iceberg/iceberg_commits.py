@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -54,7 +54,7 @@ class TableChange:
 
     added: Sequence[WrittenFile] = ()
     removed: Sequence[DataFile] = ()
-    temporary: Sequence[WrittenFile] = field(default=())
+    temporary: Sequence[WrittenFile] = ()
     """Of the added files, those that only this try has written."""
 
 
