@@ -75,15 +75,6 @@ def split_bad_row_options(
     return read_options(BadRowOptions, ours, of=of), rest
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where the rows of a batch come from."""
-
-    query: str
-    epoch: int
-    task: int
-
-
 def split_rows(batch: pa.RecordBatch, bad: BadRows) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """The rows that are not in `bad`, and those that are, in their order."""
     wrong = pa.array([index in bad for index in range(batch.num_rows)], pa.bool_())
@@ -92,17 +83,15 @@ def split_rows(batch: pa.RecordBatch, bad: BadRows) -> tuple[pa.RecordBatch, pa.
 
 
 def letters_of(
-    batch: pa.RecordBatch, bad: BadRows, origin: Origin, *, max_bytes: int | None = None
+    batch: pa.RecordBatch, bad: BadRows, origin: Mapping[str, Any], *, max_bytes: int | None = None
 ) -> list[bytes]:
-    """The letters of these rows. With `max_bytes`, the row of a larger letter is cut."""
+    """The letters of these rows, each with what `origin` says of them.
+
+    With `max_bytes`, the row of a larger letter is cut.
+    """
     found = []
     for index in sorted(bad):
-        head = {
-            "query": origin.query,
-            "epoch": origin.epoch,
-            "task": origin.task,
-            "reason": bad[index][:MAX_REASON_CHARS],
-        }
+        head = {**origin, "reason": bad[index][:MAX_REASON_CHARS]}
         row = {
             name: value
             for name, column in zip(batch.schema.names, batch.columns, strict=True)

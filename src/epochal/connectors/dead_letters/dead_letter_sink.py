@@ -42,7 +42,6 @@ from epochal.connectors.contract import (
 from epochal.connectors.dead_letters.dead_letter_rules import (
     BadRowOptions,
     OnBadRow,
-    Origin,
     letters_of,
     split_rows,
 )
@@ -151,7 +150,8 @@ class CheckedWriter(SinkWriter):
         return rows, bad
 
     def _write_dead_letters(self, rows: pa.RecordBatch, bad: BadRows) -> None:
-        origin = Origin(self._plan.about.query, self._epoch, self._context.task)
+        query, task = self._plan.about.query, self._context.task
+        origin = {"query": query, "epoch": self._epoch, "task": task}
         self._count += len(bad)
         if self._plan.about.options.dead_letter_topic is None:
             self._letters += letters_of(rows, bad, origin)

@@ -155,10 +155,10 @@ def live_files(table: Table, head: Snapshot | None) -> Iterator[DataFile]:
                 yield entry.data_file
 
 
-def read_file(table: Table, task: Any) -> pa.Table:
-    """The rows of a data file that are not deleted, with the table's columns."""
+def read_file(table: Table, *tasks: Any) -> pa.Table:
+    """The rows of data files that are not deleted, with the table's columns."""
     scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-    return scan.to_table([task])
+    return scan.to_table(tasks)
 
 
 def merged(
@@ -176,9 +176,9 @@ def merged(
     if branch in table.metadata.refs:
         scan = table.scan(row_filter=_near(rows, keys)).use_ref(branch)
         for task in scan.plan_files():
-            found = read_file(table, task)
-            kept = without_keys(found, rows, keys)
-            if kept.num_rows < found.num_rows:
+            present = read_file(table, task)
+            kept = without_keys(present, rows, keys)
+            if kept.num_rows < present.num_rows:
                 removed.append(task.file)
                 added += write(kept) if kept.num_rows else []
     return TableChange(added, removed, added)
@@ -188,7 +188,7 @@ def _near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
     """A filter for files that may hold these keys, by the lowest and highest value of each."""
     at_least: Any = GreaterThanOrEqual
     at_most: Any = LessThanOrEqual
-    found: BooleanExpression = AlwaysTrue()
+    near: BooleanExpression = AlwaysTrue()
     for key in keys:
         column: Any = rows.column(key)
         kind = column.type
@@ -196,8 +196,8 @@ def _near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
         if column.null_count or not (comparable or pa.types.is_string(kind)):
             continue
         low, high = pc.min(column).as_py(), pc.max(column).as_py()
-        found = And(found, And(at_least(key, low), at_most(key, high)))
-    return found
+        near = And(near, And(at_least(key, low), at_most(key, high)))
+    return near
 
 
 class ReplaceFiles(_OverwriteFiles):

@@ -19,8 +19,7 @@ from typing import Any
 import pyarrow.fs
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.locations import load_location_provider
@@ -38,10 +37,10 @@ from epochal.connectors.iceberg.iceberg_commits import (
     delete_files,
     live_files,
     mark_of_snapshot,
+    read_file,
     replace_files,
 )
 from epochal.connectors.iceberg.iceberg_snapshots import (
-    ExpiryRule,
     expired_snapshots,
     newest_attempt,
     unreferenced,
@@ -188,8 +187,7 @@ class IcebergMaintained(MaintainedTable[WrittenFile]):
 
     def rewrite(self, group: Sequence[LiveFile]) -> Sequence[WrittenFile]:
         table = self._table
-        scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-        rows = scan.to_table([FileScanTask(self._live[file.path]) for file in group])
+        rows = read_file(table, *(FileScanTask(self._live[file.path]) for file in group))
         plan = plan_of(table, self.name, mark_of(self._query_id), self._columns)
         return IcebergFiles(plan, self._attempt, DRIVER_TASK).write_fitted(rows)
 
@@ -231,7 +229,8 @@ class IcebergMaintained(MaintainedTable[WrittenFile]):
             {ref.snapshot_id for name, ref in refs.items() if name not in heads},
             branch=options.branch,
             query_id=self._query_id,
-            rule=ExpiryRule(options.expire_snapshots_keep, oldest),
+            keep=options.expire_snapshots_keep,
+            oldest_ms=oldest,
         )
         if not ids:
             return

@@ -136,23 +136,6 @@ def _number(mark: SnapshotMark, key: str) -> int:
     return int(text) if text.isdigit() else NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryRule:
-    """Which snapshots of a branch are kept."""
-
-    keep: int | None
-    """At least this many; None if only the age counts."""
-    oldest_ms: int | None
-    """All that are not older than this; None if only the number counts."""
-
-    def keeps(self, place: int, mark: SnapshotMark) -> bool:
-        """Whether a snapshot stays that is so many places behind the end of a branch."""
-        return place < (self.keep or 1) or (self.oldest_ms is not None and not self.is_old(mark))
-
-    def is_old(self, mark: SnapshotMark) -> bool:
-        return self.oldest_ms is not None and mark.timestamp_ms < self.oldest_ms
-
-
 def expired_snapshots(
     snapshots: Iterable[SnapshotMark],
     branches: Mapping[str, int],
@@ -160,25 +143,34 @@ def expired_snapshots(
     *,
     branch: str,
     query_id: str,
-    rule: ExpiryRule,
+    keep: int | None,
+    oldest_ms: int | None,
 ) -> list[int]:
-    """The snapshots to expire, oldest first. `branches` has the newest snapshot of each."""
+    """The snapshots to expire, oldest first. `branches` has the newest snapshot of each.
+
+    On a branch, `keep` snapshots stay, and all that are not older than `oldest_ms`. Either may be
+    None: then only the other rule counts.
+    """
+
+    def is_old(mark: SnapshotMark) -> bool:
+        return oldest_ms is not None and mark.timestamp_ms < oldest_ms
+
     by_id = {mark.snapshot: mark for mark in snapshots}
     kept, reachable = set(tags), set(tags)
     for name, head in branches.items():
         chain = _chain(by_id, head)
         reachable |= {mark.snapshot for mark in chain}
         ours = [place for place, mark in enumerate(chain) if mark.query_id == query_id]
-        needed = ours[0] if ours and name == branch else 0
+        needed = ours[0] + 1 if ours and name == branch else 1
         kept |= {
             mark.snapshot
             for place, mark in enumerate(chain)
-            if place <= needed or rule.keeps(place, mark)
+            if place < max(needed, keep or 1) or (oldest_ms is not None and not is_old(mark))
         }
     gone = [
         mark
         for mark in by_id.values()
-        if mark.snapshot not in kept and (mark.snapshot in reachable or rule.is_old(mark))
+        if mark.snapshot not in kept and (mark.snapshot in reachable or is_old(mark))
     ]
     return [mark.snapshot for mark in sorted(gone, key=lambda mark: mark.timestamp_ms)]
 

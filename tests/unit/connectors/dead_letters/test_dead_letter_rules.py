@@ -13,7 +13,6 @@ import pytest
 from epochal.connectors.dead_letters.dead_letter_rules import (
     BadRowOptions,
     OnBadRow,
-    Origin,
     letters_of,
     readable,
     split_bad_row_options,
@@ -27,7 +26,7 @@ from epochal.connectors.staging.epoch_marker import (
 )
 from epochal.errors import OptionError
 
-ORIGIN = Origin("q", 41, 3)
+ORIGIN = {"query": "q", "epoch": 41, "task": 3}
 LATE = pa.array([8_000_000], pa.int32()).cast(pa.date32())
 """A day of the year 23873, which Python's dates do not reach."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from epochal.connectors.iceberg.iceberg_snapshots import (
     QUERY_KEY,
-    ExpiryRule,
     MarkProperty,
     SnapshotMark,
     encode_property,
@@ -103,8 +102,13 @@ def expired(
     oldest_ms: int | None = None,
     tags: frozenset[int] = frozenset(),
 ) -> list[int]:
-    rule = ExpiryRule(keep, oldest_ms)
-    return expired_snapshots(snapshots, branches, tags, branch="main", query_id="q", rule=rule)
+    return expired_snapshots(
+        *(snapshots, branches, tags),
+        branch="main",
+        query_id="q",
+        keep=keep,
+        oldest_ms=oldest_ms,
+    )
 
 
 def test_a_number_of_snapshots_is_kept() -> None:
