@@ -21,7 +21,6 @@ class AtLeastOnceSink(Sink):
     """Opens writers; every other method of the sink contract does nothing."""
 
     exactly_once = False
-    decides = False
 
     def __init__(self, writers: WriterFactory) -> None:
         self._writers = writers

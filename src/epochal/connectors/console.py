@@ -68,7 +68,6 @@ class ConsoleWriters:
 
 class ConsoleSink(Sink):
     exactly_once = False
-    decides = False
 
     def __init__(self, options: ConsoleOptions, out: TextIO | None = None) -> None:
         self._options, self._out = options, out or sys.stdout

@@ -144,7 +144,7 @@ class Source(LoggedSource, Protocol):
 
         False for most sources: then the driver calls `acknowledge`.
         """
-        ...
+        return False
 
     def initial(self) -> Positions:
         """Where a new query starts. Called once in the life of a checkpoint."""
@@ -171,7 +171,7 @@ class Source(LoggedSource, Protocol):
 
     def latest(self) -> Positions | None:
         """The current end of the source, to measure lag and to wait for; None if it has no end."""
-        ...
+        return None
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         """The distance in rows, or in the source's own unit; 0 once everything is read."""
@@ -302,7 +302,7 @@ class Sink(CommittedSink, Protocol):
         If so, `commit` must record the epoch atomically with its output, and `decided` must read
         that record.
         """
-        ...
+        return False
 
     @property
     def writers(self) -> WriterFactory: ...

@@ -85,8 +85,6 @@ class GeneratorReaders(ReaderFactory):
 class GeneratorSource(Source):
     """The driver's side. Its offset is the row count per partition; Spark has no such source."""
 
-    acknowledges_in_tasks = False
-
     def __init__(self, schema: pa.Schema, generate: Generate, *, partitions: int = 1) -> None:
         if partitions <= 0:
             raise OptionError(f"A generator source needs at least one partition, not {partitions}.")
@@ -109,9 +107,6 @@ class GeneratorSource(Source):
 
     def offset(self, positions: Positions) -> Offset:
         return to_json({name: _row(at) for name, at in sorted(positions.items())})
-
-    def latest(self) -> Positions | None:
-        return None
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         return sum(max(0, _row(at) - _row(positions.get(p, "0"))) for p, at in latest.items())

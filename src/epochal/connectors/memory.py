@@ -130,7 +130,6 @@ class MemoryReaders(ReaderFactory):
 class MemoryStream(Source):
     """A source to which driver code adds rows; pass it to `format(...)`."""
 
-    acknowledges_in_tasks = False
     tells_waiting = True
 
     def __init__(
@@ -269,7 +268,6 @@ class MemorySink(Sink):
     """The driver's side: moves committed epochs from files into a `MemoryOutput`."""
 
     exactly_once = True
-    decides = False
 
     def __init__(
         self, output: MemoryOutput, checkpoint: Files, schema: pa.Schema, *, complete: bool = False

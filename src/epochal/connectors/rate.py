@@ -206,7 +206,6 @@ class RateReaders(ReaderFactory):
 class RateSource(Source):
     """The driver's side. Creates or reads the log in `sources/N`."""
 
-    acknowledges_in_tasks = False
     tells_waiting = True
 
     def __init__(

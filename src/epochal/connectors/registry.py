@@ -47,7 +47,7 @@ def source_schema(format: Any, options: Mapping[str, str], schema: pa.Schema | N
     """The schema of a source's rows, before the source is opened. Checks its options too."""
     form = find_source(format)
     if form is None:
-        return _custom("source", format, options, SOURCE_METHODS).schema
+        return cast(Source, _custom("source", format, options, SOURCE_METHODS)).schema
     return form.schema(form.name, options, schema)
 
 

@@ -145,7 +145,6 @@ class FileSink(Sink):
     """The driver's side: the log in `_spark_metadata`."""
 
     exactly_once = True
-    decides = False
 
     def __init__(
         self,

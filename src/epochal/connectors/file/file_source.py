@@ -195,7 +195,6 @@ def file_batches(
 class FileSource(BoundedSource):
     """The driver's side. Its thread discovers files until `close`."""
 
-    acknowledges_in_tasks = False
     lists_together = True
 
     def __init__(

@@ -101,7 +101,6 @@ class StagedBatchSink(Sink):
     """
 
     exactly_once = False
-    decides = False
 
     def __init__(self, deliver: Deliver, checkpoint: Files, *, complete: bool = False) -> None:
         self._deliver, self._files = deliver, checkpoint.at(STAGED)

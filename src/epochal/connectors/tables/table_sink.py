@@ -178,7 +178,6 @@ class TableSink(Sink, Generic[F]):
     """The driver's side: commits epochs to one table."""
 
     exactly_once = True
-    decides = False
 
     def __init__(
         self,
