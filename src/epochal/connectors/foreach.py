@@ -156,8 +156,9 @@ class ForeachSink(AtLeastOnceSink):
     """The driver's side. Checks the user's code before any task runs it."""
 
     def __init__(self, user: Any, *, by_batch: bool = False, schema: Any = None) -> None:
-        """`user` is a ForeachWriter or a function of a row; with `by_batch`, a function that takes a
-        task's rows of one epoch, and the epoch's number.
+        """`user` is a ForeachWriter or a function of a row.
+
+        With `by_batch`, it takes a task's rows of one epoch, and the epoch's number.
         """
         if by_batch or not hasattr(user, "process"):
             if not callable(user):

@@ -166,7 +166,8 @@ class CheckedWriter(SinkWriter):
         name = f"e{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.json"
         with storage_errors(join_url(self._plan.staging, name)):
             open_files(self._plan.staging).create(name, data)
-        return wrap_letters(message, StagedDeadLetters(name, google_crc32c.value(data), len(letters)))
+        staged = StagedDeadLetters(name, google_crc32c.value(data), len(letters))
+        return wrap_letters(message, staged)
 
 
 def written_schema(schema: pa.Schema, about: Checking) -> pa.Schema:

@@ -152,9 +152,9 @@ def partitioning_of(table: str, schema: Schema, spec: PartitionSpec) -> Partitio
         column = str(schema.find_column_name(field.source_id))
         if isinstance(transform, UnknownTransform) or not isinstance(source, PrimitiveType):
             raise OptionError(
-                f"iceberg: table {table} is partitioned by {field.name}, with a transform of column "
-                f"{column} that this sink cannot compute. Rows would go to wrong partitions. Known "
-                f"are identity, bucket, truncate, year, month, day and hour."
+                f"iceberg: table {table} is partitioned by {field.name}, with a transform of "
+                f"column {column} that this sink cannot compute. Rows would go to wrong "
+                f"partitions. Known are identity, bucket, truncate, year, month, day and hour."
             )
         result: Any = transform.result_type(source)
         fields.append(Transformed(column, source, transform, result))

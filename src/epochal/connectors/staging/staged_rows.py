@@ -82,7 +82,9 @@ class StagedWriters:
 
     def open(self, context: WriterContext) -> RowCollector | WholeResultWriter:
         writer = RowCollector(partial(self._staged, context), self.encoder.bad_rows)
-        return WholeResultWriter(writer, partial(with_input, self.magic)) if self.replaces else writer
+        if self.replaces:
+            return WholeResultWriter(writer, partial(with_input, self.magic))
+        return writer
 
     def _staged(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
         task, attempt = context.task, context.attempt

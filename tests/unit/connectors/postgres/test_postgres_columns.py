@@ -1,4 +1,4 @@
-"""Which columns of a table hold which columns of a query, and the text of rows as `COPY` reads it."""
+"""Which columns of a table hold those of a query, and the text of rows as `COPY` reads it."""
 
 from __future__ import annotations
 
