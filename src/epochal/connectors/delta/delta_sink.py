@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import Sink
+from epochal.connectors.delta.delta_files import DeltaFilePlan, DeltaFiles, indexed_columns
 from epochal.connectors.delta.delta_rules import (
     DELTA,
     DataFile,
@@ -28,7 +29,6 @@ from epochal.connectors.delta.delta_rules import (
     check_new_table,
     check_table,
 )
-from epochal.connectors.delta.delta_files import DeltaFilePlan, DeltaFiles, indexed_columns
 from epochal.connectors.delta.delta_table import TableGoneError, TableHandle, check_merge
 from epochal.connectors.delta.delta_types import (
     check_required,

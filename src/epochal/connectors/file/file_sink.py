@@ -34,8 +34,8 @@ from epochal.connectors.file.part_files import (
     find_leftovers,
     mark_of,
 )
-from epochal.connectors.row_collector import PartWriter
 from epochal.connectors.formats import APPEND, SinkRequest, check_positive
+from epochal.connectors.row_collector import PartWriter
 from epochal.connectors.table_columns import new_partition_reasons
 from epochal.errors import OptionError, SinkConflictError
 from epochal.files import open_files, scheme_of

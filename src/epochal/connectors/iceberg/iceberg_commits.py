@@ -31,8 +31,8 @@ from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, T
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from epochal.connectors.iceberg.iceberg_files import WrittenFile, data_file
-from epochal.connectors.iceberg.iceberg_snapshots import SnapshotMark
 from epochal.connectors.iceberg.iceberg_schema import partitioning_of
+from epochal.connectors.iceberg.iceberg_snapshots import SnapshotMark
 from epochal.connectors.tables.table_epochs import without_keys
 from epochal.connectors.tables.table_maintenance import CommitRefusedError
 

@@ -30,7 +30,6 @@ from pyiceberg.typedef import Record
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.file.part_files import PartNames
-from epochal.connectors.iceberg.iceberg_snapshots import ICEBERG_OUTPUT
 from epochal.connectors.iceberg.iceberg_schema import (
     Partitioning,
     Values,
@@ -39,6 +38,7 @@ from epochal.connectors.iceberg.iceberg_schema import (
     partitioning_of,
     split,
 )
+from epochal.connectors.iceberg.iceberg_snapshots import ICEBERG_OUTPUT
 from epochal.connectors.tables.table_epochs import TableFormat, WriteMode
 from epochal.errors import StorageError, TableRowError
 from epochal.files import local_path, scheme_of

@@ -40,13 +40,13 @@ from epochal.connectors.iceberg.iceberg_commits import (
     read_file,
     replace_files,
 )
+from epochal.connectors.iceberg.iceberg_files import IcebergFiles, WrittenFile, plan_of
+from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.iceberg.iceberg_snapshots import (
     expired_snapshots,
     newest_attempt,
     unreferenced,
 )
-from epochal.connectors.iceberg.iceberg_files import IcebergFiles, WrittenFile, plan_of
-from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.tables.compaction import LiveFile
 from epochal.connectors.tables.table_maintenance import (
     DRIVER_TASK,

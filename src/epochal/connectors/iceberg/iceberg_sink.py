@@ -49,6 +49,8 @@ from epochal.connectors.iceberg.iceberg_files import (
     required_columns,
 )
 from epochal.connectors.iceberg.iceberg_maintenance import IcebergMaintained
+from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+from epochal.connectors.iceberg.iceberg_schema import partitioning_of
 from epochal.connectors.iceberg.iceberg_snapshots import (
     MarkProperty,
     encode_property,
@@ -56,8 +58,6 @@ from epochal.connectors.iceberg.iceberg_snapshots import (
     property_name,
     summary_of,
 )
-from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
-from epochal.connectors.iceberg.iceberg_schema import partitioning_of
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import NO_EPOCH, Marker, Refuse
 from epochal.connectors.tables.table_epochs import EpochNote, WriteMode, choose_write_mode

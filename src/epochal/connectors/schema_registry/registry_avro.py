@@ -23,9 +23,11 @@ from epochal.connectors.payloads.payload_columns import (
     fit_structs,
 )
 from epochal.connectors.schema_registry.registry_client import (
+    HEADER_BYTES,
     RegisteredSchema,
     RegistryClient,
-    HEADER_BYTES, header, schema_id,
+    header,
+    schema_id,
 )
 from epochal.errors import OptionError, PayloadError, SchemaRegistryError
 

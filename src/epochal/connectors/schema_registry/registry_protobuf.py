@@ -28,7 +28,9 @@ from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, messa
 from epochal.connectors.schema_registry.registry_client import (
     RegisteredSchema,
     RegistryClient,
-    header, message_indices, schema_id,
+    header,
+    message_indices,
+    schema_id,
 )
 from epochal.errors import OptionError, PayloadError
 from epochal.record_batches import batch_of

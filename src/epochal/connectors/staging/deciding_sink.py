@@ -35,7 +35,7 @@ from epochal.connectors.staging.epoch_marker import (
     plan_commit,
     unpack,
 )
-from epochal.connectors.staging.staged_rows import delete_stale, delete_staged
+from epochal.connectors.staging.staged_rows import delete_staged, delete_stale
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import MarkerError
 from epochal.files import Files, join_url

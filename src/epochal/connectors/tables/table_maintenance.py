@@ -37,12 +37,7 @@ from epochal.connectors.file.part_files import attempt_of, find_leftovers, mark_
 from epochal.connectors.staging.epoch_marker import sink_messages
 from epochal.connectors.staging.staged_rows import delete_stale
 from epochal.connectors.tables.compaction import Compaction, LiveFile, choose_groups
-from epochal.connectors.tables.table_epochs import (
-    F,
-    FilesOutput,
-    TableFormat,
-    read_output,
-)
+from epochal.connectors.tables.table_epochs import F, FilesOutput, TableFormat, read_output
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import EpochalError, SinkConflictError
 from epochal.files import Files, join_url

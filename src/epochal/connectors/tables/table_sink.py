@@ -29,8 +29,8 @@ from typing import Any, Generic, Protocol
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink, WriterContext, WriterFactory
-from epochal.connectors.row_collector import PartWriter, WholeResultWriter
 from epochal.connectors.formats import SinkRequest
+from epochal.connectors.row_collector import PartWriter, WholeResultWriter
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
