@@ -129,6 +129,21 @@ class ForeachTaskWriter(SinkWriter):
                 logger.warning("the close method of a ForeachWriter failed", exc_info=True)
 
 
+class BatchTaskWriter(RowCollector):
+    """Passes all rows of an epoch to a function at once."""
+
+    def __init__(self, function: Any, context: WriterContext) -> None:
+        super().__init__(partial(_called, function, context.schema))
+
+
+def _called(function: Any, schema: pa.Schema, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
+    for batch in pa.Table.from_batches(rows, schema).combine_chunks().to_batches():
+        if batch.num_rows:
+            with USER_CODE:
+                function(batch, epoch)
+    return b""
+
+
 @dataclass(frozen=True, slots=True)
 class ForeachWriters:
     """Opens writers in tasks; carries the user's code there."""
@@ -138,18 +153,10 @@ class ForeachWriters:
     schema: Any = None
     """Spark's schema, for rows as PySpark makes them; None for values as Arrow makes them."""
 
-    def open(self, context: WriterContext) -> ForeachTaskWriter | RowCollector:
+    def open(self, context: WriterContext) -> ForeachTaskWriter | BatchTaskWriter:
         if self.by_batch:
-            return RowCollector(partial(self._called, context.schema))
+            return BatchTaskWriter(self.user, context)
         return ForeachTaskWriter(self.user, context, self.schema)
-
-    def _called(self, schema: pa.Schema, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
-        """Pass all rows of an epoch to the user's function."""
-        for batch in pa.Table.from_batches(rows, schema).combine_chunks().to_batches():
-            if batch.num_rows:
-                with USER_CODE:
-                    self.user(batch, epoch)
-        return b""
 
 
 class ForeachSink(AtLeastOnceSink):
