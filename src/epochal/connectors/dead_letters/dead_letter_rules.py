@@ -75,13 +75,6 @@ def split_bad_row_options(
     return read_options(BadRowOptions, ours, of=of), rest
 
 
-def split_rows(batch: pa.RecordBatch, bad: BadRows) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """The rows that are not in `bad`, and those that are, in their order."""
-    wrong = pa.array([index in bad for index in range(batch.num_rows)], pa.bool_())
-    right = pa.array([index not in bad for index in range(batch.num_rows)], pa.bool_())
-    return batch.filter(right), batch.filter(wrong)
-
-
 def letters_of(
     batch: pa.RecordBatch, bad: BadRows, origin: Mapping[str, Any], *, max_bytes: int | None = None
 ) -> list[bytes]:

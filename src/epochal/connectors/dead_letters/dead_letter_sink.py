@@ -43,7 +43,6 @@ from epochal.connectors.dead_letters.dead_letter_rules import (
     BadRowOptions,
     OnBadRow,
     letters_of,
-    split_rows,
 )
 from epochal.connectors.staging.deciding_sink import logged_messages
 from epochal.connectors.staging.epoch_marker import (
@@ -109,7 +108,8 @@ class CheckedWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         rows, bad = self._checked(batch)
         if bad:
-            rows, _ = split_rows(rows, bad)
+            good = [index not in bad for index in range(rows.num_rows)]
+            rows = rows.filter(pa.array(good, pa.bool_()))
         if rows.num_rows or not batch.num_rows:
             self._writer.write(rows)
 

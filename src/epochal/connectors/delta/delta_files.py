@@ -86,15 +86,9 @@ class DeltaFiles:
         """Write rows of one partition, without its columns, as one file in its directory."""
         name = self._names.draw(self._suffix)
         below, info = create_part(self._files, directory, name, self._encode(rows))
-        values = partition_values(f"{directory}/") if directory else {}
-        return DataFile(
-            below,
-            info.size,
-            rows.num_rows,
-            info.modified_ms,
-            dict(values),
-            file_stats(rows, self._plan.stats_columns),
-        )
+        values = dict(partition_values(f"{directory}/"))
+        stats = file_stats(rows, self._plan.stats_columns)
+        return DataFile(below, info.size, rows.num_rows, info.modified_ms, values, stats)
 
 
 def indexed_columns(configuration: Mapping[str, str]) -> int:

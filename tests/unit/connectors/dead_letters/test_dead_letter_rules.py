@@ -16,7 +16,6 @@ from epochal.connectors.dead_letters.dead_letter_rules import (
     letters_of,
     readable,
     split_bad_row_options,
-    split_rows,
 )
 from epochal.connectors.staging.epoch_marker import (
     StagedDeadLetters,
@@ -73,12 +72,6 @@ def test_the_row_of_a_letter_is_cut_to_the_size_that_a_topic_takes() -> None:
     assert found["reason"] == "too large"
     assert found["rowCut"].startswith('{"text":"\\"\\"')
     assert len(found["rowCut"]) > 2_000
-
-
-def test_good_and_bad_rows_keep_their_order() -> None:
-    batch = pa.record_batch({"id": [1, 2, 3, 4]})
-    good, bad = split_rows(batch, {0: "a", 2: "b"})
-    assert [good.column("id").to_pylist(), bad.column("id").to_pylist()] == [[2, 4], [1, 3]]
 
 
 def test_an_envelope_returns_the_message_and_the_file() -> None:
