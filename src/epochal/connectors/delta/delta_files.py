@@ -128,12 +128,12 @@ class _Collected:
                 break
             values = columns[field.name]
             if pa.types.is_struct(field.type):
-                inner = {each.name: pc.struct_field(values, each.name) for each in field.type}
-                for target, found in zip(
+                inner = {part.name: pc.struct_field(values, part.name) for part in field.type}
+                for target, within in zip(
                     (least, most, nulls), self.of(inner, field.type), strict=True
                 ):
-                    if found:
-                        target[field.name] = found
+                    if within:
+                        target[field.name] = within
                 continue
             self._left -= 1
             if pa.types.is_nested(field.type):

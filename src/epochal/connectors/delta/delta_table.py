@@ -211,18 +211,12 @@ class TableHandle:
         with self._translated():
             actions: Any = pa.table(self._loaded.get_add_actions(flatten=True))
         columns = self._loaded.metadata().partition_columns
-        values = [actions.column(f"partition.{name}").to_pylist() for name in columns]
         sizes = actions.column("size_bytes").to_pylist()
-        return [
-            LiveFile(
-                unquote(path),
-                sizes[index],
-                tuple(
-                    (name, _text(each[index])) for name, each in zip(columns, values, strict=True)
-                ),
-            )
-            for index, path in enumerate(actions.column("path").to_pylist())
-        ]
+        values = [actions.column(f"partition.{name}").to_pylist() for name in columns]
+        keys = zip(*values, strict=True) if columns else [()] * len(sizes)
+        partitions = [tuple(zip(columns, map(_text, key), strict=True)) for key in keys]
+        paths = map(unquote, actions.column("path").to_pylist())
+        return list(map(LiveFile, paths, sizes, partitions))
 
     def replace_files(
         self, old: Sequence[LiveFile], new: DataFile, application: str, number: int

@@ -80,7 +80,7 @@ class References:
         found = self._files.get(key)
         if found is None:
             entries = manifest.fetch_manifest_entry(table.io, discard_deleted=live)
-            found = self._files[key] = frozenset(each.data_file.file_path for each in entries)
+            found = self._files[key] = frozenset(entry.data_file.file_path for entry in entries)
         return found
 
     def all_files(self, table: Table, snapshots: list[Snapshot]) -> set[str]:
@@ -266,7 +266,7 @@ class IcebergMaintained(MaintainedTable[WrittenFile]):
 def _has_deletes(table: Table, head: Snapshot | None) -> bool:
     """Whether rows are deleted by files of their own. Such tables are not compacted."""
     manifests = () if head is None else head.manifests(table.io)
-    return any(each.content == ManifestContent.DELETES for each in manifests)
+    return any(manifest.content == ManifestContent.DELETES for manifest in manifests)
 
 
 def _file_system(table: Table) -> Any:

@@ -173,7 +173,7 @@ def written_columns(
     match_columns(
         table,
         [TableColumn(name, kind.sql) for name, kind in zip(names, kinds, strict=True)],
-        [TableColumn(each.name, each.type, each.no_nulls, each.has_default) for each in columns],
+        [TableColumn(c.name, c.type, c.no_nulls, c.has_default) for c in columns],
         may_add=False,
         to_add="Add it to the table, or leave it out of the query.",
         fits=lambda query, held: _fits(by_sql[query], by_type[held]),

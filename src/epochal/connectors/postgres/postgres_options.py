@@ -120,7 +120,7 @@ def connection_settings(options: PostgresSinkOptions) -> dict[str, str]:
         ) from None
     if options.url and any("@" in found.get(name, "") for name in ("host", "port", "dbname")):
         raise OptionError(f"postgres: the url has an @ behind its host. {_FORM}")
-    if not all(each.isdigit() for each in merged.get("port", "0").split(",") if each):
+    if not all(port.isdigit() for port in merged.get("port", "0").split(",") if port):
         raise OptionError(f"postgres: the port is not a number. {_FORM}")
     return {**merged, "client_encoding": "UTF8"}
 

@@ -168,17 +168,17 @@ def sink_messages(messages: Sequence[bytes]) -> tuple[bytes, ...]:
 
 def has_output(staged: Sequence[Staged]) -> bool:
     """Whether an epoch changes what is in the sink."""
-    flags = [each.replaces for each in staged if each.replaces is not None]
-    return any(flags) if flags else any(each.rows for each in staged)
+    flags = [report.replaces for report in staged if report.replaces is not None]
+    return any(flags) if flags else any(report.rows for report in staged)
 
 
 def token_of(messages: Sequence[bytes]) -> str:
     """A fingerprint of an epoch's messages, which contain the attempt and the rows or files."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for message in messages:
-        found.update(len(message).to_bytes(8))
-        found.update(message)
-    return found.hexdigest()[:32]
+        digest.update(len(message).to_bytes(8))
+        digest.update(message)
+    return digest.hexdigest()[:32]
 
 
 def logged_epoch(epoch: int, messages: Sequence[bytes], magic: bytes) -> LoggedEpoch | None:
