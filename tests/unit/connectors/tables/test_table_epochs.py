@@ -2,22 +2,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
+from epochal.checkpoint.entries import OffsetEntry, OffsetLog
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.delta.delta_rules import DELTA, DataFile
+from epochal.connectors.file.part_files import PartNames, mark_of
 from epochal.connectors.iceberg.iceberg_files import ICEBERG, WrittenFile
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
     Marker,
     Staged,
+    StagedDeadLetters,
     logged_epoch,
     pack,
     token_of,
     unpack,
+    with_input,
+    wrap_letters,
 )
+from epochal.connectors.tables.compaction import Compaction
 from epochal.connectors.tables.table_epochs import (
     FilesOutput,
     RowsOutput,
@@ -28,7 +33,10 @@ from epochal.connectors.tables.table_epochs import (
     pack_files,
     read_output,
 )
+from epochal.connectors.tables.table_maintenance import TableMaintenance
+from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.errors import OptionError, SinkConflictError
+from epochal.testing.files import MemoryFiles
 
 DELTA_FILE = DataFile("a=1/part.parquet", 10, 3, 1700, {"a": "1"}, "{}")
 ICEBERG_FILE = WrittenFile("p", 9, 3, 0, [], {}, {}, {}, {}, {}, {}, [])
@@ -41,10 +49,8 @@ def message(form: Any, *files: Any, mode: WriteMode = WriteMode.APPEND, task: in
 
 def whole(form: Any, *files: Any, had_input: bool) -> bytes:
     """The message of a task in output mode complete."""
-    magic = form.output.magic
-    staged = unpack(message(form, *files, mode=WriteMode.OVERWRITE), magic)
-    assert staged is not None
-    return pack(msgspec.structs.replace(staged, replaces=had_input), magic)
+    written = message(form, *files, mode=WriteMode.OVERWRITE)
+    return with_input(form.output.magic, written, had_input)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +132,38 @@ def test_a_marker_at_or_beyond_the_epoch_means_that_the_table_has_it() -> None:
     assert known == [False, False, True, True, True]
     with pytest.raises(SinkConflictError):
         is_committed("t", Marker(7, "other"), 7, messages)
+
+
+class SweptTable:
+    """A table whose directory has these files, none of which is in a version."""
+
+    name = "t"
+
+    def __init__(self, *files: str) -> None:
+        self.files, self.deleted = files, list[str]()
+
+    def jobs(self) -> tuple[Any, ...]:
+        return ()
+
+    def data_files(self) -> tuple[str, ...]:
+        return self.files
+
+    def known_files(self) -> set[str]:
+        return set()
+
+    def delete(self, paths: list[str]) -> None:
+        self.deleted += paths
+
+
+def test_the_sweep_keeps_what_a_logged_epoch_names_also_beside_dead_letters() -> None:
+    names = PartNames(mark_of("q"), attempt=1, task=0)
+    logged, left = names.draw(".parquet"), names.draw(".parquet")
+    file = DataFile(logged, 10, 3, 1700, {}, "{}")
+    wrapped = wrap_letters(message(DELTA, file), StagedDeadLetters("e0-a1-t0.json", 7, 1))
+    checkpoint = MemoryFiles()
+    manifest = manifest_to_json(Manifest(0, 1, "run", (), (wrapped,), ()))
+    offsets = OffsetLog(checkpoint.at("offsets"))
+    offsets.add(0, OffsetEntry(1, (), extra={MANIFEST_KEY: manifest}))
+    table: Any = SweptTable(logged, left)
+    TableMaintenance(table, DELTA, Compaction(), checkpoint, "q", 2).sweep()
+    assert table.deleted == [left]
