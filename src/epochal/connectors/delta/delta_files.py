@@ -1,8 +1,7 @@
 """The tasks' side of the Delta sink: Parquet files in the table's directory, under final names.
 
 A file is not part of the table until a commit of the driver names it. Readers of Delta tables only
-read what the table's log names. The UUID in a file's name contains the query and the attempt, so
-leftovers of failed attempts can be told from the files of others.
+read what the table's log names.
 
 Note: `vacuum(full=True)` with a retention of less than an epoch would delete files that were
 prepared and not yet committed. The default retention is 7 days.

@@ -3,9 +3,6 @@
 Tasks write an epoch's files under their final names. A file is not part of the table until the
 driver commits it. Its description, with the statistics that readers use to skip files, travels to
 the driver in the task's message, and from there into the offset log, which decides the epoch.
-
-The name of a file contains the query and the attempt, as in `epochal.connectors.file.part_files`,
-so that leftovers can be found.
 """
 
 from __future__ import annotations
