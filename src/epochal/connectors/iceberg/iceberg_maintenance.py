@@ -68,48 +68,50 @@ class References:
         self._manifests: dict[int, list[ManifestFile]] = {}
         self._files: dict[tuple[str, bool], frozenset[str]] = {}
 
-    def manifests(self, table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-        found = self._manifests.get(snapshot.snapshot_id)
-        if found is None:
-            found = self._manifests[snapshot.snapshot_id] = snapshot.manifests(table.io)
-        return found
+    def manifests(self, table: Table, snapshots: list[Snapshot]) -> dict[str, ManifestFile]:
+        """The manifests of snapshots, by their paths."""
+        by_path: dict[str, ManifestFile] = {}
+        for snapshot in snapshots:
+            if snapshot.snapshot_id not in self._manifests:
+                self._manifests[snapshot.snapshot_id] = snapshot.manifests(table.io)
+            manifests = self._manifests[snapshot.snapshot_id]
+            by_path |= {manifest.manifest_path: manifest for manifest in manifests}
+        return by_path
 
     def files(self, table: Table, manifest: ManifestFile, *, live: bool) -> frozenset[str]:
         """The data and delete files in a manifest, or only those that it does not remove."""
         key = manifest.manifest_path, live
-        found = self._files.get(key)
-        if found is None:
+        if key not in self._files:
             entries = manifest.fetch_manifest_entry(table.io, discard_deleted=live)
-            found = self._files[key] = frozenset(entry.data_file.file_path for entry in entries)
-        return found
+            self._files[key] = frozenset(entry.data_file.file_path for entry in entries)
+        return self._files[key]
 
     def all_files(self, table: Table, snapshots: list[Snapshot]) -> set[str]:
         """Every file that one of the snapshots reads."""
-        manifests = {m.manifest_path: m for s in snapshots for m in self.manifests(table, s)}
-        found: set[str] = set()
-        return found.union(*(self.files(table, m, live=True) for m in manifests.values()))
+        manifests = self.manifests(table, snapshots).values()
+        files: set[str] = set()
+        return files.union(*(self.files(table, manifest, live=True) for manifest in manifests))
 
     def only_of(
         self, table: Table, gone: list[Snapshot], kept: list[Snapshot]
     ) -> tuple[set[str], set[str]]:
         """The manifests, and the files in them, that `gone` refers to and `kept` does not."""
-        of_gone = {m.manifest_path: m for s in gone for m in self.manifests(table, s)}
-        of_kept = {m.manifest_path: m for s in kept for m in self.manifests(table, s)}
-        manifests = unreferenced([of_gone.keys()], [of_kept.keys()])
+        of_gone, of_kept = self.manifests(table, gone), self.manifests(table, kept)
+        manifests = of_gone.keys() - of_kept.keys()
         if not manifests:
             return set(), set()
         files = unreferenced(
             [self.files(table, of_gone[path], live=False) for path in manifests],
-            (self.files(table, m, live=True) for m in of_kept.values()),
+            (self.files(table, manifest, live=True) for manifest in of_kept.values()),
         )
         return manifests, files
 
     def forget(self, kept: list[Snapshot]) -> None:
         """Forget what no kept snapshot refers to."""
         ids = {snapshot.snapshot_id for snapshot in kept}
-        self._manifests = {n: found for n, found in self._manifests.items() if n in ids}
-        paths = {m.manifest_path for found in self._manifests.values() for m in found}
-        self._files = {key: found for key, found in self._files.items() if key[0] in paths}
+        self._manifests = {n: known for n, known in self._manifests.items() if n in ids}
+        paths = {m.manifest_path for known in self._manifests.values() for m in known}
+        self._files = {key: known for key, known in self._files.items() if key[0] in paths}
 
 
 class IcebergMaintained(MaintainedTable[WrittenFile]):
