@@ -28,8 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.delta.delta_rules import DataFile
-from epochal.connectors.delta.delta_types import check_required, in_microseconds
+from epochal.connectors.delta.delta_rules import DataFile, check_required, in_microseconds
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import partition_values, split
 from epochal.connectors.file.part_files import PartNames, create_part

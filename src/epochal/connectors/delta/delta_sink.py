@@ -27,16 +27,14 @@ from epochal.connectors.delta.delta_rules import (
     DeltaSinkOptions,
     TableShape,
     check_new_table,
-    check_table,
-)
-from epochal.connectors.delta.delta_table import TableGoneError, TableHandle, check_merge
-from epochal.connectors.delta.delta_types import (
     check_required,
+    check_table,
     in_microseconds,
     query_columns,
     schema_json,
     table_columns,
 )
+from epochal.connectors.delta.delta_table import TableGoneError, TableHandle, check_merge
 from epochal.connectors.file.part_files import attempt_of, mark_of
 from epochal.connectors.formats import SinkRequest
 from epochal.connectors.staging.epoch_marker import Marker

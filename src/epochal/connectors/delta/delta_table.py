@@ -16,8 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from epochal.connectors.delta.delta_rules import DataFile, TableShape
-from epochal.connectors.delta.delta_types import in_microseconds, schema_json
+from epochal.connectors.delta.delta_rules import DataFile, TableShape, in_microseconds, schema_json
 from epochal.connectors.tables.compaction import LiveFile
 from epochal.connectors.tables.table_epochs import EpochNote, WriteMode
 from epochal.connectors.tables.table_maintenance import CommitRefusedError
