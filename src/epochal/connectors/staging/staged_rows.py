@@ -71,6 +71,7 @@ class ArrowRows(RowEncoder):
 class StagedWriters:
     encoder: RowEncoder
     checkpoint: str
+    """The directory of the checkpoint, which exists."""
     staging: str
     """The place of the files in it."""
     magic: bytes
