@@ -56,8 +56,8 @@ class DeltaFilePlan:
     compression: ParquetCodec
     stats_columns: int
 
-    def open(self, context: WriterContext) -> DeltaFiles:
-        return DeltaFiles(self, context.task, context.attempt, context.schema)
+    def open(self, context: WriterContext) -> Callable[[pa.Table], list[DataFile]]:
+        return DeltaFiles(self, context.task, context.attempt, context.schema).write
 
 
 class DeltaFiles:

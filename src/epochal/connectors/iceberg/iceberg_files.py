@@ -8,7 +8,7 @@ the driver in the task's message, and from there into the offset log, which deci
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -83,8 +83,8 @@ class IcebergFilePlan:
     columns: tuple[str, ...]
     """The columns of the query."""
 
-    def open(self, context: WriterContext) -> IcebergFiles:
-        return IcebergFiles(self, context.attempt, context.task)
+    def open(self, context: WriterContext) -> Callable[[pa.Table], list[WrittenFile]]:
+        return IcebergFiles(self, context.attempt, context.task).write
 
 
 def plan_of(table: Table, name: str, mark: bytes, columns: Sequence[str]) -> IcebergFilePlan:

@@ -76,16 +76,12 @@ FIRST_PAUSE_SECONDS = 0.02
 MAX_PAUSE_SECONDS = 1.0
 
 
-class RowFiles(Protocol[F]):
-    """Writes rows of a query as data files."""
-
-    def write(self, rows: pa.Table) -> list[F]: ...
-
-
 class FilePlan(Protocol[F]):
     """How tasks write data files of a table; picklable."""
 
-    def open(self, context: WriterContext) -> RowFiles[F]: ...
+    def open(self, context: WriterContext) -> Callable[[pa.Table], list[F]]:
+        """Return a function that writes rows of a query as data files."""
+        ...
 
 
 class TargetTable(Protocol[F]):
@@ -161,11 +157,11 @@ class TableWriters(Generic[F]):
     max_file_bytes: int
 
     def open(self, context: WriterContext) -> PartWriter[F] | WholeResultWriter:
-        files = self.plan.open(context)
+        write = self.plan.open(context)
         writer = PartWriter[F](
             context.schema,
             self.max_file_bytes,
-            lambda _epoch, rows: files.write(rows),
+            lambda _epoch, rows: write(rows),
             partial(pack_files, self.form, self.mode, context),
             partial(rows_without_values, required=self.required),
         )
