@@ -39,11 +39,7 @@ from epochal.connectors.contract import (
     WriterContext,
     WriterFactory,
 )
-from epochal.connectors.dead_letters.dead_letter_rules import (
-    BadRowOptions,
-    OnBadRow,
-    letters_of,
-)
+from epochal.connectors.dead_letters.dead_letter_rules import BadRowOptions, OnBadRow, letters_of
 from epochal.connectors.staging.deciding_sink import logged_messages
 from epochal.connectors.staging.epoch_marker import (
     StagedDeadLetters,

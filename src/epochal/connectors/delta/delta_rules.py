@@ -311,11 +311,11 @@ def check_required(table: str, rows: pa.Table, required: Sequence[str]) -> None:
 
 def in_microseconds(rows: pa.Table) -> pa.Table:
     """Return the rows with times in microseconds, as Delta has them; an error if that loses."""
-    for index, field in enumerate(rows.schema):
-        if pa.types.is_timestamp(field.type) and field.type.unit != "us":
-            wanted: Any = pa.timestamp("us", field.type.tz)
-            column = rows.column(index).cast(wanted)
-            rows = rows.set_column(index, field.with_type(wanted), column)
+    for index, column in enumerate(rows.schema):
+        if pa.types.is_timestamp(column.type) and column.type.unit != "us":
+            wanted: Any = pa.timestamp("us", column.type.tz)
+            times = rows.column(index).cast(wanted)
+            rows = rows.set_column(index, column.with_type(wanted), times)
     return rows
 
 

@@ -230,9 +230,7 @@ class DeltaMaintained(MaintainedTable[DataFile]):
     def jobs(self) -> Sequence[Job]:
         return (
             Job(
-                "clean_log",
-                lambda: self._loaded().clean_log(),
-                self._options.log_cleanup_interval,
+                "clean_log", lambda: self._loaded().clean_log(), self._options.log_cleanup_interval
             ),
             Job(CHECKPOINT, lambda: self._loaded().create_checkpoint()),
         )

@@ -91,7 +91,8 @@ def plan_of(table: Table, name: str, mark: bytes, columns: Sequence[str]) -> Ice
     """How files of a table are written as it is now, for a query with these columns."""
     # Snapshots can be many, and writers do not need them.
     lists = "snapshots", "snapshot_log", "metadata_log", "statistics", "partition_statistics"
-    nothing: dict[str, Any] = {**dict.fromkeys(lists, []), "refs": {}, "current_snapshot_id": None}
+    nothing: dict[str, Any] = {name: [] for name in lists}
+    nothing |= {"refs": {}, "current_snapshot_id": None}
     return IcebergFilePlan(
         table=name,
         metadata=table.metadata.model_copy(update=nothing).model_dump_json(),

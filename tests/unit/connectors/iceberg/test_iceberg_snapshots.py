@@ -103,11 +103,7 @@ def expired(
     tags: frozenset[int] = frozenset(),
 ) -> list[int]:
     return expired_snapshots(
-        *(snapshots, branches, tags),
-        branch="main",
-        query_id="q",
-        keep=keep,
-        oldest_ms=oldest_ms,
+        *(snapshots, branches, tags), branch="main", query_id="q", keep=keep, oldest_ms=oldest_ms
     )
 
 
