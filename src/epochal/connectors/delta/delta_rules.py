@@ -31,7 +31,7 @@ from epochal.connectors.table_columns import (
     new_partition_reasons,
     partition_reasons,
 )
-from epochal.connectors.tables.compaction import TableOptions
+from epochal.connectors.tables.compaction import TableWriting
 from epochal.connectors.tables.table_epochs import TableFormat, WriteMode
 from epochal.errors import TableMismatchError, TableRowError
 
@@ -87,7 +87,7 @@ MAX_DECIMAL_PRECISION = 38
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaSinkOptions(TableOptions):
+class DeltaSinkOptions(TableWriting):
     """Where the table is, and how epochs change it."""
 
     path: str

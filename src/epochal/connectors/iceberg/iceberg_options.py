@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from epochal.connectors.formats import check_positive
-from epochal.connectors.tables.compaction import Compaction, TableOptions
+from epochal.connectors.tables.compaction import Compaction, TableWriting
 from epochal.errors import OptionError
 from epochal.options import ByteSize
 
@@ -15,7 +15,7 @@ MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergSinkOptions(TableOptions):
+class IcebergSinkOptions(TableWriting):
     """Which table, in which catalog, and what is done for it beside the epochs."""
 
     table: str = field(metadata={"also": ("path",)})

@@ -36,7 +36,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions(Compaction):
+class TableWriting(Compaction):
     """The options of all sinks that write tables of files."""
 
     merge_keys: tuple[str, ...] = ()

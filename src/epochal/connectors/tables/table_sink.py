@@ -48,7 +48,7 @@ from epochal.connectors.staging.staged_rows import (
     staged_table,
 )
 from epochal.connectors.table_columns import rows_without_values
-from epochal.connectors.tables.compaction import TableOptions
+from epochal.connectors.tables.compaction import TableWriting
 from epochal.connectors.tables.table_epochs import (
     EpochNote,
     EpochOutput,
@@ -181,7 +181,7 @@ class TableSink(Sink, Generic[F]):
         form: TableFormat[F],
         mode: WriteMode,
         request: SinkRequest,
-        options: TableOptions,
+        options: TableWriting,
     ) -> None:
         self.table, self._form, self._mode = table, form, mode
         self._query_id, self._schema, self._options = request.query_id, request.schema, options
