@@ -31,8 +31,7 @@ NAMED_TWICE = {
 DECIDING = {
     "checkpoint/restart.py",
     "connectors/staging/epoch_marker.py",
-    "connectors/iceberg/iceberg_marks.py",
-    "connectors/iceberg/iceberg_expiry.py",
+    "connectors/iceberg/iceberg_snapshots.py",
     "connectors/kafka/commit_rules.py",
     "connectors/delta/delta_rules.py",
     "connectors/dead_letters/dead_letter_rules.py",

@@ -25,7 +25,7 @@ from tests.rigs.postgres import Postgres, running_postgres
 from tests.waiting import eventually
 
 from epochal.connectors.contract import Sink, WriterContext
-from epochal.connectors.postgres import postgres_sink
+from epochal.connectors.postgres import postgres_table
 from epochal.connectors.postgres.postgres_sink import POSTGRES_OUTPUT
 from epochal.connectors.postgres.postgres_table import Found, TableName, find_table
 from epochal.connectors.registry import open_sink
@@ -207,7 +207,7 @@ def test_a_table_that_another_driver_has_just_created_is_not_missing(
                 other.commit(0, prepared(other, 0, [row(0)]))
         return found
 
-    monkeypatch.setattr(postgres_sink, "find_table", look)
+    monkeypatch.setattr(postgres_table, "find_table", look)
     with closing(place.open()) as sink:
         sink.fence(2)
         sink.commit(1, prepared(sink, 1, [row(1)], attempt=2))

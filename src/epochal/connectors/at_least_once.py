@@ -21,7 +21,6 @@ class AtLeastOnceSink(Sink):
     """Opens writers; every other method of the sink contract does nothing."""
 
     exactly_once = False
-    decides = False
 
     def __init__(self, writers: WriterFactory) -> None:
         self._writers = writers
@@ -30,9 +29,6 @@ class AtLeastOnceSink(Sink):
     def writers(self) -> WriterFactory:
         return self._writers
 
-    def fence(self, attempt: int) -> None:
-        del attempt
-
     def decided(self, epoch: int) -> bool:
         del epoch
         return False
@@ -40,12 +36,13 @@ class AtLeastOnceSink(Sink):
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         del epoch, messages
 
-    def close(self) -> None:
-        pass
-
 
 class NoopWriter(SinkWriter):
     """Discards every batch."""
+
+    def open(self, context: WriterContext) -> NoopWriter:
+        del context
+        return self
 
     def write(self, batch: pa.RecordBatch) -> None:
         del batch
@@ -54,26 +51,14 @@ class NoopWriter(SinkWriter):
         del epoch
         return bytes
 
-    def close(self) -> None:
-        pass
-
-
-class NoopWriters:
-    """Opens writers in tasks."""
-
-    def open(self, context: WriterContext) -> NoopWriter:
-        del context
-        return NoopWriter()
-
 
 class NoopSink(AtLeastOnceSink):
     """Discards all rows, like Spark's noop: for measuring everything before the sink."""
 
     def __init__(self) -> None:
-        super().__init__(NoopWriters())
+        super().__init__(NoopWriter())
 
 
 def open_noop(request: SinkRequest) -> NoopSink:
-    """Open the sink."""
     request.check_no_options()
     return NoopSink()

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import Prepare, Sink, SinkWriter, WriterContext
-from epochal.connectors.formats import SinkRequest
-from epochal.errors import OptionError
+from epochal.connectors.formats import SinkRequest, check_positive
 from epochal.record_batches import joined_tables
 
 MAX_CELL_WIDTH = 20
@@ -32,8 +31,7 @@ class ConsoleOptions:
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        if self.num_rows <= 0:
-            raise OptionError(f"console: numRows must be positive, not {self.num_rows}.")
+        check_positive("console", num_rows=self.num_rows)
 
 
 class ConsoleWriter(SinkWriter):
@@ -62,8 +60,6 @@ class ConsoleWriter(SinkWriter):
 
 @dataclass(frozen=True, slots=True)
 class ConsoleWriters:
-    """Opens writers in tasks."""
-
     max_rows: int
 
     def open(self, context: WriterContext) -> ConsoleWriter:
@@ -71,10 +67,7 @@ class ConsoleWriters:
 
 
 class ConsoleSink(Sink):
-    """The driver's side."""
-
     exactly_once = False
-    decides = False
 
     def __init__(self, options: ConsoleOptions, out: TextIO | None = None) -> None:
         self._options, self._out = options, out or sys.stdout
@@ -83,9 +76,6 @@ class ConsoleSink(Sink):
     @property
     def writers(self) -> ConsoleWriters:
         return ConsoleWriters(self._options.num_rows)
-
-    def fence(self, attempt: int) -> None:
-        del attempt
 
     def decided(self, epoch: int) -> bool:
         return self._newest_printed >= epoch
@@ -99,12 +89,8 @@ class ConsoleSink(Sink):
             self._out.flush()
         self._newest_printed = max(epoch, self._newest_printed)
 
-    def close(self) -> None:
-        pass
-
 
 def open_console(request: SinkRequest) -> ConsoleSink:
-    """Open the sink."""
     return ConsoleSink(request.read_options(ConsoleOptions))
 
 

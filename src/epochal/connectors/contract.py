@@ -88,7 +88,9 @@ class SourceReader(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release resources."""
+        return None
 
 
 class AcknowledgingReader(SourceReader, Protocol):
@@ -142,7 +144,7 @@ class Source(LoggedSource, Protocol):
 
         False for most sources: then the driver calls `acknowledge`.
         """
-        ...
+        return False
 
     def initial(self) -> Positions:
         """Where a new query starts. Called once in the life of a checkpoint."""
@@ -154,19 +156,22 @@ class Source(LoggedSource, Protocol):
 
     def discover(self, known: Positions) -> Positions:
         """The start positions of partitions that are not in `known`; empty if there are none."""
-        ...
+        return {name: at for name, at in self.initial().items() if name not in known}
 
     def offset(self, positions: Positions) -> Offset:
         """The offset to log for these positions of all partitions."""
         ...
 
     def boundary(self, positions: Positions) -> Positions:
-        """The nearest positions, not before these, that `resume(offset(...))` leaves unchanged."""
-        ...
+        """The nearest positions, not before these, that `resume(offset(...))` leaves unchanged.
+
+        The same ones, if an offset can express every position.
+        """
+        return positions
 
     def latest(self) -> Positions | None:
         """The current end of the source, to measure lag and to wait for; None if it has no end."""
-        ...
+        return None
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         """The distance in rows, or in the source's own unit; 0 once everything is read."""
@@ -177,9 +182,11 @@ class Source(LoggedSource, Protocol):
 
         Never called if the source `acknowledges_in_tasks`.
         """
-        ...
+        del epoch, positions
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release resources."""
+        return None
 
     @property
     def bounded(self) -> BoundedSource | None:
@@ -242,7 +249,7 @@ class SinkWriter(Protocol):
 
     def close(self) -> None:
         """Release resources. Output of epochs that were not prepared may be dropped."""
-        ...
+        return None
 
     def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
         """Return the rows that cannot be written, with the reason; empty if all can.
@@ -295,14 +302,17 @@ class Sink(CommittedSink, Protocol):
         If so, `commit` must record the epoch atomically with its output, and `decided` must read
         that record.
         """
-        ...
+        return False
 
     @property
     def writers(self) -> WriterFactory: ...
 
     def fence(self, attempt: int) -> None:
-        """Fence off writers of earlier attempts that may still run. Called before tasks start."""
-        ...
+        """Fence off writers of earlier attempts that may still run. Called before tasks start.
+
+        Files of such a writer are harmless if no commit names them: then there is nothing to do.
+        """
+        del attempt
 
     def decided(self, epoch: int) -> bool:
         """Whether `epoch` is already visible. Called for the newest logged epoch, after `fence`."""
@@ -312,4 +322,6 @@ class Sink(CommittedSink, Protocol):
         """Make an epoch visible. Must be idempotent: repeated calls for an epoch have no effect."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release resources."""
+        return None

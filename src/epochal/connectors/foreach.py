@@ -16,24 +16,23 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 
 from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
+from epochal.connectors.row_collector import RowCollector
 from epochal.connectors.user_code import USER_CODE
 from epochal.errors import OptionError
 
 logger = logging.getLogger(__name__)
 
 WAITING_BATCHES = 64
-
-BatchFunction: TypeAlias = Callable[[pa.RecordBatch, int], None]
-"""Takes a task's rows of one epoch, and the epoch's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,6 @@ class EpochEnd:
 
     epoch: int
     done: Future[bytes]
-
-
-class RowFunction:
-    """Wraps a function of a row as a ForeachWriter."""
-
-    def __init__(self, function: Callable[[Any], None]) -> None:
-        self.process = function
 
 
 class OpenEpoch:
@@ -137,31 +129,19 @@ class ForeachTaskWriter(SinkWriter):
                 logger.warning("the close method of a ForeachWriter failed", exc_info=True)
 
 
-class BatchTaskWriter(SinkWriter):
-    """Collects an epoch's rows for a function that takes them all at once."""
+class BatchTaskWriter(RowCollector):
+    """Passes all rows of an epoch to a function at once."""
 
-    def __init__(self, function: BatchFunction, context: WriterContext) -> None:
-        self._function, self._schema = function, context.schema
-        self._rows: list[pa.RecordBatch] = []
+    def __init__(self, function: Any, context: WriterContext) -> None:
+        super().__init__(partial(_called, function, context.schema))
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._rows.append(batch)
 
-    def cut(self, epoch: int) -> Prepare:
-        rows, self._rows = self._rows, []
-
-        def prepare() -> bytes:
-            table = pa.Table.from_batches(rows, self._schema).combine_chunks()
-            for batch in table.to_batches():
-                if batch.num_rows:
-                    with USER_CODE:
-                        self._function(batch, epoch)
-            return b""
-
-        return prepare
-
-    def close(self) -> None:
-        self._rows.clear()
+def _called(function: Any, schema: pa.Schema, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
+    for batch in pa.Table.from_batches(rows, schema).combine_chunks().to_batches():
+        if batch.num_rows:
+            with USER_CODE:
+                function(batch, epoch)
+    return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +163,16 @@ class ForeachSink(AtLeastOnceSink):
     """The driver's side. Checks the user's code before any task runs it."""
 
     def __init__(self, user: Any, *, by_batch: bool = False, schema: Any = None) -> None:
-        """`user` is a ForeachWriter or a function of a row; with `by_batch`, a `BatchFunction`."""
+        """`user` is a ForeachWriter or a function of a row.
+
+        With `by_batch`, it takes a task's rows of one epoch, and the epoch's number.
+        """
         if by_batch or not hasattr(user, "process"):
             if not callable(user):
                 raise OptionError(
                     f"foreach takes a function or an object with a method process, not {user!r}."
                 )
-            user = user if by_batch else RowFunction(user)
+            user = user if by_batch else SimpleNamespace(process=user)
         for name in ("open", "process", "close"):
             if hasattr(user, name) and not callable(getattr(user, name)):
                 raise OptionError(f"foreach: attribute {name} of {user!r} must be a method.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 from epochal.connectors.contract import Sink, Source
 from epochal.errors import OptionError
 from epochal.files import Files
-from epochal.options import read_options
+from epochal.options import option_name, read_options
 
 T = TypeVar("T")
 
@@ -27,8 +28,6 @@ APPEND, COMPLETE = "append", "complete"
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """Everything needed to open a source."""
-
     format: str
     options: Mapping[str, str] = field(repr=False)
     schema: pa.Schema | None
@@ -39,7 +38,6 @@ class SourceRequest:
     """The user's session, whose settings decide how files are read."""
 
     def read_options(self, kind: type[T]) -> T:
-        """Return the options of a source as its dataclass."""
         return read_options(kind, self.options, of=self.format)
 
 
@@ -136,8 +134,21 @@ def open_lazily(place: str, extra: str = "") -> Any:
 
 
 def refuse_options(name: str, options: Mapping[str, str]) -> None:
-    """Raise OptionError if there are any options."""
     if options:
         raise OptionError(
             f"{name} takes no options, but was given {', '.join(sorted(options))}. Remove them."
         )
+
+
+def check_positive(name: str, **numbers: int | None) -> None:
+    """Raise OptionError if one of these options is not positive."""
+    for option, value in numbers.items():
+        if value is not None and value <= 0:
+            raise OptionError(f"{name}: {option_name(option)} must be positive, not {value}.")
+
+
+def check_intervals(name: str, **intervals: timedelta | None) -> None:
+    """Raise OptionError if one of these options is no time at all."""
+    for option, interval in intervals.items():
+        if interval is not None and interval <= timedelta():
+            raise OptionError(f"{name}: {option_name(option)} must be longer than nothing.")

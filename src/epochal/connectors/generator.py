@@ -85,8 +85,6 @@ class GeneratorReaders(ReaderFactory):
 class GeneratorSource(Source):
     """The driver's side. Its offset is the row count per partition; Spark has no such source."""
 
-    acknowledges_in_tasks = False
-
     def __init__(self, schema: pa.Schema, generate: Generate, *, partitions: int = 1) -> None:
         if partitions <= 0:
             raise OptionError(f"A generator source needs at least one partition, not {partitions}.")
@@ -107,26 +105,11 @@ class GeneratorSource(Source):
         found = parse_object(offset, "generator offset")
         return {name: str(_row(str(at))) for name, at in found.items()}
 
-    def discover(self, known: Positions) -> Positions:
-        return {name: at for name, at in self.initial().items() if name not in known}
-
     def offset(self, positions: Positions) -> Offset:
         return to_json({name: _row(at) for name, at in sorted(positions.items())})
 
-    def boundary(self, positions: Positions) -> Positions:
-        return positions
-
-    def latest(self) -> Positions | None:
-        return None
-
     def lag(self, positions: Positions, latest: Positions) -> int:
         return sum(max(0, _row(at) - _row(positions.get(p, "0"))) for p, at in latest.items())
-
-    def acknowledge(self, epoch: int, positions: Positions) -> None:
-        del epoch, positions
-
-    def close(self) -> None:
-        pass
 
 
 def _row(text: str) -> int:

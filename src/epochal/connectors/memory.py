@@ -121,8 +121,6 @@ class MemoryReader(SourceReader):
 
 @dataclass(frozen=True, slots=True)
 class MemoryReaders(ReaderFactory):
-    """Opens readers in tasks."""
-
     directory: str
 
     def open(self, partitions: Positions) -> MemoryReader:
@@ -132,7 +130,6 @@ class MemoryReaders(ReaderFactory):
 class MemoryStream(Source):
     """A source to which driver code adds rows; pass it to `format(...)`."""
 
-    acknowledges_in_tasks = False
     tells_waiting = True
 
     def __init__(
@@ -156,12 +153,13 @@ class MemoryStream(Source):
         partition: int | None = None,
     ) -> None:
         """Add rows to `partition`, or to the next one in turn."""
-        given = rows if isinstance(rows, pa.Table | pa.RecordBatch) else self._batch(rows)
-        table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
+        if not isinstance(rows, pa.Table | pa.RecordBatch):
+            rows = batch_of_dicts(rows, self._schema)
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         fitting = cast_table(table.select(self._schema.names), self._schema)
         batches = fitting.combine_chunks().to_batches()
         with self._lock:
-            for batch in (each for each in batches if each.num_rows):
+            for batch in filter(len, batches):
                 chosen = self._turn if partition is None else partition
                 name = f"{chosen}/{self._added[chosen]}"
                 self._files.create(name, encode_stream(self._schema, [batch]).to_pybytes())
@@ -184,15 +182,9 @@ class MemoryStream(Source):
         found = parse_object(offset, "memory offset")
         return {name: parse_position(to_json(at)).text() for name, at in found.items()}
 
-    def discover(self, known: Positions) -> Positions:
-        return {name: at for name, at in self.initial().items() if name not in known}
-
     def offset(self, positions: Positions) -> Offset:
         inner = ",".join(f"{to_json(name)}:{at}" for name, at in sorted(positions.items()))
         return f"{{{inner}}}"
-
-    def boundary(self, positions: Positions) -> Positions:
-        return positions
 
     def latest(self) -> Positions:
         with self._lock:
@@ -204,14 +196,8 @@ class MemoryStream(Source):
             max(0, parse_position(text).batch - at.get(name, 0)) for name, text in latest.items()
         )
 
-    def acknowledge(self, epoch: int, positions: Positions) -> None:
-        del epoch, positions
-
     def close(self) -> None:
         """Keep the files: a restarted query continues to read them."""
-
-    def _batch(self, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-        return batch_of_dicts(rows, self._schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +268,6 @@ class MemorySink(Sink):
     """The driver's side: moves committed epochs from files into a `MemoryOutput`."""
 
     exactly_once = True
-    decides = False
 
     def __init__(
         self, output: MemoryOutput, checkpoint: Files, schema: pa.Schema, *, complete: bool = False
@@ -294,9 +279,6 @@ class MemorySink(Sink):
     @property
     def writers(self) -> MemoryWriters:
         return MemoryWriters(self._files.url)
-
-    def fence(self, attempt: int) -> None:
-        del attempt  # files of a writer that still runs are harmless: no commit names them
 
     def decided(self, epoch: int) -> bool:
         return self.output.newest() >= epoch
@@ -311,9 +293,6 @@ class MemorySink(Sink):
             written_in = parse_batch_id(info.name.removeprefix(".").partition("-")[0])
             if written_in is not None and written_in <= epoch:
                 self._files.delete(info.name)
-
-    def close(self) -> None:
-        pass
 
     def _read(self, name: str) -> pa.Table:
         try:

@@ -28,7 +28,7 @@ from epochal.checkpoint.source_logs import RateLog
 from epochal.checkpoint.spark_json import parse_object
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions, ReaderFactory, Source, SourceReader
-from epochal.connectors.formats import SourceRequest
+from epochal.connectors.formats import SourceRequest, check_positive
 from epochal.errors import MalformedFileError, OptionError
 from epochal.files import Files
 from epochal.options import read_options
@@ -58,8 +58,7 @@ class RateOptions:
                 f"rate: rowsPerSecond must be positive, not {self.rows_per_second}; otherwise "
                 f"there would be no rows."
             )
-        if self.num_partitions is not None and self.num_partitions <= 0:
-            raise OptionError(f"rate: numPartitions must be positive, not {self.num_partitions}.")
+        check_positive("rate", num_partitions=self.num_partitions)
         if self.ramp_up_time.total_seconds() > LONG_MAX // self.rows_per_second:
             raise OptionError(
                 f"rate: rampUpTime must not exceed {LONG_MAX // self.rows_per_second} s at "
@@ -194,14 +193,9 @@ class RateReader(SourceReader):
     def limit(self, ends: Positions) -> None:
         self._ends = {name: parse_position(text).next for name, text in ends.items()}
 
-    def close(self) -> None:
-        pass
-
 
 @dataclass(frozen=True, slots=True)
 class RateReaders(ReaderFactory):
-    """Opens readers in tasks."""
-
     schedule: Schedule
     clock: Clock = field(default_factory=SystemClock)
 
@@ -212,7 +206,6 @@ class RateReaders(ReaderFactory):
 class RateSource(Source):
     """The driver's side. Creates or reads the log in `sources/N`."""
 
-    acknowledges_in_tasks = False
     tells_waiting = True
 
     def __init__(
@@ -256,7 +249,7 @@ class RateSource(Source):
         return {}
 
     def offset(self, positions: Positions) -> Offset:
-        lowest = _lowest(positions)
+        lowest = min(at.next for at in _parsed(positions).values())
         # If nothing was read, log second 0, even if the ramp leaves the first seconds empty:
         # `second_of` would skip them.
         self._logged_second = self._schedule.second_of(lowest) if lowest else 0
@@ -266,7 +259,7 @@ class RateSource(Source):
         at = _parsed(positions)
         # `next - step` is the last value that a partition has read. The boundary must lie above
         # the last value of every partition.
-        highest = max(each.next - each.step for each in at.values()) + 1
+        highest = max(place.next - place.step for place in at.values()) + 1
         second = self._schedule.second_of(max(highest, 0))
         while self._schedule.value_at(second) < highest:
             second += 1
@@ -278,9 +271,6 @@ class RateSource(Source):
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         return max(0, _count(_parsed(latest)) - _count(_parsed(positions)))
-
-    def acknowledge(self, epoch: int, positions: Positions) -> None:
-        del epoch, positions
 
     def close(self) -> None:
         ahead_ms = self._schedule.created_ms + self._logged_second * 1000 - self._clock.now_ms()
@@ -299,7 +289,6 @@ def rate_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None)
 
 
 def open_rate(request: SourceRequest) -> RateSource:
-    """Open the source."""
     options = request.read_options(RateOptions)
     return RateSource(options, request.checkpoint, request.index, parallelism=request.parallelism)
 
@@ -316,10 +305,6 @@ def _parsed(positions: Positions) -> Mapping[str, RatePosition]:
     return {name: parse_position(text) for name, text in positions.items()}
 
 
-def _lowest(positions: Positions) -> int:
-    return min(each.next for each in _parsed(positions).values())
-
-
 def _count(positions: Mapping[str, RatePosition]) -> int:
     """How many values have been read in all partitions together."""
-    return sum(each.next // each.step for each in positions.values())
+    return sum(at.next // at.step for at in positions.values())

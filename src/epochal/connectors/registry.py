@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -34,6 +34,8 @@ from epochal.errors import OptionError
 from epochal.files import Files
 from epochal.options import suggestion
 
+F = TypeVar("F", SourceFormat, SinkFormat)
+
 
 def pinned_options(format: Any, options: Mapping[str, str]) -> dict[str, str]:
     """The options to define a query with, so that a source opened later has the same schema."""
@@ -45,7 +47,7 @@ def source_schema(format: Any, options: Mapping[str, str], schema: pa.Schema | N
     """The schema of a source's rows, before the source is opened. Checks its options too."""
     form = find_source(format)
     if form is None:
-        return _custom_source(format, options).schema
+        return cast(Source, _custom("source", format, options, SOURCE_METHODS)).schema
     return form.schema(form.name, options, schema)
 
 
@@ -68,7 +70,7 @@ def open_source(
     """Open a source. `parallelism` is the number of partitions unless the source determines it."""
     form = find_source(format)
     if form is None:
-        return _custom_source(format, options)
+        return cast(Source, _custom("source", format, options, SOURCE_METHODS))
     return form.open(
         SourceRequest(form.name, options, schema, checkpoint, index, parallelism, spark)
     )
@@ -134,21 +136,20 @@ def outlives_query(format: Any) -> bool:
 
 def find_source(format: Any) -> SourceFormat | None:
     """The record of a source, by its name; None for an object that is a source itself."""
-    if not isinstance(format, str):
-        return format if isinstance(format, SourceFormat) else None
-    form = SOURCES.get(format.lower())
-    if form is None:
-        raise OptionError(f"There is no source {format!r}.{suggestion(format, SOURCES)}")
-    return form
+    return _find("source", format, SOURCES, SourceFormat)
 
 
 def find_sink(format: Any) -> SinkFormat | None:
     """The record of a sink, by its name; None for an object that is a sink itself."""
+    return _find("sink", format, SINKS, SinkFormat)
+
+
+def _find(kind: str, format: Any, forms: Mapping[str, F], record: type[F]) -> F | None:
     if not isinstance(format, str):
-        return format if isinstance(format, SinkFormat) else None
-    form = SINKS.get(format.lower())
+        return format if isinstance(format, record) else None
+    form = forms.get(format.lower())
     if form is None:
-        raise OptionError(f"There is no sink {format!r}.{suggestion(format, SINKS)}")
+        raise OptionError(f"There is no {kind} {format!r}.{suggestion(format, forms)}")
     return form
 
 
@@ -171,10 +172,6 @@ SINK_METHODS = (
     *("exactly_once", "decides", "writers", "fence", "decided", "commit", "close"),
     "begin_commit",
 )
-
-
-def _custom_source(given: Any, options: Mapping[str, str]) -> Source:
-    return cast(Source, _custom("source", given, options, SOURCE_METHODS))
 
 
 def _custom_sink(

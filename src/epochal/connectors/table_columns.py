@@ -74,6 +74,38 @@ def unknown_names(option: str, names: Sequence[str], columns: Sequence[str]) -> 
     ]
 
 
+def partition_reasons(query: Sequence[str], table: Sequence[str]) -> list[str]:
+    """Why a query cannot partition a table that exists; empty if it can, or leaves it as it is."""
+    if not query or list(query) == list(table):
+        return []
+    return [
+        f"the table is partitioned by ({', '.join(table)}), but the query by "
+        f"({', '.join(query)}). Remove partitionBy, or use another table."
+    ]
+
+
+def new_partition_reasons(query: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """Why a query cannot partition its own columns; empty if it can."""
+    reasons = unknown_names("partitionBy", query, columns)
+    if query and len(query) >= len(columns):
+        reasons.append(
+            f"partitionBy names all columns {', '.join(columns)}, so none is left for the files. "
+            f"Partition by fewer columns."
+        )
+    return reasons
+
+
+def key_reasons(keys: Sequence[str], columns: Sequence[TableColumn]) -> list[str]:
+    """Why these columns cannot identify rows; empty if they can."""
+    kinds = {column.name: column.kind for column in columns}
+    nested = ("array<", "list<", "map<", "struct<")
+    return unknown_names("mergeKeys", keys, list(kinds)) + [
+        f"column {name} is {kinds[name]}, which cannot identify rows. Choose other mergeKeys."
+        for name in keys
+        if kinds.get(name, "").startswith(nested)
+    ]
+
+
 def match_columns(
     table: str,
     query: Sequence[TableColumn],

@@ -116,7 +116,6 @@ def for_worker_python(rdd: RDD[T]) -> tuple[RDD[T], str]:
 
 
 def own_python() -> PythonFound:
-    """Return the interpreter of this process."""
     names: dict[str, Any] = {}
     exec(QUESTION, names)
     return PythonFound(*names["answer"])

@@ -75,34 +75,16 @@ def split_bad_row_options(
     return read_options(BadRowOptions, ours, of=of), rest
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where the rows of a batch come from."""
-
-    query: str
-    epoch: int
-    task: int
-
-
-def split_rows(batch: pa.RecordBatch, bad: BadRows) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """The rows that are not in `bad`, and those that are, in their order."""
-    wrong = pa.array([index in bad for index in range(batch.num_rows)], pa.bool_())
-    right = pa.array([index not in bad for index in range(batch.num_rows)], pa.bool_())
-    return batch.filter(right), batch.filter(wrong)
-
-
 def letters_of(
-    batch: pa.RecordBatch, bad: BadRows, origin: Origin, *, max_bytes: int | None = None
+    batch: pa.RecordBatch, bad: BadRows, origin: Mapping[str, Any], *, max_bytes: int | None = None
 ) -> list[bytes]:
-    """The letters of these rows. With `max_bytes`, the row of a larger letter is cut."""
+    """The letters of these rows, each with what `origin` says of them.
+
+    With `max_bytes`, the row of a larger letter is cut.
+    """
     found = []
     for index in sorted(bad):
-        head = {
-            "query": origin.query,
-            "epoch": origin.epoch,
-            "task": origin.task,
-            "reason": bad[index][:MAX_REASON_CHARS],
-        }
+        head = {**origin, "reason": bad[index][:MAX_REASON_CHARS]}
         row = {
             name: value
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -125,11 +107,11 @@ def readable(value: Any) -> Any:
     kind, types = value.type, pa.types
     if types.is_struct(kind):
         fields = {kind.field(n).name: readable(value[n]) for n in range(kind.num_fields)}
-        return {name: each for name, each in fields.items() if each is not None}
+        return {name: field for name, field in fields.items() if field is not None}
     if types.is_map(kind):
         return {str(readable(pair["key"])): readable(pair["value"]) for pair in value.values}
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return [readable(each) for each in value.values]
+        return [readable(element) for element in value.values]
     if types.is_dictionary(kind):
         return readable(value.value)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
@@ -137,7 +119,10 @@ def readable(value: Any) -> Any:
     if types.is_string(kind) or types.is_large_string(kind):
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     if types.is_floating(kind):
-        return _number(value.as_py())
+        number = value.as_py()
+        if math.isfinite(number):
+            return number
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_decimal(kind):
         return value.as_py()
     try:
@@ -145,14 +130,6 @@ def readable(value: Any) -> Any:
         return value.cast(pa.string()).as_py().replace(" ", "T")
     except (pa.ArrowException, ValueError):
         return f"a value of type {kind}"
-
-
-def _number(value: float) -> float | str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode

@@ -39,21 +39,15 @@ from epochal.connectors.contract import (
     WriterContext,
     WriterFactory,
 )
-from epochal.connectors.dead_letters.dead_letter_rules import (
-    BadRowOptions,
-    OnBadRow,
-    Origin,
-    letters_of,
-    split_rows,
-)
-from epochal.connectors.staging.dead_letter_envelope import (
+from epochal.connectors.dead_letters.dead_letter_rules import BadRowOptions, OnBadRow, letters_of
+from epochal.connectors.staging.deciding_sink import logged_messages
+from epochal.connectors.staging.epoch_marker import (
     StagedDeadLetters,
-    pack,
     sink_messages,
-    unpack,
+    unwrap_letters,
+    wrap_letters,
 )
 from epochal.connectors.staging.staged_rows import delete_stale, read_staged
-from epochal.epoch.manifest import manifest_of
 from epochal.errors import OptionError, SinkConflictError
 from epochal.files import Files, join_url, open_files
 
@@ -63,7 +57,6 @@ STAGING = f"{EPOCHAL}/letters"
 
 
 def dead_letter_name(query: str, epoch: int, task: int) -> str:
-    """The name of the file with the letters of one task and epoch."""
     return f"letters-{query}-{epoch}-{task}.json"
 
 
@@ -82,8 +75,6 @@ class Checking:
 
 @dataclass(frozen=True, slots=True)
 class CheckedWriters:
-    """Opens writers in tasks."""
-
     writers: WriterFactory
     about: Checking
     staging: str
@@ -113,7 +104,8 @@ class CheckedWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         rows, bad = self._checked(batch)
         if bad:
-            rows, _ = split_rows(rows, bad)
+            good = [index not in bad for index in range(rows.num_rows)]
+            rows = rows.filter(pa.array(good, pa.bool_()))
         if rows.num_rows or not batch.num_rows:
             self._writer.write(rows)
 
@@ -154,7 +146,8 @@ class CheckedWriter(SinkWriter):
         return rows, bad
 
     def _write_dead_letters(self, rows: pa.RecordBatch, bad: BadRows) -> None:
-        origin = Origin(self._plan.about.query, self._epoch, self._context.task)
+        query, task = self._plan.about.query, self._context.task
+        origin = {"query": query, "epoch": self._epoch, "task": task}
         self._count += len(bad)
         if self._plan.about.options.dead_letter_topic is None:
             self._letters += letters_of(rows, bad, origin)
@@ -169,7 +162,8 @@ class CheckedWriter(SinkWriter):
         name = f"e{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.json"
         with storage_errors(join_url(self._plan.staging, name)):
             open_files(self._plan.staging).create(name, data)
-        return pack(message, StagedDeadLetters(name, google_crc32c.value(data), len(letters)))
+        staged = StagedDeadLetters(name, google_crc32c.value(data), len(letters))
+        return wrap_letters(message, staged)
 
 
 def written_schema(schema: pa.Schema, about: Checking) -> pa.Schema:
@@ -248,7 +242,7 @@ class DeadLetterSink(Sink):
         self._sink.begin_commit(epoch, sink_messages(messages))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        found = [unpack(message) for message in messages]
+        found = [unwrap_letters(message) for message in messages]
         # The sink first. If it decides, its commit may still be refused, and then there must be no
         # letters of this epoch.
         self._sink.commit(epoch, [message for message, _ in found])
@@ -299,9 +293,7 @@ def refuse_pending_letters(checkpoint: Files) -> None:
     epoch = offsets.latest_batch_id()
     if epoch is None or epoch == commits.latest_batch_id():
         return
-    entry, path = offsets.get(epoch), join_url(offsets.url, str(epoch))
-    manifest = None if entry is None else manifest_of(entry, path, epoch)
-    if manifest and any(unpack(message)[1] is not None for message in manifest.messages):
+    if any(unwrap_letters(message)[1] for message in logged_messages(offsets, epoch)):
         raise pending_letters(epoch)
 
 

@@ -1,27 +1,39 @@
-"""Decides what the Delta sink may do to a table. Pure.
+"""Decides what the Delta sink may do to a table, and names types as Delta does. Pure.
 
 A query's marker is a `txn` action in the table's log, with the query's id and the epoch's number.
 Delta writes it in the same commit as the epoch's files. Spark's own Delta sink uses the same id and
 number, so either of them skips what the other has written.
 
 Delta's library checks almost nothing that is given to it, so the checks are here: a table is
-refused if it has a feature whose rules we would break.
+refused if it has a feature whose rules we would break. Only types that a Delta table holds without
+loss have a name here. All fields may be null, as in Spark's own sink: what a table requires is
+checked row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeAlias
 
 import msgspec
+import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
-from epochal.connectors.delta.delta_types import PARTITION_TYPES
+from epochal.connectors.file.file_formats import ParquetCodec
+from epochal.connectors.formats import check_intervals
 from epochal.connectors.staging.epoch_marker import MarkedOutput
-from epochal.connectors.table_columns import TableColumn, unknown_names
+from epochal.connectors.table_columns import (
+    TableColumn,
+    key_reasons,
+    name_columns,
+    new_partition_reasons,
+    partition_reasons,
+)
+from epochal.connectors.tables.compaction import TableWriting
 from epochal.connectors.tables.table_epochs import TableFormat, WriteMode
-from epochal.errors import TableMismatchError
+from epochal.errors import TableMismatchError, TableRowError
 
 DELTA_OUTPUT = MarkedOutput(
     magic=b"EDT1",
@@ -51,6 +63,43 @@ KNOWN_FEATURES = frozenset(
     }
 )
 """Writer features that ask nothing of us, or only if a column or setting uses them: see below."""
+
+DeltaType: TypeAlias = "str | dict[str, Any]"
+"""A type in the JSON of a Delta schema."""
+
+_SIMPLE: dict[pa.DataType, str] = {
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.date32(): "date",
+}
+PARTITION_TYPES = frozenset({"byte", "short", "integer", "long", "boolean", "string", "date"})
+"""Types whose values have one text that every reader understands, whatever its time zone."""
+MAX_DECIMAL_PRECISION = 38
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSinkOptions(TableWriting):
+    """Where the table is, and how epochs change it."""
+
+    path: str
+
+    compression: ParquetCodec = ParquetCodec.SNAPPY
+
+    log_cleanup_interval: timedelta = timedelta(hours=1)
+    """How often the table's log is cleaned up, by the rules of the table."""
+
+    def __post_init__(self) -> None:
+        self.check_table_options("delta")
+        check_intervals("delta", log_cleanup_interval=self.log_cleanup_interval)
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -91,11 +140,7 @@ def check_table(
 ) -> None:
     """Raise TableMismatchError if the sink would break the table's rules."""
     reasons = [*_features(shape), *_column_rules(shape), *_removal_rules(shape, mode)]
-    if partition_by and tuple(partition_by) != shape.partition_by:
-        reasons.append(
-            f"the table is partitioned by ({', '.join(shape.partition_by)}), but the query by "
-            f"({', '.join(partition_by)}). Remove partitionBy, or use another table."
-        )
+    reasons += partition_reasons(partition_by, shape.partition_by)
     reasons += [
         f"the table is partitioned by {name}, but the query has no such column. Add it."
         for name in shape.partition_by
@@ -172,25 +217,111 @@ def check_new_table(
 ) -> None:
     """Raise TableMismatchError if partition columns or keys cannot be what they should be."""
     kinds = {column.name: column.kind for column in query}
-    reasons = [
-        *unknown_names("partitionBy", partition_by, list(kinds)),
-        *unknown_names("mergeKeys", merge_keys, list(kinds)),
-    ]
+    reasons = [*new_partition_reasons(partition_by, list(kinds)), *key_reasons(merge_keys, query)]
     reasons += [
         f"column {name} is {kinds[name]}, by which this sink does not partition. Partition by a "
         f"column of {', '.join(sorted(PARTITION_TYPES))}."
         for name in partition_by
         if name in kinds and kinds[name] not in PARTITION_TYPES
     ]
-    if len(partition_by) >= len(kinds):
-        reasons.append(
-            f"partitionBy names all columns {', '.join(kinds)}, so none is left for the files. "
-            f"Partition by fewer columns."
-        )
-    reasons += [
-        f"column {name} is {kinds[name]}, which cannot identify rows. Choose other mergeKeys."
-        for name in merge_keys
-        if kinds.get(name, "").startswith(("array", "map", "struct"))
-    ]
     if reasons:
         raise TableMismatchError(table, tuple(reasons))
+
+
+def delta_type(kind: pa.DataType) -> DeltaType | None:
+    """Return the type of a column; None if Delta has none."""
+    simple = _SIMPLE.get(kind)
+    if simple is not None:
+        return simple
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz is not None else "timestamp_ntz"
+    if pa.types.is_decimal(kind):
+        fits = kind.precision <= MAX_DECIMAL_PRECISION and 0 <= kind.scale <= kind.precision
+        return f"decimal({kind.precision},{kind.scale})" if fits else None
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        element = delta_type(kind.value_type)
+        if element is None:
+            return None
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if pa.types.is_map(kind):
+        key, item = delta_type(kind.key_type), delta_type(kind.item_type)
+        if key is None or item is None:
+            return None
+        return {"type": "map", "keyType": key, "valueType": item, "valueContainsNull": True}
+    if pa.types.is_struct(kind):
+        fields = [_field_json(field.name, delta_type(field.type)) for field in kind]
+        known = all(field["type"] is not None for field in fields)
+        return {"type": "struct", "fields": fields} if known else None
+    return None
+
+
+def type_text(kind: DeltaType) -> str:
+    """Return a type as users write it: `array<struct<a: long>>`."""
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "array":
+            return f"array<{type_text(kind['elementType'])}{_strict(kind, 'containsNull')}>"
+        case "map":
+            key, item = type_text(kind["keyType"]), type_text(kind["valueType"])
+            return f"map<{key}, {item}{_strict(kind, 'valueContainsNull')}>"
+        case "struct":
+            inner = [
+                f"{field['name']}: {type_text(field['type'])}{_strict(field, 'nullable')}"
+                for field in kind["fields"]
+            ]
+            return f"struct<{', '.join(inner)}>"
+    return str(kind["type"])
+
+
+def query_columns(table: str, schema: pa.Schema) -> list[TableColumn]:
+    """Return the columns of a query; TableMismatchError if Delta has no type for one of them."""
+
+    def name_type(kind: pa.DataType) -> str | None:
+        found = delta_type(kind)
+        return None if found is None else type_text(found)
+
+    return name_columns(table, schema, "Delta", name_type)
+
+
+def schema_json(schema: pa.Schema) -> dict[str, Any]:
+    """Return a query's schema as a new table has it."""
+    fields = [_field_json(field.name, delta_type(field.type)) for field in schema]
+    return {"type": "struct", "fields": fields}
+
+
+def table_columns(fields: Sequence[Mapping[str, Any]]) -> list[TableColumn]:
+    """Return the columns of a table, from the fields in its schema's JSON."""
+    return [
+        TableColumn(field["name"], type_text(field["type"]), required=not field["nullable"])
+        for field in fields
+    ]
+
+
+def check_required(table: str, rows: pa.Table, required: Sequence[str]) -> None:
+    """Raise TableRowError if a column that takes no nulls has one."""
+    for name in required:
+        nulls = rows.column(name).null_count
+        if nulls:
+            raise TableRowError(
+                table,
+                f"column {name} takes no nulls, but is null in {nulls} of {rows.num_rows} rows",
+            )
+
+
+def in_microseconds(rows: pa.Table) -> pa.Table:
+    """Return the rows with times in microseconds, as Delta has them; an error if that loses."""
+    for index, column in enumerate(rows.schema):
+        if pa.types.is_timestamp(column.type) and column.type.unit != "us":
+            wanted: Any = pa.timestamp("us", column.type.tz)
+            times = rows.column(index).cast(wanted)
+            rows = rows.set_column(index, column.with_type(wanted), times)
+    return rows
+
+
+def _field_json(name: str, kind: DeltaType | None) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _strict(kind: Mapping[str, Any], key: str) -> str:
+    return "" if kind.get(key, True) else " not null"

@@ -12,8 +12,7 @@ next look and stops.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,32 +20,29 @@ from msgspec.structs import replace
 
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import Sink
-from epochal.connectors.delta.delta_options import DeltaSinkOptions
+from epochal.connectors.delta.delta_files import DeltaFilePlan, DeltaFiles, indexed_columns
 from epochal.connectors.delta.delta_rules import (
     DELTA,
     DataFile,
+    DeltaSinkOptions,
     TableShape,
     check_new_table,
-    check_table,
-)
-from epochal.connectors.delta.delta_stats import indexed_columns
-from epochal.connectors.delta.delta_table import TableGoneError, TableHandle, check_merge
-from epochal.connectors.delta.delta_types import (
     check_required,
+    check_table,
     in_microseconds,
     query_columns,
     schema_json,
     table_columns,
 )
-from epochal.connectors.delta.delta_writer import DeltaFilePlan, DeltaFiles
-from epochal.connectors.file.part_names import attempt_of, mark_of
+from epochal.connectors.delta.delta_table import TableGoneError, TableHandle, check_merge
+from epochal.connectors.file.part_files import attempt_of, mark_of
 from epochal.connectors.formats import SinkRequest
 from epochal.connectors.staging.epoch_marker import Marker
 from epochal.connectors.table_columns import ColumnMatch, match_columns
 from epochal.connectors.tables.compaction import LiveFile
 from epochal.connectors.tables.table_epochs import EpochNote, WriteMode, choose_write_mode
-from epochal.connectors.tables.table_maintenance import DRIVER_TASK, Job
-from epochal.connectors.tables.table_sink import TableSettings, TableSink, lost_marker
+from epochal.connectors.tables.table_maintenance import DRIVER_TASK, Job, MaintainedTable
+from epochal.connectors.tables.table_sink import TableSink, TargetTable, lost_marker
 from epochal.errors import StorageError, TableMismatchError
 from epochal.files import join_url, open_files, scheme_of
 
@@ -61,26 +57,17 @@ def open_delta_sink(request: SinkRequest) -> Sink:
     """Open the sink: check that the query fits the table, if there is one. Write nothing yet."""
     options = request.read_options(DeltaSinkOptions)
     mode = choose_write_mode("delta", request.output_mode, options.merge_keys)
-    settings = TableSettings(
-        *(request.query_id, request.schema, mode, options.merge_keys),
-        *(options.max_file_bytes, options.reset_marker, options),
-    )
-    table = DeltaTarget(options, request.schema, mode, request.query_id, request.partition_by)
-    return TableSink(table, DELTA, settings, request.checkpoint)
+    table = DeltaTarget(options, request, mode)
+    return TableSink(table, DELTA, mode, request, options)
 
 
-class DeltaTarget:
-    """Implements `TargetTable`."""
+class DeltaTarget(TargetTable[DataFile]):
+    """The table as epochs are committed to it."""
 
-    def __init__(
-        self,
-        options: DeltaSinkOptions,
-        schema: pa.Schema,
-        mode: WriteMode,
-        query_id: str,
-        partition_by: tuple[str, ...],
-    ) -> None:
-        self._options, self._schema, self._mode, self._query_id = options, schema, mode, query_id
+    def __init__(self, options: DeltaSinkOptions, request: SinkRequest, mode: WriteMode) -> None:
+        schema, partition_by = request.schema, request.partition_by
+        self._options, self._schema, self._mode = options, schema, mode
+        self._query_id = request.query_id
         self._given_partition = self._partition_by = partition_by
         self._files = open_files(options.path, links=True)
         self.name = self.place = self._files.url
@@ -192,9 +179,6 @@ class DeltaTarget:
     def maintained(self, attempt: int) -> DeltaMaintained:
         return DeltaMaintained(self._options, self._query_id, attempt, self.file_plan)
 
-    def close(self) -> None:
-        pass
-
     def _fitted(self, shape: TableShape) -> ColumnMatch:
         """Compare the query with a table; TableMismatchError if it does not fit."""
         names = {column.name for column in self._columns}
@@ -229,8 +213,8 @@ class DeltaTarget:
         return shape
 
 
-class DeltaMaintained:
-    """Implements `MaintainedTable`."""
+class DeltaMaintained(MaintainedTable[DataFile]):
+    """The table as it is maintained."""
 
     def __init__(
         self, options: DeltaSinkOptions, query_id: str, attempt: int, plan: DeltaFilePlan
@@ -245,12 +229,11 @@ class DeltaMaintained:
 
     def jobs(self) -> Sequence[Job]:
         return (
-            Job("clean_log", self._clean_log, self._options.log_cleanup_interval),
-            Job(CHECKPOINT, self._write_checkpoint),
+            Job(
+                "clean_log", lambda: self._loaded().clean_log(), self._options.log_cleanup_interval
+            ),
+            Job(CHECKPOINT, lambda: self._loaded().create_checkpoint()),
         )
-
-    def errors(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def data_files(self) -> Iterator[str]:
         for info in self._files.list():
@@ -262,12 +245,9 @@ class DeltaMaintained:
     def known_files(self) -> set[str]:
         return set(map(_name, self._loaded().known_files()))
 
-    def delete(self, paths: Iterable[str]) -> None:
+    def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             self._files.delete(path)
-
-    def discard(self, files: Sequence[DataFile]) -> None:
-        self.delete([file.path for file in files])
 
     def live_files(self) -> Sequence[LiveFile]:
         handle = self._loaded()
@@ -296,15 +276,6 @@ class DeltaMaintained:
             return False
         handle.replace_files(group, files[0], self._compactor, self._attempt)
         return True
-
-    def close(self) -> None:
-        pass
-
-    def _clean_log(self) -> None:
-        self._loaded().clean_log()
-
-    def _write_checkpoint(self) -> None:
-        self._loaded().create_checkpoint()
 
     def _loaded(self) -> TableHandle:
         if not self._handle.load():

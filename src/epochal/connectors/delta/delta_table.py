@@ -16,8 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from epochal.connectors.delta.delta_rules import DataFile, TableShape
-from epochal.connectors.delta.delta_types import in_microseconds, schema_json
+from epochal.connectors.delta.delta_rules import DataFile, TableShape, in_microseconds, schema_json
 from epochal.connectors.tables.compaction import LiveFile
 from epochal.connectors.tables.table_epochs import EpochNote, WriteMode
 from epochal.connectors.tables.table_maintenance import CommitRefusedError
@@ -81,6 +80,10 @@ class TableHandle:
         self._storage = STORAGE if SCHEMES[scheme] else None
         rest = files.url.partition(":")[2]
         self._uri = f"{SCHEMES[scheme]}:{rest}" if SCHEMES[scheme] else files.url
+        # Both take longer than the commit itself once the table is large: see `DeltaMaintained`.
+        self._hooks: PostCommitHookProperties = self._deltalake.PostCommitHookProperties(
+            create_checkpoint=False, cleanup_expired_logs=False
+        )
         self._loaded_version = 0
         self._table: DeltaTable | None = None
 
@@ -122,8 +125,8 @@ class TableHandle:
         with self._translated():
             field_of = self._deltalake.Field.from_json
             self._loaded.alter.add_columns(
-                [field_of(json.dumps(each)) for each in fields],
-                post_commithook_properties=self._hooks(),
+                [field_of(json.dumps(field)) for field in fields],
+                post_commithook_properties=self._hooks,
             )
         self.load()
 
@@ -151,9 +154,10 @@ class TableHandle:
         with self._translated():
             for commit in self._loaded.history(HISTORY_VERSIONS):
                 note = commit.get(NOTE_KEY)
-                found = note if isinstance(note, dict) else {}
-                if (found.get("query"), found.get("epoch")) == (query_id, epoch):
-                    return str(found.get("token", ""))
+                if not isinstance(note, dict):
+                    continue
+                if (note.get("query"), note.get("epoch")) == (query_id, epoch):
+                    return str(note.get("token", ""))
         return ""
 
     def write(
@@ -169,7 +173,7 @@ class TableHandle:
         has: an overwrite of an old version would keep what was added since.
         """
         retries = None if mode is WriteMode.APPEND else 0
-        added = [self._added(each) for each in files]
+        added = [self._added(file) for file in files]
         self._commit(added, mode.value, partition_by, self._properties(note, retries))
 
     def merge(self, rows: pa.Table, keys: Sequence[str], note: EpochNote) -> None:
@@ -186,7 +190,7 @@ class TableHandle:
                 source_alias="s",
                 target_alias="t",
                 commit_properties=self._properties(note, 0),
-                post_commithook_properties=self._hooks(),
+                post_commithook_properties=self._hooks,
             ).when_matched_update_all().when_not_matched_insert_all().execute()
 
     def mark(self, note: EpochNote) -> None:
@@ -206,18 +210,12 @@ class TableHandle:
         with self._translated():
             actions: Any = pa.table(self._loaded.get_add_actions(flatten=True))
         columns = self._loaded.metadata().partition_columns
-        values = [actions.column(f"partition.{name}").to_pylist() for name in columns]
         sizes = actions.column("size_bytes").to_pylist()
-        return [
-            LiveFile(
-                unquote(path),
-                sizes[index],
-                tuple(
-                    (name, _text(each[index])) for name, each in zip(columns, values, strict=True)
-                ),
-            )
-            for index, path in enumerate(actions.column("path").to_pylist())
-        ]
+        values = [actions.column(f"partition.{name}").to_pylist() for name in columns]
+        keys = zip(*values, strict=True) if columns else [()] * len(sizes)
+        partitions = [tuple(zip(columns, map(_text, key), strict=True)) for key in keys]
+        paths = map(unquote, actions.column("path").to_pylist())
+        return list(map(LiveFile, paths, sizes, partitions))
 
     def replace_files(
         self, old: Sequence[LiveFile], new: DataFile, application: str, number: int
@@ -229,8 +227,8 @@ class TableHandle:
         remove = self._deltalake.transaction.RemoveAction
         actions = [self._added(new, data_change=False)]
         actions += [
-            remove(each.path, False, new.modified_ms, each.size, dict(each.partition))
-            for each in old
+            remove(file.path, False, new.modified_ms, file.size, dict(file.partition))
+            for file in old
         ]
         columns = [name for name, _ in old[0].partition]
         self._commit(actions, "append", columns, self._marking(application, number))
@@ -269,7 +267,7 @@ class TableHandle:
                 self._loaded.schema(),
                 partition_by=list(partition_by),
                 commit_properties=properties,
-                post_commithook_properties=self._hooks(),
+                post_commithook_properties=self._hooks,
             )
 
     def _added(self, file: DataFile, *, data_change: bool = True) -> Any:
@@ -278,28 +276,19 @@ class TableHandle:
         )
 
     def _properties(self, note: EpochNote, retries: int | None) -> CommitProperties:
-        found = {"query": note.query_id, "epoch": note.epoch}
-        more = {"attempt": note.attempt, "token": note.token}
-        properties: CommitProperties = self._deltalake.CommitProperties(
-            custom_metadata={NOTE_KEY: found | more},
-            max_commit_retries=retries,
-            app_transactions=[self._deltalake.Transaction(note.query_id, note.epoch)],
-        )
-        return properties
+        where = {"query": note.query_id, "epoch": note.epoch}
+        what = where | {"attempt": note.attempt, "token": note.token}
+        return self._marking(note.query_id, note.epoch, retries, {NOTE_KEY: what})
 
-    def _marking(self, application: str, number: int) -> CommitProperties:
+    def _marking(
+        self, application: str, number: int, retries: int | None = 0, note: Any = None
+    ) -> CommitProperties:
         properties: CommitProperties = self._deltalake.CommitProperties(
-            max_commit_retries=0,
+            custom_metadata=note,
+            max_commit_retries=retries,
             app_transactions=[self._deltalake.Transaction(application, number)],
         )
         return properties
-
-    def _hooks(self) -> PostCommitHookProperties:
-        # Both take longer than the commit itself once the table is large: see `DeltaMaintained`.
-        hooks: PostCommitHookProperties = self._deltalake.PostCommitHookProperties(
-            create_checkpoint=False, cleanup_expired_logs=False
-        )
-        return hooks
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -1,23 +1,43 @@
-"""Encodes rows as files: text, CSV, JSON lines and Parquet. Pure."""
+"""Encodes rows as files of text, CSV, JSON lines and Parquet, and finds bad rows. Pure.
+
+Whole columns are checked first, and cheaply. Only if a batch looks suspicious are its rows encoded
+one by one, to find those that fail.
+
+| format | what cannot be written |
+|---|---|
+| json | dates and times outside the years 1 to 9999, a map with one key twice, invalid UTF-8 |
+| text, csv | invalid UTF-8 |
+| any, partitioned | such dates and times in a partition column, and values too long for a name |
+"""
 
 from __future__ import annotations
 
 import base64
 import datetime as dt
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from epochal.connectors.file.file_names import partition_directory
 from epochal.errors import OptionError
 from epochal.record_batches import table_of
+
+pc: Any = pyarrow.compute
+"""Untyped: its stubs miss functions that are used here."""
+
+_SAFE_DAYS = (-719_000, 2_932_000)
+"""Well within the years 1 to 9999, in days since 1970."""
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_CAUGHT = (ValueError, OverflowError, KeyError, TypeError, pa.ArrowException)
 
 
 class FileFormat(StrEnum):
@@ -55,9 +75,17 @@ class Csv:
 
 
 def encoder(
-    form: FileFormat, schema: pa.Schema, csv: Csv, compression: ParquetCodec
+    form: FileFormat,
+    schema: pa.Schema,
+    csv: Csv,
+    compression: ParquetCodec,
+    partition_by: Sequence[str] = (),
 ) -> tuple[str, Callable[[pa.Table], bytes]]:
-    """The suffix of file names, and the function that encodes rows of `schema` as a file."""
+    """The suffix of file names, and the function that encodes rows of `schema` as a file.
+
+    The rows come without the columns of `partition_by`.
+    """
+    schema = pa.schema([field for field in schema if field.name not in partition_by])
     match form:
         case FileFormat.PARQUET:
             return PARQUET_SUFFIX[compression], lambda table: _write_parquet(table, compression)
@@ -120,9 +148,9 @@ def _json_value(value: Any) -> Any:
     """A value as Spark writes it: no null fields in structs, times in UTC, bytes in base64."""
     match value:
         case Mapping():
-            return {key: _json_value(each) for key, each in value.items() if each is not None}
+            return {key: _json_value(inner) for key, inner in value.items() if inner is not None}
         case list():
-            return [_json_value(each) for each in value]
+            return [_json_value(element) for element in value]
         case dt.datetime():
             ending = "Z" if value.tzinfo else ""
             text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
@@ -139,3 +167,109 @@ def _json_value(value: Any) -> Any:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def bad_rows(
+    batch: pa.RecordBatch,
+    form: FileFormat,
+    partition_by: Sequence[str],
+    encode: Callable[[pa.Table], bytes],
+    max_name_bytes: int | None,
+) -> dict[int, str]:
+    """Why rows cannot be written, by their index; names are those of partition directories."""
+    in_file = [name for name in batch.schema.names if name not in partition_by]
+    rows, keys = batch.select(in_file), batch.select(list(partition_by))
+    checks: list[Callable[[int], object]] = []
+    if _file_suspicious(rows, form):
+        checks.append(lambda index: encode(pa.Table.from_batches([rows.slice(index, 1)])))
+    if _key_suspicious(keys, max_name_bytes):
+        checks.append(lambda index: _check_names(keys.slice(index, 1), max_name_bytes))
+    bad: dict[int, str] = {}
+    for index in range(batch.num_rows) if checks else ():
+        reasons = (_failure(partial(check, index)) for check in checks)
+        reason = next((reason for reason in reasons if reason is not None), None)
+        if reason is not None:
+            bad[index] = reason
+    return bad
+
+
+def _failure(attempt: Callable[[], object]) -> str | None:
+    try:
+        attempt()
+    except _CAUGHT as error:
+        text = str(error).strip().rstrip(".")
+        return f"a value cannot be written: {type(error).__name__}{text and ': '}{text}"
+    return None
+
+
+def _file_suspicious(rows: pa.RecordBatch, form: FileFormat) -> bool:
+    if form is FileFormat.PARQUET:
+        return False
+    if _failure(lambda: rows.validate(full=True)) is not None:
+        return True
+    if form is not FileFormat.JSON:
+        return False
+    if any(_out_of_range(leaf) for column in rows.columns for leaf in _leaves(column)):
+        return True
+    table = pa.Table.from_batches([rows])
+    has_map = any(_has_map(field.type) for field in rows.schema)
+    return has_map and _failure(lambda: table.to_pylist(maps_as_pydicts="strict")) is not None
+
+
+def _key_suspicious(keys: pa.RecordBatch, max_name_bytes: int | None) -> bool:
+    # An escaped character takes three bytes.
+    most = None if max_name_bytes is None else max_name_bytes // 3 - 64
+    for name, column in zip(keys.schema.names, keys.columns, strict=True):
+        kind = column.type
+        if _out_of_range(column):
+            return True
+        if _is_text(kind):
+            longest = pc.max(pc.binary_length(column)).as_py() or 0
+            if most is not None and longest + 3 * len(name.encode()) > most:
+                return True
+            if _failure(partial(column.validate, full=True)) is not None:
+                return True
+    return False
+
+
+def _check_names(key: pa.RecordBatch, max_name_bytes: int | None) -> None:
+    names = key.schema.names
+    values = [column.to_pylist()[0] for column in key.columns]
+    for part in partition_directory(names, values).split("/"):
+        if max_name_bytes is not None and len(part.encode()) > max_name_bytes:
+            raise ValueError(
+                f"partition directory {part[:60]}… has {len(part.encode())} bytes, but names have "
+                f"at most {max_name_bytes}"
+            )
+
+
+def _leaves(column: Any) -> Iterator[Any]:
+    kind, types = column.type, pa.types
+    if types.is_struct(kind):
+        for inner in column.flatten():
+            yield from _leaves(inner)
+    elif types.is_map(kind):
+        yield from _leaves(column.keys)
+        yield from _leaves(column.items)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        yield from _leaves(column.flatten())
+    else:
+        yield column
+
+
+def _out_of_range(column: Any) -> bool:
+    kind, scale = column.type, 1
+    if pa.types.is_timestamp(kind):
+        scale, column = _DAY[kind.unit], column.cast(pa.int64())
+    elif pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    else:
+        return False
+    low, high = (bound.as_py() for bound in pc.min_max(column).values())
+    return low is not None and not (_SAFE_DAYS[0] * scale <= low and high <= _SAFE_DAYS[1] * scale)
+
+
+def _has_map(kind: Any) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return any(_has_map(kind.field(n).type) for n in range(kind.num_fields))

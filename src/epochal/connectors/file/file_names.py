@@ -104,11 +104,11 @@ def split(table: pa.Table, columns: Sequence[str]) -> list[tuple[str, pa.Table]]
     # In the order of their first rows. Several keys may have one directory: null and empty text.
     numbers = {directories[at]: 0 for at in np.argsort(first)}
     numbers = {directory: number for number, directory in enumerate(numbers)}
-    places = np.array([numbers[each] for each in directories])[groups]
+    places = np.array([numbers[directory] for directory in directories])[groups]
     ends = np.cumsum(np.bincount(places))[:-1]
     rows = np.split(np.argsort(places, kind="stable"), ends)
     rest = table.drop_columns(list(columns))
-    return [(name, rest.take(each)) for name, each in zip(numbers, rows, strict=True)]
+    return [(name, rest.take(part)) for name, part in zip(numbers, rows, strict=True)]
 
 
 def _name(text: str) -> str:

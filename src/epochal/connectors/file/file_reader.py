@@ -82,7 +82,7 @@ def own_files(
     batch: int, files: Sequence[FileEntry], partition: int, partitions: int
 ) -> list[FileEntry]:
     """The files of a log batch that belong to a partition."""
-    return [each for n, each in enumerate(files) if (batch + n) % partitions == partition]
+    return [file for n, file in enumerate(files) if (batch + n) % partitions == partition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,6 @@ class DecodedRows:
 
 @dataclass(frozen=True, slots=True)
 class FileReaders(ReaderFactory):
-    """Opens readers in tasks."""
-
     root: str
     log: str
     form: str

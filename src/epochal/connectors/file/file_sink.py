@@ -15,8 +15,7 @@ without a log entry may belong to an epoch that was decided and is about to be f
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -25,23 +24,21 @@ import pyarrow as pa
 
 from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import BadRows, Sink, WriterContext
-from epochal.connectors.file.file_checks import bad_rows
-from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
-from epochal.connectors.file.file_names import entry_path, path_below, split
-from epochal.connectors.file.part_names import (
+from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, bad_rows, encoder
+from epochal.connectors.file.file_names import entry_path, split
+from epochal.connectors.file.part_files import (
+    PartNames,
     attempt_of,
-    checked_attempt,
-    file_uuid,
+    create_part,
+    find_leftovers,
     mark_of,
-    part_name,
 )
-from epochal.connectors.file.part_writer import PartWriter
-from epochal.connectors.formats import APPEND, SinkRequest
-from epochal.connectors.table_columns import unknown_names
+from epochal.connectors.formats import APPEND, SinkRequest, check_positive
+from epochal.connectors.row_collector import PartWriter
+from epochal.connectors.table_columns import new_partition_reasons
 from epochal.errors import OptionError, SinkConflictError
-from epochal.files import Files, join_url, open_files, scheme_of
+from epochal.files import open_files, scheme_of
 
 logger = logging.getLogger(__name__)
 
@@ -69,47 +66,40 @@ class FileSinkOptions:
     """The log is compacted every this many epochs. Use a larger value for short epochs."""
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("maxFileBytes", self.max_file_bytes),
-            ("compactInterval", self.compact_interval),
-        ):
-            if value <= 0:
-                raise OptionError(f"files: {name} must be positive, not {value}.")
+        check_positive(
+            "files", max_file_bytes=self.max_file_bytes, compact_interval=self.compact_interval
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class FileWriters:
-    """Opens writers in tasks."""
-
     root: str
     mark: bytes
     form: FileFormat
     partition_by: tuple[str, ...]
-    csv: Csv
-    compression: ParquetCodec
-    max_file_bytes: int
+    options: FileSinkOptions
 
     def open(self, context: WriterContext) -> PartWriter[SinkFileStatus]:
-        files = _RowFiles(self, context, open_files(self.root, links=True))
+        files = _RowFiles(self, context)
         return PartWriter(
             context.schema,
-            self.max_file_bytes,
+            self.options.max_file_bytes,
             lambda _epoch, rows: files.write(rows),
             lambda _epoch, statuses: msgspec.json.encode(statuses),
             files.bad_rows,
         )
 
+    def encoder(self, schema: pa.Schema) -> tuple[str, Callable[[pa.Table], bytes]]:
+        """The suffix of files with rows of `schema`, and the function that encodes them."""
+        csv = Csv(self.options.header, self.options.sep)
+        return encoder(self.form, schema, csv, self.options.compression, self.partition_by)
+
 
 class _RowFiles:
-    """Writes rows as files."""
-
-    def __init__(self, plan: FileWriters, context: WriterContext, files: Files) -> None:
-        self._plan, self._context, self._files = plan, context, files
-        self._attempt = checked_attempt(context.attempt)
-        in_file = [field for field in context.schema if field.name not in plan.partition_by]
-        self._suffix, self._encode = encoder(
-            plan.form, pa.schema(in_file), plan.csv, plan.compression
-        )
+    def __init__(self, plan: FileWriters, context: WriterContext) -> None:
+        self._plan, self._files = plan, open_files(plan.root, links=True)
+        self._names = PartNames(plan.mark, context.attempt, context.task)
+        self._suffix, self._encode = plan.encoder(context.schema)
 
     def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
         plan = self._plan
@@ -127,14 +117,8 @@ class _RowFiles:
         ]
 
     def _write_file(self, directory: str, rows: pa.Table) -> SinkFileStatus:
-        data = self._encode(rows)
-        uuid = file_uuid(self._plan.mark, self._attempt, os.urandom(7))
-        name = part_name(self._context.task, uuid, self._suffix)
-        below = f"{directory}/{name}" if directory else name
-        with storage_errors(join_url(self._files.url, below)):
-            self._files.create(below, data)
-            info = self._files.info(below)
-        assert info is not None, f"{below} disappeared right after it was written"
+        name = self._names.draw(self._suffix)
+        below, info = create_part(self._files, directory, name, self._encode(rows))
         return SinkFileStatus(
             path=entry_path(self._files.url, below),
             size=info.size,
@@ -147,7 +131,6 @@ class _RowFiles:
 
 
 def open_file_sink(request: SinkRequest) -> FileSink:
-    """Open a sink of files."""
     if request.output_mode != APPEND:
         raise OptionError(
             f"{request.format}: output mode {request.output_mode} is not possible, because a file "
@@ -162,7 +145,6 @@ class FileSink(Sink):
     """The driver's side: the log in `_spark_metadata`."""
 
     exactly_once = True
-    decides = False
 
     def __init__(
         self,
@@ -173,35 +155,20 @@ class FileSink(Sink):
         *,
         partition_by: Sequence[str] = (),
     ) -> None:
-        for reason in unknown_names("partitionBy", partition_by, schema.names):
+        for reason in new_partition_reasons(partition_by, schema.names):
             raise OptionError(f"{form.value}: {reason}")
-        if partition_by and len(partition_by) >= len(schema):
-            raise OptionError(
-                f"{form.value}: partitionBy names all columns {', '.join(schema.names)}, so none "
-                f"is left for the files. Partition by fewer columns."
-            )
         self._files = open_files(options.path, links=True)
         self._mark = mark_of(query_id)
-        retention = options.retention
-        self._retention = retention
+        self._retention = retention = options.retention
         self._log = FileSinkLog(
             self._files.at(SINK_LOG),
             retention_ms=None if retention is None else retention // timedelta(milliseconds=1),
             compact_interval=options.compact_interval,
         )
-        csv = Csv(options.header, options.sep)
-        self._writers = FileWriters(
-            root=self._files.url,
-            mark=self._mark,
-            form=form,
-            partition_by=tuple(partition_by),
-            csv=csv,
-            compression=options.compression,
-            max_file_bytes=options.max_file_bytes,
-        )
-        in_file = [field for field in schema if field.name not in partition_by]
+        by = tuple(partition_by)
+        self._writers = FileWriters(self._files.url, self._mark, form, by, options)
         # Only for its checks: an unsupported column fails here, before any task starts.
-        encoder(form, pa.schema(in_file), csv, options.compression)
+        self._writers.encoder(schema)
         self._attempt: int | None = None
         self._swept = False
 
@@ -225,9 +192,6 @@ class FileSink(Sink):
             self._check_logged(epoch, statuses)
         self._sweep_once(statuses)
 
-    def close(self) -> None:
-        pass
-
     def _check_logged(self, epoch: int, statuses: Sequence[SinkFileStatus]) -> None:
         """Check that the existing entry of the epoch names the files that the epoch wrote."""
         if self._retention is not None:
@@ -248,12 +212,10 @@ class FileSink(Sink):
         if self._attempt not in (attempt_of(name, self._mark) for name in names):
             return
         self._swept = True
-        logged = {path_below(self._files.url, entry.path) for entry in self._log.all_files()}
-        removed = 0
-        for below, info in self._files.walk():
-            attempt = attempt_of(info.name, self._mark)
-            if attempt is not None and attempt < self._attempt and below not in logged:
-                self._files.delete(below)
-                removed += 1
-        if removed:
-            logger.info("file sink: removed %d files of failed attempts", removed)
+        logged = {entry.path.rpartition("/")[2] for entry in self._log.all_files()}
+        files = ((path, attempt_of(info.name, self._mark)) for path, info in self._files.walk())
+        left = find_leftovers(files, attempt=self._attempt, known=logged)
+        for path in left:
+            self._files.delete(path)
+        if left:
+            logger.info("file sink: removed %d files of failed attempts", len(left))

@@ -39,7 +39,7 @@ from epochal.connectors.file.file_reader import (
     parse_position,
 )
 from epochal.connectors.file.spark_reader import make_reader
-from epochal.connectors.formats import SourceRequest
+from epochal.connectors.formats import SourceRequest, check_positive
 from epochal.errors import (
     ConcurrentUpdateError,
     EpochalError,
@@ -107,13 +107,12 @@ class FileSourceOptions:
     know."""
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("maxFilesPerTrigger", self.max_files_per_trigger),
-            ("maxBytesPerTrigger", self.max_bytes_per_trigger),
-            ("numPartitions", self.num_partitions),
-        ):
-            if value is not None and value <= 0:
-                raise OptionError(f"files: {name} must be positive, not {value}.")
+        check_positive(
+            "files",
+            max_files_per_trigger=self.max_files_per_trigger,
+            max_bytes_per_trigger=self.max_bytes_per_trigger,
+            num_partitions=self.num_partitions,
+        )
         if self.max_files_per_trigger is not None and self.max_bytes_per_trigger is not None:
             raise OptionError(
                 "files: maxFilesPerTrigger and maxBytesPerTrigger exclude each other, as in Spark. "
@@ -170,8 +169,8 @@ def next_files(
     found: Iterable[FoundFile], seen: SeenFiles, *, latest_first: bool
 ) -> list[FoundFile]:
     """Return the files that are not logged yet, in the order in which they are read."""
-    ordered = sorted(found, key=lambda each: each.modified_ms, reverse=latest_first)
-    return [each for each in ordered if seen.is_new(each.path, each.modified_ms)]
+    ordered = sorted(found, key=lambda file: file.modified_ms, reverse=latest_first)
+    return [file for file in ordered if seen.is_new(file.path, file.modified_ms)]
 
 
 def file_batches(
@@ -196,7 +195,6 @@ def file_batches(
 class FileSource(BoundedSource):
     """The driver's side. Its thread discovers files until `close`."""
 
-    acknowledges_in_tasks = False
     lists_together = True
 
     def __init__(
@@ -294,13 +292,14 @@ class FileSource(BoundedSource):
         return {}
 
     def offset(self, positions: Positions) -> Offset:
-        self._raise_if_broken()
+        if self._error is not None:
+            raise self._error
         lowest = min(at.batch for at, _ in map(parse_position, positions.values()))
         return f'{{"logOffset":{lowest - 1}}}'
 
     def boundary(self, positions: Positions) -> Positions:
         at = [parse_position(text)[0] for text in positions.values()]
-        batch = max(each.batch + ((each.file, each.row) != (0, 0)) for each in at)
+        batch = max(place.batch + ((place.file, place.row) != (0, 0)) for place in at)
         return self._all_at(batch, len(at))
 
     def latest(self) -> Positions:
@@ -325,14 +324,13 @@ class FileSource(BoundedSource):
         with self._lock:
             if stop is None and lowest > self._newest:
                 self._look()
-            while (not bounded or lowest > self._newest) and self._may_log(stop):
+            while self._waiting and (not bounded or lowest > self._newest):
+                if stop is not None and self._newest + 1 >= stop:
+                    break
                 self._log_batch(self._waiting[0])
                 del self._waiting[0]
             self._seen.purge()
         return self._ends(at, min(lowest + 1, self._newest + 1) if bounded else self._newest + 1)
-
-    def _may_log(self, stop: int | None) -> bool:
-        return bool(self._waiting) and (stop is None or self._newest + 1 < stop)
 
     def _ends(self, at: Positions, batch: int) -> Positions:
         """The start of a batch in every partition, or where it is if it has begun that batch."""
@@ -387,22 +385,20 @@ class FileSource(BoundedSource):
         # was, whatever has been found since.
         tried, self._unsure = self._unsure, []
         files = tried or list(chosen)
-        entries = [FileEntry(each.path, each.modified_ms, batch) for each in files]
+        entries = [FileEntry(file.path, file.modified_ms, batch) for file in files]
         try:
             added = self._log.add(batch, entries)
-            if not added and not (tried and self._has_logged(batch, entries)):
-                raise ConcurrentUpdateError(self._log.url, batch)
+            if not added:
+                there = (self._log.get(batch) or ()) if tried else ()
+                if not all(entry in there for entry in entries):
+                    raise ConcurrentUpdateError(self._log.url, batch)
         except (StorageError, OSError):
             self._unsure = files
             raise
-        for each in files:
-            self._seen.add(each.path, each.modified_ms)
+        for file in files:
+            self._seen.add(file.path, file.modified_ms)
         self._newest = batch
         logger.info("file source: batch %d of the log has %d files", batch, len(files))
-
-    def _has_logged(self, batch: int, entries: Sequence[FileEntry]) -> bool:
-        there = self._log.get(batch) or ()
-        return all(entry in there for entry in entries)
 
     def _watch(self) -> None:
         while not self._stop.is_set():
@@ -417,10 +413,6 @@ class FileSource(BoundedSource):
                 self._error.__cause__ = error
             if not more:
                 self._stop.wait(self._options.discovery_interval.total_seconds())
-
-    def _raise_if_broken(self) -> None:
-        if self._error is not None:
-            raise self._error
 
     def _found_files(self) -> Iterable[FoundFile]:
         root = self._files.url
@@ -475,7 +467,6 @@ def file_source_schema(
 
 
 def open_file_source(request: SourceRequest) -> FileSource:
-    """Open a source."""
     options, checkpoint = request.read_options(FileSourceOptions), request.checkpoint
     return FileSource(
         *(request.format, options, request.schema, checkpoint, request.index),

@@ -30,10 +30,10 @@ import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.checkpoint.metadata_log import parse_batch_id, storage_errors
-from epochal.connectors.contract import Prepare, Sink, SinkWriter, WriterContext
+from epochal.connectors.contract import Sink, SinkWriter, WriterContext
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path
-from epochal.connectors.file.part_writer import PartWriter
+from epochal.connectors.row_collector import PartWriter, WholeResultWriter
 from epochal.files import Files, join_url, open_files
 from epochal.record_batches import with_a_column
 
@@ -47,7 +47,6 @@ Deliver: TypeAlias = Callable[[Sequence[str], int], None]
 
 
 def staged_names(columns: int) -> list[str]:
-    """Return the names of the columns in the files."""
     return [f"_{index}" for index in range(columns)]
 
 
@@ -60,28 +59,6 @@ class _Result(msgspec.Struct):
 
 _decode_files = msgspec.json.Decoder(list[str]).decode
 _decode_message = msgspec.json.Decoder(_Result | list[str]).decode
-
-
-class _ResultWriter(SinkWriter):
-    """A writer that notes in its messages whether the task had input."""
-
-    def __init__(self, writer: PartWriter[str]) -> None:
-        self._writer = writer
-        self._had_input = True
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write(batch)
-
-    def note_idle(self) -> None:
-        self._had_input = False
-
-    def cut(self, epoch: int) -> Prepare:
-        had_input, self._had_input = self._had_input, True
-        prepare = self._writer.cut(epoch)
-        return lambda: _noted(prepare(), had_input)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def _noted(message: bytes, had_input: bool) -> bytes:
@@ -104,7 +81,7 @@ class BatchFileWriters:
     def open(self, context: WriterContext) -> SinkWriter:
         write = partial(self._written, context)
         rows = PartWriter(context.schema, MAX_PART_BYTES, write, _message, epoch=context.epoch)
-        return _ResultWriter(rows) if self.complete else rows
+        return WholeResultWriter(rows, _noted) if self.complete else rows
 
     def _written(self, context: WriterContext, epoch: int, table: pa.Table) -> list[str]:
         if not table.num_rows:
@@ -124,7 +101,6 @@ class StagedBatchSink(Sink):
     """
 
     exactly_once = False
-    decides = False
 
     def __init__(self, deliver: Deliver, checkpoint: Files, *, complete: bool = False) -> None:
         self._deliver, self._files = deliver, checkpoint.at(STAGED)
@@ -133,9 +109,6 @@ class StagedBatchSink(Sink):
     @property
     def writers(self) -> BatchFileWriters:
         return BatchFileWriters(self._files.url, self._complete)
-
-    def fence(self, attempt: int) -> None:
-        del attempt  # files of a writer that still runs are harmless: no commit names them
 
     def decided(self, epoch: int) -> bool:
         del epoch
@@ -157,9 +130,6 @@ class StagedBatchSink(Sink):
         # Only logs have paths with escapes. Spark's readers take them as they are.
         paths = [unquote(entry_path(self._files.url, name)) for name in names]
         self._deliver(paths, epoch)
-
-    def close(self) -> None:
-        pass
 
     def _forget_before(self, epoch: int) -> None:
         with storage_errors(self._files.url):

@@ -26,13 +26,18 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 
 from epochal.connectors.iceberg.iceberg_options import MAIN, IcebergSinkOptions
-from epochal.connectors.iceberg.iceberg_types import (
+from epochal.connectors.iceberg.iceberg_schema import (
     columns_of,
     new_table_schema,
     query_columns,
     type_fits,
 )
-from epochal.connectors.table_columns import match_columns, unknown_names
+from epochal.connectors.table_columns import (
+    key_reasons,
+    match_columns,
+    partition_reasons,
+    unknown_names,
+)
 from epochal.errors import OptionError, TableError, TableMismatchError, TableUnavailableError
 from epochal.options import without_secrets
 
@@ -165,12 +170,7 @@ def check_table(options: IcebergSinkOptions, table: Table, partition_by: Sequenc
             f"the table is encrypted ({', '.join(sorted(encrypted))}), but this sink writes plain "
             f"files. Use another table."
         )
-    found = [field.name for field in table.spec().fields]
-    if partition_by and list(partition_by) != found:
-        reasons.append(
-            f"the table is partitioned by ({', '.join(found)}), but the query by "
-            f"({', '.join(partition_by)}). Remove partitionBy, or use another table."
-        )
+    reasons += partition_reasons(partition_by, [field.name for field in table.spec().fields])
     ref = table.metadata.refs.get(options.branch)
     if ref is not None and ref.snapshot_ref_type.value != "branch":
         reasons.append(f"{options.branch} is a tag of the table, not a branch. Choose a branch.")
@@ -183,9 +183,10 @@ def fit_columns(options: IcebergSinkOptions, table: Table, schema: pa.Schema) ->
 
     Returns the names of the query's columns.
     """
+    query = query_columns(options.table, schema)
     match = match_columns(
         options.table,
-        query_columns(options.table, schema),
+        query,
         columns_of(table.schema()),
         may_add=options.merge_schema,
         to_add="Add it to the table, or set the option mergeSchema to true.",
@@ -202,13 +203,7 @@ def fit_columns(options: IcebergSinkOptions, table: Table, schema: pa.Schema) ->
                 # Another writer has changed the table. Compare with what it is now.
                 table.refresh()
                 return fit_columns(options, table, schema)
-    kinds = dict(zip(schema.names, schema.types, strict=True))
-    reasons = unknown_names("mergeKeys", options.merge_keys, schema.names)
-    reasons += [
-        f"column {name} is {kinds[name]}, which cannot identify rows. Choose other mergeKeys."
-        for name in options.merge_keys
-        if name in kinds and pa.types.is_nested(kinds[name])
-    ]
+    reasons = key_reasons(options.merge_keys, query)
     if reasons:
         raise TableMismatchError(options.table, tuple(reasons))
     return tuple(schema.names)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -32,9 +31,10 @@ from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, T
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from epochal.connectors.iceberg.iceberg_files import WrittenFile, data_file
-from epochal.connectors.iceberg.iceberg_marks import SnapshotMark
-from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
-from epochal.connectors.staging.merged_rows import without_keys
+from epochal.connectors.iceberg.iceberg_schema import partitioning_of
+from epochal.connectors.iceberg.iceberg_snapshots import SnapshotMark
+from epochal.connectors.tables.table_epochs import without_keys
+from epochal.connectors.tables.table_maintenance import CommitRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +44,8 @@ MarkOf: TypeAlias = Callable[[int, int], dict[str, str]]
 """The table's property with the marker, for a snapshot's sequence number and id."""
 
 
-class Answer(Enum):
-    """How a commit ended."""
-
-    DONE = auto()
-    REFUSED = auto()
-    """Another commit came first. Nothing was written."""
-    UNKNOWN = auto()
-    """The answer was lost. The commit may still take effect, so its files must stay."""
+class AnswerLostError(CommitRefusedError):
+    """The commit may still take effect, so its files must stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +54,17 @@ class TableChange:
 
     added: Sequence[WrittenFile] = ()
     removed: Sequence[DataFile] = ()
-    temporary: Sequence[WrittenFile] = field(default=())
+    temporary: Sequence[WrittenFile] = ()
     """Of the added files, those that only this try has written."""
 
 
 def commit_change(
     table: Table, branch: str, change: TableChange, summary: dict[str, str], mark: MarkOf
-) -> Answer:
-    """Try to commit an epoch with its marker, of which `mark(sequence, snapshot)` is the text."""
+) -> None:
+    """Try to commit an epoch with its marker, of which `mark(sequence, snapshot)` is the text.
+
+    CommitRefusedError if another commit came first; then nothing was written.
+    """
     # Only this handle's copy of the properties; it is not written to the table.
     table.metadata.properties[RETRIES] = "0"
     transaction = table.transaction()
@@ -85,19 +82,18 @@ def commit_change(
     try:
         producer.commit()
     except FileNotFoundError as error:  # somebody has expired what this handle still shows
-        logger.info("iceberg sink: the table has changed: %s", error)
-        return Answer.REFUSED
+        raise _refused(error) from error
     transaction.set_properties(properties)
     # The files were written for this schema and this partitioning.
     transaction._stage((), _unchanged(table))
-    return _answer(transaction)
+    _finish(transaction)
 
 
-def commit_properties(table: Table, properties: dict[str, str]) -> Answer:
-    """Try to set properties of a table."""
+def commit_properties(table: Table, properties: dict[str, str]) -> None:
+    """Try to set properties of a table; CommitRefusedError as above."""
     transaction = table.transaction()
     transaction.set_properties(properties)
-    return _answer(transaction)
+    _finish(transaction)
 
 
 def last_sequence(table: Table) -> int:
@@ -106,16 +102,19 @@ def last_sequence(table: Table) -> int:
     return int(metadata.last_sequence_number)
 
 
-def _answer(transaction: Transaction) -> Answer:
+def _finish(transaction: Transaction) -> None:
     try:
         transaction.commit_transaction()
     except CommitFailedException as error:
-        logger.info("iceberg sink: another commit came first: %s", error)
-        return Answer.REFUSED
+        raise _refused(error) from error
     except CommitStateUnknownException as error:
         logger.warning("iceberg sink: the answer to a commit was lost: %s", error)
-        return Answer.UNKNOWN
-    return Answer.DONE
+        raise AnswerLostError("the answer to a commit was lost") from error
+
+
+def _refused(error: Exception) -> CommitRefusedError:
+    logger.info("iceberg sink: another commit came first: %s", error)
+    return CommitRefusedError("the table has changed since it was read")
 
 
 def _unchanged(table: Table) -> tuple[TableRequirement, ...]:
@@ -136,27 +135,30 @@ def _stage(table: Table, producer: Any, change: TableChange) -> None:
 def branch_history(table: Table, branch: str) -> list[SnapshotMark]:
     """The snapshots of a branch, from the newest back."""
     metadata = table.metadata
-    return [_mark(each) for each in ancestors_of(metadata.snapshot_by_name(branch), metadata)]
+    head = metadata.snapshot_by_name(branch)
+    return [mark_of_snapshot(snapshot) for snapshot in ancestors_of(head, metadata)]
 
 
-def _mark(snapshot: Snapshot) -> SnapshotMark:
-    summary = snapshot.summary
-    found = {} if summary is None else dict(summary.additional_properties)
-    return SnapshotMark(snapshot.snapshot_id, snapshot.sequence_number or 0, found)
+def mark_of_snapshot(snapshot: Snapshot) -> SnapshotMark:
+    """A snapshot as the rules see it."""
+    summary = {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
+    return SnapshotMark(
+        *(snapshot.snapshot_id, snapshot.sequence_number or 0, summary),
+        *(snapshot.parent_snapshot_id, snapshot.timestamp_ms),
+    )
 
 
 def live_files(table: Table, head: Snapshot | None) -> Iterator[DataFile]:
-    """All data files of a snapshot."""
     for manifest in () if head is None else head.manifests(table.io):
         if manifest.content == ManifestContent.DATA:
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
                 yield entry.data_file
 
 
-def read_file(table: Table, task: Any) -> pa.Table:
-    """The rows of a data file that are not deleted, with the table's columns."""
+def read_file(table: Table, *tasks: Any) -> pa.Table:
+    """The rows of data files that are not deleted, with the table's columns."""
     scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-    return scan.to_table([task])
+    return scan.to_table(tasks)
 
 
 def merged(
@@ -174,9 +176,9 @@ def merged(
     if branch in table.metadata.refs:
         scan = table.scan(row_filter=_near(rows, keys)).use_ref(branch)
         for task in scan.plan_files():
-            found = read_file(table, task)
-            kept = without_keys(found, rows, keys)
-            if kept.num_rows < found.num_rows:
+            present = read_file(table, task)
+            kept = without_keys(present, rows, keys)
+            if kept.num_rows < present.num_rows:
                 removed.append(task.file)
                 added += write(kept) if kept.num_rows else []
     return TableChange(added, removed, added)
@@ -186,7 +188,7 @@ def _near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
     """A filter for files that may hold these keys, by the lowest and highest value of each."""
     at_least: Any = GreaterThanOrEqual
     at_most: Any = LessThanOrEqual
-    found: BooleanExpression = AlwaysTrue()
+    near: BooleanExpression = AlwaysTrue()
     for key in keys:
         column: Any = rows.column(key)
         kind = column.type
@@ -194,8 +196,8 @@ def _near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
         if column.null_count or not (comparable or pa.types.is_string(kind)):
             continue
         low, high = pc.min(column).as_py(), pc.max(column).as_py()
-        found = And(found, And(at_least(key, low), at_most(key, high)))
-    return found
+        near = And(near, And(at_least(key, low), at_most(key, high)))
+    return near
 
 
 class ReplaceFiles(_OverwriteFiles):
@@ -207,10 +209,10 @@ class ReplaceFiles(_OverwriteFiles):
         return Summary(Operation.REPLACE, **summary.additional_properties)
 
 
-def replace_files(table: Table, branch: str, change: TableChange) -> Answer:
+def replace_files(table: Table, branch: str, change: TableChange) -> None:
     """Try to commit a change that leaves all rows as they are.
 
-    ValidationException if one of the files is no longer in the table.
+    CommitRefusedError as above; ValidationException if a file is no longer in the table.
     """
     table.metadata.properties[RETRIES] = "0"
     transaction = table.transaction()
@@ -221,7 +223,7 @@ def replace_files(table: Table, branch: str, change: TableChange) -> Answer:
     _stage(table, producer, change)
     producer.commit()
     transaction._stage((), _unchanged(table))
-    return _answer(transaction)
+    _finish(transaction)
 
 
 def delete_files(table: Table, paths: Sequence[str]) -> int:

@@ -3,17 +3,14 @@
 Tasks write an epoch's files under their final names. A file is not part of the table until the
 driver commits it. Its description, with the statistics that readers use to skip files, travels to
 the driver in the task's message, and from there into the offset log, which decides the epoch.
-
-The name of a file contains the query and the attempt, as in `epochal.connectors.file.part_names`,
-so that leftovers can be found.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -24,14 +21,13 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.typedef import Record
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.file.part_names import checked_attempt, file_uuid, part_name
-from epochal.connectors.iceberg.iceberg_marks import ICEBERG_OUTPUT
-from epochal.connectors.iceberg.iceberg_partitions import (
+from epochal.connectors.file.part_files import PartNames
+from epochal.connectors.iceberg.iceberg_schema import (
     Partitioning,
     Values,
     decode_values,
@@ -39,6 +35,7 @@ from epochal.connectors.iceberg.iceberg_partitions import (
     partitioning_of,
     split,
 )
+from epochal.connectors.iceberg.iceberg_snapshots import ICEBERG_OUTPUT
 from epochal.connectors.tables.table_epochs import TableFormat, WriteMode
 from epochal.errors import StorageError, TableRowError
 from epochal.files import local_path, scheme_of
@@ -83,38 +80,25 @@ class IcebergFilePlan:
     """The settings of its storage."""
     mark: bytes
     """Identifies the query in names of files."""
-    columns: tuple[tuple[str, str], ...]
-    """The column of the query for each column of the table that has one."""
-    required: tuple[str, ...] = ()
-    """Columns of the query in which the table takes no nulls."""
+    columns: tuple[str, ...]
+    """The columns of the query."""
 
-    def open(self, context: WriterContext) -> IcebergFiles:
-        return IcebergFiles(self, context.attempt, context.task)
-
-
-def without_history(metadata: TableMetadata) -> str:
-    """A table's metadata as JSON, without snapshots. Those can be many."""
-    empty: dict[str, Any] = {
-        "snapshots": [],
-        "snapshot_log": [],
-        "metadata_log": [],
-        "refs": {},
-        "current_snapshot_id": None,
-        "statistics": [],
-        "partition_statistics": [],
-    }
-    return metadata.model_copy(update=empty).model_dump_json()
+    def open(self, context: WriterContext) -> Callable[[pa.Table], list[WrittenFile]]:
+        return IcebergFiles(self, context.attempt, context.task).write
 
 
 def plan_of(table: Table, name: str, mark: bytes, columns: Sequence[str]) -> IcebergFilePlan:
     """How files of a table are written as it is now, for a query with these columns."""
+    # Snapshots can be many, and writers do not need them.
+    lists = "snapshots", "snapshot_log", "metadata_log", "statistics", "partition_statistics"
+    nothing: dict[str, Any] = {name: [] for name in lists}
+    nothing |= {"refs": {}, "current_snapshot_id": None}
     return IcebergFilePlan(
         table=name,
-        metadata=without_history(table.metadata),
+        metadata=table.metadata.model_copy(update=nothing).model_dump_json(),
         io=tuple((key, str(value)) for key, value in table.io.properties.items()),
         mark=mark,
-        columns=tuple((name, name) for name in columns),
-        required=required_columns(table, columns),
+        columns=tuple(columns),
     )
 
 
@@ -128,7 +112,7 @@ class IcebergFiles:
     """Writes rows of a query as data files of a table."""
 
     def __init__(self, plan: IcebergFilePlan, attempt: int, task: int) -> None:
-        self._plan, self._attempt, self._task = plan, checked_attempt(attempt), task
+        self._plan, self._names = plan, PartNames(plan.mark, attempt, task)
         self._metadata = TableMetadataUtil.parse_raw(plan.metadata)
         self._schema = self._metadata.schema()
         self._spec = self._metadata.spec()
@@ -136,7 +120,6 @@ class IcebergFiles:
         self._arrow = schema_to_pyarrow(self._schema)
         self._places = load_location_provider(self._metadata.location, self._metadata.properties)
         self._io: FileIO = load_file_io(dict(plan.io), self._metadata.location)
-        self._source = dict(plan.columns)
 
     def write(self, rows: pa.Table) -> list[WrittenFile]:
         """Write rows of the query, a file per partition."""
@@ -151,11 +134,10 @@ class IcebergFiles:
         """Rows of the query with the table's columns and types. Missing columns are null."""
         columns: list[Any] = []
         for field in self._arrow:
-            name = self._source.get(field.name)
-            if name is None:
-                column: Any = pa.nulls(rows.num_rows, field.type)
+            if field.name in self._plan.columns:
+                column: Any = rows.column(field.name).cast(field.type)
             else:
-                column = rows.column(name).cast(field.type)
+                column = pa.nulls(rows.num_rows, field.type)
             if not field.nullable and column.null_count:
                 raise TableRowError(
                     self._plan.table,
@@ -165,50 +147,34 @@ class IcebergFiles:
         return table_of(columns, self._arrow, rows.num_rows)
 
     def _write_file(self, values: Values, rows: pa.Table) -> WrittenFile:
-        uuid = file_uuid(self._plan.mark, self._attempt, os.urandom(7))
-        name = part_name(self._task, uuid, ".parquet")
-        place = _Place(self._spec.partition_to_path(Record(*values), self._schema))
-        path = self._places.new_data_location(name, place if values else None)  # type: ignore[arg-type]
+        directory = self._spec.partition_to_path(Record(*values), self._schema)
+        place: Any = SimpleNamespace(to_path=lambda: directory) if values else None
+        name = self._names.draw(".parquet")
+        path = self._places.new_data_location(name, place)
         form = FileFormatFactory.get(FileFormat.PARQUET)
         output = self._io.new_output(path)
-        with _file_errors(path):
+        try:
             writer = form.create_writer(output, self._schema, self._metadata.properties)
             writer.write(rows)
-            found = writer.close().to_serialized_dict()
+            described = writer.close().to_serialized_dict()
             _sync(path)
             size = len(output)
+        except OSError as error:
+            raise StorageError.of(path, error) from error
         return WrittenFile(
             path=path,
             size=size,
-            rows=found["record_count"],
+            rows=described["record_count"],
             spec=self._metadata.default_spec_id,
             partition=encode_values(values, self._by),
-            column_sizes=found["column_sizes"],
-            value_counts=found["value_counts"],
-            null_counts=found["null_value_counts"],
-            nan_counts=found["nan_value_counts"],
-            lower_bounds=found["lower_bounds"],
-            upper_bounds=found["upper_bounds"],
-            split_offsets=found["split_offsets"],
+            column_sizes=described["column_sizes"],
+            value_counts=described["value_counts"],
+            null_counts=described["null_value_counts"],
+            nan_counts=described["nan_value_counts"],
+            lower_bounds=described["lower_bounds"],
+            upper_bounds=described["upper_bounds"],
+            split_offsets=described["split_offsets"],
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A partition's directory, in the form that location providers take."""
-
-    path: str
-
-    def to_path(self) -> str:
-        return self.path
-
-
-@contextmanager
-def _file_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError.of(path, error) from error
 
 
 def _sync(path: str) -> None:

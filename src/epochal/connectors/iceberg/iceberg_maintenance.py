@@ -19,8 +19,7 @@ from typing import Any
 import pyarrow.fs
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.locations import load_location_provider
@@ -28,28 +27,33 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
 from epochal.clock import Clock
-from epochal.connectors.file.part_names import mark_of
+from epochal.connectors.file.part_files import mark_of
 from epochal.connectors.iceberg.iceberg_catalog import catalog_errors, open_catalog
 from epochal.connectors.iceberg.iceberg_commits import (
     RETRIES,
-    Answer,
+    AnswerLostError,
     TableChange,
     branch_history,
     delete_files,
     live_files,
+    mark_of_snapshot,
+    read_file,
     replace_files,
 )
-from epochal.connectors.iceberg.iceberg_expiry import (
-    ExpiryRule,
-    KnownSnapshot,
+from epochal.connectors.iceberg.iceberg_files import IcebergFiles, WrittenFile, plan_of
+from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+from epochal.connectors.iceberg.iceberg_snapshots import (
     expired_snapshots,
+    newest_attempt,
     unreferenced,
 )
-from epochal.connectors.iceberg.iceberg_files import IcebergFiles, WrittenFile, plan_of
-from epochal.connectors.iceberg.iceberg_marks import QUERY_KEY, newest_attempt
-from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.tables.compaction import LiveFile
-from epochal.connectors.tables.table_maintenance import DRIVER_TASK, CommitRefusedError, Job
+from epochal.connectors.tables.table_maintenance import (
+    DRIVER_TASK,
+    CommitRefusedError,
+    Job,
+    MaintainedTable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,53 +68,54 @@ class References:
         self._manifests: dict[int, list[ManifestFile]] = {}
         self._files: dict[tuple[str, bool], frozenset[str]] = {}
 
-    def manifests(self, table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-        """The manifests of a snapshot."""
-        found = self._manifests.get(snapshot.snapshot_id)
-        if found is None:
-            found = self._manifests[snapshot.snapshot_id] = snapshot.manifests(table.io)
-        return found
+    def manifests(self, table: Table, snapshots: list[Snapshot]) -> dict[str, ManifestFile]:
+        """The manifests of snapshots, by their paths."""
+        by_path: dict[str, ManifestFile] = {}
+        for snapshot in snapshots:
+            if snapshot.snapshot_id not in self._manifests:
+                self._manifests[snapshot.snapshot_id] = snapshot.manifests(table.io)
+            manifests = self._manifests[snapshot.snapshot_id]
+            by_path |= {manifest.manifest_path: manifest for manifest in manifests}
+        return by_path
 
     def files(self, table: Table, manifest: ManifestFile, *, live: bool) -> frozenset[str]:
         """The data and delete files in a manifest, or only those that it does not remove."""
         key = manifest.manifest_path, live
-        found = self._files.get(key)
-        if found is None:
+        if key not in self._files:
             entries = manifest.fetch_manifest_entry(table.io, discard_deleted=live)
-            found = self._files[key] = frozenset(each.data_file.file_path for each in entries)
-        return found
+            self._files[key] = frozenset(entry.data_file.file_path for entry in entries)
+        return self._files[key]
 
     def all_files(self, table: Table, snapshots: list[Snapshot]) -> set[str]:
         """Every file that one of the snapshots reads."""
-        manifests = {m.manifest_path: m for s in snapshots for m in self.manifests(table, s)}
-        found: set[str] = set()
-        return found.union(*(self.files(table, m, live=True) for m in manifests.values()))
+        manifests = self.manifests(table, snapshots).values()
+        files: set[str] = set()
+        return files.union(*(self.files(table, manifest, live=True) for manifest in manifests))
 
     def only_of(
         self, table: Table, gone: list[Snapshot], kept: list[Snapshot]
     ) -> tuple[set[str], set[str]]:
         """The manifests, and the files in them, that `gone` refers to and `kept` does not."""
-        of_gone = {m.manifest_path: m for s in gone for m in self.manifests(table, s)}
-        of_kept = {m.manifest_path: m for s in kept for m in self.manifests(table, s)}
-        manifests = unreferenced([of_gone.keys()], [of_kept.keys()])
+        of_gone, of_kept = self.manifests(table, gone), self.manifests(table, kept)
+        manifests = of_gone.keys() - of_kept.keys()
         if not manifests:
             return set(), set()
         files = unreferenced(
             [self.files(table, of_gone[path], live=False) for path in manifests],
-            (self.files(table, m, live=True) for m in of_kept.values()),
+            (self.files(table, manifest, live=True) for manifest in of_kept.values()),
         )
         return manifests, files
 
     def forget(self, kept: list[Snapshot]) -> None:
         """Forget what no kept snapshot refers to."""
         ids = {snapshot.snapshot_id for snapshot in kept}
-        self._manifests = {n: found for n, found in self._manifests.items() if n in ids}
-        paths = {m.manifest_path for found in self._manifests.values() for m in found}
-        self._files = {key: found for key, found in self._files.items() if key[0] in paths}
+        self._manifests = {n: known for n, known in self._manifests.items() if n in ids}
+        paths = {m.manifest_path for known in self._manifests.values() for m in known}
+        self._files = {key: known for key, known in self._files.items() if key[0] in paths}
 
 
-class IcebergMaintained:
-    """Implements `MaintainedTable`."""
+class IcebergMaintained(MaintainedTable[WrittenFile]):
+    """The table as it is maintained."""
 
     def __init__(
         self,
@@ -184,8 +189,7 @@ class IcebergMaintained:
 
     def rewrite(self, group: Sequence[LiveFile]) -> Sequence[WrittenFile]:
         table = self._table
-        scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-        rows = scan.to_table([FileScanTask(self._live[file.path]) for file in group])
+        rows = read_file(table, *(FileScanTask(self._live[file.path]) for file in group))
         plan = plan_of(table, self.name, mark_of(self._query_id), self._columns)
         return IcebergFiles(plan, self._attempt, DRIVER_TASK).write_fitted(rows)
 
@@ -200,12 +204,12 @@ class IcebergMaintained:
             return False
         change = TableChange(files, [self._live[file.path] for file in group])
         try:
-            answer = replace_files(table, branch, change)
+            replace_files(table, branch, change)
+        except AnswerLostError:
+            return True  # the new files may be part of the table
         except ValidationException as error:
             logger.info("%s: another compaction came first: %s", self.name, error)
             return False
-        if answer is Answer.REFUSED:
-            raise CommitRefusedError("the table has changed since it was read")
         return True
 
     def close(self) -> None:
@@ -222,12 +226,13 @@ class IcebergMaintained:
         refs = metadata.refs
         heads = {n: r.snapshot_id for n, r in refs.items() if r.snapshot_ref_type == "branch"}
         ids = expired_snapshots(
-            map(_known, metadata.snapshots),
+            map(mark_of_snapshot, metadata.snapshots),
             heads,
             {ref.snapshot_id for name, ref in refs.items() if name not in heads},
             branch=options.branch,
             query_id=self._query_id,
-            rule=ExpiryRule(options.expire_snapshots_keep, oldest),
+            keep=options.expire_snapshots_keep,
+            oldest_ms=oldest,
         )
         if not ids:
             return
@@ -260,19 +265,10 @@ class IcebergMaintained:
         return self._opened
 
 
-def _known(snapshot: Snapshot) -> KnownSnapshot:
-    """A snapshot with the query that its summary names."""
-    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    return KnownSnapshot(
-        *(snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.timestamp_ms),
-        summary.get(QUERY_KEY),
-    )
-
-
 def _has_deletes(table: Table, head: Snapshot | None) -> bool:
     """Whether rows are deleted by files of their own. Such tables are not compacted."""
     manifests = () if head is None else head.manifests(table.io)
-    return any(each.content == ManifestContent.DELETES for each in manifests)
+    return any(manifest.content == ManifestContent.DELETES for manifest in manifests)
 
 
 def _file_system(table: Table) -> Any:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from epochal.connectors.tables.compaction import Compaction, check_compaction, check_positive
+from epochal.connectors.formats import check_positive
+from epochal.connectors.tables.compaction import Compaction, TableWriting
 from epochal.errors import OptionError
 from epochal.options import ByteSize
 
@@ -14,7 +15,7 @@ MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergSinkOptions(Compaction):
+class IcebergSinkOptions(TableWriting):
     """Which table, in which catalog, and what is done for it beside the epochs."""
 
     table: str = field(metadata={"also": ("path",)})
@@ -28,20 +29,8 @@ class IcebergSinkOptions(Compaction):
     branch: str = MAIN
     """Rows are written to this branch. It is created from main if it does not exist."""
 
-    merge_keys: tuple[str, ...] = ()
-    """The columns that identify a row, in output mode update: a row replaces the one before."""
-
     partition_by: tuple[str, ...] = ()
     """Columns whose values partition the table, if the sink creates it."""
-
-    merge_schema: bool = False
-    """Add columns to the table that only the query has."""
-
-    reset_marker: int | None = None
-    """Continue although the marker does not match, if this is the newest committed epoch."""
-
-    max_file_bytes: ByteSize = 128 * 1024 * 1024
-    """When a task holds this many bytes of rows, it writes them before the epoch ends."""
 
     expire_snapshots_keep: int | None = None
     """Expire snapshots, but keep at least this many of each branch."""
@@ -63,13 +52,12 @@ class IcebergSinkOptions(Compaction):
     """How often snapshots are expired."""
 
     def __post_init__(self) -> None:
+        self.check_table_options("iceberg")
         check_positive(
             "iceberg",
-            max_file_bytes=self.max_file_bytes,
             compact_below=self.compact_below,
             expire_snapshots_keep=self.expire_snapshots_keep,
         )
-        check_compaction("iceberg", self)
         if not all(self.table.split(".")) or "." not in self.table:
             raise OptionError(
                 f"iceberg: the table is named with its namespace, such as sales.orders, not "

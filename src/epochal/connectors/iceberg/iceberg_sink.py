@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from epochal.clock import SystemClock
 from epochal.connectors.contract import Sink
-from epochal.connectors.file.part_names import mark_of
+from epochal.connectors.file.part_files import mark_of
 from epochal.connectors.formats import SinkRequest
 from epochal.connectors.iceberg.iceberg_catalog import (
     catalog_errors,
@@ -30,7 +30,7 @@ from epochal.connectors.iceberg.iceberg_catalog import (
     settle_branch,
 )
 from epochal.connectors.iceberg.iceberg_commits import (
-    Answer,
+    AnswerLostError,
     TableChange,
     branch_history,
     commit_change,
@@ -49,22 +49,21 @@ from epochal.connectors.iceberg.iceberg_files import (
     required_columns,
 )
 from epochal.connectors.iceberg.iceberg_maintenance import IcebergMaintained
-from epochal.connectors.iceberg.iceberg_marks import (
+from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+from epochal.connectors.iceberg.iceberg_schema import partitioning_of
+from epochal.connectors.iceberg.iceberg_snapshots import (
     MarkProperty,
     encode_property,
     newest_mark,
     property_name,
     summary_of,
 )
-from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
-from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import NO_EPOCH, Marker, Refuse
 from epochal.connectors.tables.table_epochs import EpochNote, WriteMode, choose_write_mode
 from epochal.connectors.tables.table_maintenance import DRIVER_TASK, CommitRefusedError
-from epochal.connectors.tables.table_sink import TableSettings, TableSink
+from epochal.connectors.tables.table_sink import TableSink, TargetTable
 from epochal.errors import MarkerError, TableError
-from epochal.files import Files
 from epochal.record_batches import joined_tables
 
 logger = logging.getLogger(__name__)
@@ -74,27 +73,19 @@ def open_iceberg_sink(request: SinkRequest) -> Sink:
     """Open the sink; create the table if it is absent and the query has never written to it."""
     options = request.read_options(IcebergSinkOptions)
     mode = choose_write_mode("iceberg", request.output_mode, options.merge_keys)
-    settings = TableSettings(
-        *(request.query_id, request.schema, mode, options.merge_keys),
-        *(options.max_file_bytes, options.reset_marker, options.compaction),
-    )
     by = request.partition_by or options.partition_by
-    table = _opened(options, request.schema, request.checkpoint, request.query_id, by)
+    table = _opened(options, request, by)
     target = IcebergTarget(table, options, request.schema, request.query_id)
-    return TableSink(target, ICEBERG, settings, request.checkpoint)
+    return TableSink(target, ICEBERG, mode, request, options)
 
 
 def _opened(
-    options: IcebergSinkOptions,
-    schema: pa.Schema,
-    checkpoint: Files,
-    query_id: str,
-    partition_by: tuple[str, ...],
+    options: IcebergSinkOptions, request: SinkRequest, partition_by: tuple[str, ...]
 ) -> Table:
     catalog = open_catalog(options)
     table = find_table(catalog, options)
     if table is None:
-        history = read_history(checkpoint, NO_EPOCH, ICEBERG.output.magic)
+        history = read_history(request.checkpoint, NO_EPOCH, ICEBERG.output.magic)
         if history.epochs and options.reset_marker is None:
             raise MarkerError(
                 f"table {options.table}",
@@ -104,15 +95,15 @@ def _opened(
                 f"resetMarker={history.committed}.",
             )
         first = MarkProperty(history.committed, "", 0, None)
-        name = property_name(query_id, options.branch)
+        name = property_name(request.query_id, options.branch)
         properties = {name: encode_property(first)}
-        table = create_table(catalog, options, schema, partition_by, properties)
+        table = create_table(catalog, options, request.schema, partition_by, properties)
     check_table(options, table, partition_by)
     return table
 
 
-class IcebergTarget:
-    """Implements `TargetTable`: a branch of a table."""
+class IcebergTarget(TargetTable[WrittenFile]):
+    """A branch of a table as epochs are committed to it."""
 
     def __init__(
         self, table: Table, options: IcebergSinkOptions, schema: pa.Schema, query_id: str
@@ -140,17 +131,13 @@ class IcebergTarget:
         if begin is not None:
             mark = MarkProperty(begin.epoch, begin.token, last_sequence(self._table), None)
             with catalog_errors(self._options):
-                answer = commit_properties(self._table, {self._property: encode_property(mark)})
-            _check_accepted(answer)
+                commit_properties(self._table, {self._property: encode_property(mark)})
 
     def look(self, epoch: int, *, again: bool) -> Marker | Refuse | None:
         del epoch  # every marker has its token
         if again:
             self._refresh()
         return self._marker()
-
-    def check_files(self, files: Sequence[WrittenFile], *, ours: bool) -> None:
-        pass
 
     def commit(self, mode: WriteMode, files: Sequence[WrittenFile], note: EpochNote) -> None:
         table = self._table
@@ -174,9 +161,6 @@ class IcebergTarget:
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         delete_files(self._table, [file.path for file in files])
-
-    def jobs_due(self) -> Sequence[str]:
-        return ()
 
     def maintained(self, attempt: int) -> IcebergMaintained:
         clock = SystemClock()
@@ -214,11 +198,13 @@ class IcebergTarget:
             return {self._property: encode_property(value)}
 
         summary = summary_of(self._query_id, marker, note.attempt)
-        with catalog_errors(self._options):
-            answer = commit_change(self._table, self._options.branch, change, summary, mark)
-        if answer is Answer.REFUSED:
-            self.discard(change.temporary)
-        _check_accepted(answer)
+        try:
+            with catalog_errors(self._options):
+                commit_change(self._table, self._options.branch, change, summary, mark)
+        except CommitRefusedError as error:
+            if not isinstance(error, AnswerLostError):
+                self.discard(change.temporary)
+            raise
 
     def _files(self) -> IcebergFiles:
         """Writes files for the table as it is now."""
@@ -231,10 +217,3 @@ class IcebergTarget:
             with self._table.io.new_input(file.path).open() as stream:
                 tables.append(pq.read_table(stream))  # type: ignore[arg-type]
         return self._files().write(joined_tables(tables, tables[0].schema))
-
-
-def _check_accepted(answer: Answer) -> None:
-    if answer is Answer.REFUSED:
-        raise CommitRefusedError("the table has changed since it was read")
-    if answer is Answer.UNKNOWN:
-        raise CommitRefusedError("the answer to a commit was lost")

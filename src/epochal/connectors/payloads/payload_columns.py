@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from epochal.errors import PayloadError
@@ -28,11 +29,12 @@ class PayloadDecoder(Protocol):
 
 
 def decode_each(
-    payloads: Sequence[bytes], decode: Callable[[int, bytes], Any], caught: Any
+    payloads: Sequence[Any], decode: Callable[[int, Any], Any], caught: Any, raised: Any = ()
 ) -> tuple[list[Any], list[str | None]]:
     """Call `decode` with each index and payload; return the values and the errors.
 
-    Where `decode` raises one of `caught`, the value is None and the error is its reason.
+    Where `decode` raises one of `caught`, the value is None and the error is its reason. What is no
+    fault of a payload, one of `raised`, passes through.
     """
     values: list[Any] = []
     errors: list[str | None] = []
@@ -40,6 +42,8 @@ def decode_each(
         try:
             values.append(decode(index, payload))
             errors.append(None)
+        except raised:
+            raise
         except caught as error:
             values.append(None)
             errors.append(reason(error, payload))
@@ -78,6 +82,12 @@ def reason(error: Exception, payload: bytes) -> str:
         message = f"the payload of {len(payload)} bytes ends too early for the schema"
         text = f"{message} ({text})" if text else message
     return f"{type(error).__name__}: {text or f'the payload of {len(payload)} bytes is malformed'}"
+
+
+def spread(values: Any, present: Sequence[bool]) -> Any:
+    """The values in the rows where one is present, and nulls in the others."""
+    flags = np.array(present, dtype=bool)
+    return values.take(pa.array(np.cumsum(flags) - 1, pa.int64(), mask=~flags))
 
 
 def unsupported_type(field: str, kind: object) -> PayloadError:

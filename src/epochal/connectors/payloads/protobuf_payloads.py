@@ -7,11 +7,13 @@ only if it breaks the wire format or the UTF-8 of a string.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochal.connectors.payloads.payload_columns import spread
 from epochal.errors import OptionError
 from epochal.record_batches import struct_of
 
@@ -66,7 +68,7 @@ class ProtobufDecoder:
         from ptars import HandlerPool
 
         self._handler: Any = HandlerPool([descriptor.file]).get_for_message(descriptor)
-        self.type = pa.struct([_field(field) for field in self._batch([]).schema])
+        self.type = pa.struct([(field.name, _type(field.type)) for field in self._batch([]).schema])
 
     def decode(
         self, payloads: Sequence[bytes], attributes: Any = None
@@ -82,14 +84,8 @@ class ProtobufDecoder:
                 errors.append(None)
             except Exception as error:  # noqa: BLE001 - the Rust library has no common error class
                 errors.append(f"{type(error).__name__}: {error}")
-        good = [payload for payload, error in zip(payloads, errors, strict=True) if error is None]
-        values = self._structs(good)
-        # Spread the good values out again: a null index gives a null struct.
-        indices, next_good = [], 0
-        for reason in errors:
-            indices.append(next_good if reason is None else None)
-            next_good += reason is None
-        return values.take(pa.array(indices, pa.int64())), errors
+        present = [error is None for error in errors]
+        return spread(self._structs(list(compress(payloads, present))), present), errors
 
     def _batch(self, payloads: Sequence[bytes]) -> Any:
         return self._handler.list_to_record_batch(list(payloads))
@@ -103,10 +99,6 @@ class ProtobufDecoder:
         return struct_of(columns, list(self.type), batch.num_rows)
 
 
-def _field(field: Any) -> Any:
-    return pa.field(field.name, _type(field.type))
-
-
 def _type(kind: Any) -> Any:
     """Replace types that Spark does not have: unsigned integers, nanoseconds, non-null fields."""
     types = pa.types
@@ -117,7 +109,7 @@ def _type(kind: Any) -> Any:
     if kind == pa.uint64():
         return pa.decimal128(20, 0)
     if types.is_struct(kind):
-        return pa.struct([_field(field) for field in kind])
+        return pa.struct([(field.name, _type(field.type)) for field in kind])
     if types.is_map(kind):
         return pa.map_(_type(kind.key_type), _type(kind.item_type))
     if types.is_list(kind):

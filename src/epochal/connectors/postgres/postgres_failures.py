@@ -65,7 +65,7 @@ def failure(error: Any, server: str, table: str) -> PostgresError:
 
 def _of_connection(error: Any, server: str) -> PostgresError:
     text = " ".join(str(error).split()).rstrip(".")
-    if any(each in text for each in _REFUSALS):
+    if any(refusal in text for refusal in _REFUSALS):
         said = text.rpartition("FATAL:")[2].strip()
         return PostgresRejectedError(
             server,
@@ -85,7 +85,7 @@ def _reason(error: Any) -> str:
         diag.message_detail and diag.message_detail.rstrip("."),
         diag.context and diag.context.splitlines()[0].rstrip("."),
     ]
-    told = "; ".join(each for each in details if each)
+    told = "; ".join(filter(None, details))
     if told:
         parts.append(f" ({told})")
     remedy = _REMEDIES.get(error.sqlstate or "")

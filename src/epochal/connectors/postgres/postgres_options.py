@@ -7,6 +7,7 @@ else in it. Options are never written to the checkpoint, and no error contains t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -32,6 +33,7 @@ _FORM = (
     "Use postgresql://user@host:5432/database, or the options host, port, database, user and "
     "password. In a url, write @, :, /, ? and % of a password as %40, %3A, %2F, %3F and %25."
 )
+_IDENTIFIER = r'"(?:[^"]|"")+"|[\w$]+'
 _JDBC = {
     "user": "user",
     "password": "password",
@@ -118,7 +120,7 @@ def connection_settings(options: PostgresSinkOptions) -> dict[str, str]:
         ) from None
     if options.url and any("@" in found.get(name, "") for name in ("host", "port", "dbname")):
         raise OptionError(f"postgres: the url has an @ behind its host. {_FORM}")
-    if not all(each.isdigit() for each in merged.get("port", "0").split(",") if each):
+    if not all(port.isdigit() for port in merged.get("port", "0").split(",") if port):
         raise OptionError(f"postgres: the port is not a number. {_FORM}")
     return {**merged, "client_encoding": "UTF8"}
 
@@ -145,13 +147,15 @@ def server_name(settings: Mapping[str, str]) -> str:
 
 def table_name(text: str, schema: str | None, option: str = "dbtable") -> tuple[str | None, str]:
     """Schema and table of a name as SQL reads it: without quotes upper case becomes lower case."""
-    parts, rest = [], text.strip()
-    while True:
-        part, rest = _identifier(rest, text, option)
-        parts.append(part)
-        if not rest:
-            break
-        rest = rest[1:]
+    if not re.fullmatch(f"(?:{_IDENTIFIER})(?:[.](?:{_IDENTIFIER}))*", text.strip()):
+        raise OptionError(
+            f"postgres: {option}={text!r} is not the name of a table. Write it as in SQL: table, "
+            f'schema.table or "My Table".'
+        )
+    parts = [
+        part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
+        for part in re.findall(_IDENTIFIER, text)
+    ]
     if len(parts) > 2 or (len(parts) == 2 and schema is not None):
         raise OptionError(
             f"postgres: {option}={text!r} must be a table, or a schema and a table"
@@ -171,26 +175,6 @@ def import_psycopg() -> Any:
             "'epochal[postgres]'`."
         ) from None
     return psycopg
-
-
-def _identifier(rest: str, text: str, option: str) -> tuple[str, str]:
-    """The first identifier of a dotted name, and what follows: nothing, or a dot and more."""
-    if rest.startswith('"'):
-        end = 1
-        while (end := rest.find('"', end)) >= 0 and rest[end : end + 2] == '""':
-            end += 2
-        part, after = rest[1:end].replace('""', '"'), rest[end + 1 :]
-        valid = end > 0 and bool(part)
-    else:
-        part, dot, more = rest.partition(".")
-        part, after = part.lower(), dot + more
-        valid = bool(part) and all(each.isalnum() or each in "_$" for each in part)
-    if not valid or (after and not after.startswith(".")) or after == ".":
-        raise OptionError(
-            f"postgres: {option}={text!r} is not the name of a table. Write it as in SQL: table, "
-            f'schema.table or "My Table".'
-        )
-    return part, after
 
 
 def _password(options: PostgresSinkOptions) -> str | None:

@@ -1,8 +1,13 @@
-"""Finds, checks and creates the table that a query writes, and the table of markers."""
+"""Finds, checks and creates the table that a query writes, and the table of markers.
+
+The table is checked when the query starts, before any task runs. It is created if it does not
+exist, but only for a query that has not written anything yet: a table that has disappeared would
+otherwise come back without its rows, and nobody would notice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +21,11 @@ from epochal.connectors.postgres.postgres_columns import (
     new_columns,
     written_columns,
 )
-from epochal.connectors.postgres.postgres_options import import_psycopg
+from epochal.connectors.postgres.postgres_options import (
+    PostgresSinkOptions,
+    import_psycopg,
+    table_name,
+)
 from epochal.errors import OptionError, PostgresRejectedError
 
 _FIND = """
@@ -105,82 +114,134 @@ def find_table(connection: Any, name: TableName) -> Found | None:
     )
 
 
-def checked_target(
-    connection: Any,
-    server: str,
-    found: Found,
-    schema: pa.Schema,
-    merge_keys: Sequence[str],
-    *,
-    complete: bool,
-) -> Target:
-    """The table as a target. Raises an error if the query's rows do not fit into it."""
-    if not found.is_table:
-        raise PostgresRejectedError(
-            server, f"{found.name} is a view or something else that is not a table. Name a table"
-        )
-    columns = written_columns(f"table {found.name} at {server}", schema, found.columns)
-    keys = key_columns(merge_keys, schema, columns)
-    if keys and set(keys) not in _unique_keys(connection, found.oid):
-        named = ", ".join(f'"{key}"' for key in keys)
-        raise PostgresRejectedError(
-            server,
-            f"table {found.name} has no unique index on exactly the columns of mergeKeys "
-            f"({', '.join(keys)}), so rows cannot be replaced. Create one: CREATE UNIQUE INDEX ON "
-            f"{found.name} ({named})",
-        )
-    _check_privileges(connection, server, found, keys, complete=complete)
-    return Target(found.name, tuple(columns), tuple(keys), complete)
+@dataclass(frozen=True, slots=True)
+class TablePreparation:
+    """Finds, creates and checks the tables of a query, over one connection."""
 
+    connection: Any
+    server: str
+    options: PostgresSinkOptions
+    schema: pa.Schema
+    query_id: str
+    replaces: bool
+    """Whether each epoch replaces all rows."""
 
-def create_table(
-    connection: Any, name: TableName, schema: pa.Schema, merge_keys: Sequence[str]
-) -> None:
-    """Create a table for a query. It is no error if another process has just done so."""
-    sql = import_psycopg().sql
-    if len({each.lower() for each in schema.names}) < len(schema):
-        raise OptionError("postgres: two columns of the query have the same name. Rename one.")
-    columns = new_columns(schema)
-    parts = [
-        sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.type)) for each in columns
-    ]
-    keys = key_columns(merge_keys, schema, columns)
-    if keys:
-        parts.append(
-            sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, keys)))
-        )
-    statement = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
-    _create(connection, statement.format(name.identifier, sql.SQL(", ").join(parts)))
+    def target_and_markers(self, name: TableName) -> tuple[Target, TableName]:
+        """The table and the marker table, which both exist afterwards."""
+        found = find_table(self.connection, name)
+        home = found.name.schema if found else name.schema
+        if home is None:
+            (home,) = self.connection.execute("SELECT current_schema()").fetchone()
+        markers = self._markers(home)
+        written = None if found else self._written_epoch(markers)
+        if written is not None:
+            # Another driver of this query may have created the table since the first look.
+            found = find_table(self.connection, name)
+        if found is None:
+            if written is not None:
+                raise PostgresRejectedError(
+                    self.server,
+                    f"table {name} does not exist, but the query has written epochs up to "
+                    f"{written} to it. It was dropped or renamed, or dbtable names another one. A "
+                    f"new table would lack those rows: restore it, or create an empty one yourself "
+                    f"to go on without them",
+                )
+            if not self.options.create_table:
+                raise PostgresRejectedError(
+                    self.server, f"table {name} does not exist, and createTable is false. Create it"
+                )
+            self._create_table(TableName(home, name.table))
+            found = find_table(self.connection, TableName(home, name.table))
+        assert found is not None, "the table has just been created"
+        return self._checked(found), markers
 
+    def _markers(self, home: str | None) -> TableName:
+        schema, table = table_name(self.options.marker_table, None, "markerTable")
+        name = TableName(schema or home, table)
+        if find_table(self.connection, name) is None:
+            if not self.options.create_table:
+                raise PostgresRejectedError(
+                    self.server,
+                    f"the marker table {name} does not exist, and createTable is false. Create it "
+                    f"as docs/tables-postgres.md says",
+                )
+            self._create(import_psycopg().sql.SQL(_MARKERS).format(name.identifier))
+        return name
 
-def create_markers(connection: Any, name: TableName) -> None:
-    """Create the table of markers."""
-    _create(connection, import_psycopg().sql.SQL(_MARKERS).format(name.identifier))
+    def _written_epoch(self, markers: TableName) -> int | None:
+        """The newest epoch of the query with rows; None if it has not written any."""
+        statement = "SELECT epoch FROM {} WHERE query_id = %s AND token <> ''"
+        query = import_psycopg().sql.SQL(statement).format(markers.identifier)
+        row = self.connection.execute(query, [self.query_id]).fetchone()
+        return None if row is None else int(row[0])
 
+    def _create_table(self, name: TableName) -> None:
+        sql, schema = import_psycopg().sql, self.schema
+        if len({column.lower() for column in schema.names}) < len(schema):
+            raise OptionError("postgres: two columns of the query have the same name. Rename one.")
+        columns = new_columns(schema)
+        parts = typed_columns(columns)
+        keys = key_columns(self.options.merge_keys, schema, columns)
+        if keys:
+            parts.append(sql.SQL("PRIMARY KEY ({})").format(joined_names(keys)))
+        statement = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
+        self._create(statement.format(name.identifier, sql.SQL(", ").join(parts)))
 
-def _create(connection: Any, statement: Any) -> None:
-    errors = import_psycopg().errors
-    # Two processes may create the same table at the same time; then one of them gets these errors
-    # in spite of IF NOT EXISTS.
-    with suppress(errors.UniqueViolation, errors.DuplicateTable):
-        connection.execute(statement)
+    def _create(self, statement: Any) -> None:
+        errors = import_psycopg().errors
+        # Two processes may create the same table at the same time; then one of them gets these
+        # errors in spite of IF NOT EXISTS.
+        with suppress(errors.UniqueViolation, errors.DuplicateTable):
+            self.connection.execute(statement)
 
-
-def _unique_keys(connection: Any, oid: int) -> list[set[str]]:
-    return [set(row[0]) for row in connection.execute(_UNIQUE, [oid]).fetchall()]
-
-
-def _check_privileges(
-    connection: Any, server: str, found: Found, keys: Sequence[str], *, complete: bool
-) -> None:
-    needed = ["INSERT", *(("UPDATE", "SELECT") if keys else ()), *(("DELETE",) if complete else ())]
-    for privilege in needed:
-        asked = "has_table_privilege" if privilege == "DELETE" else "has_any_column_privilege"
-        query = f"SELECT {asked}(%s::oid, %s), current_user"
-        allowed, user = connection.execute(query, [found.oid, privilege]).fetchone()
-        if not allowed:
+    def _checked(self, found: Found) -> Target:
+        """The table as a target. Raises an error if the query's rows do not fit into it."""
+        if not found.is_table:
             raise PostgresRejectedError(
-                server,
-                f"user {user} lacks {privilege} on table {found.name}. As its owner: GRANT "
-                f"{', '.join(needed)} ON {found.name} TO {user}",
+                self.server,
+                f"{found.name} is a view or something else that is not a table. Name a table",
             )
+        columns = written_columns(
+            f"table {found.name} at {self.server}", self.schema, found.columns
+        )
+        keys = key_columns(self.options.merge_keys, self.schema, columns)
+        unique = self.connection.execute(_UNIQUE, [found.oid]).fetchall() if keys else []
+        if keys and set(keys) not in [set(row[0]) for row in unique]:
+            named = ", ".join(f'"{key}"' for key in keys)
+            raise PostgresRejectedError(
+                self.server,
+                f"table {found.name} has no unique index on exactly the columns of mergeKeys "
+                f"({', '.join(keys)}), so rows cannot be replaced. Create one: CREATE UNIQUE INDEX "
+                f"ON {found.name} ({named})",
+            )
+        self._check_privileges(found, keys)
+        return Target(found.name, tuple(columns), tuple(keys), self.replaces)
+
+    def _check_privileges(self, found: Found, keys: Sequence[str]) -> None:
+        needed = ["INSERT", *(("UPDATE", "SELECT") if keys else ())]
+        needed += ["DELETE"] if self.replaces else []
+        for privilege in needed:
+            asked = "has_table_privilege" if privilege == "DELETE" else "has_any_column_privilege"
+            query = f"SELECT {asked}(%s::oid, %s), current_user"
+            allowed, user = self.connection.execute(query, [found.oid, privilege]).fetchone()
+            if not allowed:
+                raise PostgresRejectedError(
+                    self.server,
+                    f"user {user} lacks {privilege} on table {found.name}. As its owner: GRANT "
+                    f"{', '.join(needed)} ON {found.name} TO {user}",
+                )
+
+
+def joined_names(names: Iterable[str]) -> Any:
+    """Names of columns as part of a statement."""
+    sql = import_psycopg().sql
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def typed_columns(columns: Iterable[WrittenColumn]) -> list[Any]:
+    """Columns as parts of a statement that creates a table."""
+    sql = import_psycopg().sql
+    return [
+        sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
+        for column in columns
+    ]

@@ -16,9 +16,19 @@ import msgspec
 import pyarrow as pa
 
 from epochal.connectors.payloads.avro_payloads import parsed_schema, plain, record_type
-from epochal.connectors.payloads.payload_columns import as_column, encode_rows, fit_structs, reason
-from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
-from epochal.connectors.schema_registry.wire_format import HEADER_BYTES, header, schema_id
+from epochal.connectors.payloads.payload_columns import (
+    as_column,
+    decode_each,
+    encode_rows,
+    fit_structs,
+)
+from epochal.connectors.schema_registry.registry_client import (
+    HEADER_BYTES,
+    RegisteredSchema,
+    RegistryClient,
+    header,
+    schema_id,
+)
 from epochal.errors import OptionError, PayloadError, SchemaRegistryError
 
 KIND = "AVRO"
@@ -46,38 +56,20 @@ class AvroValues:
             if value is None:
                 return None
             stream = BytesIO(value)
-            written = self._written_with(schema_id(value))
+            identifier = schema_id(value)
+            if identifier not in self._written:
+                schema = self._client.schema(identifier)
+                self._written[identifier] = parsed(schema, f"schema {identifier} of the registry")
             stream.seek(HEADER_BYTES)
-            record = fastavro.schemaless_reader(stream, written, self._schema)
+            record = fastavro.schemaless_reader(stream, self._written[identifier], self._schema)
             left = len(value) - stream.tell()
             if left:
                 raise PayloadError(f"{left} bytes follow the record")
             return record
 
-        records, errors = _each(values, row)
+        # A registry that fails is not the value's fault. fastavro raises many kinds of errors.
+        records, errors = decode_each(values, row, Exception, SchemaRegistryError)
         return as_column([plain(record) for record in records], errors, self.type)
-
-    def _written_with(self, identifier: int) -> Any:
-        if identifier not in self._written:
-            schema = self._client.schema(identifier)
-            self._written[identifier] = parsed(schema, f"schema {identifier} of the registry")
-        return self._written[identifier]
-
-
-def _each(values: Sequence[bytes | None], row: Any) -> tuple[list[Any], list[str | None]]:
-    """Decode each value. A registry that fails is not the value's fault: that is raised."""
-    records: list[Any] = []
-    errors: list[str | None] = []
-    for index, value in enumerate(values):
-        try:
-            records.append(row(index, value))
-            errors.append(None)
-        except SchemaRegistryError:
-            raise
-        except Exception as error:  # noqa: BLE001  fastavro raises many kinds on malformed input
-            records.append(None)
-            errors.append(reason(error, value or b""))
-    return records, errors
 
 
 class AvroEncoder:
@@ -94,16 +86,14 @@ class AvroEncoder:
     def _encoded(self, column: Any) -> list[bytes | None]:
         # fastavro writes a number of any size as an int, so the types are compared here.
         structs = fit_structs(column, list(self._type), fill=False)
-        return [
-            None if record is None else self._value(record)
-            for record in structs.to_pylist(maps_as_pydicts="strict")
-        ]
-
-    def _value(self, struct: Any) -> bytes:
-        out = BytesIO()
-        out.write(self._header)
-        fastavro.schemaless_writer(out, self._schema, struct)
-        return out.getvalue()
+        encoded: list[bytes | None] = []
+        for record in structs.to_pylist(maps_as_pydicts="strict"):
+            out = BytesIO()
+            out.write(self._header)
+            if record is not None:
+                fastavro.schemaless_writer(out, self._schema, record)
+            encoded.append(None if record is None else out.getvalue())
+        return encoded
 
 
 def check_columns(kind: pa.StructType, schema: Any) -> None:
@@ -122,9 +112,10 @@ def check_columns(kind: pa.StructType, schema: Any) -> None:
         )
 
 
-def derived_schema(kind: pa.StructType, subject: str) -> dict[str, Any]:
-    """An Avro record for structs of this type. Every field may be null."""
-    return _record(kind, re.sub(r"\W", "_", re.sub(r"^(?=\d)", "_", subject)))
+def derived_schema(kind: pa.StructType, subject: str) -> str:
+    """An Avro record for structs of this type, as it is registered. Every field may be null."""
+    record = _record(kind, re.sub(r"\W", "_", re.sub(r"^(?=\d)", "_", subject)))
+    return msgspec.json.encode(record).decode()
 
 
 def _record(kind: Any, name: str) -> dict[str, Any]:
@@ -182,8 +173,3 @@ def _no_type(kind: Any) -> OptionError:
     return OptionError(
         f"kafka: a value of type {kind} has no schema in Avro. Cast it, or give valueSchema."
     )
-
-
-def schema_text(schema: dict[str, Any]) -> str:
-    """A schema as it is registered."""
-    return msgspec.json.encode(schema).decode()

@@ -3,6 +3,14 @@
 A schema never changes under its id, so every answer about an id is kept.
 
 Note: redirects are not followed. They would send the credentials to another host.
+
+A value has a header with the id of its schema, then the payload:
+
+byte 0      0, the magic byte
+bytes 1-4   the id of the schema, big-endian
+Protobuf    where the message is in its file: a count and that many indices, as zigzag varints.
+            One byte 0 stands for the usual case, the first message of the file
+the rest    the payload
 """
 
 from __future__ import annotations
@@ -13,12 +21,12 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from epochal.errors import OptionError, SchemaRegistryError
+from epochal.errors import OptionError, PayloadError, SchemaRegistryError
 from epochal.options import suggestion
 
 TRIES = 4
@@ -28,6 +36,10 @@ CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 URL, USER_INFO, TIMEOUT = "url", "basic.auth.user.info", "request.timeout.ms"
 CA, CERTIFICATE, KEY = "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"
 KNOWN = (URL, USER_INFO, TIMEOUT, CA, CERTIFICATE, KEY)
+MAGIC = 0
+HEADER_BYTES = 5
+MAX_DEPTH = 64
+"""Messages are not nested deeper than this."""
 _UNKNOWN_SUBJECT, _UNKNOWN_VERSION, _UNKNOWN_SCHEMA = 40401, 40402, 40403
 _NOT_FOUND = (_UNKNOWN_SUBJECT, _UNKNOWN_VERSION, _UNKNOWN_SCHEMA, 404)
 
@@ -107,7 +119,7 @@ class RegistryClient:
         """The schema with an id; `serialized` asks for Protobuf as base64 instead of text."""
         schema = self._by_id.get((schema_id, serialized))
         if schema is None:
-            answer = self._get(f"schemas/ids/{schema_id}{_format(serialized)}")
+            answer = self._ask(f"schemas/ids/{schema_id}{_format(serialized)}")
             if answer is None:
                 raise SchemaRegistryError(
                     self._settings.shown,
@@ -115,7 +127,10 @@ class RegistryClient:
                     f"Either the record was written with another registry, or the schema was "
                     f"deleted there. Correct schemaRegistry.url, or restore the schema",
                 )
-            schema = self._fetch_schema(schema_id, answer, serialized)
+            references: dict[str, str] = {}
+            self._add_references(answer, serialized, references, ())
+            kind, text = str(answer.get("schemaType", "AVRO")), str(answer["schema"])
+            schema = RegisteredSchema(schema_id, kind, text, tuple(references.items()))
             self._by_id[schema_id, serialized] = schema
         return schema
 
@@ -123,14 +138,12 @@ class RegistryClient:
         """The version and id of a subject's schema, None if there is none; None asks for the
         latest."""
         wanted = "latest" if version is None else version
-        answer = self._get(f"subjects/{quote(subject, safe='')}/versions/{wanted}")
+        answer = self._ask(f"subjects/{quote(subject, safe='')}/versions/{wanted}")
         return None if answer is None else (int(answer["version"]), int(answer["id"]))
 
     def register(self, subject: str, kind: str, text: str) -> int:
         """Add a schema to a subject, unless it has it; return its id."""
-        answer = self._ask(
-            "POST", f"subjects/{quote(subject, safe='')}/versions", _body(kind, text)
-        )
+        answer = self._ask(f"subjects/{quote(subject, safe='')}/versions", _body(kind, text))
         if answer is None:
             raise SchemaRegistryError(
                 self._settings.shown, f"subject {subject} cannot be created there"
@@ -139,16 +152,8 @@ class RegistryClient:
 
     def lookup(self, subject: str, kind: str, text: str) -> int | None:
         """The id of a schema in a subject; None if it is not registered there."""
-        answer = self._ask("POST", f"subjects/{quote(subject, safe='')}", _body(kind, text))
+        answer = self._ask(f"subjects/{quote(subject, safe='')}", _body(kind, text))
         return None if answer is None else int(answer["id"])
-
-    def _fetch_schema(
-        self, schema_id: int, answer: Mapping[str, Any], serialized: bool
-    ) -> RegisteredSchema:
-        references: dict[str, str] = {}
-        self._add_references(answer, serialized, references, ())
-        kind = str(answer.get("schemaType", "AVRO"))
-        return RegisteredSchema(schema_id, kind, str(answer["schema"]), tuple(references.items()))
 
     def _add_references(
         self,
@@ -170,7 +175,7 @@ class RegistryClient:
                     f"that schema which does not",
                 )
             path = f"subjects/{quote(subject, safe='')}/versions/{version}{_format(serialized)}"
-            inner = self._get(path)
+            inner = self._ask(path)
             if inner is None:
                 raise SchemaRegistryError(
                     self._settings.shown,
@@ -180,10 +185,7 @@ class RegistryClient:
             self._add_references(inner, serialized, references, (*above, name))
             references[name] = str(inner["schema"])
 
-    def _get(self, path: str) -> Any:
-        return self._ask("GET", path, None)
-
-    def _ask(self, method: str, path: str, body: bytes | None) -> Any:
+    def _ask(self, path: str, body: bytes | None = None) -> Any:
         """The answer; None if the thing does not exist. Tries every address several times."""
         settings, failure = self._settings, ""
         cause: Exception | None = None
@@ -191,7 +193,7 @@ class RegistryClient:
             if attempt:
                 time.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
             for url in settings.urls:
-                request = urllib.request.Request(f"{url}/{path}", body, method=method)
+                request = urllib.request.Request(f"{url}/{path}", body)
                 request.add_header("Accept", f"{CONTENT_TYPE}, application/json")
                 if body is not None:
                     request.add_header("Content-Type", CONTENT_TYPE)
@@ -251,3 +253,59 @@ def _tls(settings: RegistrySettings) -> ssl.SSLContext:
             f"files that exist on every host."
         ) from None
     return context
+
+
+def schema_id(value: bytes) -> int:
+    """The id in a value's header; PayloadError if there is none."""
+    if len(value) < HEADER_BYTES or value[0] != MAGIC:
+        start = value[:HEADER_BYTES].hex(" ") or "nothing"
+        raise PayloadError(
+            f"the value of {len(value)} bytes begins with {start}, not with the byte 0 and the id "
+            f"of a schema, so it was not written with a schema registry"
+        )
+    return int.from_bytes(value[1:HEADER_BYTES])
+
+
+def header(schema: int, indices: Sequence[int] | None = None) -> bytes:
+    """The header of values; `indices` only for Protobuf."""
+    start = bytes([MAGIC]) + schema.to_bytes(4)
+    if indices is None:
+        return start
+    if list(indices) == [0]:
+        return start + b"\x00"
+    return start + b"".join(_varint(number) for number in (len(indices), *indices))
+
+
+def message_indices(value: bytes) -> tuple[tuple[int, ...], int]:
+    """Where a Protobuf message is in its file, and where in the value the payload begins."""
+    count, at = _read_varint(value, HEADER_BYTES)
+    if count == 0:
+        return (0,), at
+    if not 0 < count <= MAX_DEPTH:
+        raise PayloadError(f"the header names {count} message indices, which is not possible")
+    indices = []
+    for _ in range(count):
+        index, at = _read_varint(value, at)
+        indices.append(index)
+    return tuple(indices), at
+
+
+def _varint(number: int) -> bytes:
+    left, encoded = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
+    while left > 0x7F:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    encoded.append(left)
+    return bytes(encoded)
+
+
+def _read_varint(value: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(value) or shift > 28:
+            raise PayloadError("the header's message indices end too early")
+        byte = value[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at

@@ -11,16 +11,27 @@ does not, `valueSchema` must be a descriptor set.
 from __future__ import annotations
 
 import base64
-from collections import defaultdict
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_columns import encode_rows, fit_structs, reason
+from epochal.connectors.payloads.payload_columns import (
+    decode_each,
+    encode_rows,
+    fit_structs,
+    spread,
+)
 from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_in
-from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
-from epochal.connectors.schema_registry.wire_format import header, message_indices, schema_id
+from epochal.connectors.schema_registry.registry_client import (
+    RegisteredSchema,
+    RegistryClient,
+    header,
+    message_indices,
+    schema_id,
+)
 from epochal.errors import OptionError, PayloadError
 from epochal.record_batches import batch_of
 
@@ -106,24 +117,16 @@ class ProtobufValues:
 
     def decode(self, values: Sequence[bytes | None]) -> tuple[Any, list[str | None]]:
         """One struct and one error per value; both are null for a null value."""
-        errors: list[str | None] = [None] * len(values)
-        places, payloads = [], []
-        for index, value in enumerate(values):
-            if value is None:
-                continue
-            try:
-                payloads.append(self._payload(value))
-                places.append(index)
-            except PayloadError as error:
-                errors[index] = reason(error, value)
-        records, failed = self._decoder.decode(payloads)
-        for index, failure in zip(places, failed, strict=True):
+        payloads, errors = decode_each(values, self._payload, PayloadError)
+        present = [payload is not None for payload in payloads]
+        records, failures = self._decoder.decode(list(compress(payloads, present)))
+        for index, failure in zip(np.flatnonzero(present).tolist(), failures, strict=True):
             errors[index] = failure
-        at: defaultdict[int, int | None] = defaultdict(lambda: None)
-        at.update({index: n for n, index in enumerate(places)})
-        return records.take(pa.array([at[n] for n in range(len(values))], pa.int64())), errors
+        return spread(records, present), errors
 
-    def _payload(self, value: bytes) -> bytes:
+    def _payload(self, _: int, value: bytes | None) -> bytes | None:
+        if value is None:
+            return None
         identifier = schema_id(value)
         indices, begin = message_indices(value)
         place = (identifier, indices)

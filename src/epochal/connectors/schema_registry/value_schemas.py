@@ -1,14 +1,17 @@
-"""Chooses the schemas of a query's Kafka values, on the driver, when the query is defined.
+"""The options about schemas of Kafka values, and the schemas that a query chooses.
 
-Tasks get plain data: the document of the schema and how to reach the registry. A query reads with
-one schema for as long as it runs. Values that were written with other versions are resolved to it.
+Source and sink share them. The driver chooses when the query is defined. Tasks get plain data: the
+document of the schema and how to reach the registry. A query reads with one schema for as long as
+it runs. Values that were written with other versions are resolved to it.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -19,15 +22,111 @@ from epochal.connectors.schema_registry.registry_client import (
     RegistrySettings,
     registry_settings,
 )
-from epochal.connectors.schema_registry.registry_options import (
-    SchemaRegistryOptions,
-    ValueFormat,
-    split_registry_options,
-    subject_of,
-)
 from epochal.errors import ComponentError, OptionError, SchemaRegistryError
+from epochal.options import option_name, read_options
 
+PREFIX = "schemaRegistry."
 GIVEN = "kafka: valueSchema"
+
+
+class ValueFormat(StrEnum):
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRegistryOptions:
+    """How the values of records are encoded, and where their schemas are."""
+
+    value_format: ValueFormat | None = None
+
+    schema_registry: Mapping[str, str] = field(
+        default_factory=dict, metadata={"prefix": PREFIX}, repr=False
+    )
+    """The address of the registry and how to reach it; `url` is required."""
+
+    subject: str | None = None
+    """The registry's name for the schemas of the values; by default the topic and `-value`."""
+
+    schema_version: int | None = None
+    """The version of the subject's schema; by default the latest at the start."""
+
+    value_schema: str | None = None
+    """The schema itself: Avro's JSON or a descriptor set of Protobuf; or a file with it."""
+
+    value_message: str | None = None
+    """Protobuf: the full name of the message; by default the first one of the schema."""
+
+    auto_register: bool = True
+    """Sink: whether a schema that the subject does not have is added to it."""
+
+    def __post_init__(self) -> None:
+        if self.value_format is None:
+            for field in fields(self):
+                value, is_set = getattr(self, field.name), field.name != "auto_register"
+                if (value if is_set else not value) and field.name != "value_format":
+                    shown = PREFIX if field.name == "schema_registry" else option_name(field.name)
+                    raise OptionError(
+                        f"kafka: {shown} has no effect without valueFormat. Set valueFormat to "
+                        f"avro or protobuf, or remove it."
+                    )
+            return
+        if self.value_schema is not None and self.schema_version is not None:
+            raise OptionError(
+                "kafka: valueSchema and schemaVersion both say which schema counts. Give only one."
+            )
+        if self.value_message is not None and self.value_format is ValueFormat.AVRO:
+            raise OptionError("kafka: valueMessage has no effect with valueFormat=avro. Remove it.")
+
+    def document(self) -> bytes | None:
+        """The schema in `valueSchema`; None if that is not given."""
+        text = self.value_schema
+        if text is None:
+            return None
+        if self.value_format is ValueFormat.AVRO and text.lstrip().startswith(("{", "[")):
+            return text.encode()
+        try:
+            return Path(text).read_bytes()
+        except OSError as error:
+            try:
+                return base64.b64decode(text, validate=True)
+            except ValueError:
+                raise OptionError(
+                    f"kafka: valueSchema cannot be read: {error}. Give the path of a file on the "
+                    f"driver."
+                ) from error
+
+
+_NAMES = {
+    option_name(field.name).lower()
+    for field in fields(SchemaRegistryOptions)
+    if "prefix" not in field.metadata
+}
+
+
+def split_registry_options(
+    options: Mapping[str, str],
+) -> tuple[SchemaRegistryOptions, dict[str, str]]:
+    """Split options into those about schemas of values and all others."""
+    ours = {
+        key: text
+        for key, text in options.items()
+        if key.lower() in _NAMES or key.lower().startswith(PREFIX.lower())
+    }
+    rest = {key: text for key, text in options.items() if key not in ours}
+    return read_options(SchemaRegistryOptions, ours, of="kafka"), rest
+
+
+def subject_of(options: SchemaRegistryOptions, topic: str | None) -> str:
+    """The subject; `topic` is the only topic, or None if there are several."""
+    if options.subject is not None:
+        return options.subject
+    if topic is None:
+        raise OptionError(
+            "kafka: the values may come from, or go to, several topics, so there is no default "
+            "for the subject of their schemas. Set the option subject."
+        )
+    return f"{topic}-value"
 
 
 class ValueDecoder(Protocol):
@@ -59,7 +158,6 @@ class ValueSpec:
     """The id that values are written with."""
 
     def decoder(self, client: RegistryClient | None = None) -> ValueDecoder:
-        """Open the decoder."""
         client = client or RegistryClient(self.registry)
         if self.form is ValueFormat.AVRO:
             from epochal.connectors.schema_registry.registry_avro import AvroValues
@@ -105,13 +203,11 @@ class ValueSpec:
 def pinned_version(source_options: Mapping[str, str], topic: str | None) -> dict[str, str]:
     """The options with the version of the schema that is the latest now, unless they name one."""
     options, _ = split_registry_options(source_options)
-    if options.value_format is None or options.schema_version is not None:
-        return dict(source_options)
-    if options.value_schema is not None:
+    is_pinned = options.schema_version is not None or options.value_schema is not None
+    if options.value_format is None or is_pinned:
         return dict(source_options)
     client = RegistryClient(registry_settings(options.schema_registry))
-    subject = subject_of(options, topic)
-    version, _ = _existing(client, options, subject)
+    version, _ = _existing(client, options, subject_of(options, topic))
     return {**source_options, "schemaVersion": str(version)}
 
 
@@ -177,11 +273,11 @@ def _derive_schema(
     client: RegistryClient, options: SchemaRegistryOptions, subject: str, kind: pa.StructType
 ) -> tuple[int, int] | None:
     """Register a schema that is made from the column's type."""
-    from epochal.connectors.schema_registry.registry_avro import KIND, derived_schema, schema_text
+    from epochal.connectors.schema_registry.registry_avro import KIND, derived_schema
 
     if not options.auto_register:
         return None
-    return 0, client.register(subject, KIND, schema_text(derived_schema(kind, subject)))
+    return 0, client.register(subject, KIND, derived_schema(kind, subject))
 
 
 def _identifier(

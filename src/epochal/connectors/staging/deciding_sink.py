@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
@@ -25,23 +24,18 @@ from epochal.clock import Clock
 from epochal.connectors.contract import Sink, WriterFactory
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
-    Begin,
-    Continue,
-    Done,
     History,
-    LoggedEpoch,
     MarkedOutput,
     Marker,
     Refuse,
     Staged,
-    Write,
     check_marker,
     is_decided,
     logged_epoch,
     plan_commit,
     unpack,
 )
-from epochal.connectors.staging.staged_rows import delete_stale
+from epochal.connectors.staging.staged_rows import delete_staged, delete_stale
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import MarkerError
 from epochal.files import Files, join_url
@@ -135,13 +129,13 @@ class DecidingSink(Sink):
         match check_marker(found, history, self._reset_marker, self._output):
             case Refuse(reason, remedy):
                 raise MarkerError(self._transactions.place, reason, remedy)
-            case Begin(marker):
+            case Marker() as marker:
                 logger.info(
                     "%s: the first marker is at epoch %d", self._transactions.place, marker.epoch
                 )
                 self._write(marker, ())
-            case Continue(marker):
-                self._marker = marker
+            case None:
+                self._marker = found
         removed = delete_stale(self._staging, before=attempt)
         if removed:
             logger.info("removed %d staged files of earlier attempts", removed)
@@ -149,7 +143,8 @@ class DecidingSink(Sink):
     def decided(self, epoch: int) -> bool:
         assert self._marker is not None, "call fence first"
         offsets = OffsetLog(self._checkpoint.at(OFFSETS), read_only=True)
-        return is_decided(self._marker, epoch, _read_epoch(offsets, epoch, self._output.magic))
+        entry = logged_epoch(epoch, logged_messages(offsets, epoch), self._output.magic)
+        return is_decided(self._marker, epoch, entry)
 
     def begin_commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         """Start to write an epoch that is not logged yet. Nothing becomes visible."""
@@ -157,8 +152,8 @@ class DecidingSink(Sink):
             return
         refresh = self._must_refresh()
         plan = plan_commit(self._marker, epoch, messages, self._output, refresh=refresh)
-        if isinstance(plan, Write):
-            self._transactions.begin(plan.marker, self._staging, self._staged(messages))
+        if isinstance(plan, Marker):
+            self._transactions.begin(plan, self._staging, self._staged(messages))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         assert self._marker is not None, "call fence first"
@@ -166,10 +161,10 @@ class DecidingSink(Sink):
         match plan_commit(self._marker, epoch, messages, self._output, refresh=refresh):
             case Refuse(reason, remedy):
                 raise MarkerError(self._transactions.place, reason, remedy)
-            case Write(marker):
+            case Marker() as marker:
                 self._write(marker, messages)
-            case Done():
-                self._delete(self._staged(messages))
+            case None:
+                delete_staged(self._staging, self._staged(messages))
 
     def close(self) -> None:
         self._transactions.close()
@@ -185,17 +180,11 @@ class DecidingSink(Sink):
         staged = self._staged(messages)
         self._transactions.write(marker, self._staging, staged)
         self._marker, self._marked_at = marker, self._clock.monotonic()
-        self._delete(staged)
+        delete_staged(self._staging, staged)
 
     def _staged(self, messages: Sequence[bytes]) -> list[Staged]:
-        found = (unpack(message, self._output.magic) for message in messages)
-        return [each for each in found if each is not None]
-
-    def _delete(self, staged: Sequence[Staged]) -> None:
-        for each in staged:
-            if each.name:
-                with suppress(OSError):
-                    self._staging.delete(each.name)
+        reports = (unpack(message, self._output.magic) for message in messages)
+        return [report for report in reports if report is not None]
 
 
 def read_history(checkpoint: Files, marked: int, magic: bytes) -> History:
@@ -207,9 +196,9 @@ def read_history(checkpoint: Files, marked: int, magic: bytes) -> History:
     for epoch in reversed(ids):
         if epoch < marked:
             break
-        found = _read_epoch(offsets, epoch, magic)
-        if found is not None:
-            epochs.append(found)
+        entry = logged_epoch(epoch, logged_messages(offsets, epoch), magic)
+        if entry is not None:
+            epochs.append(entry)
         if marked == NO_EPOCH and epochs:
             break  # one epoch is enough to know that a marker is missing
     return History(
@@ -219,9 +208,9 @@ def read_history(checkpoint: Files, marked: int, magic: bytes) -> History:
     )
 
 
-def _read_epoch(offsets: OffsetLog, epoch: int, magic: bytes) -> LoggedEpoch | None:
+def logged_messages(offsets: OffsetLog, epoch: int) -> tuple[bytes, ...]:
+    """What tasks reported of an epoch, from its entry in the log; nothing if it has none."""
     entry = offsets.get(epoch)
-    if entry is None:
-        return None
-    manifest = manifest_of(entry, join_url(offsets.url, str(epoch)), epoch)
-    return None if manifest is None else logged_epoch(epoch, manifest.messages, magic)
+    path = join_url(offsets.url, str(epoch))
+    manifest = None if entry is None else manifest_of(entry, path, epoch)
+    return () if manifest is None else manifest.messages

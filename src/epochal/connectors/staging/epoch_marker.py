@@ -18,6 +18,11 @@ whatever its rows are: the table has that result already.
 Note: a missing marker does not mean that nothing was written. A marker is written before the first
 epoch. If the log has epochs of this sink but there is no marker, then it was lost (Kafka's group
 offsets expire, tables are dropped), or the query writes to another place than before.
+
+Dead letters travel to the driver beside the message of the sink's writer: a task that has some
+wraps the message in an envelope, which also names the file with the letters. So the decision of an
+epoch covers its letters, and a restart finishes both. A task without letters reports the sink's
+message unchanged.
 """
 
 from __future__ import annotations
@@ -25,14 +30,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import msgspec
 
-from epochal.connectors.staging.dead_letter_envelope import sink_messages
-
 NO_EPOCH = -1
 """The epoch of the marker that is written before the first epoch."""
+LETTERS_MAGIC = b"EDL1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,22 @@ class Staged(msgspec.Struct, frozen=True, array_like=True):
     checksum: int = 0
     replaces: bool | None = None
     """In output mode complete: whether the task had input; None if rows do not replace others."""
+
+
+class StagedDeadLetters(msgspec.Struct, frozen=True, array_like=True):
+    """A file with the letters of one task and epoch."""
+
+    name: str
+    checksum: int
+    letters: int
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """A task's report of an epoch that has letters."""
+
+    message: bytes
+    """What the sink's own writer returned."""
+    staged: StagedDeadLetters
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +120,6 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Continue:
-    """The marker matches the log."""
-
-    marker: Marker
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Write this marker before the first epoch."""
-
-    marker: Marker
-
-
-@dataclass(frozen=True, slots=True)
 class Refuse:
     """Stop with this reason."""
 
@@ -122,26 +127,7 @@ class Refuse:
     remedy: str
 
 
-MarkerCheck: TypeAlias = Continue | Begin | Refuse
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Commit a transaction with all rows and this marker."""
-
-    marker: Marker
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """There is nothing to do: the epoch is already visible, or has no output."""
-
-
-CommitPlan: TypeAlias = Write | Done | Refuse
-
-
 def pack(staged: Staged, magic: bytes) -> bytes:
-    """The message that a task reports."""
     return magic + msgspec.msgpack.encode(staged)
 
 
@@ -155,19 +141,44 @@ def unpack(message: bytes, magic: bytes) -> Staged | None:
         return None
 
 
+def with_input(magic: bytes, message: bytes, had_input: bool) -> bytes:
+    """The message of a task in output mode complete, which tells whether the task had input."""
+    staged = unpack(message, magic)
+    assert staged is not None, "the message of another sink"
+    return pack(msgspec.structs.replace(staged, replaces=had_input), magic)
+
+
+def wrap_letters(message: bytes, staged: StagedDeadLetters) -> bytes:
+    """The message that a task reports if it has letters."""
+    return LETTERS_MAGIC + msgspec.msgpack.encode(Envelope(message, staged))
+
+
+def unwrap_letters(message: bytes) -> tuple[bytes, StagedDeadLetters | None]:
+    """The sink's own message, and the file with letters if there is one."""
+    if not message.startswith(LETTERS_MAGIC):
+        return message, None
+    envelope = msgspec.msgpack.decode(message[len(LETTERS_MAGIC) :], type=Envelope)
+    return envelope.message, envelope.staged
+
+
+def sink_messages(messages: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The messages of the sink's own writers, without envelopes."""
+    return tuple(unwrap_letters(message)[0] for message in messages)
+
+
 def has_output(staged: Sequence[Staged]) -> bool:
     """Whether an epoch changes what is in the sink."""
-    flags = [each.replaces for each in staged if each.replaces is not None]
-    return any(flags) if flags else any(each.rows for each in staged)
+    flags = [report.replaces for report in staged if report.replaces is not None]
+    return any(flags) if flags else any(report.rows for report in staged)
 
 
 def token_of(messages: Sequence[bytes]) -> str:
     """A fingerprint of an epoch's messages, which contain the attempt and the rows or files."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for message in messages:
-        found.update(len(message).to_bytes(8))
-        found.update(message)
-    return found.hexdigest()[:32]
+        digest.update(len(message).to_bytes(8))
+        digest.update(message)
+    return digest.hexdigest()[:32]
 
 
 def logged_epoch(epoch: int, messages: Sequence[bytes], magic: bytes) -> LoggedEpoch | None:
@@ -181,15 +192,17 @@ def logged_epoch(epoch: int, messages: Sequence[bytes], magic: bytes) -> LoggedE
 
 def check_marker(
     marker: Marker | None, history: History, reset_to: int | None, output: MarkedOutput
-) -> MarkerCheck:
-    """Whether an attempt may continue from this marker and this log."""
+) -> Marker | Refuse | None:
+    """The marker to write before the first epoch; None if the one there matches the log."""
     check = _compare(marker, history, output)
     if isinstance(check, Refuse) and reset_to is not None and reset_to == history.committed:
-        return Begin(Marker(reset_to))
+        return Marker(reset_to)
     return check
 
 
-def _compare(marker: Marker | None, history: History, output: MarkedOutput) -> MarkerCheck:
+def _compare(
+    marker: Marker | None, history: History, output: MarkedOutput
+) -> Marker | Refuse | None:
     remedy = _remedy(history, output)
     if marker is None:
         if history.epochs:
@@ -198,7 +211,7 @@ def _compare(marker: Marker | None, history: History, output: MarkedOutput) -> M
                 f"Either {output.how_lost}",
                 remedy,
             )
-        return Begin(Marker(history.committed))
+        return Marker(history.committed)
     if marker.epoch > history.newest:
         return Refuse(
             f"it shows that epoch {marker.epoch} is in the {output.noun}, but the newest epoch in "
@@ -221,7 +234,7 @@ def _compare(marker: Marker | None, history: History, output: MarkedOutput) -> M
                 f"was rewound",
                 remedy,
             )
-    return Continue(marker)
+    return None
 
 
 def is_decided(marker: Marker, epoch: int, entry: LoggedEpoch | None) -> bool:
@@ -233,8 +246,11 @@ def is_decided(marker: Marker, epoch: int, entry: LoggedEpoch | None) -> bool:
 
 def plan_commit(
     marker: Marker, epoch: int, messages: Sequence[bytes], output: MarkedOutput, *, refresh: bool
-) -> CommitPlan:
-    """How to make an epoch visible; `refresh` writes the marker even without output."""
+) -> Marker | Refuse | None:
+    """The marker to write with all rows of an epoch; `refresh` writes it even without output.
+
+    None if there is nothing to do: the epoch is already visible, or has no output.
+    """
     entry = logged_epoch(epoch, messages, output.magic)
     if entry is None:
         return Refuse(
@@ -242,7 +258,7 @@ def plan_commit(
             "Start the query with its previous sink, stop it, then change the sink.",
         )
     if marker.epoch == epoch and marker.token == entry.token:
-        return Done()
+        return None
     if marker.epoch >= epoch:
         return Refuse(
             f"it shows that epoch {marker.epoch} is in the {output.noun}, with other rows than "
@@ -250,8 +266,8 @@ def plan_commit(
             "Another run uses the same checkpoint or a copy of it. Stop one of them.",
         )
     if not entry.writes and not refresh:
-        return Done()
-    return Write(Marker(epoch, entry.token))
+        return None
+    return Marker(epoch, entry.token)
 
 
 def _epoch_text(epoch: int) -> str:

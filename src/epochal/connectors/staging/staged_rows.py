@@ -10,20 +10,20 @@ is fenced. If the offset log decides, they must: the epoch is finished from them
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 from uuid import uuid4
 
 import google_crc32c
-import msgspec
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream, joined
-from epochal.connectors.contract import BadRows, Prepare, SinkWriter, WriterContext
-from epochal.connectors.row_collector import RowCollector
-from epochal.connectors.staging.epoch_marker import Staged, pack, unpack
+from epochal.connectors.contract import BadRows, WriterContext
+from epochal.connectors.row_collector import RowCollector, WholeResultWriter
+from epochal.connectors.staging.epoch_marker import Staged, pack, with_input
 from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
@@ -69,8 +69,6 @@ class ArrowRows(RowEncoder):
 
 @dataclass(frozen=True, slots=True)
 class StagedWriters:
-    """Opens writers in tasks."""
-
     encoder: RowEncoder
     checkpoint: str
     """The directory of the checkpoint, which exists."""
@@ -85,7 +83,9 @@ class StagedWriters:
 
     def open(self, context: WriterContext) -> RowCollector | WholeResultWriter:
         writer = RowCollector(partial(self._staged, context), self.encoder.bad_rows)
-        return WholeResultWriter(writer, self.magic) if self.replaces else writer
+        if self.replaces:
+            return WholeResultWriter(writer, partial(with_input, self.magic))
+        return writer
 
     def _staged(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
         task, attempt = context.task, context.attempt
@@ -96,53 +96,14 @@ class StagedWriters:
         if len(data) <= self.inline_bytes:
             return pack(Staged(epoch, attempt, task, count, inline=data), self.magic)
         name = f"e{epoch}-a{attempt}-t{task}-{uuid4().hex[:8]}.{self.encoder.suffix}"
-        self._files().create(name, data)
+        files = open_files(join_url(self.checkpoint, self.staging))
+        if not self.durable and isinstance(files, LocalFiles):
+            existing = open_files(self.checkpoint).url
+            files = LocalFiles(files.url, durable=False, existing=existing)
+        files.create(name, data)
         checksum = google_crc32c.value(data)
         staged = Staged(epoch, attempt, task, count, name=name, checksum=checksum)
         return pack(staged, self.magic)
-
-    def _files(self) -> Files:
-        files = open_files(join_url(self.checkpoint, self.staging))
-        if self.durable or not isinstance(files, LocalFiles):
-            return files
-        return LocalFiles(files.url, durable=False, existing=open_files(self.checkpoint).url)
-
-
-class WholeResultWriter(SinkWriter):
-    """Tells the driver whether a whole result must replace the one in a table.
-
-    In output mode complete every epoch emits the whole result, also an epoch without input. A task
-    knows only of its own input, so it notes that in its message, and the driver replaces the table
-    if any task had some.
-    """
-
-    checks_rows = True
-
-    def __init__(self, writer: SinkWriter, magic: bytes) -> None:
-        self._writer, self._magic = writer, magic
-        self._had_input = True
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write(batch)
-
-    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
-        return self._writer.bad_rows(batch)
-
-    def note_idle(self) -> None:
-        self._had_input = False
-
-    def cut(self, epoch: int) -> Prepare:
-        had_input, self._had_input = self._had_input, True
-        prepare = self._writer.cut(epoch)
-        return lambda: self._noted(prepare(), had_input=had_input)
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def _noted(self, message: bytes, *, had_input: bool) -> bytes:
-        staged = unpack(message, self._magic)
-        assert staged is not None, "the message of another sink"
-        return pack(msgspec.structs.replace(staged, replaces=had_input), self._magic)
 
 
 def staged_bytes(files: Files, staged: Staged) -> bytes:
@@ -165,12 +126,20 @@ def staged_table(files: Files, staged: Staged, schema: pa.Schema) -> pa.Table:
     return table
 
 
+def delete_staged(files: Files, staged: Iterable[Staged]) -> None:
+    """Delete the files of an epoch that the sink has."""
+    for report in staged:
+        if report.name:
+            with suppress(OSError):
+                files.delete(report.name)
+
+
 def delete_stale(files: Files, *, before: int) -> int:
     """Delete the files of attempts before this one; return their number."""
     removed = 0
     for info in files.list():
-        found = _NAME.fullmatch(info.name)
-        if found and int(found[2]) < before:
+        name = _NAME.fullmatch(info.name)
+        if name and int(name[2]) < before:
             files.delete(info.name)
             removed += 1
     return removed

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from epochal.connectors.formats import check_intervals, check_positive
 from epochal.errors import OptionError
-from epochal.options import ByteSize, option_name
+from epochal.options import ByteSize
 
 Partition: TypeAlias = tuple[Any, ...]
 """The partition of a file, as its format has it."""
@@ -22,7 +23,7 @@ Partition: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """The options of all sinks that write tables of files."""
+    """When small files of a table become larger ones."""
 
     compact_interval: timedelta | None = None
     """How often small files become larger ones; without it, never."""
@@ -34,6 +35,39 @@ class Compaction:
     """Fewer small files of a partition than this are left alone."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWriting(Compaction):
+    """The options of all sinks that write tables of files."""
+
+    merge_keys: tuple[str, ...] = ()
+    """The columns that identify a row. With them, a row replaces an earlier one of the same key."""
+
+    merge_schema: bool = False
+    """Whether columns of the query that the table lacks are added to it."""
+
+    max_file_bytes: ByteSize = 128 * 1024 * 1024
+    """When a task holds this many bytes of rows, it writes them before the epoch ends."""
+
+    reset_marker: int | None = None
+    """Continue although the marker does not match, if this is the newest committed epoch."""
+
+    def check_table_options(self, sink: str) -> None:
+        """Raise OptionError if one of these options cannot work."""
+        check_positive(
+            sink, max_file_bytes=self.max_file_bytes, target_file_bytes=self.target_file_bytes
+        )
+        check_intervals(sink, compact_interval=self.compact_interval)
+        if self.compact_min_files < 2:
+            raise OptionError(
+                f"{sink}: compactMinFiles must be at least 2, not {self.compact_min_files}. A "
+                f"single file cannot be compacted."
+            )
+
+    @property
+    def compaction(self) -> Compaction:
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class LiveFile:
     """A file of the newest version of a table."""
@@ -41,31 +75,6 @@ class LiveFile:
     path: str
     size: int
     partition: Partition = ()
-
-
-def check_compaction(sink: str, options: Compaction) -> None:
-    """Raise OptionError if the options of compaction cannot work."""
-    check_positive(sink, target_file_bytes=options.target_file_bytes)
-    check_intervals(sink, compact_interval=options.compact_interval)
-    if options.compact_min_files < 2:
-        raise OptionError(
-            f"{sink}: compactMinFiles must be at least 2, not {options.compact_min_files}. A "
-            f"single file cannot be compacted."
-        )
-
-
-def check_positive(sink: str, **numbers: int | None) -> None:
-    """Raise OptionError if one of these options is not positive."""
-    for name, value in numbers.items():
-        if value is not None and value <= 0:
-            raise OptionError(f"{sink}: {option_name(name)} must be positive, not {value}.")
-
-
-def check_intervals(sink: str, **intervals: timedelta | None) -> None:
-    """Raise OptionError if one of these options is no time at all."""
-    for name, interval in intervals.items():
-        if interval is not None and interval <= timedelta():
-            raise OptionError(f"{sink}: {option_name(name)} must be longer than nothing.")
 
 
 def choose_groups(

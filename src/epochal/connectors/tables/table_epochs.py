@@ -11,16 +11,22 @@
 Tasks write data files and describe them in their messages. Rows that are merged by key pass through
 the checkpoint instead. A message about files has the form of one about staged rows: in place of the
 name of a staged file it has a word of the format, and in place of rows the descriptions.
+
+Of the rows of an epoch with the same key, the last one counts. Null is a value like any other: two
+rows whose keys are null in the same columns have the same key, as in GROUP BY.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.staging.epoch_marker import (
@@ -177,16 +183,33 @@ def is_committed(table: str, marker: Marker, epoch: int, messages: Sequence[byte
     return True
 
 
-def find_leftovers(
-    files: Iterable[tuple[str, int | None]], *, attempt: int, known: Set[str]
-) -> list[str]:
-    """Return the files that attempts before `attempt` left, of (path, attempt that wrote it).
+def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Each key's last row, in the order of these rows."""
+    (codes,) = _codes([rows], keys)
+    _, from_end = np.unique(codes[::-1], return_index=True)
+    kept = np.sort(len(codes) - 1 - from_end)
+    return rows if len(kept) == len(codes) else rows.take(kept)
 
-    `known` are the names of files that the table has, or keeps for readers of earlier versions, and
-    of those that an epoch in the checkpoint's log names: it may still have to be committed.
-    """
-    return [
-        path
-        for path, wrote in files
-        if wrote is not None and wrote < attempt and path.rpartition("/")[2] not in known
-    ]
+
+def without_keys(rows: pa.Table, replacing: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows whose key no row of `replacing` has."""
+    codes, replaced = _codes([rows, replacing], keys)
+    kept = ~np.isin(codes, replaced)
+    return rows if kept.all() else rows.filter(pa.array(kept))
+
+
+def _codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+    """A number per row of each table, equal exactly for rows with equal keys."""
+    codes = np.zeros(sum(table.num_rows for table in tables), dtype=np.int64)
+    for key in keys:
+        kind = tables[0].schema.field(key).type
+        chunks = [chunk for table in tables for chunk in table.column(key).cast(kind).chunks]
+        column: Any = pa.chunked_array(chunks, kind)
+        if pa.types.is_floating(kind):
+            column = pc.add(column, pa.scalar(0.0, kind))  # -0.0 is 0.0, as in GROUP BY
+        values = pc.unique(column)
+        found = pc.index_in(column, value_set=values).to_numpy()
+        # Number the combinations that occur, so that the numbers stay small.
+        _, codes = np.unique(codes * len(values) + found, return_inverse=True)
+    ends = np.cumsum([table.num_rows for table in tables])[:-1]
+    return list(np.split(codes, ends))

@@ -26,23 +26,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, Protocol
 
 from epochal.checkpoint.entries import OffsetLog
 from epochal.checkpoint.layout import OFFSETS
-from epochal.connectors.file.part_names import attempt_of, mark_of
+from epochal.connectors.file.part_files import attempt_of, find_leftovers, mark_of
+from epochal.connectors.staging.epoch_marker import sink_messages
 from epochal.connectors.staging.staged_rows import delete_stale
 from epochal.connectors.tables.compaction import Compaction, LiveFile, choose_groups
-from epochal.connectors.tables.table_epochs import (
-    F,
-    FilesOutput,
-    TableFormat,
-    find_leftovers,
-    read_output,
-)
+from epochal.connectors.tables.table_epochs import F, FilesOutput, TableFormat, read_output
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import EpochalError, SinkConflictError
 from epochal.files import Files, join_url
@@ -71,18 +66,21 @@ class Job:
 
 
 class MaintainedTable(Protocol[F]):
-    """What the maintenance needs of a table. It has a connection of its own, for one thread."""
+    """What the maintenance needs of a table. It has a connection of its own, for one thread.
+
+    A class that inherits from it has what is optional, so that it has no effect.
+    """
 
     name: str
     """The table, for the log."""
 
     def jobs(self) -> Sequence[Job]:
         """What this format needs besides sweep and compaction."""
-        ...
+        return ()
 
     def errors(self) -> AbstractContextManager[None]:
         """Turns the library's errors into ours, and conflicts into `CommitRefusedError`."""
-        ...
+        return nullcontext()
 
     def data_files(self) -> Iterable[str]:
         """The paths of all data files in the table's directory."""
@@ -98,7 +96,7 @@ class MaintainedTable(Protocol[F]):
 
     def discard(self, files: Sequence[F]) -> None:
         """Delete files that are not part of the table."""
-        ...
+        self.delete([file.path for file in files])
 
     def live_files(self) -> Sequence[LiveFile]:
         """The files of the newest version that may be replaced by others with the same rows."""
@@ -116,7 +114,8 @@ class MaintainedTable(Protocol[F]):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return None
 
 
 class TableMaintenance(Generic[F]):
@@ -133,7 +132,10 @@ class TableMaintenance(Generic[F]):
     ) -> None:
         self._table, self._form, self._options = table, form, options
         self._checkpoint, self._mark, self._attempt = checkpoint, mark_of(query_id), attempt
-        self._jobs = (Job("sweep", self.sweep, at_start=True), *self._compaction(), *table.jobs())
+        self._jobs = [Job("sweep", self.sweep, at_start=True), *table.jobs()]
+        if options.compact_interval is not None:
+            # Also at the start: a query that reads what waits, and ends, has no later time for it.
+            self._jobs.insert(1, Job("compact", self.compact, options.compact_interval, True))
         self._due: dict[str, float] = {}
         """When jobs are due. Only the thread uses it, once it runs."""
         self._asked: deque[str] = deque()
@@ -141,11 +143,6 @@ class TableMaintenance(Generic[F]):
         self._thread = threading.Thread(
             target=self._run, name="epochal-table-maintenance", daemon=True
         )
-
-    def _compaction(self) -> Sequence[Job]:
-        every = self._options.compact_interval
-        # Also at the start: a query that reads what waits, and ends, has no later time for it.
-        return () if every is None else (Job("compact", self.compact, every, at_start=True),)
 
     def start(self) -> None:
         """Begin the thread, unless it has begun."""
@@ -230,7 +227,7 @@ class TableMaintenance(Generic[F]):
         for epoch, entry in offsets.get_range():
             manifest = manifest_of(entry, join_url(offsets.url, str(epoch)))
             try:
-                messages = () if manifest is None else manifest.messages
+                messages = () if manifest is None else sink_messages(manifest.messages)
                 output = read_output(self._table.name, self._form, epoch, messages)
             except SinkConflictError:
                 continue  # of another sink

@@ -22,7 +22,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol
@@ -30,27 +29,26 @@ from typing import Any, Generic, Protocol
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink, WriterContext, WriterFactory
-from epochal.connectors.file.part_writer import PartWriter
+from epochal.connectors.formats import SinkRequest
+from epochal.connectors.row_collector import PartWriter, WholeResultWriter
 from epochal.connectors.staging.deciding_sink import read_history
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
-    Begin,
-    Continue,
     History,
     Marker,
     Refuse,
     check_marker,
     token_of,
+    with_input,
 )
-from epochal.connectors.staging.merged_rows import last_per_key
 from epochal.connectors.staging.staged_rows import (
     ArrowRows,
     StagedWriters,
-    WholeResultWriter,
+    delete_staged,
     staged_table,
 )
 from epochal.connectors.table_columns import rows_without_values
-from epochal.connectors.tables.compaction import Compaction
+from epochal.connectors.tables.compaction import TableWriting
 from epochal.connectors.tables.table_epochs import (
     EpochNote,
     EpochOutput,
@@ -61,6 +59,7 @@ from epochal.connectors.tables.table_epochs import (
     WriteMode,
     attempts_of,
     is_committed,
+    last_per_key,
     pack_files,
     read_output,
 )
@@ -70,7 +69,6 @@ from epochal.connectors.tables.table_maintenance import (
     TableMaintenance,
 )
 from epochal.errors import MarkerError, OptionError, TableConflictError
-from epochal.files import Files
 from epochal.record_batches import joined_tables
 
 COMMIT_TRIES = 20
@@ -78,20 +76,19 @@ FIRST_PAUSE_SECONDS = 0.02
 MAX_PAUSE_SECONDS = 1.0
 
 
-class RowFiles(Protocol[F]):
-    """Writes rows of a query as data files."""
-
-    def write(self, rows: pa.Table) -> list[F]: ...
-
-
 class FilePlan(Protocol[F]):
     """How tasks write data files of a table; picklable."""
 
-    def open(self, context: WriterContext) -> RowFiles[F]: ...
+    def open(self, context: WriterContext) -> Callable[[pa.Table], list[F]]:
+        """Return a function that writes rows of a query as data files."""
+        ...
 
 
 class TargetTable(Protocol[F]):
-    """The table that a query writes to, in one format."""
+    """The table that a query writes to, in one format.
+
+    A class that inherits from it has what is optional, so that it has no effect.
+    """
 
     name: str
     """The table, for errors."""
@@ -121,7 +118,7 @@ class TargetTable(Protocol[F]):
 
     def check_files(self, files: Sequence[F], *, ours: bool) -> None:
         """Check that data files exist, if the library does not. `ours`: this attempt wrote them."""
-        ...
+        del files, ours
 
     def commit(self, mode: WriteMode, files: Sequence[F], note: EpochNote) -> None:
         """Commit files and marker. CommitRefusedError if the table has changed since the look, or
@@ -139,26 +136,14 @@ class TargetTable(Protocol[F]):
 
     def jobs_due(self) -> Sequence[str]:
         """What the maintenance must do after the last commit, by the names of its jobs."""
-        ...
+        return ()
 
     def maintained(self, attempt: int) -> MaintainedTable[F]:
         """The same table for the maintenance."""
         ...
 
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TableSettings:
-    """What the sink itself must know of the query and its options."""
-
-    query_id: str
-    schema: pa.Schema
-    mode: WriteMode
-    merge_keys: tuple[str, ...]
-    max_file_bytes: int
-    reset_marker: int | None
-    compaction: Compaction
+    def close(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +157,16 @@ class TableWriters(Generic[F]):
     max_file_bytes: int
 
     def open(self, context: WriterContext) -> PartWriter[F] | WholeResultWriter:
-        files = self.plan.open(context)
+        write = self.plan.open(context)
         writer = PartWriter[F](
             context.schema,
             self.max_file_bytes,
-            lambda _epoch, rows: files.write(rows),
+            lambda _epoch, rows: write(rows),
             partial(pack_files, self.form, self.mode, context),
             partial(rows_without_values, required=self.required),
         )
         if self.mode is WriteMode.OVERWRITE:
-            return WholeResultWriter(writer, self.form.output.magic)
+            return WholeResultWriter(writer, partial(with_input, self.form.output.magic))
         return writer
 
 
@@ -189,28 +174,30 @@ class TableSink(Sink, Generic[F]):
     """The driver's side: commits epochs to one table."""
 
     exactly_once = True
-    decides = False
 
     def __init__(
         self,
         table: TargetTable[F],
         form: TableFormat[F],
-        settings: TableSettings,
-        checkpoint: Files,
+        mode: WriteMode,
+        request: SinkRequest,
+        options: TableWriting,
     ) -> None:
-        self.table, self._form, self._settings = table, form, settings
-        self._checkpoint, self._staging = checkpoint, checkpoint.at(form.staging)
+        self.table, self._form, self._mode = table, form, mode
+        self._query_id, self._schema, self._options = request.query_id, request.schema, options
+        self._checkpoint = request.checkpoint
+        self._staging = request.checkpoint.at(form.staging)
         self._attempt = -1
         self.maintenance: TableMaintenance[F] | None = None
 
     @property
     def writers(self) -> WriterFactory:
-        form, settings, table = self._form, self._settings, self.table
-        if settings.mode is WriteMode.MERGE:
-            rows, url = ArrowRows(settings.schema, table.required), self._checkpoint.url
+        form, table = self._form, self.table
+        if self._mode is WriteMode.MERGE:
+            rows, url = ArrowRows(self._schema, table.required), self._checkpoint.url
             return StagedWriters(rows, url, form.staging, form.output.magic, durable=True)
         return TableWriters(
-            form, table.file_plan, settings.mode, table.required, settings.max_file_bytes
+            form, table.file_plan, self._mode, table.required, self._options.max_file_bytes
         )
 
     def fence(self, attempt: int) -> None:
@@ -229,10 +216,9 @@ class TableSink(Sink, Generic[F]):
 
     def open_maintenance(self) -> TableMaintenance[F]:
         """Return the maintenance of this attempt, which has not begun."""
-        settings, attempt = self._settings, self._attempt
         return TableMaintenance(
-            *(self.table.maintained(attempt), self._form, settings.compaction),
-            *(self._checkpoint, settings.query_id, attempt),
+            *(self.table.maintained(self._attempt), self._form, self._options.compaction),
+            *(self._checkpoint, self._query_id, self._attempt),
         )
 
     def decided(self, epoch: int) -> bool:
@@ -250,10 +236,7 @@ class TableSink(Sink, Generic[F]):
         ours = attempts_of(messages, self._form.output.magic) == {self._attempt}
         self._until_accepted(epoch, self._commit_of(epoch, messages, output, ours=ours))
         if isinstance(output, RowsOutput):
-            for staged in output.staged:
-                if staged.name:
-                    with suppress(OSError):
-                        self._staging.delete(staged.name)
+            delete_staged(self._staging, output.staged)
         # The first commit after a restart may finish an epoch of an earlier attempt. Only an epoch
         # of this one proves that no such epoch is left.
         if ours:
@@ -268,8 +251,8 @@ class TableSink(Sink, Generic[F]):
         self, epoch: int, messages: Sequence[bytes], output: EpochOutput[F], *, ours: bool
     ) -> Callable[[int], None]:
         """Return a function that commits the epoch, unless the table has it."""
-        table, settings = self.table, self._settings
-        note = EpochNote(settings.query_id, epoch, self._attempt, token_of(messages))
+        table = self.table
+        note = EpochNote(self._query_id, epoch, self._attempt, token_of(messages))
         rows: pa.Table | None = None
 
         def commit(number: int) -> None:
@@ -284,13 +267,13 @@ class TableSink(Sink, Generic[F]):
             else:
                 # Only now: once the table has the rows, staged files may be gone.
                 rows = self._merged_rows(output) if rows is None else rows
-                table.merge(rows, settings.merge_keys, note)
+                table.merge(rows, self._options.merge_keys, note)
 
         return commit
 
     def _merged_rows(self, output: RowsOutput) -> pa.Table:
         """Return the rows of an epoch that is merged: the last one of each key."""
-        keys, schema = self._settings.merge_keys, self._settings.schema
+        keys, schema = self._options.merge_keys, self._schema
         if not keys:
             raise OptionError(
                 f"{self.table.name}: the last epoch in the log must still be merged by key, but "
@@ -303,7 +286,7 @@ class TableSink(Sink, Generic[F]):
     def _first_marker(self) -> Marker | None:
         """Compare the marker with the log; return the marker to begin with, if it lacks one."""
         found, history = self._marker_and_log()
-        reset, place = self._settings.reset_marker, self.table.place
+        reset, place = self._options.reset_marker, self.table.place
         if isinstance(found, Refuse):
             if reset is None or reset != history.committed:
                 raise MarkerError(
@@ -314,13 +297,10 @@ class TableSink(Sink, Generic[F]):
                     f"rolled back stay away.",
                 )
             found = None
-        match check_marker(found, history, reset, self._form.output):
-            case Refuse(reason, remedy):
-                raise MarkerError(place, reason, remedy)
-            case Begin(first):
-                return first
-            case Continue():
-                return None
+        first = check_marker(found, history, reset, self._form.output)
+        if isinstance(first, Refuse):
+            raise MarkerError(place, first.reason, first.remedy)
+        return first
 
     def _marker_and_log(self) -> tuple[Marker | Refuse | None, History]:
         """Return the marker in the table, and the log of the checkpoint.

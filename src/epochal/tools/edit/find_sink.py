@@ -18,7 +18,7 @@ import msgspec
 
 from epochal.checkpoint.file_log import SinkFileStatus
 from epochal.checkpoint.layout import COMMITS, OFFSETS
-from epochal.connectors.staging.dead_letter_envelope import sink_messages
+from epochal.connectors.staging.epoch_marker import sink_messages
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url

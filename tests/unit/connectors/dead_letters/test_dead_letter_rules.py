@@ -13,21 +13,19 @@ import pytest
 from epochal.connectors.dead_letters.dead_letter_rules import (
     BadRowOptions,
     OnBadRow,
-    Origin,
     letters_of,
     readable,
     split_bad_row_options,
-    split_rows,
 )
-from epochal.connectors.staging.dead_letter_envelope import (
+from epochal.connectors.staging.epoch_marker import (
     StagedDeadLetters,
-    pack,
     sink_messages,
-    unpack,
+    unwrap_letters,
+    wrap_letters,
 )
 from epochal.errors import OptionError
 
-ORIGIN = Origin("q", 41, 3)
+ORIGIN = {"query": "q", "epoch": 41, "task": 3}
 LATE = pa.array([8_000_000], pa.int32()).cast(pa.date32())
 """A day of the year 23873, which Python's dates do not reach."""
 
@@ -76,17 +74,11 @@ def test_the_row_of_a_letter_is_cut_to_the_size_that_a_topic_takes() -> None:
     assert len(found["rowCut"]) > 2_000
 
 
-def test_good_and_bad_rows_keep_their_order() -> None:
-    batch = pa.record_batch({"id": [1, 2, 3, 4]})
-    good, bad = split_rows(batch, {0: "a", 2: "b"})
-    assert [good.column("id").to_pylist(), bad.column("id").to_pylist()] == [[2, 4], [1, 3]]
-
-
 def test_an_envelope_returns_the_message_and_the_file() -> None:
     staged = StagedDeadLetters("e1-a2-t3.json", 77, 5)
-    assert unpack(pack(b"the sink's", staged)) == (b"the sink's", staged)
-    assert unpack(b"bare") == (b"bare", None)
-    assert sink_messages([pack(b"one", staged), b"two"]) == (b"one", b"two")
+    assert unwrap_letters(wrap_letters(b"the sink's", staged)) == (b"the sink's", staged)
+    assert unwrap_letters(b"bare") == (b"bare", None)
+    assert sink_messages([wrap_letters(b"one", staged), b"two"]) == (b"one", b"two")
 
 
 def test_options_about_bad_rows_are_taken_from_those_of_the_sink() -> None:

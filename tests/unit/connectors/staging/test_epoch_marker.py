@@ -9,16 +9,12 @@ import pytest
 from epochal.connectors.staging import epoch_marker
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
-    Begin,
-    Continue,
-    Done,
     History,
     LoggedEpoch,
     MarkedOutput,
     Marker,
     Refuse,
     Staged,
-    Write,
     is_decided,
     token_of,
 )
@@ -62,11 +58,11 @@ def test_the_token_distinguishes_attempts_and_rows() -> None:
 
 
 def test_a_new_query_begins_with_a_marker_before_the_first_epoch() -> None:
-    assert check_marker(None, history(NO_EPOCH), None) == Begin(Marker(NO_EPOCH))
+    assert check_marker(None, history(NO_EPOCH), None) == Marker(NO_EPOCH)
 
 
 def test_a_query_that_had_another_sink_begins_at_its_last_commit() -> None:
-    assert check_marker(None, history(12, newest=13), None) == Begin(Marker(12))
+    assert check_marker(None, history(12, newest=13), None) == Marker(12)
 
 
 def test_a_matching_marker_is_accepted() -> None:
@@ -80,7 +76,7 @@ def test_a_matching_marker_is_accepted() -> None:
         history(9, entry, newest=10),
         history(7, LoggedEpoch(8, True, "open"), entry, newest=8),
     ):
-        assert check_marker(marker, found, None) == Continue(marker)
+        assert check_marker(marker, found, None) is None
 
 
 def test_a_missing_marker_beside_epochs_of_this_sink_is_refused() -> None:
@@ -110,11 +106,11 @@ def test_a_marker_with_another_token_for_the_same_epoch_is_refused() -> None:
 
 def test_a_reset_works_only_at_the_epoch_it_names() -> None:
     lost = history(7, LoggedEpoch(7, True, "t"))
-    assert check_marker(None, lost, 7) == Begin(Marker(7))
+    assert check_marker(None, lost, 7) == Marker(7)
     assert isinstance(check_marker(None, lost, 6), Refuse)
     assert isinstance(check_marker(None, history(8, LoggedEpoch(8, True, "t")), 7), Refuse)
     fits = Marker(7, "t")
-    assert check_marker(fits, lost, 7) == Continue(fits)
+    assert check_marker(fits, lost, 7) is None
 
 
 @pytest.mark.parametrize(
@@ -134,13 +130,13 @@ def test_an_epoch_is_decided_by_its_marker_or_by_having_no_rows(
 
 def test_a_commit_writes_once() -> None:
     written = Marker(7, token_of(ROWS))
-    assert plan_commit(Marker(6, "s"), 7, ROWS, refresh=False) == Write(written)
-    assert plan_commit(written, 7, ROWS, refresh=True) == Done()
+    assert plan_commit(Marker(6, "s"), 7, ROWS, refresh=False) == written
+    assert plan_commit(written, 7, ROWS, refresh=True) is None
 
 
 def test_an_epoch_without_rows_is_written_only_to_refresh_the_marker() -> None:
-    assert plan_commit(Marker(5, "s"), 7, EMPTY, refresh=False) == Done()
-    assert plan_commit(Marker(5, "s"), 7, EMPTY, refresh=True) == Write(Marker(7, token_of(EMPTY)))
+    assert plan_commit(Marker(5, "s"), 7, EMPTY, refresh=False) is None
+    assert plan_commit(Marker(5, "s"), 7, EMPTY, refresh=True) == Marker(7, token_of(EMPTY))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +154,7 @@ def test_a_whole_result_is_written_if_any_task_had_input(
     inputs: tuple[bool | None, ...], rows: int, writes: bool
 ) -> None:
     messages = [pack(Staged(7, 3, task, rows, replaces=had)) for task, had in enumerate(inputs)]
-    wanted = Write(Marker(7, token_of(messages))) if writes else Done()
+    wanted = Marker(7, token_of(messages)) if writes else None
     assert plan_commit(Marker(6, "s"), 7, messages, refresh=False) == wanted
     assert is_decided(Marker(6, "s"), 7, logged_epoch(7, messages)) is not writes
 

@@ -2,34 +2,43 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
+from epochal.checkpoint.entries import OffsetEntry, OffsetLog
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.delta.delta_rules import DELTA, DataFile
+from epochal.connectors.file.part_files import PartNames, mark_of
 from epochal.connectors.iceberg.iceberg_files import ICEBERG, WrittenFile
 from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
     Marker,
     Staged,
+    StagedDeadLetters,
     logged_epoch,
     pack,
     token_of,
     unpack,
+    with_input,
+    wrap_letters,
 )
+from epochal.connectors.tables.compaction import Compaction
 from epochal.connectors.tables.table_epochs import (
     FilesOutput,
     RowsOutput,
     WriteMode,
     attempts_of,
     choose_write_mode,
-    find_leftovers,
     is_committed,
+    last_per_key,
     pack_files,
     read_output,
+    without_keys,
 )
+from epochal.connectors.tables.table_maintenance import TableMaintenance
+from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.errors import OptionError, SinkConflictError
+from epochal.testing.files import MemoryFiles
 
 DELTA_FILE = DataFile("a=1/part.parquet", 10, 3, 1700, {"a": "1"}, "{}")
 ICEBERG_FILE = WrittenFile("p", 9, 3, 0, [], {}, {}, {}, {}, {}, {}, [])
@@ -42,10 +51,8 @@ def message(form: Any, *files: Any, mode: WriteMode = WriteMode.APPEND, task: in
 
 def whole(form: Any, *files: Any, had_input: bool) -> bytes:
     """The message of a task in output mode complete."""
-    magic = form.output.magic
-    staged = unpack(message(form, *files, mode=WriteMode.OVERWRITE), magic)
-    assert staged is not None
-    return pack(msgspec.structs.replace(staged, replaces=had_input), magic)
+    written = message(form, *files, mode=WriteMode.OVERWRITE)
+    return with_input(form.output.magic, written, had_input)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +136,82 @@ def test_a_marker_at_or_beyond_the_epoch_means_that_the_table_has_it() -> None:
         is_committed("t", Marker(7, "other"), 7, messages)
 
 
-def test_only_unknown_files_of_earlier_attempts_are_leftovers() -> None:
-    files = [("p/old", 1), ("p/known", 1), ("p/new", 2), ("foreign", None)]
-    assert find_leftovers(files, attempt=2, known={"known"}) == ["p/old"]
+class SweptTable:
+    """A table whose directory has these files, none of which is in a version."""
+
+    name = "t"
+
+    def __init__(self, *files: str) -> None:
+        self.files, self.deleted = files, list[str]()
+
+    def jobs(self) -> tuple[Any, ...]:
+        return ()
+
+    def data_files(self) -> tuple[str, ...]:
+        return self.files
+
+    def known_files(self) -> set[str]:
+        return set()
+
+    def delete(self, paths: list[str]) -> None:
+        self.deleted += paths
+
+
+def test_the_sweep_keeps_what_a_logged_epoch_names_also_beside_dead_letters() -> None:
+    names = PartNames(mark_of("q"), attempt=1, task=0)
+    logged, left = names.draw(".parquet"), names.draw(".parquet")
+    file = DataFile(logged, 10, 3, 1700, {}, "{}")
+    wrapped = wrap_letters(message(DELTA, file), StagedDeadLetters("e0-a1-t0.json", 7, 1))
+    checkpoint = MemoryFiles()
+    manifest = manifest_to_json(Manifest(0, 1, "run", (), (wrapped,), ()))
+    offsets = OffsetLog(checkpoint.at("offsets"))
+    offsets.add(0, OffsetEntry(1, (), extra={MANIFEST_KEY: manifest}))
+    table: Any = SweptTable(logged, left)
+    TableMaintenance(table, DELTA, Compaction(), checkpoint, "q", 2).sweep()
+    assert table.deleted == [left]
+
+
+def table(*rows: tuple[Any, Any, Any]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    kinds = (pa.int64(), pa.string(), pa.int64())
+    arrays: list[Any] = [pa.array(c, k) for c, k in zip(columns, kinds, strict=True)]
+    return pa.table(arrays, names=["a", "b", "x"])
+
+
+def xs(found: pa.Table) -> list[Any]:
+    return found["x"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("keys", "kept"), [(["a"], [3, 5]), (["a", "b"], [2, 3, 5]), (["b"], [3, 5])]
+)
+def test_the_last_row_of_each_key_stays_in_its_place(keys: list[str], kept: list[int]) -> None:
+    rows = table((1, "p", 1), (1, "q", 2), (1, "p", 3), (None, "q", 4), (None, "q", 5))
+    assert xs(last_per_key(rows, keys)) == kept
+
+
+def test_rows_whose_key_is_replaced_go_and_others_stay() -> None:
+    rows = table((1, "p", 1), (1, "q", 2), (2, "p", 3), (None, "p", 4), (None, None, 5))
+    new = table((1, "q", 9), (None, "p", 9), (3, "p", 9))
+    assert xs(without_keys(rows, new, ["a", "b"])) == [1, 3, 5]
+    assert xs(without_keys(rows, new, ["a"])) == [3]
+
+
+def test_keys_of_different_widths_are_compared_by_value() -> None:
+    kinds: list[tuple[str, Any]] = [("a", pa.int32()), ("b", pa.large_string()), ("x", pa.int64())]
+    new = table((1, "q", 9)).cast(pa.schema(kinds))
+    assert xs(without_keys(table((1, "q", 1), (2, "q", 2)), new, ["a", "b"])) == [2]
+
+
+def test_tables_without_rows_are_merged_too() -> None:
+    assert xs(without_keys(table((1, "p", 1)), table(), ["a"])) == [1]
+    assert xs(without_keys(table(), table((1, "p", 1)), ["a"])) == []
+    assert xs(last_per_key(table(), ["a"])) == []
+
+
+def test_many_key_columns_do_not_overflow() -> None:
+    names = [f"k{n}" for n in range(12)]
+    columns = {name: list(range(2000)) for name in names}
+    rows = pa.table(columns)
+    assert last_per_key(rows, names).num_rows == 2000
+    assert without_keys(rows, rows.slice(0, 1999), names).num_rows == 1

@@ -31,8 +31,11 @@ from epochal.connectors.kafka.sink.sink_exact import (
 from epochal.connectors.kafka.sink.sink_plain import PlainWriters
 from epochal.connectors.kafka.sink.sink_rows import record_plan
 from epochal.connectors.kafka.sink.transaction import KafkaTransactions
-from epochal.connectors.schema_registry.registry_options import split_registry_options
-from epochal.connectors.schema_registry.value_schemas import ValueSpec, writing_spec
+from epochal.connectors.schema_registry.value_schemas import (
+    ValueSpec,
+    split_registry_options,
+    writing_spec,
+)
 from epochal.connectors.staging.deciding_sink import DecidingSink
 from epochal.errors import OptionError
 from epochal.options import read_options

@@ -9,8 +9,12 @@ import pyarrow as pa
 from epochal.connectors.kafka.source.reader_rows import kafka_schema
 from epochal.connectors.kafka.source.source_options import KafkaSourceOptions, read_source_options
 from epochal.connectors.payloads.payload_columns import MAX_ERROR_CHARS, PARSE_ERROR, PARSED
-from epochal.connectors.schema_registry.registry_options import split_registry_options
-from epochal.connectors.schema_registry.value_schemas import ValueSpec, pinned_version, reading_spec
+from epochal.connectors.schema_registry.value_schemas import (
+    ValueSpec,
+    pinned_version,
+    reading_spec,
+    split_registry_options,
+)
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of
 

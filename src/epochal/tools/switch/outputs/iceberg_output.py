@@ -9,8 +9,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from epochal.connectors.iceberg.iceberg_catalog import catalog_errors, find_table, open_catalog
 from epochal.connectors.iceberg.iceberg_commits import read_file
-from epochal.connectors.iceberg.iceberg_marks import EPOCH_KEY, QUERY_KEY
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+from epochal.connectors.iceberg.iceberg_snapshots import EPOCH_KEY, QUERY_KEY
 from epochal.errors import OptionError
 from epochal.tools.switch.compare_rows import Row
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from epochal.connectors.schema_registry.registry_client import registry_settings
-from epochal.connectors.schema_registry.registry_options import (
+from epochal.connectors.schema_registry.value_schemas import (
     SchemaRegistryOptions,
     ValueFormat,
     split_registry_options,

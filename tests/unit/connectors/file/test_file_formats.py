@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.file.file_checks import bad_rows
-from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
+from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, bad_rows, encoder
 
 DAYS = pa.array([1, 8_000_000, None, -800_000], pa.int32()).cast(pa.date32())
 """1970, 23873, null and before the year 1."""

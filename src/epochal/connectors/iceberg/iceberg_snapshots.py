@@ -1,4 +1,4 @@
-"""Decides which epoch of a query is the newest in an Iceberg table. Pure.
+"""Decides what the snapshots of an Iceberg table mean: epochs, and which have expired. Pure.
 
 Every epoch with rows is one commit to the catalog. It adds a snapshot and sets a table property,
 both or neither:
@@ -11,13 +11,18 @@ both or neither:
 Whichever of the two has the higher sequence number counts. A snapshot is newer than the property if
 Spark ran the query in between.
 
-Note: Spark looks for its keys from the newest snapshot back, parent by parent. If one snapshot in
-that chain is expired, it finds nothing. `iceberg_expiry` keeps the chain.
+A snapshot is kept if a rule keeps it: the number or the age that the options name, a tag, the end
+of a branch. Spark looks for its keys from the newest snapshot back, parent by parent, and finds
+nothing if one snapshot in that chain is expired. So the chain from the end of the query's branch
+back to the query's newest epoch is always kept.
+
+Note: snapshots on no branch may be staged by someone who will publish them. They are expired by age
+only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -59,6 +64,13 @@ class SnapshotMark:
     snapshot: int
     sequence: int
     summary: Mapping[str, str]
+    parent: int | None = None
+    timestamp_ms: int = 0
+
+    @property
+    def query_id(self) -> str | None:
+        """The streaming query that wrote it."""
+        return self.summary.get(QUERY_KEY)
 
 
 def property_name(query_id: str, branch: str, main: str = "main") -> str:
@@ -67,7 +79,6 @@ def property_name(query_id: str, branch: str, main: str = "main") -> str:
 
 
 def encode_property(mark: MarkProperty) -> str:
-    """The property's value."""
     return msgspec.json.encode(mark).decode()
 
 
@@ -83,11 +94,8 @@ def summary_of(query_id: str, marker: Marker, attempt: int) -> dict[str, str]:
 
 def newest_attempt(query_id: str, history: Iterable[SnapshotMark]) -> int:
     """The attempt that committed the query's newest epoch; -1 if it is unknown."""
-    for each in history:
-        if each.summary.get(QUERY_KEY) == query_id:
-            text = each.summary.get(ATTEMPT_KEY, "")
-            return int(text) if text.isdigit() else -1
-    return -1
+    ours = (_number(mark, ATTEMPT_KEY) for mark in history if mark.query_id == query_id)
+    return next(ours, -1)
 
 
 def newest_mark(
@@ -99,10 +107,10 @@ def newest_mark(
     `retained` are the ids of all snapshots of the table.
     """
     chain = list(history)
-    found = next((each for each in chain if each.summary.get(QUERY_KEY) == query_id), None)
+    newest = next((mark for mark in chain if mark.query_id == query_id), None)
     kept = None if text is None else _property(text)
-    if kept is not None and (found is None or kept.sequence >= found.sequence):
-        on_branch = {each.snapshot for each in chain}
+    if kept is not None and (newest is None or kept.sequence >= newest.sequence):
+        on_branch = {mark.snapshot for mark in chain}
         if kept.snapshot is not None and kept.snapshot in retained - on_branch:
             return Refuse(
                 f"it names snapshot {kept.snapshot} with epoch {kept.epoch}, which is no longer "
@@ -110,9 +118,9 @@ def newest_mark(
                 "Roll the table forward again.",
             )
         return Marker(kept.epoch, kept.token)
-    if found is None:
+    if newest is None:
         return None
-    return Marker(_epoch(found), found.summary.get(TOKEN_KEY, ""))
+    return Marker(_number(newest, EPOCH_KEY), newest.summary.get(TOKEN_KEY, ""))
 
 
 def _property(text: str) -> MarkProperty | None:
@@ -122,6 +130,61 @@ def _property(text: str) -> MarkProperty | None:
         return None  # not ours; a missing marker is refused if the log has epochs
 
 
-def _epoch(mark: SnapshotMark) -> int:
-    text = mark.summary.get(EPOCH_KEY, "")
+def _number(mark: SnapshotMark, key: str) -> int:
+    """A number in a summary; -1, which is also `NO_EPOCH`, if it is missing."""
+    text = mark.summary.get(key, "")
     return int(text) if text.isdigit() else NO_EPOCH
+
+
+def expired_snapshots(
+    snapshots: Iterable[SnapshotMark],
+    branches: Mapping[str, int],
+    tags: Set[int],
+    *,
+    branch: str,
+    query_id: str,
+    keep: int | None,
+    oldest_ms: int | None,
+) -> list[int]:
+    """The snapshots to expire, oldest first. `branches` has the newest snapshot of each.
+
+    On a branch, `keep` snapshots stay, and all that are not older than `oldest_ms`. Either may be
+    None: then only the other rule counts.
+    """
+
+    def is_old(mark: SnapshotMark) -> bool:
+        return oldest_ms is not None and mark.timestamp_ms < oldest_ms
+
+    by_id = {mark.snapshot: mark for mark in snapshots}
+    kept, reachable = set(tags), set(tags)
+    for name, head in branches.items():
+        chain = _chain(by_id, head)
+        reachable |= {mark.snapshot for mark in chain}
+        ours = [place for place, mark in enumerate(chain) if mark.query_id == query_id]
+        needed = ours[0] + 1 if ours and name == branch else 1
+        kept |= {
+            mark.snapshot
+            for place, mark in enumerate(chain)
+            if place < max(needed, keep or 1) or (oldest_ms is not None and not is_old(mark))
+        }
+    gone = [
+        mark
+        for mark in by_id.values()
+        if mark.snapshot not in kept and (mark.snapshot in reachable or is_old(mark))
+    ]
+    return [mark.snapshot for mark in sorted(gone, key=lambda mark: mark.timestamp_ms)]
+
+
+def _chain(by_id: Mapping[int, SnapshotMark], head: int) -> list[SnapshotMark]:
+    chain: list[SnapshotMark] = []
+    mark = by_id.get(head)
+    while mark is not None:
+        chain.append(mark)
+        mark = None if mark.parent is None else by_id.get(mark.parent)
+    return chain
+
+
+def unreferenced(expired: Sequence[Set[str]], kept: Iterable[Set[str]]) -> set[str]:
+    """What expired snapshots refer to and no other snapshot does."""
+    gone: set[str] = set().union(*expired)
+    return gone.difference(*kept)

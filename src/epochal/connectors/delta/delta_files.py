@@ -1,4 +1,12 @@
-"""The statistics of a data file, as Delta's log has them, so that readers can skip the file. Pure.
+"""The tasks' side of the Delta sink: Parquet files in the table's directory, under final names.
+
+A file is not part of the table until a commit of the driver names it. Readers of Delta tables only
+read what the table's log names.
+
+Note: `vacuum(full=True)` with a retention of less than an epoch would delete files that were
+prepared and not yet committed. The default retention is 7 days.
+
+The log has statistics of each file, so that readers can skip it:
 
     {"numRecords":2,"minValues":{"n":1},"maxValues":{"n":7},"nullCount":{"n":0}}
 
@@ -12,11 +20,19 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from epochal.connectors.contract import WriterContext
+from epochal.connectors.delta.delta_rules import DataFile, check_required, in_microseconds
+from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
+from epochal.connectors.file.file_names import partition_values, split
+from epochal.connectors.file.part_files import PartNames, create_part
+from epochal.files import Files, open_files
 
 INDEXED_COLUMNS = 32
 """Statistics exist for this many leading columns, counted with the fields of structs."""
@@ -26,6 +42,51 @@ _LAST_CHARACTER = "\U0010ffff"
 _MS = dt.timedelta(milliseconds=1)
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFilePlan:
+    """How files of a table are written. Travels to tasks."""
+
+    root: str
+    mark: bytes
+    partition_by: tuple[str, ...]
+    required: tuple[str, ...]
+    """Columns in which the table takes no nulls."""
+    compression: ParquetCodec
+    stats_columns: int
+
+    def open(self, context: WriterContext) -> Callable[[pa.Table], list[DataFile]]:
+        return DeltaFiles(self, context.task, context.attempt, context.schema).write
+
+
+class DeltaFiles:
+    """Writes rows as data files of a table and describes them."""
+
+    def __init__(self, plan: DeltaFilePlan, task: int, attempt: int, schema: pa.Schema) -> None:
+        self._plan, self._names = plan, PartNames(plan.mark, attempt, task)
+        # With `existing`: a table that was deleted must not come back as a directory of files.
+        self._files: Files = open_files(plan.root, existing=True, links=True)
+        self._suffix, self._encode = encoder(
+            FileFormat.PARQUET, schema, Csv(), plan.compression, plan.partition_by
+        )
+
+    def write(self, table: pa.Table) -> list[DataFile]:
+        """Write a file per partition that has rows."""
+        check_required(self._plan.root, table, self._plan.required)
+        return [
+            self.write_one(directory, rows)
+            for directory, rows in split(in_microseconds(table), self._plan.partition_by)
+            if rows.num_rows
+        ]
+
+    def write_one(self, directory: str, rows: pa.Table) -> DataFile:
+        """Write rows of one partition, without its columns, as one file in its directory."""
+        name = self._names.draw(self._suffix)
+        below, info = create_part(self._files, directory, name, self._encode(rows))
+        values = dict(partition_values(f"{directory}/"))
+        stats = file_stats(rows, self._plan.stats_columns)
+        return DataFile(below, info.size, rows.num_rows, info.modified_ms, values, stats)
 
 
 def indexed_columns(configuration: Mapping[str, str]) -> int:
@@ -65,12 +126,12 @@ class _Collected:
                 break
             values = columns[field.name]
             if pa.types.is_struct(field.type):
-                inner = {each.name: pc.struct_field(values, each.name) for each in field.type}
-                for target, found in zip(
+                inner = {part.name: pc.struct_field(values, part.name) for part in field.type}
+                for target, within in zip(
                     (least, most, nulls), self.of(inner, field.type), strict=True
                 ):
-                    if found:
-                        target[field.name] = found
+                    if within:
+                        target[field.name] = within
                 continue
             self._left -= 1
             if pa.types.is_nested(field.type):

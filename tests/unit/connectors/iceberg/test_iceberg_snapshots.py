@@ -1,15 +1,18 @@
-"""Which epoch of a query is the newest in a table: the property, or a snapshot of Spark's."""
+"""Which epoch of a query is the newest in a table, which snapshots are expired, and their files."""
 
 from __future__ import annotations
 
-from epochal.connectors.iceberg.iceberg_marks import (
+from epochal.connectors.iceberg.iceberg_snapshots import (
+    QUERY_KEY,
     MarkProperty,
     SnapshotMark,
     encode_property,
+    expired_snapshots,
     newest_attempt,
     newest_mark,
     property_name,
     summary_of,
+    unreferenced,
 )
 from epochal.connectors.staging.epoch_marker import Marker, Refuse
 
@@ -75,3 +78,66 @@ def test_the_attempt_of_the_newest_epoch_is_known() -> None:
 def test_each_branch_has_its_own_property() -> None:
     assert property_name("q", "main") == "epochal.q"
     assert property_name("q", "audit") == "epochal.q.audit"
+
+
+def known(snapshot: int, parent: int | None, query: str = "") -> SnapshotMark:
+    summary = {QUERY_KEY: query}
+    return SnapshotMark(snapshot, snapshot, summary, parent, snapshot * 1000)
+
+
+def chain(*ids: int, queries: dict[int, str] | None = None) -> list[SnapshotMark]:
+    """Snapshots from the oldest on; a snapshot's time is its id in seconds."""
+    parents = (None, *ids[:-1])
+    return [
+        known(snapshot, parent, (queries or {}).get(snapshot, ""))
+        for snapshot, parent in zip(ids, parents, strict=True)
+    ]
+
+
+def expired(
+    snapshots: list[SnapshotMark],
+    branches: dict[str, int],
+    *,
+    keep: int | None = None,
+    oldest_ms: int | None = None,
+    tags: frozenset[int] = frozenset(),
+) -> list[int]:
+    return expired_snapshots(
+        *(snapshots, branches, tags), branch="main", query_id="q", keep=keep, oldest_ms=oldest_ms
+    )
+
+
+def test_a_number_of_snapshots_is_kept() -> None:
+    assert expired(chain(1, 2, 3, 4, 5), {"main": 5}, keep=2) == [1, 2, 3]
+
+
+def test_an_age_is_kept_and_the_end_of_a_branch_always() -> None:
+    assert expired(chain(1, 2, 3, 4, 5), {"main": 5}, oldest_ms=4000) == [1, 2, 3]
+    assert expired(chain(1, 2, 3), {"main": 3}, oldest_ms=9000) == [1, 2]
+
+
+def test_with_number_and_age_both_must_let_go() -> None:
+    assert expired(chain(1, 2, 3, 4, 5), {"main": 5}, keep=4, oldest_ms=4000) == [1]
+    assert expired(chain(1, 2, 3, 4, 5), {"main": 5}, keep=1, oldest_ms=2000) == [1]
+
+
+def test_the_chain_back_to_the_querys_newest_epoch_is_kept() -> None:
+    snapshots = chain(1, 2, 3, 4, 5, queries={1: "q", 2: "q", 4: "other"})
+    assert expired(snapshots, {"main": 5}, keep=1) == [1]
+
+
+def test_tags_and_ends_of_other_branches_are_kept() -> None:
+    snapshots = [*chain(1, 2, 3, 4), known(9, 2)]
+    found = expired(snapshots, {"main": 4, "audit": 9}, keep=1, tags=frozenset({1}))
+    assert found == [2, 3]
+
+
+def test_snapshots_on_no_branch_go_by_age_only() -> None:
+    snapshots = [*chain(4, 5), known(1, None)]
+    assert expired(snapshots, {"main": 5}, keep=1) == [4]
+    assert expired(snapshots, {"main": 5}, keep=5, oldest_ms=2000) == [1]
+
+
+def test_what_a_kept_snapshot_refers_to_stays() -> None:
+    assert unreferenced([{"a", "b"}, {"c"}], [{"b"}, {"d"}]) == {"a", "c"}
+    assert unreferenced([], [{"a"}]) == set()

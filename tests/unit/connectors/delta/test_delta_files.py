@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.delta.delta_stats import file_stats, indexed_columns
+from epochal.connectors.delta.delta_files import file_stats, indexed_columns
 
 
 def stats(values: list[Any], kind: pa.DataType) -> tuple[Any, Any, Any]:
