@@ -18,7 +18,7 @@ from epochal.checkpoint.file_log import (
 from epochal.checkpoint.layout import parse_state_file
 from epochal.checkpoint.metadata_log import LogFormat
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
-from epochal.checkpoint.source_logs import RATE_FORMAT, RateLog, open_source_log
+from epochal.checkpoint.file_log import RATE_FORMAT, RateLog, open_source_log
 from epochal.files.local import LocalFiles
 from epochal.testing.files import MemoryFiles
 

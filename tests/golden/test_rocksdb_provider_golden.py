@@ -9,7 +9,7 @@ from tests.golden.library import Golden, cases, unpack
 
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import JOIN_STORES, state_store_path
-from epochal.checkpoint.pinned import conf_in_force
+from epochal.checkpoint.restart import conf_in_force
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import parse_changelog
 from epochal.state.store.conf import StateStoreConf

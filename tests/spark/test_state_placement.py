@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 from epochal.checkpoint import Checkpoint, CommitLog, OffsetLog
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
-from epochal.checkpoint.pinned import conf_of_new_query
+from epochal.checkpoint.restart import conf_of_new_query
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.continuous.spark_job.placement import executors, placed, this_executor
 from epochal.continuous.spark_job.state_rdd import StateCoordinator, map_partitions_with_state_store

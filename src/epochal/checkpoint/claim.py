@@ -40,7 +40,7 @@ import re
 import socket
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Self, TypeAlias
 
 from epochal.checkpoint.layout import ATTEMPTS, CLAIMS
@@ -74,6 +74,11 @@ _RELEASED = "it has released its claim"
 _held: dict[str, threading.Event] = {}
 """The runs of this process that have not released their claim, with what ends it."""
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_ATTEMPT_KEYS = (
+    *("runId", "purpose", "host", "machine"),
+    *("process", "processStarted", "startedMs", "leaseMs"),
+)
+"""The fields of an attempt, in their order, as its file names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +156,7 @@ class AttemptFormat:
     """Version line, then a line of JSON."""
 
     def serialize(self, entry: Attempt) -> bytes:
-        fields = {
-            "runId": entry.run_id,
-            "purpose": entry.purpose,
-            "host": entry.host,
-            "machine": entry.machine,
-            "process": entry.process,
-            "processStarted": entry.process_started,
-            "startedMs": entry.started_ms,
-            "leaseMs": entry.claim_ms,
-        }
+        fields = dict(zip(_ATTEMPT_KEYS, astuple(entry), strict=True))
         return f"v1\n{to_json(fields)}".encode()
 
     def deserialize(self, data: bytes, path: str) -> Attempt:

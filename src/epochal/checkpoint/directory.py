@@ -15,7 +15,7 @@ from epochal.errors import CheckpointError, StorageError
 from epochal.files import Files, join_url, open_files
 
 if TYPE_CHECKING:
-    from epochal.checkpoint.source_logs import SourceLog
+    from epochal.checkpoint.file_log import SourceLog
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Checkpoint:
 
     def source_log(self, source: int | str) -> SourceLog | None:
         """The private log of a source; None if it has none."""
-        from epochal.checkpoint.source_logs import open_source_log
+        from epochal.checkpoint.file_log import open_source_log
 
         return open_source_log(self.files.at(source_log_path(source)))
 

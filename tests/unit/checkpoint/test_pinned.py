@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, SinkMetadata
-from epochal.checkpoint.pinned import (
+from epochal.checkpoint.restart import (
     LEGACY_DEFAULTS,
     NEW_QUERY_DEFAULTS,
     commit_log_version,

@@ -14,7 +14,7 @@ from epochal.checkpoint.operator_metadata import (
     newest_at,
     read_operator,
 )
-from epochal.checkpoint.source_logs import (
+from epochal.checkpoint.file_log import (
     KAFKA_INITIAL_OFFSET_FORMAT,
     RATE_FORMAT,
     KafkaInitialOffsetLog,

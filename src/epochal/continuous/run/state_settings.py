@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epochal.checkpoint.layout import STATE
-from epochal.checkpoint.pinned import (
+from epochal.checkpoint.restart import (
     CODEC,
     MERGE_OPERATOR,
     NEW_QUERY_DEFAULTS,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from epochal.checkpoint.pinned import (
+from epochal.checkpoint.restart import (
     CODEC,
     HDFS_PROVIDER_CLASS,
     MERGE_OPERATOR,

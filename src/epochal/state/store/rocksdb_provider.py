@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID, uuid5
 
-from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS, STATE_ENCODING, STATE_FORMAT
+from epochal.checkpoint.restart import ROCKSDB_PROVIDER_CLASS, STATE_ENCODING, STATE_FORMAT
 from epochal.errors import StateUsageError
 from epochal.files import AtomicFile
 from epochal.state.files.chain import is_prepared_snapshot

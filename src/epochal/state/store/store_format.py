@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.restart import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLASS
 from epochal.state.files.chain import HDFS_FILES, ROCKSDB_FILES, FileNames
 
 if TYPE_CHECKING:

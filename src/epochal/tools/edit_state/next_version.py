@@ -21,7 +21,7 @@ from epochal.checkpoint.layout import (
     state_schema_path,
 )
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
-from epochal.checkpoint.pinned import NEW_QUERY_DEFAULTS, TABLE_FORMAT
+from epochal.checkpoint.restart import NEW_QUERY_DEFAULTS, TABLE_FORMAT
 from epochal.errors import EditError
 from epochal.state.files.rocksdb_changelog import LineageItem
 from epochal.state.files.schema_file import FamilySchema, encode_schema_file

@@ -104,7 +104,7 @@ def _source_lines(files: Files, kind: LogKind) -> Iterator[Line]:
     from msgspec import to_builtins
 
     from epochal.checkpoint.file_log import FileSinkLog, FileSourceLog, live_batches
-    from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, RateLog
+    from epochal.checkpoint.file_log import KafkaInitialOffsetLog, RateLog
 
     if kind is LogKind.KAFKA:
         for batch_id, initial in KafkaInitialOffsetLog(files, read_only=True).get_range():

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata, SinkMetadata
-from epochal.checkpoint.id_ranges import missing_runs
+from epochal.checkpoint.metadata_log import missing_runs
 from epochal.checkpoint.layout import (
     COMMITS,
     COMPACT_SUFFIX,

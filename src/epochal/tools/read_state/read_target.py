@@ -34,7 +34,7 @@ from epochal.checkpoint.operator_metadata import (
     list_operators,
     read_operator,
 )
-from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, NEW_QUERY_DEFAULTS, PROVIDER
+from epochal.checkpoint.restart import CODEC, LEGACY_DEFAULTS, NEW_QUERY_DEFAULTS, PROVIDER
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.id_ranges import listed, missing_runs
+from epochal.checkpoint.metadata_log import listed, missing_runs
 from epochal.errors import EpochalError, OptionError, StateError, StateFormatError, StorageError
 from epochal.files import UNBOUNDED, Bounds, Files
 from epochal.state.files.chain import files_to_load

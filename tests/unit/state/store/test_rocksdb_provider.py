@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.state.stores import KEY, VALUE, content, content_at, put, update_to
 
-from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.restart import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLASS
 from epochal.errors import OptionError, StateFormatError, StateLoadError, StateUsageError
 from epochal.files import Files
 from epochal.state.files.codecs import compress, decompress

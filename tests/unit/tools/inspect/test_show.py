@@ -8,7 +8,7 @@ from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
 from epochal.checkpoint.file_log import FileEntry, FileSinkLog, FileSourceLog, SinkFileStatus
 from epochal.checkpoint.restart import RestartAction
-from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets, RateLog
+from epochal.checkpoint.file_log import KafkaInitialOffsetLog, KafkaInitialOffsets, RateLog
 from epochal.errors import CheckpointError, MissingBatchError
 from epochal.files.local import LocalFiles
 from epochal.tools.inspect.checkpoint_diff import (
