@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
 
@@ -83,13 +82,8 @@ class Room:
         if self.left is None or self._most is None:
             return
         self.left -= size
-        _check(
-            self._url,
-            "unpacks to more than",
-            self._most - self.left,
-            self._most,
-            "--most-unpacked-bytes",
-        )
+        used = self._most - self.left
+        _check(self._url, "unpacks to more than", used, self._most, "--most-unpacked-bytes")
 
 
 def _check(url: str, what: str, size: int, most: int | None, option: str) -> None:
@@ -122,14 +116,14 @@ class AtomicFile(Protocol):
         """Discard what was written; an existing target is unchanged."""
         ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.cancel()
 
 
 class Files(Protocol):
@@ -237,12 +231,24 @@ def check_depth(root: str, path: str) -> None:
         )
 
 
+def walked(files: Files, path: str) -> Iterator[tuple[str, FileInfo]]:
+    """What `Files.walk` returns, on storage that has directories."""
+    check_depth(files.url, path)
+    # Directories sort with their slash, so that the paths below them come out in order.
+    for info in sorted(files.list(path), key=lambda info: info.name + "/" * info.is_dir):
+        below = f"{path}/{info.name}" if path else info.name
+        if info.is_dir:
+            yield from walked(files, below)
+        else:
+            yield below, info
+
+
 def join_url(url: str, path: str) -> str:
     """`url` with `path` below it."""
     return f"{url.rstrip('/')}/{path}" if path else url
 
 
-class BufferedAtomicFile:
+class BufferedAtomicFile(AtomicFile):
     """Passes everything that was written to `publish`, once, on close."""
 
     def __init__(self, publish: Callable[[bytes], None]) -> None:
@@ -262,12 +268,3 @@ class BufferedAtomicFile:
     def cancel(self) -> None:
         self._publish = None
         self._content.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.cancel()
