@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from epochal.errors import StateFormatError
 from epochal.state.files.rocksdb_avro import AvroForm
-from epochal.state.files.rocksdb_keys import NULL, VERSION_BYTE, ordered_long, unversioned
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import NULL, VERSION_BYTE, ordered_long, unversioned
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.row_codec import encode_tuples
 from epochal.state.rows.types import AtomicType, StructField, StructType

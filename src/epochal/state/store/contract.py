@@ -16,7 +16,7 @@ from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.rocksdb_changelog import LineageItem
 from epochal.state.files.rocksdb_family import Family, FamilyRows, Row, RowOrList
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Flags, Spans
 from epochal.state.rows.types import StructType

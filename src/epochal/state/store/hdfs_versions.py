@@ -39,7 +39,7 @@ from epochal.state.files.delta_snapshot import (
 from epochal.state.files.merge import Rows, SourcedRecords, merge_records
 from epochal.state.files.rocksdb_changelog import LineageItem
 from epochal.state.files.rocksdb_family import Family, FamilyRows
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Spans
 from epochal.state.rows.column_decoder import decode_rows

@@ -46,7 +46,7 @@ from epochal.state.files.rocksdb_snapshot import (
     read_database,
     unpack_part,
 )
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.contract import Edit, FileSettings
 from epochal.state.store.versions import Draft, FrozenVersion

@@ -21,7 +21,7 @@ from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import encode_family_changelog, parse_changelog
 from epochal.state.files.rocksdb_family import Family, Row, RowOrList, family_prefix
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, describe_entries, encode_snapshot
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.schema_file import DEFAULT_FAMILY
 from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf

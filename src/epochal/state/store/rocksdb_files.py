@@ -39,9 +39,9 @@ from epochal.state.files.rocksdb_changelog import (
     parse_changelog,
     read_lineage,
 )
-from epochal.state.files.rocksdb_keys import VERSION_BYTE, KeyForm, unversioned
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, KeyForm, unversioned
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.rocksdb_directory import (

@@ -23,8 +23,8 @@ from epochal.state.files.rocksdb_changelog import (
     encode_family_changelog,
 )
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, FamilyRows, family_prefix
-from epochal.state.files.rocksdb_keys import VERSION_BYTE, decode_keys, rows_of
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, decode_keys, rows_of
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Spans, spans_of
 from epochal.state.rows.types import StructType

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from epochal.state.files.rocksdb_family import FamilyRows, RowOrList
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import decode_row
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from epochal.errors import StateValueError
 from epochal.state.files.partitioning import place_of, placing_columns
-from epochal.state.files.rocksdb_keys import VERSION_BYTE, scanned_part
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, scanned_part
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.tagged_json import json_column, json_rows, row_from_json
 from epochal.state.rows.types import StructType

@@ -40,7 +40,7 @@ from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_avro import AvroForm
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.schema_file import (
     DEFAULT_FAMILY,
     FamilySchema,

@@ -28,8 +28,8 @@ from epochal.state.files.rocksdb_snapshot import (
     unpack_part,
 )
 from epochal.state.store.rocksdb_directory import file_name, parse_name
-from epochal.state.tables.manifest_log import live_tables
-from epochal.state.tables.sst_blocks import check_table
+from epochal.state.files.rocksdb_tables import live_tables
+from epochal.state.files.rocksdb_tables import check_table
 from epochal.tools.inspect.listing import Directories, read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick

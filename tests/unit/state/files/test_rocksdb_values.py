@@ -6,7 +6,7 @@ import google_crc32c
 import pytest
 
 from epochal.errors import StateFormatError
-from epochal.state.files.rocksdb_values import CHECKSUM_FAILED, ValueForm
+from epochal.state.files.rocksdb_entries import CHECKSUM_FAILED, ValueForm
 
 KEY = b"the key"
 

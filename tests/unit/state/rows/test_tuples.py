@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epochal.state.files.rocksdb_family import Family, FamilyRows, family_prefix
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.schema_file import FamilySchema
 from epochal.state.rows.row_codec import encode_tuples
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType

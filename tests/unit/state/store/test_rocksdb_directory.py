@@ -8,7 +8,7 @@ import pytest
 
 from epochal.errors import StateLoadError
 from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.store.rocksdb_directory import RocksDirectory, RocksPlan, file_name
 from epochal.testing.files import MemoryFiles
 

@@ -7,7 +7,7 @@ import rocksdict
 
 from epochal.errors import StateFormatError, StorageError
 from epochal.files import UNBOUNDED, Bounds
-from epochal.state.tables.sst_blocks import check_table
+from epochal.state.files.rocksdb_tables import check_table
 
 FOOTER_BYTES = 53
 COMPRESSIONS = ("none", "snappy", "lz4", "lz4hc", "zstd")

@@ -6,8 +6,8 @@ import pytest
 import rocksdict
 
 from epochal.files import UNBOUNDED
-from epochal.state.tables.manifest_log import live_tables
-from epochal.state.tables.sst_blocks import check_table
+from epochal.state.files.rocksdb_tables import live_tables
+from epochal.state.files.rocksdb_tables import check_table
 
 
 def database(place: Path, *, flushes: int) -> tuple[bytes, dict[int, int]]:
@@ -82,7 +82,7 @@ def test_a_torn_end_is_seen(cut: int, tmp_path: Path) -> None:
 
 
 def test_a_record_of_an_unknown_kind_is_not_guessed_at() -> None:
-    from epochal.state.tables.sst_blocks import masked_crc32c
+    from epochal.state.files.rocksdb_tables import masked_crc32c
 
     record = bytes([0x90, 0x03])  # tag 400: a blob file
     piece = masked_crc32c(b"\x01" + record).to_bytes(4, "little") + b"\x02\x00\x01" + record

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from epochal.errors import StateFormatError
-from epochal.state.files.rocksdb_keys import decode_keys
+from epochal.state.files.rocksdb_entries import decode_keys
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType

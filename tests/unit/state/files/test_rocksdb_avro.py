@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from epochal.errors import StateFormatError, StateValueError
 from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.schema_file import KeyEncoder
-from epochal.state.rows.avro_row import decode_avro, encode_avro, fixed_size, resolve
+from epochal.state.files.rocksdb_avro import decode_avro, encode_avro, fixed_size, resolve
 from epochal.state.rows.ddl import parse_ddl
 from epochal.state.rows.types import (
     ArrayType,
