@@ -11,7 +11,7 @@ from epochal.files import Files
 from epochal.files.local import LocalFiles
 from epochal.state.disk.disk_version import DiskStates
 from epochal.state.disk.local_database import LocalDatabase
-from epochal.state.files.checksum_file import checksum_of
+from epochal.state.store.store_files import checksum_of
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
 from epochal.state.store.conf import StateStoreConf

@@ -28,7 +28,13 @@ from itertools import repeat
 from typing import Any
 
 from epochal.errors import StateFormatError, StateValueError
-from epochal.state.files.rocksdb_entries import ENCODING_VERSION, VERSION_BYTE, ordered_long
+from epochal.state.files.rocksdb_entries import (
+    ENCODING_VERSION,
+    VERSION_BYTE,
+    joined_key,
+    ordered_long,
+    split_key,
+)
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.types import (
     ArrayType,
@@ -44,7 +50,6 @@ from epochal.state.rows.unsafe_row import encode_row
 from epochal.state.rows.values import Row, TimestampNanos, decimal_of, unscaled_of
 
 _ID = struct.Struct("<h")
-_SIZE = struct.Struct("<i")
 _BINARY = AtomicType("binary")
 
 
@@ -70,9 +75,9 @@ class AvroForm:
                     StructType(self.key.fields[:count]),
                     StructType(self.key.fields[count:]),
                 )
-                first, rest = _halves(key, source)
+                first, rest = split_key(key, source)
                 row = _encoded(decode_avro(_body(first, source), head, source=source), head, source)
-                return _joined(row, self._identified(rest, tail, source))
+                return joined_key(row, self._identified(rest, tail, source))
             case "range":
                 return self._plain_range(key, source)
             case "plain":
@@ -116,7 +121,7 @@ class AvroForm:
                 rest, others = tuple(key[n] for n in unordered), tuple(fields[n] for n in unordered)
             case _:
                 return self._with_id(key, self.key, self.key_id)
-        return _joined(VERSION_BYTE + first, self._with_id(rest, StructType(others), self.key_id))
+        return joined_key(VERSION_BYTE + first, self._with_id(rest, StructType(others), self.key_id))
 
     def stored_value(self, value: Row) -> bytes:
         """A value as Avro, with the newest schema; the reverse of `plain_value`."""
@@ -134,14 +139,14 @@ class AvroForm:
     def _plain_range(self, key: bytes, source: str) -> bytes:
         ordering = self.encoder.ordering
         parts = tuple(self._parts())
-        first, rest = _halves(key, source)
+        first, rest = split_key(key, source)
         halves = decode_avro(_body(first, source), StructType(parts), source=source)
         if any(part is None for part in halves):
             raise StateFormatError(source, 0, "an ordered number of a key lacks a part")
         columns = StructType(tuple(parts[::2]))
         row = [marker + number for marker, number in zip(halves[::2], halves[1::2], strict=True)]
         others = tuple(f for n, f in enumerate(self.key.fields) if n not in ordering)
-        return _joined(
+        return joined_key(
             _encoded(tuple(row), columns, source),
             self._identified(rest, StructType(others), source),
         )
@@ -166,18 +171,6 @@ def _identity(data: bytes, source: str) -> tuple[int, bytes]:
     if len(body) < _ID.size:
         raise StateFormatError(source, 0, "a row has no room for the id of its schema")
     return _ID.unpack_from(body)[0], body[_ID.size :]
-
-
-def _halves(key: bytes, source: str) -> tuple[bytes, bytes]:
-    size = _SIZE.unpack_from(key)[0] if len(key) >= _SIZE.size else -1
-    end = _SIZE.size + size
-    if size < 0 or end > len(key):
-        raise StateFormatError(source, 0, "the first part of a key is longer than the key")
-    return key[_SIZE.size : end], key[end:]
-
-
-def _joined(first: bytes, rest: bytes) -> bytes:
-    return _SIZE.pack(len(first)) + first + rest
 
 
 def _encoded(row: Row, schema: StructType, source: str) -> bytes:

@@ -92,36 +92,28 @@ def with_lineage(data: bytes, lineage: Sequence[LineageItem], source: str) -> by
     return _head(f"v{layout}", lineage) + data[reader.at :]
 
 
-def encode_family_changelog(
-    records: Iterable[tuple[bytes, bytes | None]], lineage: Sequence[LineageItem] | None = None
-) -> bytes:
-    """Write a changelog of a store with column families: layout 2, or 4 if there is a lineage."""
-    pieces = [b"\0\2v2"] if lineage is None else [_head("v4", lineage)]
-    listed = list(records)
-    if _are_puts(listed):
-        pieces.append(put_records(listed, bytes([Operation.PUT])))
-        return b"".join((*pieces, b"\0"))
-    for key, value in listed:
-        change = Operation.DELETE if value is None else Operation.PUT
-        pieces += (bytes([change]), len(key).to_bytes(4, "big"), key)
-        pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
-    return b"".join((*pieces, b"\0"))
-
-
 def encode_changelog(
-    records: Iterable[tuple[bytes, bytes | None]], lineage: Sequence[LineageItem] | None
+    records: Iterable[tuple[bytes, bytes | None]],
+    lineage: Sequence[LineageItem] | None,
+    *,
+    of_families: bool = False,
 ) -> bytes:
-    """Write a changelog without column families: layout 1, or 3 if there is a lineage."""
+    """Write a changelog: layout 1 or, for a store with column families, 2; with a lineage 3 or 4."""
     pieces: list[bytes] = []
+    put, delete, end = b"", b"", _END
+    if of_families:
+        put, delete, end = bytes([Operation.PUT]), bytes([Operation.DELETE]), b"\0"
     if lineage is not None:
-        pieces.append(_head("v3", lineage))
+        pieces.append(_head("v4" if of_families else "v3", lineage))
+    elif of_families:
+        pieces.append(b"\0\2v2")
     listed = list(records)
     if _are_puts(listed):
-        return b"".join((*pieces, put_records(listed), _END))
+        return b"".join((*pieces, put_records(listed, put), end))
     for key, value in listed:
-        pieces += (len(key).to_bytes(4, "big"), key)
+        pieces += (delete if value is None else put, len(key).to_bytes(4, "big"), key)
         pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
-    return b"".join((*pieces, _END))
+    return b"".join((*pieces, end))
 
 
 def _are_puts(records: list[tuple[bytes, bytes | None]]) -> TypeGuard[list[tuple[bytes, bytes]]]:

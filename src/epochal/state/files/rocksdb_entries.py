@@ -215,6 +215,20 @@ def scanned_part(row: bytes) -> bytes:
     return _INT.pack(len(row) + 1) + VERSION_BYTE + row
 
 
+def joined_key(first: bytes, rest: bytes) -> bytes:
+    """A key that is split into two parts, of which the first is scanned."""
+    return _INT.pack(len(first)) + first + rest
+
+
+def split_key(key: bytes, source: str) -> tuple[bytes, bytes]:
+    """The parts of a key; the reverse of `joined_key`."""
+    size = _INT.unpack_from(key)[0] if len(key) >= _INT.size else -1
+    end = _INT.size + size
+    if size < 0 or end > len(key):
+        raise StateFormatError(source, 0, "the first part of a key is longer than the key")
+    return key[_INT.size : end], key[end:]
+
+
 def unversioned(data: bytes, source: str) -> bytes:
     """A row without the byte in front that names its encoding."""
     if data[:1] != VERSION_BYTE:

@@ -20,14 +20,12 @@ from epochal.state.files.chain import (
     HDFS_FILES,
     MISSING_DELTA,
     MISSING_SNAPSHOT,
-    checksum_name,
     delta_name,
     delta_versions,
     files_to_load,
     snapshot_name,
     snapshot_versions,
 )
-from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import compress, decompress_buffer
 from epochal.state.files.delta_snapshot import (
     END_MARK,
@@ -55,6 +53,7 @@ from epochal.state.store.contract import (
     StoredVersion,
 )
 from epochal.state.store.row_form import PlainForm, RowForm
+from epochal.state.store.store_files import read_checked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,12 +193,10 @@ def _read_records(stored: StoredVersion, name: str, names: Collection[str]) -> S
     source = join_url(files.url, name)
     kind = FileKind.SNAPSHOT if name.endswith(".snapshot") else FileKind.DELTA
     try:
-        packed = files.read(name, large=True)
+        packed = read_checked(files, name, names)
     except FileNotFoundError:
         condition = MISSING_SNAPSHOT if kind is FileKind.SNAPSHOT else MISSING_DELTA
         raise StateLoadError(source, "the file does not exist", condition) from None
-    if checksum_name(name) in names:
-        verify_checksum(packed, files.read(checksum_name(name)), source=source)
     data = decompress_buffer(packed, settings.codec, source=source, bounds=files.bounds)
     records = scan_records(data, kind, row_checksums=settings.form.checksummed, source=source)
     return SourcedRecords(records, source)

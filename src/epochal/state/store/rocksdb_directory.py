@@ -30,7 +30,6 @@ from epochal.state.files.rocksdb_changelog import (
     LineageItem,
     Operation,
     encode_changelog,
-    encode_family_changelog,
     parse_changelog,
     read_lineage,
 )
@@ -143,8 +142,8 @@ class RocksContent:
         # Values have their checksums already. The key of a removed entry gets its own here.
         record = settings.form.record
         records = [record(key, None) if value is None else (key, value) for key, value in changes]
-        encode = encode_family_changelog if self.families else encode_changelog
-        return file_name(item, "changelog"), compress(encode(records, lineage), settings.codec)
+        raw = encode_changelog(records, lineage, of_families=bool(self.families))
+        return file_name(item, "changelog"), compress(raw, settings.codec)
 
 
 def _entries_of(parts: Iterable[Rows]) -> dict[bytes, bytes]:

@@ -18,7 +18,7 @@ from epochal.errors import StateUsageError
 from epochal.files import join_url
 from epochal.state.files.chain import snapshot_name
 from epochal.state.files.codecs import compress, decompress
-from epochal.state.files.rocksdb_changelog import encode_family_changelog, parse_changelog
+from epochal.state.files.rocksdb_changelog import encode_changelog, parse_changelog
 from epochal.state.files.rocksdb_family import Family, Row, RowOrList, family_prefix
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, describe_entries, encode_snapshot
 from epochal.state.files.rocksdb_entries import ValueForm
@@ -105,7 +105,7 @@ class RocksFamilyFiles(RocksStoreFiles):
         form = self.form
         # Values are complete already. Only the key of a removed entry may need a checksum.
         records = (form.record(k, None) if v is None else (k, v) for k, v in changes)
-        raw = encode_family_changelog(records, self.lineage_of(version))
+        raw = encode_changelog(records, self.lineage_of(version), of_families=True)
         return compress(raw, self.conf.compression_codec)
 
     def encode_snapshot(

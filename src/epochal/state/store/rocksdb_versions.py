@@ -20,7 +20,6 @@ from epochal.state.files.rocksdb_changelog import (
     LineageItem,
     Operation,
     encode_changelog,
-    encode_family_changelog,
 )
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, FamilyRows, family_prefix
 from epochal.state.files.rocksdb_entries import VERSION_BYTE, decode_keys, rows_of
@@ -143,9 +142,9 @@ class RocksVersions:
         if carried.snapshot is not None:
             return file_name(item, "zip"), None, replace(carried, item=item, lineage=(item,))
         lineage = carried.lineage if carried.layout >= _FIRST_WITH_LINEAGE else None
-        encode = encode_family_changelog if carried.layout in _OF_FAMILIES else encode_changelog
+        raw = encode_changelog((), lineage, of_families=carried.layout in _OF_FAMILIES)
         after = replace(carried, item=item, lineage=(*carried.lineage, item))
-        return file_name(item, "changelog"), compress(encode((), lineage), codec), after
+        return file_name(item, "changelog"), compress(raw, codec), after
 
     def first_files(
         self, parts: Sequence[Rows], version: int, settings: FileSettings

@@ -4,13 +4,20 @@ Every row that is read is checked against the schema; Spark checks only the firs
 was written for another schema is refused instead of being read as garbage. Before a file is
 replaced, the visible checksum file that Spark 4.1 may have written beside it is deleted: Spark 4.1
 refuses a file with a stale checksum, and accepts one without.
+
+Such a `<name>.crc` is one line of JSON: the CRC-32C of the whole state file as a signed number, and
+the state file's size. (Hadoop's hidden `.<name>.crc` files are something else.)
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import google_crc32c
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import AtomicFile, FileInfo, Files, join_url
@@ -23,7 +30,6 @@ from epochal.state.files.chain import (
     delta_name,
     snapshot_name,
 )
-from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import (
     compress,
     compress_pieces,
@@ -46,9 +52,60 @@ from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.versions import Draft, MakeVersion, RowChange
 
+MISMATCH = "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
 _LISTED_AT_ONCE = 1 << 13
 _WORTH_A_BATCH = 64
 """Below this many rows, validating one at a time is faster."""
+
+
+class FileChecksum(NamedTuple):
+    """The content of a checksum file."""
+
+    value: int
+    """CRC-32C as Java's signed int."""
+    size: int
+
+
+def checksum_of(data: bytes) -> FileChecksum:
+    """The checksum and size of a state file's content."""
+    value = google_crc32c.value(data)
+    return FileChecksum(value - (1 << 32) if value >> 31 else value, len(data))
+
+
+def parse_checksum_file(content: bytes, *, source: str = "checksum file") -> FileChecksum:
+    """Read a checksum file; StateFormatError if it is malformed or its algorithm is unknown."""
+    try:
+        match json.loads(content):
+            case {"algorithm": "CRC32C", "value": int(value), "mainFileSize": int(size)}:
+                return FileChecksum(value, size)
+    except (ValueError, RecursionError):
+        pass
+    raise StateFormatError(source, 0, f"{content[:80]!r} is not a CRC32C checksum", MISMATCH)
+
+
+def verify_checksum(data: bytes, content: bytes, *, source: str = "state file") -> None:
+    """Raise StateFormatError unless the state file is the one the checksum file describes."""
+    expected, actual = parse_checksum_file(content, source=checksum_name(source)), checksum_of(data)
+    if expected != actual:
+        raise StateFormatError(
+            source,
+            0,
+            f"its checksum file expects {expected.size} bytes with CRC32C {expected.value}, but it "
+            f"has {actual.size} bytes with {actual.value}",
+            MISMATCH,
+        )
+
+
+def read_checked(files: Files, name: str, there: Collection[str]) -> bytes:
+    """Read a state file, and verify it by its checksum file if that is among `there`."""
+    data = files.read(name, large=True)
+    if checksum_name(name) in there:
+        # A writer that replaces the file deletes its checksum first. So a checksum file that has
+        # disappeared since the listing means nothing.
+        with suppress(FileNotFoundError):
+            expected = files.read(checksum_name(name))
+            verify_checksum(data, expected, source=join_url(files.url, name))
+    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +149,12 @@ class StoreFiles:
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
         """The rows of a snapshot, some thousand at a time."""
         name = snapshot_name(version)
-        try:
-            data = self._checked(name, there)
-        except FileNotFoundError:
-            raise StateLoadError(
-                self.store,
-                f"snapshot {join_url(self.files.url, name)} does not exist",
-                MISSING_SNAPSHOT,
-            ) from None
         source = join_url(self.files.url, name)
+        try:
+            data = read_checked(self.files, name, there)
+        except FileNotFoundError:
+            reason = f"snapshot {source} does not exist"
+            raise StateLoadError(self.store, reason, MISSING_SNAPSHOT) from None
         pieces = decompress_pieces(data, self.conf.compression_codec, source=source)
         for records in scan_parts(
             pieces, FileKind.SNAPSHOT, row_checksums=self.conf.row_checksum_enabled, source=source
@@ -110,23 +164,23 @@ class StoreFiles:
                 yield zip(part.keys.to_list(), part.values.to_list(), strict=True)
 
     def apply_delta(self, version: int, draft: Draft, there: Collection[str] = ()) -> None:
-        """Apply a delta to a draft.
-
-        Verifies its checksum file if that is among `there`.
-        """
+        """Apply a delta to a draft. Verifies its checksum file if that is among `there`."""
         name = delta_name(version, self.kinds)
         try:
-            data = self._checked(name, there)
+            data = read_checked(self.files, name, there)
         except FileNotFoundError:
-            raise StateLoadError(
-                self.store, f"delta {join_url(self.files.url, name)} does not exist", MISSING_DELTA
-            ) from None
+            reason = f"delta {join_url(self.files.url, name)} does not exist"
+            raise StateLoadError(self.store, reason, MISSING_DELTA) from None
         self.apply_bytes(data, name, draft)
 
     def apply_bytes(self, data: bytes, name: str, draft: Draft) -> None:
         """Apply a delta, given its content, to a draft."""
-        changes = draft.changes
-        for part in _parts(self._records(data, FileKind.DELTA, name)):
+        source, changes = join_url(self.files.url, name), draft.changes
+        raw = decompress_buffer(data, self.conf.compression_codec, source=source)
+        checksums = self.conf.row_checksum_enabled
+        records = scan_records(raw, FileKind.DELTA, row_checksums=checksums, source=source)
+        self._validate(records, source)
+        for part in _parts(records):
             keys, values = part.keys.to_list(), part.values.to_list()
             if not part.deleted.any():
                 changes.update(zip(keys, values, strict=True))
@@ -175,25 +229,6 @@ class StoreFiles:
         """Delete files that no retained version needs."""
         for name in names:
             self.files.delete(name)
-
-    def _checked(self, name: str, there: Collection[str]) -> bytes:
-        data = self.files.read(name, large=True)
-        checksum = checksum_name(name)
-        if checksum in there:
-            # A writer that replaces the file deletes its checksum first. So a checksum file that
-            # has disappeared since the listing means nothing.
-            with suppress(FileNotFoundError):
-                expected = self.files.read(checksum)
-                verify_checksum(data, expected, source=join_url(self.files.url, name))
-        return data
-
-    def _records(self, data: bytes, kind: FileKind, name: str) -> Records:
-        source = join_url(self.files.url, name)
-        raw = decompress_buffer(data, self.conf.compression_codec, source=source)
-        checksums = self.conf.row_checksum_enabled
-        records = scan_records(raw, kind, row_checksums=checksums, source=source)
-        self._validate(records, source)
-        return records
 
     def _validate(self, records: Records, source: str) -> None:
         if self.conf.format_validation_enabled:

@@ -7,11 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.state.files.delta_snapshot import encode_records, put_records
-from epochal.state.files.rocksdb_changelog import (
-    LineageItem,
-    encode_changelog,
-    encode_family_changelog,
-)
+from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
 
 Puts = list[tuple[bytes, bytes]]
 END = b"\xff\xff\xff\xff"
@@ -36,8 +32,8 @@ def test_so_is_a_changelog(puts: Puts, lineage: tuple[LineageItem, ...] | None) 
 def test_so_is_a_changelog_of_column_families(
     puts: Puts, lineage: tuple[LineageItem, ...] | None
 ) -> None:
-    short = encode_family_changelog(puts, lineage)
-    long = encode_family_changelog([*puts, GONE], lineage)
+    short = encode_changelog(puts, lineage, of_families=True)
+    long = encode_changelog([*puts, GONE], lineage, of_families=True)
     assert long == short[:-1] + b"\x10" + DELETED + b"\0"
 
 
