@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
     from epochal.state.store.prepared import PreparedVersion
     from epochal.state.store.provider import StateStoreProvider
-    from epochal.state.store.rocksdb_provider import RocksDBStateStoreProvider
+    from epochal.state.store.open_provider import RocksDBStateStoreProvider
     from epochal.state.store.store import ReadStateStore, StateStore
 
 __all__ = [
@@ -35,7 +35,7 @@ _HOMES = {
     "HDFSBackedStateStoreProvider": "epochal.state.store.open_provider",
     "PreparedVersion": "epochal.state.store.prepared",
     "ReadStateStore": "epochal.state.store.store",
-    "RocksDBStateStoreProvider": "epochal.state.store.rocksdb_provider",
+    "RocksDBStateStoreProvider": "epochal.state.store.open_provider",
     "StateStore": "epochal.state.store.store",
     "StateStoreConf": "epochal.state.store.conf",
     "StateStoreId": "epochal.state.store.ids",

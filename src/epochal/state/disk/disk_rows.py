@@ -14,7 +14,8 @@ from typing import Any
 
 from epochal.state.disk.disk_version import DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
-from epochal.state.store.row_form import Row, RowForm
+from epochal.state.rows.values import Row
+from epochal.state.store.contract import RowForm
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -52,7 +52,7 @@ from epochal.state.store.contract import (
     Selection,
     StoredVersion,
 )
-from epochal.state.store.row_form import PlainForm, RowForm
+from epochal.state.store.contract import PlainForm, RowForm
 from epochal.state.store.store_files import read_checked
 
 

@@ -46,7 +46,8 @@ from epochal.state.store.prepared import (
     read_prepared,
     write_prepared,
 )
-from epochal.state.store.row_form import PlainForm, Row, RowForm
+from epochal.state.rows.values import Row
+from epochal.state.store.contract import PlainForm, RowForm
 from epochal.state.store.store import (
     CACHE_HITS,
     CACHE_MISSES,

@@ -15,14 +15,14 @@ import io
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import Files, Room, join_url
 from epochal.state.files.chain import MISSING_SNAPSHOT, files_to_load
-from epochal.state.files.codecs import compress
+from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import (
     INVALID_LINEAGE,
@@ -47,13 +47,14 @@ from epochal.state.files.rocksdb_snapshot import (
 )
 from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.rows.byte_spans import spans_of
-from epochal.state.store.contract import Edit, FileSettings
+from epochal.state.store.contract import Edit, FileSettings, Selection
 from epochal.state.store.versions import Draft, FrozenVersion
 
 MISSING_CHANGELOG = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
 UNEXPECTED_VERSION = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION"
 UNEXPECTED_SIZE = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE"
 
+EVERYTHING = Selection()
 _NAME = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(zip|changelog)")
 
 
@@ -165,15 +166,10 @@ def parse_name(name: str) -> tuple[LineageItem, str] | None:
 
 
 class RocksDirectory:
-    """The directory of one store. Read-only.
+    """The directory of one store. Read-only."""
 
-    `inflate` decompresses with the codec that the conf in the offset log names.
-    """
-
-    def __init__(
-        self, files: Files, inflate: Callable[[bytes, str], bytes], form: ValueForm
-    ) -> None:
-        self._files, self._inflate, self._form = files, inflate, form
+    def __init__(self, files: Files, settings: FileSettings) -> None:
+        self._files, self._settings = files, settings
         listed = (parse_name(info.name) for info in files.list() if not info.is_dir)
         names = [item for item in listed if item is not None]
         self.snapshots = frozenset(item for item, kind in names if kind == "zip")
@@ -204,24 +200,23 @@ class RocksDirectory:
         return RocksPlan(base, above)
 
     def load(
-        self, version: int, unique_id: str = "", family: str | None = None, prefix: bytes = b""
+        self, version: int, unique_id: str = "", wanted: Selection = EVERYTHING
     ) -> RocksContent:
-        """The content of a version; with a `prefix` only the keys of a family that begin so."""
+        """The content of a version; of a selection with a prefix only the keys that begin so."""
         plan = self.plan(version, unique_id)
         entries: dict[bytes, bytes] = {}
         metadata = SnapshotMetadata((), {}, 0)
         if plan.snapshot is not None:
-            metadata, entries = read_snapshot(
-                self._files, plan.snapshot, self._form.delimiter, family, prefix
-            )
+            delimiter = self._settings.form.delimiter
+            metadata, entries = read_snapshot(self._files, plan.snapshot, delimiter, wanted)
         draft = FrozenVersion.of(entries).draft()
         for item in plan.changelogs:
             source = join_url(self._files.url, file_name(item, "changelog"))
-            replay(self.changelog(item), draft, self._form, source)
+            replay(self.changelog(item), draft, self._settings.form, source)
         families = metadata.families
         highest = max(metadata.highest_family, *families.values(), 0)
-        wanted = in_family(prefix, family, families)
-        selected = {key: value for key, value in draft.items() if key.startswith(wanted)}
+        start = _start_of(wanted, families)
+        selected = {key: value for key, value in draft.items() if key.startswith(start)}
         return RocksContent(selected, families, highest, metadata.internal)
 
     def families(self, version: int, unique_id: str = "") -> Mapping[str, int]:
@@ -313,7 +308,8 @@ class RocksDirectory:
             packed = self._files.read(name, large=True)
         except FileNotFoundError:
             raise self._missing(item) from None
-        return self._inflate(packed, join_url(self._files.url, name))
+        source = join_url(self._files.url, name)
+        return decompress(packed, self._settings.codec, source=source, bounds=self._files.bounds)
 
 
 def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> None:
@@ -341,28 +337,19 @@ def read_metadata(files: Files, item: LineageItem) -> SnapshotMetadata:
 
 
 def read_snapshot(
-    files: Files,
-    item: LineageItem,
-    delimiter: bytes = b"",
-    family: str | None = None,
-    prefix: bytes = b"",
+    files: Files, item: LineageItem, delimiter: bytes = b"", wanted: Selection = EVERYTHING
 ) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
     """The metadata of a snapshot and its entries. `delimiter` joins the values of a list.
 
-    With a `prefix` these are only the keys of a family that begin so.
+    Of a selection with a prefix these are only the keys that begin so.
     """
     name = file_name(item, "zip")
     source = join_url(files.url, name)
-    return read_archive(files, _archive(files, name), delimiter, source, family, prefix)
+    return read_archive(files, _archive(files, name), delimiter, source, wanted)
 
 
 def read_archive(
-    files: Files,
-    data: bytes,
-    delimiter: bytes,
-    source: str,
-    family: str | None = None,
-    prefix: bytes = b"",
+    files: Files, data: bytes, delimiter: bytes, source: str, wanted: Selection = EVERYTHING
 ) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
     """As `read_snapshot`, given the content of the zip."""
     room = files.bounds.room(source)
@@ -370,15 +357,15 @@ def read_archive(
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
         _unpack(archive, Path(scratch), source, room)
         _fetch(files, metadata, Path(scratch), source)
-        wanted, room = in_family(prefix, family, metadata.families), files.bounds.room(source)
-        return metadata, read_database(scratch, delimiter, source, room, wanted)
+        start, room = _start_of(wanted, metadata.families), files.bounds.room(source)
+        return metadata, read_database(scratch, delimiter, source, room, start)
 
 
-def in_family(prefix: bytes, family: str | None, families: Mapping[str, int]) -> bytes:
-    """How the keys of a family begin, given a prefix in it; empty without a prefix."""
-    if not prefix or family is None or family not in families:
-        return prefix
-    return family_prefix(families[family]) + prefix
+def _start_of(wanted: Selection, families: Mapping[str, int]) -> bytes:
+    """How the wanted keys begin; empty without a prefix."""
+    if not wanted.prefix or wanted.family is None or wanted.family not in families:
+        return wanted.prefix
+    return family_prefix(families[wanted.family]) + wanted.prefix
 
 
 def _archive(files: Files, name: str) -> bytes:

@@ -134,10 +134,10 @@ def rocks_directory(
 
     `files` are those of the checkpoint, or a view of them.
     """
-    from epochal.state.store.rocksdb_versions import open_rocksdb
+    from epochal.state.store.rocksdb_directory import RocksDirectory
 
     settings = surveyed.stored(store, batch_id + 1, batch_id).settings
-    return open_rocksdb((files or surveyed.files).at(store.path), settings)
+    return RocksDirectory((files or surveyed.files).at(store.path), settings)
 
 
 def last_committed(surveyed: Survey) -> int:

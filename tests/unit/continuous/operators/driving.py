@@ -23,7 +23,7 @@ from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import decode_row, encode_row
-from epochal.state.store.row_form import PlainForm
+from epochal.state.store.contract import PlainForm
 
 Rows = list[dict[str, Any]]
 

@@ -16,7 +16,7 @@ from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
 from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.rocksdb_directory import read_metadata
-from epochal.state.store.rocksdb_family_store import RocksDBFamilyProvider
+from epochal.state.store.open_provider import RocksDBFamilyProvider
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 
 LONG = AtomicType("long")

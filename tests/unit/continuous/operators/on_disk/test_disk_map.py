@@ -18,7 +18,7 @@ from epochal.state.disk.disk_version import DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import AtomicType, StructField, StructType
-from epochal.state.store.row_form import PlainForm
+from epochal.state.store.contract import PlainForm
 
 LONG = StructType((StructField("n", AtomicType("long")),))
 CODEC = RowCodec(LONG, LONG, 0)
