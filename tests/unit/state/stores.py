@@ -9,7 +9,7 @@ from pathlib import Path
 
 from epochal.files import Files
 from epochal.files.local import LocalFiles
-from epochal.state.disk.disk_version import DiskStates
+from epochal.state.disk.disk_rows import DiskStates
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.store.store_files import checksum_of
 from epochal.state.rows.row_codec import RowCodec

@@ -33,7 +33,7 @@ from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import EpochError, StateLoadError
 from epochal.files import Files
 from epochal.state.disk.disk_rows import DiskRows
-from epochal.state.disk.disk_version import DiskStates, DiskVersion
+from epochal.state.disk.disk_rows import DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.files.chain import attempt_label, id_of_version, prepared_label
 from epochal.state.rows.row_codec import RowCodec

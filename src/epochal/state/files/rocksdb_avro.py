@@ -47,7 +47,7 @@ from epochal.state.rows.types import (
     StructType,
 )
 from epochal.state.rows.unsafe_row import encode_row
-from epochal.state.rows.values import Row, TimestampNanos, decimal_of, unscaled_of
+from epochal.state.rows.unsafe_row import Row, TimestampNanos, decimal_of, unscaled_of
 
 _ID = struct.Struct("<h")
 _BINARY = AtomicType("binary")

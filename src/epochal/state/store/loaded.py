@@ -11,23 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from epochal.errors import RpcError
 from epochal.state.store.ids import StateStoreProviderId
 from epochal.state.store.provider import StateStoreProvider
-from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
+from epochal.state.store.store_coordinator import StateStoreCoordinatorRef, WorkerLocation
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """This process, as the coordinator identifies it."""
-
-    host: str
-    executor_id: str
-    worker: str = ""
 
 
 class LoadedProviders:
@@ -35,7 +25,7 @@ class LoadedProviders:
 
     def __init__(
         self,
-        here: Here,
+        here: WorkerLocation,
         coordinator: StateStoreCoordinatorRef | None = None,
         *,
         interval_seconds: float = 60.0,

@@ -46,7 +46,7 @@ from epochal.state.store.prepared import (
     read_prepared,
     write_prepared,
 )
-from epochal.state.rows.values import Row
+from epochal.state.rows.unsafe_row import Row
 from epochal.state.store.contract import PlainForm, RowForm
 from epochal.state.store.store import (
     CACHE_HITS,
@@ -61,7 +61,7 @@ from epochal.state.store.store import (
     closed_error,
     last_snapshot_metric,
 )
-from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
+from epochal.state.store.store_coordinator import StateStoreCoordinatorRef
 from epochal.state.store.store_files import StoreFiles, cancel
 from epochal.state.store.versions import EMPTY, Draft, FrozenVersion, VersionMaker, memory_bytes
 

@@ -28,7 +28,7 @@ from epochal.state.rows.types import (
     StructType,
 )
 from epochal.state.rows.unsafe_row import decode_row
-from epochal.state.rows.values import TimestampNanos
+from epochal.state.rows.unsafe_row import TimestampNanos
 
 _PLAIN = {
     "boolean": "boolean", "byte": "int", "short": "int", "integer": "int", "long": "long",

@@ -21,7 +21,7 @@ from epochal.state.rows.types import (
     StructType,
 )
 from epochal.state.rows.unsafe_row import decode_row, encode_row, validate_row
-from epochal.state.rows.values import CalendarInterval, TimestampNanos
+from epochal.state.rows.unsafe_row import CalendarInterval, TimestampNanos
 
 STRING = StringType()
 

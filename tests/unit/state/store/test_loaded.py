@@ -14,7 +14,7 @@ from epochal.errors import RpcTimeoutError
 from epochal.files.local import LocalFiles
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
-from epochal.state.store.loaded import Here, LoadedProviders
+from epochal.state.store.loaded import LoadedProviders
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.store_coordinator import (
@@ -22,7 +22,7 @@ from epochal.state.store.store_coordinator import (
     CoordinatorRequest,
     VerifyIfInstanceActive,
 )
-from epochal.state.store.store_coordinator_ref import (
+from epochal.state.store.store_coordinator import (
     StateStoreCoordinatorEndpoint,
     StateStoreCoordinatorRef,
 )
@@ -42,7 +42,7 @@ class World:
 
     def process(self, executor: str, worker: str = "", **options: float) -> LoadedProviders:
         process = LoadedProviders(
-            Here("h", executor, worker), self.endpoint.ref(), interval_seconds=3600, **options
+            WorkerLocation("h", executor, worker), self.endpoint.ref(), interval_seconds=3600, **options
         )
         self.processes.append(process)
         return process
@@ -225,7 +225,7 @@ def test_stopping_ends_the_thread_and_unloads_everything(world: World) -> None:
 
 
 def test_the_thread_maintains_by_itself(world: World) -> None:
-    process = LoadedProviders(Here("h", "1"), world.endpoint.ref(), interval_seconds=0.01)
+    process = LoadedProviders(WorkerLocation("h", "1"), world.endpoint.ref(), interval_seconds=0.01)
     world.processes.append(process)
     provider = world.get(process, store())
     update_to(provider, 0, 4)
@@ -248,7 +248,7 @@ def test_a_driver_that_does_not_answer_unloads_nothing(world: World) -> None:
             raise RpcTimeoutError("StateStoreCoordinator", "tcp://127.0.0.1:1", 10)
         return world.endpoint.ask(message)
 
-    process = LoadedProviders(Here("h", "1"), StateStoreCoordinatorRef(ask), interval_seconds=3600)
+    process = LoadedProviders(WorkerLocation("h", "1"), StateStoreCoordinatorRef(ask), interval_seconds=3600)
     world.processes.append(process)
     provider = world.get(process, store())
     update_to(provider, 0, 4)
@@ -259,7 +259,7 @@ def test_a_driver_that_does_not_answer_unloads_nothing(world: World) -> None:
 
 def test_without_a_coordinator_everything_stays_loaded(tmp_path: Path) -> None:
     world = World(tmp_path)
-    process = LoadedProviders(Here("h", "1"), interval_seconds=3600)
+    process = LoadedProviders(WorkerLocation("h", "1"), interval_seconds=3600)
     provider = world.get(process, store())
     update_to(provider, 0, 4)
     process.maintain()

@@ -13,7 +13,7 @@ from epochal.rpc.server import RpcServer
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.store_coordinator import InstanceReported, StateStoreCoordinator
-from epochal.state.store.store_coordinator_ref import (
+from epochal.state.store.store_coordinator import (
     StateStoreCoordinatorEndpoint,
     StateStoreCoordinatorRef,
 )
