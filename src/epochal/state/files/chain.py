@@ -146,19 +146,6 @@ def checksum_name(name: str) -> str:
     return f"{name}.crc"
 
 
-def prepared_name(version: int, label: str, kinds: FileNames = HDFS_FILES) -> str:
-    """The name of a delta whose epoch is not decided yet.
-
-    It has three parts, and Spark's listings ignore such names.
-    """
-    return f"{delta_name(version, kinds)}{_PREPARED_MARK}{label}"
-
-
-def prepared_snapshot_name(version: int, label: str, kinds: FileNames) -> str:
-    """The name of a snapshot that stands for a version whose epoch is not decided yet."""
-    return f"{snapshot_name(version, kinds)}{_PREPARED_MARK}{label}"
-
-
 def kinds_of_prepared(name: str) -> FileNames:
     """The names that the provider of a prepared delta uses."""
     prepared = _PREPARED.fullmatch(name)
@@ -177,7 +164,10 @@ def id_of_version(name: str) -> str:
 
 
 def prepared_label(label: str) -> str:
-    """What the name of a prepared file has after the plain name."""
+    """What the name of a file whose epoch is not decided yet has after the plain name.
+
+    Such a name has three parts, and Spark's listings ignore it.
+    """
     return f"{_PREPARED_MARK}{label}"
 
 
@@ -210,11 +200,6 @@ def prepared_before(name: str, attempt: int) -> bool:
     prepared = _PREPARED.fullmatch(name)
     label = _ATTEMPT.fullmatch(prepared[4]) if prepared else None
     return label is not None and int(label[1]) < attempt
-
-
-def parse_name(name: str) -> StoreFile | None:
-    """The delta or snapshot of an HDFS-backed store that a file name stands for, else None."""
-    return HDFS_FILES.parse(name)
 
 
 def snapshot_versions(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> list[int]:
@@ -324,12 +309,7 @@ def deletable(
     if retained is None:
         return []
     first = retained[0].version
-    old = [file.name for file in files if file.version < first]
-    checksums = [
-        name for name in listed if (parsed := _CHECKSUM.fullmatch(name)) and int(parsed[1]) < first
-    ]
-    others = sorted(set(kinds.others(listed, first)) - set(old))
-    return old + others + sorted(checksums)
+    return _below(first, [file.name for file in files if file.version < first], listed, kinds)
 
 
 def below_snapshot(names: Iterable[str], version: int, kinds: FileNames = HDFS_FILES) -> list[str]:
@@ -340,12 +320,16 @@ def below_snapshot(names: Iterable[str], version: int, kinds: FileNames = HDFS_F
     listed = list(names)
     first = max((s for s in snapshot_versions(listed, kinds) if s <= version), default=0)
     files = (file for file in map(kinds.parse, listed) if file is not None)
-    old = [file.name for file in files if file.version < first]
+    old = sorted(file.name for file in files if file.version < first)
+    return _below(first, old, listed, kinds)
+
+
+def _below(first: int, old: list[str], listed: Sequence[str], kinds: FileNames) -> list[str]:
+    """The files below a version: those of the store, those of other histories, checksum files."""
     checksums = [
         name for name in listed if (parsed := _CHECKSUM.fullmatch(name)) and int(parsed[1]) < first
     ]
-    others = sorted(set(kinds.others(listed, first)) - set(old))
-    return sorted(old) + others + sorted(checksums)
+    return old + sorted(set(kinds.others(listed, first)) - set(old)) + sorted(checksums)
 
 
 def _starts(version: int, snapshots: Iterable[int]) -> list[int]:

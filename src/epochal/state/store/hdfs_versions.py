@@ -30,11 +30,12 @@ from epochal.state.files.codecs import compress, decompress_buffer
 from epochal.state.files.delta_snapshot import (
     END_MARK,
     FileKind,
+    Records,
     encode_records,
     encode_spans,
     scan_records,
 )
-from epochal.state.files.merge import Rows, SourcedRecords, merge_records
+from epochal.state.files.merge import Rows, merge_records, puts_of
 from epochal.state.files.rocksdb_changelog import LineageItem
 from epochal.state.files.rocksdb_family import Family, FamilyRows
 from epochal.state.files.rocksdb_entries import ValueForm
@@ -147,9 +148,8 @@ class HdfsVersions:
         names = {info.name for info in stored.files.list()}
         for version in range(first, stored.version + 1):
             changed = _read_records(stored, delta_name(version), names)
-            deleted = changed.records.deleted
-            kinds = np.where(deleted, "delete", "update").tolist()
-            yield ChangedRows(version, changed.puts, deleted, kinds)
+            kinds = np.where(changed.deleted, "delete", "update").tolist()
+            yield ChangedRows(version, puts_of(changed), changed.deleted, kinds)
 
     def read_content(self, stored: StoredVersion) -> HdfsContent:
         return HdfsContent(self.read_rows(stored, Selection()))
@@ -187,7 +187,7 @@ def _with_prefix(rows: Rows, prefix: bytes) -> Rows:
     return rows.take(np.flatnonzero(starts.to_numpy(zero_copy_only=False)))
 
 
-def _read_records(stored: StoredVersion, name: str, names: Collection[str]) -> SourcedRecords:
+def _read_records(stored: StoredVersion, name: str, names: Collection[str]) -> Records:
     """The records of one file; verifies its checksum file if that is among `names`."""
     files, settings = stored.files, stored.settings
     source = join_url(files.url, name)
@@ -198,5 +198,4 @@ def _read_records(stored: StoredVersion, name: str, names: Collection[str]) -> S
         condition = MISSING_SNAPSHOT if kind is FileKind.SNAPSHOT else MISSING_DELTA
         raise StateLoadError(source, "the file does not exist", condition) from None
     data = decompress_buffer(packed, settings.codec, source=source, bounds=files.bounds)
-    records = scan_records(data, kind, row_checksums=settings.form.checksummed, source=source)
-    return SourcedRecords(records, source)
+    return scan_records(data, kind, row_checksums=settings.form.checksummed, source=source)

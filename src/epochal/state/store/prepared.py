@@ -23,8 +23,7 @@ from epochal.state.files.chain import (
     delta_name,
     id_of_prepared,
     kinds_of_prepared,
-    prepared_name,
-    prepared_snapshot_name,
+    prepared_label,
     published_name,
     snapshot_name,
 )
@@ -68,8 +67,8 @@ def write_prepared(
             f"The attempt {attempt!r} becomes part of a file name: use only letters, digits, - "
             f"and _."
         )
-    named = prepared_snapshot_name if is_snapshot else prepared_name
-    name = named(version, attempt, kinds)
+    plain = snapshot_name if is_snapshot else delta_name
+    name = f"{plain(version, kinds)}{prepared_label(attempt)}"
     files.replace(name, data)
     return PreparedVersion(version, name, google_crc32c.value(data))
 

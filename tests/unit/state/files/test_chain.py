@@ -8,6 +8,7 @@ from itertools import chain, combinations
 import pytest
 
 from epochal.state.files.chain import (
+    HDFS_FILES,
     SnapshotPlan,
     StoreFile,
     VersionChain,
@@ -19,10 +20,9 @@ from epochal.state.files.chain import (
     files_to_retain,
     is_prepared,
     latest_version,
-    parse_name,
     plan_snapshots,
     prepared_before,
-    prepared_name,
+    prepared_label,
     snapshot_due,
     snapshot_versions,
 )
@@ -65,13 +65,13 @@ def plan(
         ("abc.snapshot", None),
         ("7.zip", None),
         ("_metadata", None),
-        (prepared_name(7, "3"), None),
+        ("7.delta.prepared-3", None),
     ],
 )
 def test_only_deltas_and_snapshots_of_a_version_are_its_files(
     name: str, file: StoreFile | None
 ) -> None:
-    assert parse_name(name) == file
+    assert HDFS_FILES.parse(name) == file
 
 
 def test_a_snapshot_hides_the_delta_of_its_version_whichever_is_listed_first() -> None:
@@ -171,16 +171,16 @@ def test_without_a_snapshot_maintenance_keeps_every_file_and_overlooks_holes() -
 
 
 def test_a_prepared_delta_may_go_when_an_earlier_attempt_of_the_engine_wrote_it() -> None:
-    name = prepared_name(7, attempt_label(9))
+    name = f"7.delta{prepared_label(attempt_label(9))}"
     assert prepared_before(name, 10)
     assert not prepared_before(name, 9)
-    assert not prepared_before(prepared_name(7, "of-another"), 10)
+    assert not prepared_before("7.delta.prepared-of-another", 10)
     assert not prepared_before("7.delta", 10)
     for other in ("7.changelog.prepared-a9", "7.zip.prepared-a9"):
         assert prepared_before(other, 10)
         assert is_prepared(other)
     assert is_prepared(name)
-    assert is_prepared(prepared_name(7, "of-another"))
+    assert is_prepared("7.delta.prepared-of-another")
     assert not is_prepared("7.delta")
 
 

@@ -20,11 +20,10 @@ from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.store_coordinator import (
     CoordinatorReply,
     CoordinatorRequest,
-    VerifyIfInstanceActive,
-)
-from epochal.state.store.store_coordinator import (
     StateStoreCoordinatorEndpoint,
     StateStoreCoordinatorRef,
+    VerifyIfInstanceActive,
+    WorkerLocation,
 )
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import FaultyFiles
