@@ -31,15 +31,8 @@ from epochal.state.files.rocksdb_family import FAMILY_BYTES, INTERNAL, family_pr
 CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
 METADATA_ENTRY = "metadata"
 BROKEN_ZIP = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    KeyError,
-    ValueError,
-    EOFError,
-    OSError,
-    RuntimeError,
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(KeyError, ValueError, EOFError, OSError, RuntimeError),
 )
 """What `zipfile` raises for bytes that are not a zip. It does not expect hostile input."""
 _PIECE_BYTES = 1 << 20
@@ -102,18 +95,13 @@ def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
         document = json.loads(body)
         files = tuple(
             SharedFile(
-                _local(entry["localFileName"]),
-                f"SSTs/{_flat(entry['dfsSstFileName'])}",
-                int(entry["sizeBytes"]),
+                _local(entry["localFileName"]), f"{folder}/{_flat(entry[key])}", int(entry["sizeBytes"])
             )
-            for entry in document.get("sstFiles") or ()
-        ) + tuple(
-            SharedFile(
-                _local(entry["localFileName"]),
-                f"logs/{_flat(entry['dfsLogFileName'])}",
-                int(entry["sizeBytes"]),
+            for kind, key, folder in (
+                ("sstFiles", "dfsSstFileName", "SSTs"),
+                ("logFiles", "dfsLogFileName", "logs"),
             )
-            for entry in document.get("logFiles") or ()
+            for entry in document.get(kind) or ()
         )
         families = {str(k): int(v) for k, v in (document.get("columnFamilyMapping") or {}).items()}
         internal = document.get("columnFamilyTypeMap") or {}
@@ -230,7 +218,7 @@ def describe_entries(
 ) -> SnapshotMetadata:
     """What the metadata of a snapshot says about its keys and column families.
 
-    `known` tells which families are internal, if that is not to be read from their names.
+    `recorded` tells which families are internal, if that is not to be read from their names.
     """
     internal = {name: (recorded or {}).get(name, name.startswith(INTERNAL)) for name in families}
     inner = {family_prefix(number) for name, number in families.items() if internal[name]}
@@ -250,7 +238,7 @@ def encode_snapshot(
         _write_database(scratch, entries, table_format)
         paths = sorted(Path(scratch).iterdir())
         tables = [(path.name, path.read_bytes()) for path in paths if path.suffix == ".sst"]
-        small = [(path.name, path.read_bytes()) for path in paths if _is_small(path.name)]
+        small = [(p.name, p.read_bytes()) for p in paths if _DATABASE_FILE.fullmatch(p.name)]
     suffix = uuid4()
     named = tuple(
         SharedFile(name, f"SSTs/{name.removesuffix('.sst')}-{suffix}.sst", len(data))
@@ -263,10 +251,6 @@ def encode_snapshot(
         archive.writestr(METADATA_ENTRY, encode_snapshot_metadata(replace(metadata, files=named)))
     shared = zip((path.path for path in named), (data for _, data in tables), strict=True)
     return SnapshotFiles(packed.getvalue(), tuple(shared))
-
-
-def _is_small(name: str) -> bool:
-    return _DATABASE_FILE.fullmatch(name) is not None
 
 
 def _write_database(path: str, entries: Iterable[tuple[bytes, bytes]], table_format: int) -> None:
