@@ -40,7 +40,7 @@ from benchmarks.harness import (
 from epochal.state.files.merge import Rows
 from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
-from epochal.state.store.hdfs_versions import HdfsVersions
+from epochal.state.store.version_files import HdfsVersions
 from epochal.tools.read_state.read import open_batch, read_state
 
 ROUNDS, COLD_ROUNDS, CHANGES = 5, 3, 3
@@ -147,7 +147,7 @@ def loading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> No
 def providers(checkpoint: Path) -> list[tuple[Any, int]]:
     """A fresh provider for each partition, and the newest version."""
     from epochal.state.store.conf import StateStoreConf
-    from epochal.state.store.ids import StateStoreId
+    from epochal.state.store.conf import StateStoreId
     from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 
     batch = open_batch(str(checkpoint))

@@ -26,7 +26,7 @@ from epochal.errors import StateSchemaMismatchError, StateUsageError
 from epochal.state import read_state
 from epochal.state.rows.unsafe_row import encode_row
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+from epochal.state.store.conf import StateStoreId, StateStoreProviderId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import CACHE_HITS, CACHE_MISSES, StateStore
 from epochal.tools.verify.key_partition import partition_of_key

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from epochal import read_state_changes as read_state_changes
     from epochal.state.rows.types import StructType, parse_schema
     from epochal.state.store.conf import StateStoreConf
-    from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+    from epochal.state.store.conf import StateStoreId, StateStoreProviderId
     from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
     from epochal.state.store.prepared import PreparedVersion
     from epochal.state.store.provider import StateStoreProvider
@@ -38,9 +38,9 @@ _HOMES = {
     "RocksDBStateStoreProvider": "epochal.state.store.open_provider",
     "StateStore": "epochal.state.store.store",
     "StateStoreConf": "epochal.state.store.conf",
-    "StateStoreId": "epochal.state.store.ids",
+    "StateStoreId": "epochal.state.store.conf",
     "StateStoreProvider": "epochal.state.store.provider",
-    "StateStoreProviderId": "epochal.state.store.ids",
+    "StateStoreProviderId": "epochal.state.store.conf",
     "StructType": "epochal.state.rows.types",
     "parse_schema": "epochal.state.rows.types",
 }

@@ -15,7 +15,7 @@ from epochal.state.store.store_files import checksum_of
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.store import ReadStateStore

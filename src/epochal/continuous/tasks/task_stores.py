@@ -38,7 +38,7 @@ from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.files.chain import attempt_label, id_of_version, prepared_label
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreId
 from epochal.state.store.open_provider import open_provider
 from epochal.state.store.prepared import EncodedVersion, PreparedVersion
 from epochal.state.store.provider import StateStoreProvider

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from epochal.errors import RpcError
-from epochal.state.store.ids import StateStoreProviderId
+from epochal.state.store.conf import StateStoreProviderId
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.store_coordinator import StateStoreCoordinatorRef, WorkerLocation
 

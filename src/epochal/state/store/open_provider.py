@@ -39,7 +39,7 @@ from epochal.state.files.schema_file import DEFAULT_FAMILY
 from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.contract import FamilyForm, RowForm
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreId
 from epochal.state.store.prepared import EncodedVersion, PreparedVersion, read_prepared
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import replay

@@ -38,7 +38,7 @@ from epochal.state.files.chain import (
 from epochal.state.rows.row_codec import RowCodec, encode_tuples
 from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+from epochal.state.store.conf import StateStoreId, StateStoreProviderId
 from epochal.state.store.prepared import (
     EncodedVersion,
     PreparedVersion,

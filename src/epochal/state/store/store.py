@@ -22,7 +22,7 @@ from epochal.files import AtomicFile
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import Row
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreId
 from epochal.state.store.versions import Draft, FrozenVersion
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from epochal.rpc.client import RpcClient
 from epochal.rpc.envelope import EndpointType
 from epochal.rpc.server import RpcServer
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreProviderId
+from epochal.state.store.conf import StateStoreProviderId
 
 logger = logging.getLogger(__name__)
 

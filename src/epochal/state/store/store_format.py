@@ -42,19 +42,15 @@ class StoreFormat:
         It is imported when it is needed: a listing of a checkpoint needs only names, and must start
         fast.
         """
-        if self.is_database:
-            from epochal.state.store.rocksdb_versions import RocksVersions
+        from epochal.state.store.version_files import HdfsVersions, RocksVersions
 
-            return RocksVersions()
-        from epochal.state.store.hdfs_versions import HdfsVersions
-
-        return HdfsVersions()
+        return RocksVersions() if self.is_database else HdfsVersions()
 
 
 HDFS = StoreFormat("hdfs", HDFS_PROVIDER_CLASS, HDFS_FILES)
 ROCKSDB = StoreFormat("rocksdb", ROCKSDB_PROVIDER_CLASS, ROCKSDB_FILES, is_database=True)
 FORMATS = (HDFS, ROCKSDB)
-FORMATS_BY_NAME = {each.name: each for each in FORMATS}
+FORMATS_BY_NAME = {kind.name: kind for kind in FORMATS}
 DATABASE_FORMAT = ROCKSDB
 """What a query needs whose stores have column families, or whose files have unique ids."""
 

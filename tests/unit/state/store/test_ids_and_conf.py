@@ -6,7 +6,7 @@ import pytest
 
 from epochal.errors import OptionError
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+from epochal.state.store.conf import StateStoreId, StateStoreProviderId
 
 
 def test_the_default_store_adds_no_directory_level() -> None:

@@ -11,7 +11,7 @@ from epochal.errors import RpcRemoteError, StateCommitMissingError, StateUsageEr
 from epochal.rpc.client import RpcClient
 from epochal.rpc.server import RpcServer
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+from epochal.state.store.conf import StateStoreId, StateStoreProviderId
 from epochal.state.store.store_coordinator import InstanceReported, StateStoreCoordinator
 from epochal.state.store.store_coordinator import (
     StateStoreCoordinatorEndpoint,
