@@ -228,7 +228,10 @@ class Claim:
         me = identify(run_id, purpose, clock.now_ms(), round(claim_seconds * 1000))
         claim = _acquire(files, me, clock)
         if background:
-            claim._start()
+            claim._thread = threading.Thread(
+                target=claim._keep_renewing, name=f"claim-{run_id}", daemon=True
+            )
+            claim._thread.start()
         return claim
 
     def renew(self) -> bool:
@@ -334,12 +337,6 @@ class Claim:
         # `>=` here and `>` in `decide_claim`: the owner stops before another run may take over.
         return silent_ms >= self._me.claim_ms
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(
-            target=self._keep_renewing, name=f"claim-{self.run_id}", daemon=True
-        )
-        self._thread.start()
-
     def _keep_renewing(self) -> None:
         interval = self._me.claim_ms / 1000 / RENEWALS_PER_CLAIM
         owned = True
@@ -384,7 +381,9 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
             newest = log.get_latest()
         except MissingBatchError:
             continue  # a faster claimant has purged it
-        renewals = _last_renewals(files)
+        with storage_errors(join_url(files.url, CLAIMS)):
+            listed = [info for info in files.list(CLAIMS) if not info.hidden]
+        renewals = {info.name: info.modified_ms for info in listed}
         if me.run_id not in renewals:
             continue  # the storage's listing lags behind the write
         ended = [newest[1].run_id] if newest and has_ended(newest[1]) else []
@@ -393,7 +392,12 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
         if isinstance(decision, Owned):
             if decision.owner.run_id != me.run_id:
                 _delete_claim_file(files, me.run_id)
-            raise _in_use(files.url, me, decision)
+            evidence = (
+                f"{decision.owner.purpose}, attempt {decision.attempt}, process "
+                f"{decision.owner.process} on {decision.owner.host}, "
+                f"which renewed its claim {decision.silent_ms / 1000:.1f} s ago"
+            )
+            raise CheckpointInUseError(files.url, me.run_id, decision.owner.run_id, evidence)
         if _publish(log, decision.attempt, me):
             if decision.stale is not None:
                 logger.warning(
@@ -401,7 +405,10 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
                     *(me.run_id, files.url, decision.stale.run_id),
                 )
                 _delete_claim_file(files, decision.stale.run_id)
-            _delete_old(files, log, decision.attempt, renewals, renewals[me.run_id])
+            log.purge(decision.attempt - ATTEMPTS_KEPT)
+            for run_id, renewed_ms in renewals.items():
+                if renewals[me.run_id] - renewed_ms > ABANDONED_CLAIM_MS:
+                    _delete_claim_file(files, run_id)
             return Claim(files, decision.attempt, me, clock, renewed, decision.stale)
     raise StorageError(
         join_url(files.url, ATTEMPTS),
@@ -415,24 +422,6 @@ def _publish(log: MetadataLog[Attempt], attempt: int, me: Attempt) -> bool:
         return log.add(attempt, me) and log.latest_batch_id() == attempt
     except ConcurrentUpdateError:
         return False
-
-
-def _delete_old(
-    files: Files, log: MetadataLog[Attempt], attempt: int, renewals: Mapping[str, int], now_ms: int
-) -> None:
-    log.purge(attempt - ATTEMPTS_KEPT)
-    for run_id, renewed_ms in renewals.items():
-        if now_ms - renewed_ms > ABANDONED_CLAIM_MS:
-            _delete_claim_file(files, run_id)
-
-
-def _in_use(url: str, me: Attempt, owned: Owned) -> CheckpointInUseError:
-    owner = owned.owner
-    evidence = (
-        f"{owner.purpose}, attempt {owned.attempt}, process {owner.process} on {owner.host}, "
-        f"which renewed its claim {owned.silent_ms / 1000:.1f} s ago"
-    )
-    return CheckpointInUseError(url, me.run_id, owner.run_id, evidence)
 
 
 def claim_path(run_id: str) -> str:
@@ -454,11 +443,6 @@ def _delete_claim_file(files: Files, run_id: str) -> None:
     path = claim_path(run_id)
     with storage_errors(join_url(files.url, path)):
         files.delete(path)
-
-
-def _last_renewals(files: Files) -> dict[str, int]:
-    with storage_errors(join_url(files.url, CLAIMS)):
-        return {info.name: info.modified_ms for info in files.list(CLAIMS) if not info.hidden}
 
 
 def has_ended(owner: Attempt) -> bool:

@@ -209,9 +209,8 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
         for batch_id, info in self.batch_files():
             if info.name.endswith(COMPACT_SUFFIX):
                 if not 0 <= batch_id < INT_MAX:
-                    raise MalformedFileError(
-                        self._url_of(info.name), "its batch id is out of range"
-                    )
+                    url = self._url_of(info.name)
+                    raise MalformedFileError(url, "its batch id is out of range")
                 compact.add(batch_id)
         return derive_compact_interval(self._default_interval, sorted(compact))
 
@@ -236,7 +235,10 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
             with storage_errors(self._url_of(name)):
                 if self.files.info(name) is not None:
                     return False
-            entries = self._compacted(batch_id, entries)
+            now_ms = self._clock.now_ms()
+            inputs = compaction_inputs(batch_id, self.compact_interval)
+            merged = [entry for other in inputs for entry in self._existing(other)]
+            entries = tuple(e for e in (*merged, *entries) if self.retains(e, now_ms))
         added = super().add(batch_id, entries)
         if added and self._deletion:
             self._delete_expired(batch_id)
@@ -270,12 +272,6 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
                 if latest is None or latest < wanted:
                     raise
         return []
-
-    def _compacted(self, batch_id: int, entries: tuple[E, ...]) -> tuple[E, ...]:
-        now_ms = self._clock.now_ms()
-        inputs = compaction_inputs(batch_id, self.compact_interval)
-        merged = [entry for other in inputs for entry in self._existing(other)]
-        return tuple(entry for entry in (*merged, *entries) if self.retains(entry, now_ms))
 
     def _delete_expired(self, batch_id: int) -> None:
         keep = first_batch_to_keep(batch_id, self.compact_interval, self._min_batches_to_retain)
@@ -347,18 +343,14 @@ class FileSourceLog(CompactibleFileLog[FileEntry]):
             # Some batches of the range are not on disk any more. The newest compact file has their
             # entries.
             compact = live_batches(on_disk[-1], self.compact_interval)[0]
-            entries_by_batch = _by_batch(self.get(compact) or (), wanted) | entries_by_batch
+            compacted: dict[int, list[FileEntry]] = {}
+            for entry in self.get(compact) or ():
+                if entry.batch_id in wanted:
+                    compacted.setdefault(entry.batch_id, []).append(entry)
+            entries_by_batch = {n: tuple(es) for n, es in compacted.items()} | entries_by_batch
         batches = sorted(entries_by_batch.items())
         verify_batch_ids([batch_id for batch_id, _ in batches], start, end, self.url)
         return batches
-
-
-def _by_batch(entries: Iterable[FileEntry], wanted: range) -> dict[int, tuple[FileEntry, ...]]:
-    by_batch: dict[int, list[FileEntry]] = {}
-    for entry in entries:
-        if entry.batch_id in wanted:
-            by_batch.setdefault(entry.batch_id, []).append(entry)
-    return {batch_id: tuple(values) for batch_id, values in by_batch.items()}
 
 
 KafkaOffsets = Mapping[str, Mapping[int, int]]

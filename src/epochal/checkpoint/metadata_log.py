@@ -242,8 +242,12 @@ class MetadataLog(Generic[T]):
     def get(self, batch_id: int) -> T | None:
         """Read the entry of `batch_id`; None if there is none."""
         name = self.path_of(batch_id)
-        data = self._read(name)
-        return None if data is None else self._format.deserialize(data, self._url_of(name))
+        try:
+            with storage_errors(self._url_of(name)):
+                data = self.files.read(name)
+        except FileNotFoundError:
+            return None
+        return self._format.deserialize(data, self._url_of(name))
 
     def get_range(self, start: int | None = None, end: int | None = None) -> list[tuple[int, T]]:
         """Read all entries from `start` to `end`, both included, ascending.
@@ -340,13 +344,6 @@ class MetadataLog(Generic[T]):
                 self.files.create(name, self._format.serialize(entry))
             except FileExistsError:
                 raise ConcurrentUpdateError(self.url, batch_id) from None
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            with storage_errors(self._url_of(name)):
-                return self.files.read(name)
-        except FileNotFoundError:
-            return None
 
     def _delete(self, name: str) -> None:
         with storage_errors(self._url_of(name)):

@@ -105,20 +105,13 @@ def scan_parts(
         waiting += piece
         if len(waiting) >= scanned_bytes:
             places = _scan(waiting, kind, row_checksums, source, partial=True)
-            used = _end_of(places)
-            if used:
+            starts, key_lengths, value_lengths = places
+            if len(starts):
+                used = int(starts[-1] + key_lengths[-1] + max(int(value_lengths[-1]), 0)) + 8
                 part = bytes(waiting[:used])
                 yield _records(part, places, row_checksums, source)
                 del waiting[:used]
     yield scan_records(bytes(waiting), kind, row_checksums=row_checksums, source=source)
-
-
-def _end_of(places: tuple[Ints, Ints, Ints]) -> int:
-    """Where the last of the records ends."""
-    starts, key_lengths, value_lengths = places
-    if not len(starts):
-        return 0
-    return int(starts[-1] + key_lengths[-1] + max(int(value_lengths[-1]), 0)) + 8
 
 
 def _records(

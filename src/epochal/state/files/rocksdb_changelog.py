@@ -66,12 +66,8 @@ def parse_changelog(data: bytes, source: str) -> Changelog:
     """Read a decompressed changelog; a StateFormatError names `source` and the byte."""
     layout, start = _layout_of(data)
     if layout not in (1, 2, 3, 4):
-        raise StateFormatError(
-            source,
-            0,
-            f"it is a changelog of version {layout}; the newest supported version is 4",
-            INVALID_VERSION,
-        )
+        reason = f"it is a changelog of version {layout}; the newest supported version is 4"
+        raise StateFormatError(source, 0, reason, INVALID_VERSION)
     reader = _Reader(data, start, source)
     lineage = reader.lineage() if layout >= 3 else ()
     records = reader.tagged_records() if layout in (2, 4) else reader.plain_records()
@@ -147,16 +143,15 @@ class _Reader:
 
     def lineage(self) -> tuple[LineageItem, ...]:
         start = self.at
-        text = self._take(self._unsigned_short())
+        text = self._take(int.from_bytes(self._take(2), "big"))
         try:
             items = json.loads(text)
             return tuple(
                 LineageItem(int(item["version"]), str(item["checkpointUniqueId"])) for item in items
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StateFormatError(
-                self._source, start, f"its lineage cannot be read ({error})", INVALID_LINEAGE
-            ) from None
+            reason = f"its lineage cannot be read ({error})"
+            raise StateFormatError(self._source, start, reason, INVALID_LINEAGE) from None
 
     def plain_records(self) -> list[ChangeRecord]:
         records: list[ChangeRecord] = []
@@ -204,15 +199,11 @@ class _Reader:
     def _int(self) -> int:
         return int(struct.unpack(">i", self._take(4))[0])
 
-    def _unsigned_short(self) -> int:
-        return int.from_bytes(self._take(2), "big")
-
     def _take(self, length: int) -> bytes:
         end = self.at + length
         if end > len(self._data):
-            raise self._broken(
-                self.at, f"{length} bytes were expected, but {len(self._data) - self.at} are left"
-            )
+            left = len(self._data) - self.at
+            raise self._broken(self.at, f"{length} bytes were expected, but {left} are left")
         taken = self._data[self.at : end]
         self.at = end
         return taken

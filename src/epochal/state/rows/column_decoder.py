@@ -52,9 +52,10 @@ def decode_rows(rows: Spans, schema: StructType, *, source: str = "state rows") 
 
     A column of text or bytes can hold 2 GiB. Decode larger states in slices.
     """
-    aligned = rows
-    if (rows.lengths & 7).any() or (rows.starts & 3).any():
-        aligned = _realigned(rows, schema, source)
+    odd = np.flatnonzero(rows.lengths & 7)
+    if len(odd):
+        _explain(rows, int(odd[0]), schema, source)
+    aligned = rows.packed() if (rows.starts & 3).any() else rows
     decoder = _Decoder(aligned, rows, schema, source)
     everything = _Items(aligned.starts, aligned.lengths, np.arange(len(rows)))
     children = decoder.struct(schema.layout, arrow_type(schema), everything)
@@ -66,13 +67,6 @@ def validate_rows(rows: Spans, schema: StructType, *, source: str = "state rows"
     """Raise StateFormatError unless every row is well-formed."""
     for start in range(0, len(rows), ROWS_AT_ONCE):
         decode_rows(rows.slice(start, start + ROWS_AT_ONCE), schema, source=source)
-
-
-def _realigned(rows: Spans, schema: StructType, source: str) -> Spans:
-    odd = np.flatnonzero(rows.lengths & 7)
-    if len(odd):
-        _explain(rows, int(odd[0]), schema, source)
-    return rows.packed()
 
 
 def _explain(rows: Spans, index: int, schema: StructType, source: str) -> NoReturn:

@@ -4,9 +4,9 @@ The root of a store is the checkpoint's `state` directory, not the checkpoint. A
 contains the run id, so a restarted query never reuses a provider of an earlier run with its cached
 maps.
 
-Build the settings from the conf map of the newest offset log entry, not from a session: codec and row
-checksums are facts about files that already exist. A missing key takes its default. For every key
-that Spark pins in the offset log, this default is also what older releases of Spark used.
+Build the settings from the conf map of the newest offset log entry, not from a session: codec and
+row checksums are facts about files that already exist. A missing key takes its default. For every
+key that Spark pins in the offset log, this default is also what older releases of Spark used.
 """
 
 from __future__ import annotations

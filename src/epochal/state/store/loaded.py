@@ -52,7 +52,11 @@ class LoadedProviders:
         # store could be claimed here between that question and the unloading.
         with self._claiming:
             with self._lock:
-                self._start()
+                if self._thread is None and not self._stopping:
+                    self._thread = threading.Thread(
+                        target=self._run, name="epochal-state-maintenance", daemon=True
+                    )
+                    self._thread.start()
                 provider = self._loaded.get(provider_id) or load()
                 self._loaded[provider_id] = provider
                 others = tuple(other for other in self._loaded if other != provider_id)
@@ -106,13 +110,6 @@ class LoadedProviders:
         for provider_id in provider_ids:
             self._retire(provider_id)
         self._close_retired()
-
-    def _start(self) -> None:
-        if self._thread is None and not self._stopping:
-            self._thread = threading.Thread(
-                target=self._run, name="epochal-state-maintenance", daemon=True
-            )
-            self._thread.start()
 
     def _run(self) -> None:
         while not self._stopping:

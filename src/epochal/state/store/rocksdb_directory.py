@@ -178,9 +178,8 @@ class RocksDirectory:
     def plan(self, version: int, unique_id: str = "") -> RocksPlan:
         """Which files make `version`; a StateLoadError names the first that is missing."""
         if version < 0:
-            raise StateLoadError(
-                self._files.url, f"the version cannot be {version}", UNEXPECTED_VERSION
-            )
+            reason = f"the version cannot be {version}"
+            raise StateLoadError(self._files.url, reason, UNEXPECTED_VERSION)
         if version == 0:
             return RocksPlan(None, ())
         target = LineageItem(version, unique_id)
@@ -192,7 +191,13 @@ class RocksDirectory:
         )
         above = tuple(item for item in history if item.version > chain.snapshot)
         if unique_id and not _is_gapless(above, chain.deltas):
-            raise self._broken_lineage(chain.snapshot, above, target)
+            named = ", ".join(str(item.version) for item in above) or "none"
+            raise StateLoadError(
+                self._files.url,
+                f"version {version} needs the changelogs {chain.snapshot + 1} to {version}, but "
+                f"its lineage lists {named}",
+                INVALID_LINEAGE,
+            )
         if chain.first_missing is not None:
             ids = {item.version: item.unique_id for item in above}
             raise self._missing(LineageItem(chain.first_missing, ids.get(chain.first_missing, "")))
@@ -239,15 +244,13 @@ class RocksDirectory:
             name = join_url(self._files.url, file_name(last, "changelog"))
             earlier = [i for i in self._lineage_of(last) if start <= i.version < last.version]
             if not earlier:
-                raise StateLoadError(
-                    name, f"its lineage lists no version before {last.version}", INVALID_LINEAGE
-                )
+                reason = f"its lineage lists no version before {last.version}"
+                raise StateLoadError(name, reason, INVALID_LINEAGE)
             walked.extend(sorted(earlier, key=_version, reverse=True))
         versions = [item.version for item in reversed(walked)]
         if versions != list(range(start, end.version + 1)):
-            raise StateLoadError(
-                self._files.url, f"the lineage {versions} has gaps", INVALID_LINEAGE
-            )
+            reason = f"the lineage {versions} has gaps"
+            raise StateLoadError(self._files.url, reason, INVALID_LINEAGE)
         return tuple(reversed(walked))
 
     def back_to_snapshot(self, end: LineageItem) -> tuple[LineageItem, ...]:
@@ -286,17 +289,6 @@ class RocksDirectory:
     def _lineage_of(self, item: LineageItem) -> tuple[LineageItem, ...]:
         name = join_url(self._files.url, file_name(item, "changelog"))
         return read_lineage(self._read_changelog(item), name)
-
-    def _broken_lineage(
-        self, start: int, above: tuple[LineageItem, ...], target: LineageItem
-    ) -> StateLoadError:
-        named = ", ".join(str(item.version) for item in above) or "none"
-        return StateLoadError(
-            self._files.url,
-            f"version {target.version} needs the changelogs {start + 1} to {target.version}, but "
-            f"its lineage lists {named}",
-            INVALID_LINEAGE,
-        )
 
     def _missing(self, item: LineageItem) -> StateLoadError:
         path = join_url(self._files.url, file_name(item, "changelog"))
@@ -407,11 +399,8 @@ def _fetch(files: Files, metadata: SnapshotMetadata, scratch: Path, source: str)
         except FileNotFoundError:
             raise StateLoadError(path, "the file does not exist", MISSING_SNAPSHOT) from None
         if len(data) != shared.size:
-            raise StateLoadError(
-                path,
-                f"{source} expects {shared.size} bytes, but it has {len(data)}",
-                UNEXPECTED_SIZE,
-            )
+            reason = f"{source} expects {shared.size} bytes, but it has {len(data)}"
+            raise StateLoadError(path, reason, UNEXPECTED_SIZE)
         (scratch / shared.local_name).write_bytes(data)
 
 
