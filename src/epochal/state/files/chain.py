@@ -73,6 +73,14 @@ class FileNames:
         """What the names of the files of a version begin with."""
         return str(version)
 
+    def delta_name(self, version: int) -> str:
+        """The file with the changes that made `version`."""
+        return f"{self.stem(version)}.{self.delta}"
+
+    def snapshot_name(self, version: int) -> str:
+        """The file with all rows of `version`."""
+        return f"{self.stem(version)}.{self.snapshot}"
+
     def others(self, names: Iterable[str], below: int) -> list[str]:
         """The files of versions below `below`, also of other histories than the store's own."""
         return []
@@ -83,6 +91,20 @@ class FileNames:
         if kind not in (self.delta, self.snapshot) or not _VERSION.fullmatch(version):
             return None
         return StoreFile(int(version), kind == self.snapshot, self)
+
+    def snapshot_versions(self, names: Iterable[str]) -> list[int]:
+        """The versions that have a snapshot file."""
+        files = map(self.parse, names)
+        return sorted(file.version for file in files if file and file.is_snapshot)
+
+    def delta_versions(self, names: Iterable[str]) -> list[int]:
+        """The versions that have a delta file."""
+        files = map(self.parse, names)
+        return sorted(file.version for file in files if file and not file.is_snapshot)
+
+    def latest_version(self, names: Iterable[str]) -> int:
+        """The newest version with a file; 0 for an empty directory."""
+        return max((file.version for file in map(self.parse, names) if file), default=0)
 
 
 HDFS_FILES = FileNames("delta", "snapshot")
@@ -99,8 +121,8 @@ class StoreFile:
 
     @property
     def name(self) -> str:
-        name = snapshot_name if self.is_snapshot else delta_name
-        return name(self.version, self.kinds)
+        name = self.kinds.snapshot_name if self.is_snapshot else self.kinds.delta_name
+        return name(self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +151,6 @@ class SnapshotPlan:
     latest: int
     selected: tuple[int, ...]
     eligible: tuple[int, ...]
-
-
-def delta_name(version: int, kinds: FileNames = HDFS_FILES) -> str:
-    """The file with the changes that made `version`."""
-    return f"{kinds.stem(version)}.{kinds.delta}"
-
-
-def snapshot_name(version: int, kinds: FileNames = HDFS_FILES) -> str:
-    """The file with all rows of `version`."""
-    return f"{kinds.stem(version)}.{kinds.snapshot}"
 
 
 def checksum_name(name: str) -> str:
@@ -200,21 +212,6 @@ def prepared_before(name: str, attempt: int) -> bool:
     prepared = _PREPARED.fullmatch(name)
     label = _ATTEMPT.fullmatch(prepared[4]) if prepared else None
     return label is not None and int(label[1]) < attempt
-
-
-def snapshot_versions(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> list[int]:
-    """The versions that have a snapshot file."""
-    return sorted(file.version for file in map(kinds.parse, names) if file and file.is_snapshot)
-
-
-def delta_versions(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> list[int]:
-    """The versions that have a delta file."""
-    return sorted(file.version for file in map(kinds.parse, names) if file and not file.is_snapshot)
-
-
-def latest_version(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> int:
-    """The newest version with a file; 0 for an empty directory."""
-    return max((file.version for file in map(kinds.parse, names) if file), default=0)
 
 
 def files_to_load(version: int, snapshots: Iterable[int], deltas: Iterable[int]) -> VersionChain:
@@ -318,7 +315,7 @@ def below_snapshot(names: Iterable[str], version: int, kinds: FileNames = HDFS_F
     The newest snapshot at or below `version` is where every version from there on starts.
     """
     listed = list(names)
-    first = max((s for s in snapshot_versions(listed, kinds) if s <= version), default=0)
+    first = max((s for s in kinds.snapshot_versions(listed) if s <= version), default=0)
     files = (file for file in map(kinds.parse, listed) if file is not None)
     old = sorted(file.name for file in files if file.version < first)
     return _below(first, old, listed, kinds)

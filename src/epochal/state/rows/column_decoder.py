@@ -52,9 +52,9 @@ def decode_rows(rows: Spans, schema: StructType, *, source: str = "state rows") 
 
     A column of text or bytes can hold 2 GiB. Decode larger states in slices.
     """
-    odd = np.flatnonzero(rows.lengths & 7)
-    if len(odd):
-        _explain(rows, int(odd[0]), schema, source)
+    odd = rows.lengths & 7
+    if odd.any():
+        _explain(rows, int(np.flatnonzero(odd)[0]), schema, source)
     aligned = rows.packed() if (rows.starts & 3).any() else rows
     decoder = _Decoder(aligned, rows, schema, source)
     everything = _Items(aligned.starts, aligned.lengths, np.arange(len(rows)))

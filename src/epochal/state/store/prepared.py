@@ -20,12 +20,10 @@ from epochal.state.files.chain import (
     MISSING_DELTA,
     FileNames,
     checksum_name,
-    delta_name,
     id_of_prepared,
     kinds_of_prepared,
     prepared_label,
     published_name,
-    snapshot_name,
 )
 from epochal.state.store.versions import FrozenVersion
 
@@ -67,8 +65,8 @@ def write_prepared(
             f"The attempt {attempt!r} becomes part of a file name: use only letters, digits, - "
             f"and _."
         )
-    plain = snapshot_name if is_snapshot else delta_name
-    name = f"{plain(version, kinds)}{prepared_label(attempt)}"
+    plain = kinds.snapshot_name if is_snapshot else kinds.delta_name
+    name = f"{plain(version)}{prepared_label(attempt)}"
     files.replace(name, data)
     return PreparedVersion(version, name, google_crc32c.value(data))
 
@@ -104,7 +102,7 @@ def publish_prepared(files: Files, prepared: PreparedVersion, store: str) -> Non
         # Another file of this version can only come from an undecided history. Loaders would prefer
         # a snapshot to the delta, so it is deleted first. The same holds for checksums of former
         # files. Under a unique id there is no other file.
-        both = {snapshot_name(prepared.version, kinds), delta_name(prepared.version, kinds)}
+        both = {kinds.snapshot_name(prepared.version), kinds.delta_name(prepared.version)}
         for stale in (*sorted(both - {name}), *map(checksum_name, sorted(both, reverse=True))):
             files.delete(stale)
     files.replace(name, data)

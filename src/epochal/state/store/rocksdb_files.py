@@ -28,7 +28,6 @@ from epochal.state.files.chain import (
     checksum_name,
     id_of_prepared,
     is_prepared_snapshot,
-    snapshot_name,
 )
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import (
@@ -197,7 +196,7 @@ class RocksStoreFiles(StoreFiles):
         return self.lineage.before(version) if self.has_ids else None
 
     def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
-        name = snapshot_name(version, self.kinds)
+        name = self.kinds.snapshot_name(version)
         if checksum_name(name) in there:
             with suppress(FileNotFoundError):
                 read_checked(self.files, name, there)
@@ -263,7 +262,7 @@ class RocksStoreFiles(StoreFiles):
         """The files of a snapshot, by name. The last one makes it visible."""
         entries, metadata = self.packed(list(rows))
         files = encode_snapshot(entries, metadata, self.conf.rocksdb_table_format)
-        return (*files.shared, (snapshot_name(version, self.kinds), files.archive))
+        return (*files.shared, (self.kinds.snapshot_name(version), files.archive))
 
     def packed(
         self, rows: Sequence[tuple[bytes, bytes]]

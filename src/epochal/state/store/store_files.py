@@ -27,8 +27,6 @@ from epochal.state.files.chain import (
     MISSING_SNAPSHOT,
     FileNames,
     checksum_name,
-    delta_name,
-    snapshot_name,
 )
 from epochal.state.files.codecs import (
     compress,
@@ -135,7 +133,7 @@ class StoreFiles:
 
     def delta_info(self, version: int) -> FileInfo | None:
         """Size and time of a delta; they change when the delta is written again."""
-        return self.files.info(delta_name(version, self.kinds))
+        return self.files.info(self.kinds.delta_name(version))
 
     def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
         """All rows of a snapshot. Verifies its checksum file if that is among `there`."""
@@ -148,7 +146,7 @@ class StoreFiles:
         self, version: int, there: Collection[str] = ()
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
         """The rows of a snapshot, some thousand at a time."""
-        name = snapshot_name(version)
+        name = self.kinds.snapshot_name(version)
         source = join_url(self.files.url, name)
         try:
             data = read_checked(self.files, name, there)
@@ -165,7 +163,7 @@ class StoreFiles:
 
     def apply_delta(self, version: int, draft: Draft, there: Collection[str] = ()) -> None:
         """Apply a delta to a draft. Verifies its checksum file if that is among `there`."""
-        name = delta_name(version, self.kinds)
+        name = self.kinds.delta_name(version)
         try:
             data = read_checked(self.files, name, there)
         except FileNotFoundError:
@@ -205,7 +203,7 @@ class StoreFiles:
 
     def start_delta(self, version: int) -> AtomicFile:
         """Open a delta for writing; closing it publishes it and replaces an existing one."""
-        return self.files.create_atomic(delta_name(version, self.kinds), overwrite=True)
+        return self.files.create_atomic(self.kinds.delta_name(version), overwrite=True)
 
     def drop_checksum(self, name: str) -> None:
         """Delete the visible checksum of a file that is about to be replaced."""
@@ -216,7 +214,7 @@ class StoreFiles:
     ) -> Sequence[tuple[str, AtomicFile]]:
         """Write the files of a snapshot, by name, without making them visible."""
         pieces = encode_pieces(rows, row_checksums=self.conf.row_checksum_enabled)
-        name = snapshot_name(version, self.kinds)
+        name = self.kinds.snapshot_name(version)
         return stage(self.files, name, compress_pieces(pieces, self.conf.compression_codec))
 
     def publish_snapshot(self, staged: Iterable[tuple[str, AtomicFile]]) -> None:

@@ -23,11 +23,7 @@ from epochal.state.files.chain import (
     HDFS_FILES,
     MISSING_DELTA,
     MISSING_SNAPSHOT,
-    delta_name,
-    delta_versions,
     files_to_load,
-    snapshot_name,
-    snapshot_versions,
 )
 from epochal.state.files.codecs import compress, decompress_buffer
 from epochal.state.files.delta_snapshot import (
@@ -138,7 +134,7 @@ class HdfsContent:
             for rows in self.rows
         ]
         data = compress(b"".join((*pieces, END_MARK)), settings.codec)
-        return {snapshot_name(item.version): data}
+        return {HDFS_FILES.snapshot_name(item.version): data}
 
     def encode_changes(
         self,
@@ -149,7 +145,7 @@ class HdfsContent:
     ) -> tuple[str, bytes]:
         """Name and content of the file with the changes that make the next version."""
         data = encode_records(changes, row_checksums=settings.form.checksummed)
-        return delta_name(item.version), compress(data, settings.codec)
+        return HDFS_FILES.delta_name(item.version), compress(data, settings.codec)
 
 
 class HdfsVersions:
@@ -160,9 +156,9 @@ class HdfsVersions:
 
     def file_names(self, stored: StoredVersion, names: Collection[str]) -> list[str]:
         """The files that make a version, the oldest first, given the names in the directory."""
-        chain = files_to_load(stored.version, snapshot_versions(names), delta_versions(names))
-        snapshot = [snapshot_name(chain.snapshot)] if chain.snapshot else []
-        return snapshot + [delta_name(version) for version in chain.deltas]
+        chain = files_to_load(stored.version, HDFS_FILES.snapshot_versions(names), HDFS_FILES.delta_versions(names))
+        snapshot = [HDFS_FILES.snapshot_name(chain.snapshot)] if chain.snapshot else []
+        return snapshot + [HDFS_FILES.delta_name(version) for version in chain.deltas]
 
     def shared_files(self, stored: StoredVersion, name: str) -> list[str]:
         """What one of `file_names` consists of besides itself."""
@@ -183,7 +179,7 @@ class HdfsVersions:
         """What the versions from `first` on changed."""
         names = {info.name for info in stored.files.list()}
         for version in range(first, stored.version + 1):
-            changed = _read_records(stored, delta_name(version), names)
+            changed = _read_records(stored, HDFS_FILES.delta_name(version), names)
             kinds = np.where(changed.deleted, "delete", "update").tolist()
             yield ChangedRows(version, puts_of(changed), changed.deleted, kinds)
 
@@ -212,7 +208,7 @@ class HdfsVersions:
         self, carried: CarriedVersion, item: LineageItem, codec: str
     ) -> tuple[str, bytes | None, CarriedVersion]:
         """Name and content of the next version's file; None for a copy of the snapshot."""
-        return delta_name(item.version), compress(encode_records(()), codec), CarriedVersion(item)
+        return HDFS_FILES.delta_name(item.version), compress(encode_records(()), codec), CarriedVersion(item)
 
     def first_files(
         self, parts: Sequence[Rows], version: int, settings: FileSettings

@@ -14,17 +14,14 @@ from epochal.state.files.chain import (
     VersionChain,
     attempt_label,
     deletable,
-    delta_versions,
     files_by_version,
     files_to_load,
     files_to_retain,
     is_prepared,
-    latest_version,
     plan_snapshots,
     prepared_before,
     prepared_label,
     snapshot_due,
-    snapshot_versions,
 )
 
 
@@ -33,7 +30,7 @@ def deltas(first: int, last: int) -> list[str]:
 
 
 def load(names: list[str], version: int) -> VersionChain:
-    return files_to_load(version, snapshot_versions(names), delta_versions(names))
+    return files_to_load(version, HDFS_FILES.snapshot_versions(names), HDFS_FILES.delta_versions(names))
 
 
 VERSIONS = range(1, 7)
@@ -125,7 +122,7 @@ def test_of_every_directory_no_older_snapshot_loads_what_the_newest_does_not(ver
     for names in every_directory():
         complete = any(
             all(f"{each}.delta" in names for each in range(start + 1, version + 1))
-            for start in [0, *snapshot_versions(names)]
+            for start in [0, *HDFS_FILES.snapshot_versions(names)]
             if start <= version
         )
         assert complete is (not load(names, version).missing), names
@@ -138,7 +135,7 @@ def test_of_every_directory_cleanup_leaves_what_retained_versions_load(retained:
         if not gone:
             continue
         left = [name for name in names if name not in gone]
-        newest = latest_version(names)
+        newest = HDFS_FILES.latest_version(names)
         for version in range(max(newest - retained, 1), newest + 1):
             assert load(left, version) == load(names, version), (names, version)
 
@@ -147,9 +144,9 @@ def test_of_every_directory_cleanup_leaves_what_retained_versions_load(retained:
 def test_of_every_directory_cleanup_deletes_what_spark_deletes(retained: int) -> None:
     """All visible files below the newest snapshot whose files lead to the oldest retained one."""
     for names in every_directory():
-        oldest = latest_version(names) - retained
+        oldest = HDFS_FILES.latest_version(names) - retained
         there = {int(name.partition(".")[0]) for name in names}
-        start = max((each for each in snapshot_versions(names) if each <= oldest), default=None)
+        start = max((each for each in HDFS_FILES.snapshot_versions(names) if each <= oldest), default=None)
         unbroken = start is not None and set(range(start, oldest + 1)) <= there
         old = {each for each in there if start is not None and each < start}
         kinds = {each: "snapshot" if f"{each}.snapshot" in names else "delta" for each in old}
@@ -228,8 +225,8 @@ def test_cleanup_takes_checksum_files_of_versions_that_are_gone() -> None:
 
 
 def test_the_latest_version_is_the_newest_with_any_file() -> None:
-    assert latest_version(["3.delta", "5.snapshot", "x.delta", "9.delta.crc"]) == 5
-    assert latest_version([]) == 0
+    assert HDFS_FILES.latest_version(["3.delta", "5.snapshot", "x.delta", "9.delta.crc"]) == 5
+    assert HDFS_FILES.latest_version([]) == 0
 
 
 def test_a_load_tries_the_newest_snapshot_at_or_below_the_version() -> None:
