@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from epochal.errors import StateFormatError, StateValueError
-from epochal.state.rows.arrow_types import arrow_type
+from epochal.state.rows.arrow_types import NUMBERS, arrow_type
 from epochal.state.rows.byte_spans import AnyBinaryArray, Flags, Ints, Spans, arrow_buffer
 from epochal.state.rows.types import (
     FIXED_KINDS,
@@ -36,12 +36,6 @@ Array: TypeAlias = "pa.Array[Any]"
 Halves: TypeAlias = npt.NDArray[np.uint32]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
-_NUMBERS: dict[Kind, np.dtype[Any]] = {
-    Kind.BYTE: np.dtype("<i1"),
-    Kind.SHORT: np.dtype("<i2"),
-    Kind.INT: np.dtype("<i4"),
-    Kind.FLOAT: np.dtype("<f4"),
-}
 _MAX_COLUMN_BYTES = (1 << 31) - 1
 ROWS_AT_ONCE = 1 << 16
 """Decoding this many rows at a time keeps the intermediate arrays in the processor's cache."""
@@ -334,8 +328,8 @@ class _Decoder:
             return _from_buffers(arrow, len(words), bits, nulls)
         if kind is Kind.SMALL_DECIMAL:
             return self._small_decimal(layout, arrow, words.view(np.int64), slots)
-        if kind in _NUMBERS:
-            number = _NUMBERS[kind]
+        number = NUMBERS.get(kind)
+        if number is not None and number.itemsize < 8:
             self._check(words >> np.uint64(8 * number.itemsize) != 0, slots.owners)
             words = words.astype(f"<u{number.itemsize}")
         return _primitive(arrow, words, nulls)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from epochal.errors import StateValueError
 from epochal.record_batches import batch_of
-from epochal.state.rows.arrow_types import AnyArrowType, arrow_type
+from epochal.state.rows.arrow_types import NUMBERS, AnyArrowType, arrow_type
 from epochal.state.rows.byte_spans import arrow_buffer, numpy_view, spans_of
 from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.column_encoder import encode_rows
@@ -187,16 +187,6 @@ def _plain_type(data_type: DataType) -> AnyArrowType | None:
 _ROWS_AT_ONCE = 1 << 14
 """Enough to make the fixed cost of a batch small; few enough that a batch's copies are small."""
 
-_NUMBERS: dict[Kind, np.dtype[Any]] = {
-    Kind.BYTE: np.dtype(np.int8),
-    Kind.SHORT: np.dtype(np.int16),
-    Kind.INT: np.dtype(np.int32),
-    Kind.LONG: np.dtype(np.int64),
-    Kind.FLOAT: np.dtype(np.float32),
-    Kind.DOUBLE: np.dtype(np.float64),
-}
-"""Kinds whose value is a number; dates and times are the numbers that Spark stores."""
-
 _AS_THEY_ARE = frozenset({Kind.BOOLEAN, Kind.STRING, Kind.BINARY})
 
 Decode: TypeAlias = Callable[[Sequence[bytes]], list[Row]]
@@ -228,7 +218,7 @@ def _decoder(schema: StructType) -> Decode:
 def _is_plain(layout: Layout) -> bool:
     if layout.kind is Kind.STRUCT:
         return all(map(_is_plain, layout.children))
-    return layout.kind in _NUMBERS or layout.kind in _AS_THEY_ARE
+    return layout.kind in NUMBERS or layout.kind in _AS_THEY_ARE
 
 
 def _tuples(column: pa.StructArray, layout: Layout) -> list[Row]:
@@ -242,11 +232,11 @@ def _values(column: pa.Array[Any], layout: Layout) -> list[Any]:
     values: list[Any]
     if isinstance(column, pa.StructArray):
         values = list(_tuples(column, layout))
-    elif layout.kind in _NUMBERS:
+    elif layout.kind in NUMBERS:
         data = column.buffers()[1]
         assert data is not None
         end = column.offset + len(column)
-        values = numpy_view(data, _NUMBERS[layout.kind])[column.offset : end].tolist()
+        values = numpy_view(data, NUMBERS[layout.kind])[column.offset : end].tolist()
     else:
         return column.to_pylist()
     if column.null_count:
