@@ -94,20 +94,6 @@ def test_a_new_run_gets_a_provider_of_its_own(world: World) -> None:
     assert first.store_id == second.store_id
 
 
-def test_maintenance_writes_snapshots_and_deletes_old_files(world: World) -> None:
-    process = world.process("1")
-    provider = world.get(process, store())
-    where = world.where / "0" / "0"
-    update_to(provider, 0, 4)
-    process.maintain()
-    assert "4.snapshot" in files_in(where)
-    for version in range(4, 12):
-        update_to(provider, version, version + 1)
-        process.maintain()
-    assert "1.delta" not in files_in(where)
-    assert content_at(provider, 12) == {("a", 0): 12}
-
-
 def test_a_store_of_a_run_that_ended_is_maintained_and_unloaded(world: World) -> None:
     process = world.process("1")
     provider = world.get(process, store())
@@ -185,19 +171,6 @@ def test_a_failing_provider_is_unloaded_and_the_others_are_not(world: World) -> 
     assert process.is_loaded(store(1))
     assert "4.snapshot" in files_in(world.where / "0" / "1")
     assert content_at(world.load(store(0)), 4) == {("a", 0): 4}
-
-
-def test_a_lagging_store_is_told_to_write_a_snapshot_with_its_commit(world: World) -> None:
-    process = world.process("1")
-    provider, force = process.get(store(), lambda: world.load(store()))
-    assert force is False
-    world.endpoint.ref().log_lagging_state_stores("run-1", 100)
-    provider, force = process.get(store(), lambda: world.load(store()))
-    assert force is True
-    opened = provider.get_store(0, force_snapshot_on_commit=force)
-    opened.put(("a", 0), (1,))
-    opened.commit()
-    assert "1.snapshot" in files_in(world.where / "0" / "0")
 
 
 def test_unloading_maintains_and_closes(world: World) -> None:
