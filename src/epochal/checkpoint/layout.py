@@ -58,7 +58,6 @@ def source_log_path(source: int | str) -> str:
 
 
 def operator_path(operator: int) -> str:
-    """The directory of a stateful operator."""
     return f"{STATE}/{operator}"
 
 
@@ -87,7 +86,6 @@ class StoreKey(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The directory with its files."""
         return state_store_path(self.operator, self.partition, self.store)
 
 

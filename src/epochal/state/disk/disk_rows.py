@@ -69,7 +69,6 @@ class VersionedTable:
         return size
 
     def commit(self, changes: dict[bytes, bytes | None]) -> DiskVersion:
-        """The next version, with these changes."""
         entries = self.table.entries(list(changes))
         with self._lock:
             oldest = min((version.number for version in self._alive), default=self.version)
@@ -168,7 +167,6 @@ class DiskStates:
     prefixes_of: PrefixesOf | None = None
 
     def empty(self) -> DiskVersion:
-        """The version without rows."""
         return self.of(())
 
     def of(self, parts: Iterable[Iterable[tuple[bytes, bytes]]]) -> DiskVersion:
@@ -208,13 +206,11 @@ class DiskRows:
         return (self.form.decode_key(key) for key, _ in self._entries())
 
     def get(self, key: Row) -> Any | None:
-        """The value of a key, or None."""
         encoded = self.form.key(key)
         value = self.newest().table.get(encoded)
         return None if value is None else self.form.decode_value(encoded, value)
 
     def having(self, prefix: Row) -> list[tuple[Row, Any]]:
-        """The rows whose keys start with these columns."""
         form = self.form
         entries = self.newest().table.scan(form.prefix(prefix))
         return [(form.decode_key(key), form.decode_value(key, value)) for key, value in entries]

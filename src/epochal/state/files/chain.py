@@ -138,7 +138,6 @@ class VersionChain:
 
     @property
     def first_missing(self) -> int | None:
-        """The lowest version whose delta is missing."""
         return self.missing[0].start if self.missing else None
 
 
@@ -184,7 +183,6 @@ def prepared_label(label: str) -> str:
 
 
 def is_prepared_snapshot(name: str) -> bool:
-    """Whether a prepared file is a snapshot."""
     prepared = _PREPARED.fullmatch(name)
     return prepared is not None and prepared[3] == ROCKSDB_FILES.snapshot
 

@@ -67,7 +67,6 @@ class Records:
         return len(self.keys)
 
     def slice(self, start: int, end: int) -> Records:
-        """The records from `start` to before `end`."""
         keys, values = self.keys.slice(start, end), self.values.slice(start, end)
         return Records(keys, values, self.deleted[start:end], self.source)
 

@@ -34,11 +34,9 @@ class Rows:
         return len(self.keys)
 
     def take(self, which: Ints | Flags) -> Rows:
-        """The chosen rows."""
         return Rows(self.keys.take(which), self.values.take(which), self.source)
 
     def slice(self, start: int, end: int) -> Rows:
-        """The rows from `start` to before `end`."""
         return Rows(self.keys.slice(start, end), self.values.slice(start, end), self.source)
 
     def parts(self, most_bytes: int) -> list[Rows]:

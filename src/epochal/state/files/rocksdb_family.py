@@ -162,7 +162,6 @@ class Family:
 
     @property
     def names(self) -> Iterator[str]:
-        """The names of this family and of its indexes."""
         yield self.name
         for index in self.indexes:
             yield index.rows.name
@@ -272,7 +271,6 @@ def _reversed(key: Row, value: RowOrList) -> tuple[Row, Row]:
 
 
 def family_prefix(number: int) -> bytes:
-    """What the keys of a family start with."""
     return number.to_bytes(FAMILY_BYTES, "little")
 
 

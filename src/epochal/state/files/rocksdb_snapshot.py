@@ -85,7 +85,6 @@ class SnapshotFiles:
 
 
 def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
-    """Read the `metadata` entry of a snapshot zip."""
     head, _, body = text.partition("\n")
     if head != "v1":
         raise StateFormatError(

@@ -75,11 +75,9 @@ class RowCodec:
         return decode_tuples(rows, self.key_schema, self.value_schema)
 
     def encode_keys(self, keys: pa.RecordBatch) -> list[bytes]:
-        """Encode a batch whose columns are those of the key."""
         return encode_rows(keys, self.key_schema).to_list()
 
     def encode_values(self, values: pa.RecordBatch) -> list[bytes]:
-        """Encode a batch whose columns are those of the value."""
         return encode_rows(values, self.value_schema).to_list()
 
     def decode_values(
@@ -101,7 +99,6 @@ class RowCodec:
         return batch, cast(pa.BooleanArray, exists)
 
     def prefixes_of(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The prefix of each key, as bytes."""
         count = self.num_cols_prefix_key
         if len(keys) < _WORTH_A_BATCH:
             return [

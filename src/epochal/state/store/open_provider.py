@@ -166,13 +166,11 @@ class FamilyNumbers:
     """Whether a snapshot records all of them."""
 
     def take(self, metadata: SnapshotMetadata) -> None:
-        """Adopt the numbers of a snapshot."""
         self.known = dict(metadata.families)
         self.highest = max(metadata.highest_family, *self.known.values(), 0)
         self.are_stored = True
 
     def prefix(self, family: str) -> bytes:
-        """What the keys of a family start with."""
         return family_prefix(self.known[family])
 
     def add(self, names: Iterable[str]) -> None:
@@ -244,7 +242,6 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
                 yield form.decode_key(key), form.decode_value(key, value)
 
     def tables(self, version: FrozenVersion) -> Iterator[tuple[str, Iterable[tuple[Row, Any]]]]:
-        """The rows of each family."""
         for family in self.families:
             yield family, self.rows_of(family, version)
 

@@ -230,7 +230,6 @@ class RocksDirectory:
         return read_metadata(self._files, plan.snapshot).families if plan.snapshot else {}
 
     def changelog(self, item: LineageItem) -> Changelog:
-        """Parse one changelog."""
         name = file_name(item, "changelog")
         return parse_changelog(self._read_changelog(item), join_url(self._files.url, name))
 
@@ -322,7 +321,6 @@ def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> 
 
 
 def read_metadata(files: Files, item: LineageItem) -> SnapshotMetadata:
-    """The metadata of a snapshot."""
     name = file_name(item, "zip")
     source = join_url(files.url, name)
     return _opened(_archive(files, name), source, files.bounds.room(source))[0]

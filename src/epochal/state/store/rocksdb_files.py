@@ -90,7 +90,6 @@ class Lineage:
         return tuple(LineageItem(v, self.ids[v]) for v in range(start, version))
 
     def forget(self, below: int) -> None:
-        """Drop versions whose files are deleted."""
         for version in [other for other in list(self.ids) if other < below]:
             del self.ids[version]
             self.snapshots.discard(version)
@@ -134,7 +133,6 @@ class RocksStoreFiles(StoreFiles):
 
     @property
     def has_ids(self) -> bool:
-        """Whether names contain unique ids."""
         return self.conf.checkpoint_format_version > 1
 
     @property

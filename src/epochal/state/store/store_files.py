@@ -118,7 +118,6 @@ class StoreFiles:
 
     @property
     def kinds(self) -> FileNames:
-        """How the files are named."""
         return HDFS_FILES
 
     def open_version(self, version: int, unique_id: str) -> None:
@@ -172,7 +171,6 @@ class StoreFiles:
         self.apply_bytes(data, name, draft)
 
     def apply_bytes(self, data: bytes, name: str, draft: Draft) -> None:
-        """Apply a delta, given its content, to a draft."""
         source, changes = join_url(self.files.url, name), draft.changes
         raw = decompress_buffer(data, self.conf.compression_codec, source=source)
         checksums = self.conf.row_checksum_enabled
@@ -197,7 +195,6 @@ class StoreFiles:
         return draft
 
     def encode_delta(self, version: int, changes: Iterable[RowChange]) -> bytes:
-        """The content of the delta file of a version."""
         raw = encode_records(changes, row_checksums=self.conf.row_checksum_enabled)
         return compress(raw, self.conf.compression_codec)
 
@@ -224,7 +221,6 @@ class StoreFiles:
             file.close()
 
     def delete_old(self, names: Iterable[str]) -> None:
-        """Delete files that no retained version needs."""
         for name in names:
             self.files.delete(name)
 
@@ -233,7 +229,6 @@ class StoreFiles:
             self.validate(records.keys, records.values.take(~records.deleted), source)
 
     def validate(self, keys: Spans, values: Spans, source: str) -> None:
-        """Check rows against the schema."""
         for what, rows, schema in (
             ("KEY", keys, self.codec.key_schema),
             ("VALUE", values, self.codec.value_schema),
@@ -252,7 +247,6 @@ class StoreFiles:
 
 
 def stage(files: Files, name: str, pieces: Iterable[bytes]) -> list[tuple[str, AtomicFile]]:
-    """Write a file without making it visible."""
     file = files.create_atomic(name, overwrite=True)
     try:
         for piece in pieces:
@@ -264,7 +258,6 @@ def stage(files: Files, name: str, pieces: Iterable[bytes]) -> list[tuple[str, A
 
 
 def cancel(staged: Iterable[tuple[str, AtomicFile]]) -> None:
-    """Delete staged files."""
     for _, file in staged:
         file.cancel()
 
