@@ -156,15 +156,6 @@ def test_a_file_is_written_aside_and_renamed() -> None:
     assert cluster.asked == [("CREATE", temp), ("CREATE", temp), ("RENAME", temp)]
 
 
-def test_the_loser_of_a_race_removes_its_temporary_file() -> None:
-    cluster = Cluster()
-    cluster.files["/log/0"] = b"first"
-    with serving(cluster) as files, pytest.raises(FileExistsError) as refused:
-        files.create("0", b"second")
-    assert f"{files.url}/0" in str(refused.value)
-    assert cluster.files == {"/log/0": b"first"}
-
-
 @pytest.mark.parametrize("operation", ["create", "replace"])
 def test_a_rename_that_succeeded_without_an_answer_counts(operation: str) -> None:
     cluster = Cluster()

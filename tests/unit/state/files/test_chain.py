@@ -77,14 +77,6 @@ def test_a_snapshot_hides_the_delta_of_its_version_whichever_is_listed_first() -
     assert files_by_version(["2.delta", "1.delta", "2.snapshot"]) == found
 
 
-def test_a_version_is_its_newest_snapshot_and_every_delta_after_it() -> None:
-    names = [*deltas(1, 9), "3.snapshot", "6.snapshot"]
-    assert load(names, 8) == VersionChain(6, range(7, 9), ())
-    assert load(names, 6) == VersionChain(6, range(7, 7), ())
-    assert load(names, 2) == VersionChain(0, range(1, 3), ())
-    assert load(names, 0) == VersionChain(0, range(1, 1), ())
-
-
 def test_a_hole_is_named_and_never_skipped() -> None:
     names = ["1.delta", "2.delta", "4.delta"]
     assert load(names, 4) == VersionChain(0, range(1, 5), (range(3, 4),))
@@ -195,28 +187,6 @@ def test_no_snapshot_is_due_when_another_instance_wrote_the_newest_version() -> 
 
 def test_no_snapshot_is_due_of_a_version_with_a_hole_below() -> None:
     assert snapshot_due(["1.snapshot", *deltas(3, 20)], {20}, 5) is None
-
-
-def test_cleanup_keeps_the_snapshot_that_the_oldest_retained_version_needs() -> None:
-    names = [*deltas(12, 21), "12.snapshot", "18.snapshot"]
-    assert deletable(names, 2) == ["12.snapshot", *deltas(13, 17)]
-    left = [name for name in names if name not in deletable(names, 2)]
-    assert deletable(left, 2) == ["12.delta"]
-
-
-def test_cleanup_without_a_snapshot_deletes_nothing() -> None:
-    assert deletable(deltas(1, 200), 2) == []
-
-
-def test_cleanup_waits_until_more_versions_exist_than_are_retained() -> None:
-    assert deletable([*deltas(1, 5), "2.snapshot"], 5) == []
-    assert deletable([*deltas(1, 6), "2.snapshot"], 5) == []
-    assert deletable([*deltas(1, 7), "2.snapshot"], 5) == ["1.delta"]
-
-
-def test_cleanup_deletes_nothing_when_the_oldest_version_to_retain_is_broken() -> None:
-    assert deletable(["1.delta", "2.snapshot", "3.delta", "5.delta", "6.delta"], 1) == []
-    assert deletable(["1.delta", "2.snapshot", "3.delta", "6.delta"], 1) == []
 
 
 def test_cleanup_takes_checksum_files_of_versions_that_are_gone() -> None:
