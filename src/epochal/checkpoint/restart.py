@@ -59,28 +59,6 @@ class RestartPlan:
     """Unusual findings that do not prevent a restart."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartReads:
-    """The entries a restart reads before it decides."""
-
-    offsets: tuple[int, ...]
-    commits: tuple[int, ...]
-
-
-def restart_reads(
-    offset_ids: Sequence[int], commit_ids: Sequence[int], *, async_progress: bool = False
-) -> RestartReads:
-    """Which entries `plan_restart` needs, given the ids on disk."""
-    if not offset_ids:
-        return RestartReads((), ())
-    latest = max(offset_ids)
-    previous = _previous(offset_ids, latest, async_progress)
-    return RestartReads(
-        tuple(i for i in (previous, latest) if i is not None and i in offset_ids),
-        (max(commit_ids),) if commit_ids else (),
-    )
-
-
 def plan_restart(
     offset_ids: Sequence[int],
     commit_ids: Sequence[int],
@@ -91,8 +69,9 @@ def plan_restart(
     has_query_metadata: bool = True,
     occupied: Sequence[str] = (),
 ) -> RestartPlan:
-    """Decide what a restart would do, from the ids on disk and the entries of `restart_reads`.
+    """Decide what a restart would do, from the ids on disk and the newest entries.
 
+    It needs the two newest entries of `offsets` and the newest one of `commits`.
     An entry that is on disk but missing in `offsets` or `commits` could not be read. `occupied`
     lists those of the directories `offsets`, `commits` and `state` that are not empty.
     """

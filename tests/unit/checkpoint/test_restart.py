@@ -13,13 +13,11 @@ from epochal.checkpoint.restart import (
     NEW_QUERY_DEFAULTS,
     RestartAction,
     RestartPlan,
-    RestartReads,
     commit_log_version,
     conf_in_force,
     conf_of_new_query,
     offset_log_version,
     plan_restart,
-    restart_reads,
 )
 from epochal.errors import OptionError
 from epochal.testing.files import MemoryFiles
@@ -167,14 +165,6 @@ def test_an_entry_that_cannot_be_read_stops_the_query() -> None:
     )
     both = {0: offset(0), 1: offset(1)}
     assert plan_restart([0, 1], [1], both, {}).reason == "commits/1 cannot be read"
-
-
-def test_a_restart_reads_two_offsets_and_one_commit() -> None:
-    assert restart_reads([], [3]) == RestartReads((), ())
-    assert restart_reads([0], []) == RestartReads((0,), ())
-    assert restart_reads(range(50), range(49)) == RestartReads((48, 49), (48,))
-    assert restart_reads([0, 4], [0]) == RestartReads((4,), (0,))
-    assert restart_reads([0, 4], [0], async_progress=True) == RestartReads((0, 4), (0,))
 
 
 def checkpoint(**extra: bytes) -> Checkpoint:

@@ -75,15 +75,6 @@ class SnapshotMetadata:
     """The highest number that a family ever had."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFiles:
-    """The content of a snapshot's files."""
-
-    archive: bytes
-    shared: tuple[tuple[str, bytes], ...]
-    """The files to write before the zip: where they go, below the store's directory, and what."""
-
-
 def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
     head, _, body = text.partition("\n")
     if head != "v1":
@@ -227,10 +218,14 @@ def describe_entries(
 
 
 def encode_snapshot(
-    entries: Iterable[tuple[bytes, bytes]], metadata: SnapshotMetadata, table_format: int
-) -> SnapshotFiles:
-    """Write a database with these entries, and pack it as Spark does.
+    name: str,
+    entries: Iterable[tuple[bytes, bytes]],
+    metadata: SnapshotMetadata,
+    table_format: int,
+) -> dict[str, bytes]:
+    """Write a database with these entries; the files of the snapshot `name` by name.
 
+    They are to be written in this order: the last one is the zip, which makes the snapshot visible.
     `metadata` has everything except the names of the files.
     """
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
@@ -240,16 +235,16 @@ def encode_snapshot(
         small = [(p.name, p.read_bytes()) for p in paths if _DATABASE_FILE.fullmatch(p.name)]
     suffix = uuid4()
     named = tuple(
-        SharedFile(name, f"SSTs/{name.removesuffix('.sst')}-{suffix}.sst", len(data))
-        for name, data in tables
+        SharedFile(table, f"SSTs/{table.removesuffix('.sst')}-{suffix}.sst", len(data))
+        for table, data in tables
     )
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in small:
-            archive.writestr(name, data)
+        for part, data in small:
+            archive.writestr(part, data)
         archive.writestr(METADATA_ENTRY, encode_snapshot_metadata(replace(metadata, files=named)))
-    shared = zip((path.path for path in named), (data for _, data in tables), strict=True)
-    return SnapshotFiles(packed.getvalue(), tuple(shared))
+    shared = {file.path: data for file, (_, data) in zip(named, tables, strict=True)}
+    return {**shared, name: packed.getvalue()}
 
 
 def _write_database(path: str, entries: Iterable[tuple[bytes, bytes]], table_format: int) -> None:

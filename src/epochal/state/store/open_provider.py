@@ -121,7 +121,7 @@ class RocksDBStateStoreProvider(StateStoreProvider):
         if not files.needs_snapshot(version):
             return super().encode_version(version, draft, attempt)
         rows = draft.freeze()
-        *shared, (name, archive) = files.encode_snapshot(version, rows.items())
+        *shared, (name, archive) = files.encode_snapshot(version, rows.items()).items()
         files.write_snapshot(shared)
         files.lineage.snapshots.add(version)
         return EncodedVersion(name, archive, rows, is_snapshot=True)

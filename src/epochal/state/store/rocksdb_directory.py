@@ -129,8 +129,8 @@ class RocksContent:
     ) -> dict[str, bytes]:
         metadata = describe_entries(self.entries, self.families, self.highest_family, self.internal)
         # A database is written fastest in the order of its keys.
-        files = encode_snapshot(sorted(self.entries.items()), metadata, table_format)
-        return {**dict(files.shared), file_name(item, "zip"): files.archive}
+        entries = sorted(self.entries.items())
+        return encode_snapshot(file_name(item, "zip"), entries, metadata, table_format)
 
     def encode_changes(
         self,

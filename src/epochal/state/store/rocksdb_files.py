@@ -256,11 +256,11 @@ class RocksStoreFiles(StoreFiles):
 
     def encode_snapshot(
         self, version: int, rows: Iterable[tuple[bytes, bytes]]
-    ) -> tuple[tuple[str, bytes], ...]:
+    ) -> dict[str, bytes]:
         """The files of a snapshot, by name. The last one makes it visible."""
         entries, metadata = self.packed(list(rows))
-        files = encode_snapshot(entries, metadata, self.conf.rocksdb_table_format)
-        return (*files.shared, (self.kinds.snapshot_name(version), files.archive))
+        name, table_format = self.kinds.snapshot_name(version), self.conf.rocksdb_table_format
+        return encode_snapshot(name, entries, metadata, table_format)
 
     def packed(
         self, rows: Sequence[tuple[bytes, bytes]]
@@ -288,7 +288,7 @@ class RocksStoreFiles(StoreFiles):
     def stage_snapshot(
         self, version: int, rows: Iterable[tuple[bytes, bytes]]
     ) -> Sequence[tuple[str, AtomicFile]]:
-        parts = self.encode_snapshot(version, rows)
+        parts = self.encode_snapshot(version, rows).items()
         return [staged for name, data in parts for staged in stage(self.files, name, (data,))]
 
     def delete_old(self, names: Iterable[str]) -> None:
