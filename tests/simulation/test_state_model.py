@@ -24,7 +24,7 @@ from epochal.state.store import versions
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.conf import StateStoreId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
-from epochal.state.store.prepared import PreparedVersion
+from epochal.state.store.store_files import PreparedVersion
 from epochal.state.store.store import ReadStateStore, StateStore
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles
 

@@ -25,7 +25,7 @@ from contextlib import suppress
 from copy import copy
 from stat import S_ISDIR, S_ISREG
 from epochal.errors import StorageError
-from epochal.files.contract import UNBOUNDED, AtomicFile, Bounds, FileInfo, checked_path, walked
+from epochal.files import UNBOUNDED, AtomicFile, Bounds, FileInfo, checked_path, walked
 
 
 class LocalFiles:

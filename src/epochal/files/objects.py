@@ -24,7 +24,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from epochal.errors import OptionError, StorageError
-from epochal.files.contract import (
+from epochal.files import (
     SILENCE_SECONDS,
     UNBOUNDED,
     Bounds,

@@ -35,7 +35,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from epochal.errors import LostAnswerError, OptionError, StorageError
-from epochal.files.contract import (
+from epochal.files import (
     SILENCE_SECONDS,
     UNBOUNDED,
     Bounds,

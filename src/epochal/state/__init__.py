@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from epochal.state.store.conf import StateStoreConf
     from epochal.state.store.conf import StateStoreId, StateStoreProviderId
     from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
-    from epochal.state.store.prepared import PreparedVersion
+    from epochal.state.store.store_files import PreparedVersion
     from epochal.state.store.provider import StateStoreProvider
     from epochal.state.store.open_provider import RocksDBStateStoreProvider
     from epochal.state.store.store import ReadStateStore, StateStore
@@ -33,7 +33,7 @@ __all__ = [
 
 _HOMES = {
     "HDFSBackedStateStoreProvider": "epochal.state.store.open_provider",
-    "PreparedVersion": "epochal.state.store.prepared",
+    "PreparedVersion": "epochal.state.store.store_files",
     "ReadStateStore": "epochal.state.store.store",
     "RocksDBStateStoreProvider": "epochal.state.store.open_provider",
     "StateStore": "epochal.state.store.store",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from epochal.clock import Clock, SystemClock
 from epochal.files import UNBOUNDED, AtomicFile, Bounds, FileInfo, Files, checked_path, join_url
-from epochal.files.contract import BufferedAtomicFile
+from epochal.files import BufferedAtomicFile
 
 
 class MemoryFiles:

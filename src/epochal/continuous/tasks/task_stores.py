@@ -40,7 +40,7 @@ from epochal.state.rows.row_codec import RowCodec
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.conf import StateStoreId
 from epochal.state.store.open_provider import open_provider
-from epochal.state.store.prepared import EncodedVersion, PreparedVersion
+from epochal.state.store.store_files import EncodedVersion, PreparedVersion
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.versions import FrozenVersion
 

@@ -40,7 +40,7 @@ from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.contract import FamilyForm, RowForm
 from epochal.state.store.conf import StateStoreId
-from epochal.state.store.prepared import EncodedVersion, PreparedVersion, read_prepared
+from epochal.state.store.store_files import EncodedVersion, PreparedVersion, read_prepared
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import replay
 from epochal.state.store.rocksdb_files import RocksStoreFiles

@@ -33,7 +33,7 @@ from epochal.state.rows.row_codec import RowCodec, encode_tuples
 from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.conf import StateStoreId, StateStoreProviderId
-from epochal.state.store.prepared import (
+from epochal.state.store.store_files import (
     EncodedVersion,
     PreparedVersion,
     publish_prepared,

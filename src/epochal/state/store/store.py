@@ -28,7 +28,7 @@ from epochal.state.store.versions import Draft, FrozenVersion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from epochal.state.store.prepared import PreparedVersion
+    from epochal.state.store.store_files import PreparedVersion
     from epochal.state.store.provider import StateStoreProvider
 
 logger = logging.getLogger(__name__)

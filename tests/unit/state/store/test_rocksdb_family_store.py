@@ -14,7 +14,7 @@ from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.types import AtomicType, StructField, StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.conf import StateStoreId
-from epochal.state.store.prepared import PreparedVersion
+from epochal.state.store.store_files import PreparedVersion
 from epochal.state.store.rocksdb_directory import read_metadata
 from epochal.state.store.open_provider import RocksDBFamilyProvider
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
