@@ -40,7 +40,7 @@ from benchmarks.harness import (
 from epochal.state.files.merge import Rows
 from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
-from epochal.state.store.version_files import HdfsVersions
+from epochal.state.store.hdfs_versions import HdfsVersions
 from epochal.tools.read_state.read import open_batch, read_state
 
 ROUNDS, COLD_ROUNDS, CHANGES = 5, 3, 3

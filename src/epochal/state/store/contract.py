@@ -25,8 +25,9 @@ from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import decode_row
 
 if TYPE_CHECKING:
+    from epochal.state.store.hdfs_versions import HdfsContent, HdfsVersions
     from epochal.state.store.rocksdb_directory import RocksContent
-    from epochal.state.store.version_files import HdfsContent, HdfsVersions, RocksVersions
+    from epochal.state.store.rocksdb_versions import RocksVersions
 
 Edit: TypeAlias = tuple[Row, RowOrList | None]
 """A key, and its new value or None."""

@@ -42,9 +42,13 @@ class StoreFormat:
         It is imported when it is needed: a listing of a checkpoint needs only names, and must start
         fast.
         """
-        from epochal.state.store.version_files import HdfsVersions, RocksVersions
+        if self.is_database:
+            from epochal.state.store.rocksdb_versions import RocksVersions
 
-        return RocksVersions() if self.is_database else HdfsVersions()
+            return RocksVersions()
+        from epochal.state.store.hdfs_versions import HdfsVersions
+
+        return HdfsVersions()
 
 
 HDFS = StoreFormat("hdfs", HDFS_PROVIDER_CLASS, HDFS_FILES)
