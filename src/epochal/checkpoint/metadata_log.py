@@ -178,6 +178,7 @@ class MetadataLog(Generic[T]):
     """
 
     default_format: ClassVar[LogFormat[Any]] = JsonFormat()
+    """How entries are written if no format is given."""
 
     def __init__(
         self, location: str | Files, format: LogFormat[T] | None = None, *, read_only: bool = False
