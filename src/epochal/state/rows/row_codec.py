@@ -64,9 +64,6 @@ class RowCodec:
     def encode_prefix(self, prefix: Sequence[Any] | Mapping[str, Any]) -> bytes:
         return encode_row(_in_order(prefix, self._prefix_schema, "prefix"), self._prefix_schema)
 
-    def decode_key(self, data: bytes) -> Row:
-        return decode_row(data, self.key_schema)
-
     def decode_value(self, data: bytes) -> Row:
         return decode_row(data, self.value_schema)
 
