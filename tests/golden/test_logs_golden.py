@@ -9,16 +9,18 @@ from tests.golden.library import Unpacked, cases, unpack
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, QueryMetadata
 from epochal.checkpoint.file_log import (
+    RATE_FORMAT,
     FileEntry,
     FileLogFormat,
     FileSinkLog,
     FileSourceLog,
+    RateLog,
     SinkFileStatus,
+    open_source_log,
 )
 from epochal.checkpoint.layout import parse_state_file
 from epochal.checkpoint.metadata_log import LogFormat
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
-from epochal.checkpoint.file_log import RATE_FORMAT, RateLog, open_source_log
 from epochal.files.local import LocalFiles
 from epochal.testing.files import MemoryFiles
 

@@ -12,8 +12,7 @@ from epochal.checkpoint.layout import JOIN_STORES, state_store_path
 from epochal.checkpoint.restart import conf_in_force
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import parse_changelog
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.conf import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import open_provider
 from epochal.state.store.rocksdb_directory import RocksDirectory
 from epochal.tools.read_state.read_target import StateBatch

@@ -18,12 +18,7 @@ from epochal.checkpoint.file_log import (
     live_batches,
     next_compaction_batch,
 )
-from epochal.errors import (
-    EditError,
-    MalformedFileError,
-    MissingBatchError,
-    OptionError,
-)
+from epochal.errors import EditError, MalformedFileError, MissingBatchError, OptionError
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import FaultyFiles, MemoryFiles
 

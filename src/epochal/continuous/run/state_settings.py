@@ -25,8 +25,7 @@ from epochal.continuous.plan.logical import Node, Stateful, preorder
 from epochal.continuous.run.take_over import FoundCheckpoint, found_in, newest_entry
 from epochal.errors import StateUsageError
 from epochal.files import Files, join_url
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.conf import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import provider_class
 from epochal.state.store.store_format import DATABASE_FORMAT
 

@@ -38,8 +38,7 @@ from epochal.rpc.server import RpcServer
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.state.store.compatibility import settle_operator, settle_schema
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.conf import StateStoreId, StateStoreProviderId
+from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
 from epochal.state.store.loaded import LoadedProviders
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import StateStore

@@ -46,8 +46,7 @@ from epochal.state.rows.types import (
     StructField,
     StructType,
 )
-from epochal.state.rows.unsafe_row import encode_row
-from epochal.state.rows.unsafe_row import Row, TimestampNanos, decimal_of, unscaled_of
+from epochal.state.rows.unsafe_row import Row, TimestampNanos, decimal_of, encode_row, unscaled_of
 
 _ID = struct.Struct("<h")
 _BINARY = AtomicType("binary")

@@ -23,8 +23,7 @@ from epochal.state.rows.byte_spans import arrow_buffer, numpy_view, spans_of
 from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import AtomicType, DataType, Kind, Layout, StringType, StructType
-from epochal.state.rows.unsafe_row import decode_row, encode_row
-from epochal.state.rows.unsafe_row import Row
+from epochal.state.rows.unsafe_row import Row, decode_row, encode_row
 
 _WORTH_A_BATCH = 64
 """Below this many rows, doing one at a time is faster."""

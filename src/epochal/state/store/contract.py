@@ -18,8 +18,8 @@ from epochal.files import Files
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.rocksdb_changelog import LineageItem
-from epochal.state.files.rocksdb_family import FamilyRows, Row, RowOrList
 from epochal.state.files.rocksdb_entries import ValueForm
+from epochal.state.files.rocksdb_family import FamilyRows, Row, RowOrList
 from epochal.state.rows.byte_spans import Flags
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import decode_row

@@ -37,14 +37,17 @@ from epochal.state.files.rocksdb_snapshot import (
 )
 from epochal.state.files.schema_file import DEFAULT_FAMILY
 from epochal.state.rows.types import StructType
-from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.contract import FamilyForm, RowForm
-from epochal.state.store.conf import StateStoreId
-from epochal.state.store.store_files import EncodedVersion, PreparedVersion, read_prepared
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import replay
 from epochal.state.store.rocksdb_files import RocksStoreFiles
-from epochal.state.store.store_files import StoreFiles
+from epochal.state.store.store_files import (
+    EncodedVersion,
+    PreparedVersion,
+    StoreFiles,
+    read_prepared,
+)
 from epochal.state.store.versions import Draft, FrozenVersion, RowChange
 
 UNSAFE_ROW = "unsaferow"

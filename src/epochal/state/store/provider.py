@@ -31,16 +31,8 @@ from epochal.state.files.chain import (
 )
 from epochal.state.rows.row_codec import RowCodec, encode_tuples
 from epochal.state.rows.types import StructType
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.conf import StateStoreId, StateStoreProviderId
-from epochal.state.store.store_files import (
-    EncodedVersion,
-    PreparedVersion,
-    publish_prepared,
-    read_prepared,
-    write_prepared,
-)
 from epochal.state.rows.unsafe_row import Row
+from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
 from epochal.state.store.contract import PlainForm, RowForm
 from epochal.state.store.store import (
     CACHE_HITS,
@@ -56,7 +48,15 @@ from epochal.state.store.store import (
     last_snapshot_metric,
 )
 from epochal.state.store.store_coordinator import StateStoreCoordinatorRef
-from epochal.state.store.store_files import StoreFiles, cancel
+from epochal.state.store.store_files import (
+    EncodedVersion,
+    PreparedVersion,
+    StoreFiles,
+    cancel,
+    publish_prepared,
+    read_prepared,
+    write_prepared,
+)
 from epochal.state.store.versions import EMPTY, Draft, FrozenVersion, VersionMaker, memory_bytes
 
 logger = logging.getLogger(__name__)

@@ -33,6 +33,7 @@ from epochal.state.files.rocksdb_changelog import (
     parse_changelog,
     read_lineage,
 )
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, Family, family_prefix
 from epochal.state.files.rocksdb_snapshot import (
     BROKEN_ZIP,
@@ -45,7 +46,6 @@ from epochal.state.files.rocksdb_snapshot import (
     read_database,
     unpack_part,
 )
-from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.contract import Edit, FileSettings, Selection
 from epochal.state.store.versions import Draft, FrozenVersion

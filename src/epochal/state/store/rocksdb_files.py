@@ -42,7 +42,6 @@ from epochal.state.files.rocksdb_entries import VERSION_BYTE, KeyForm, ValueForm
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.contract import FileSettings
-from epochal.state.store.store_files import PreparedVersion
 from epochal.state.store.rocksdb_directory import (
     RocksDirectory,
     RocksPlan,
@@ -52,7 +51,7 @@ from epochal.state.store.rocksdb_directory import (
     read_metadata,
     read_snapshot,
 )
-from epochal.state.store.store_files import StoreFiles, read_checked, stage
+from epochal.state.store.store_files import PreparedVersion, StoreFiles, read_checked, stage
 from epochal.state.store.versions import Draft, MakeVersion, RowChange
 
 MAX_LINEAGE = 500

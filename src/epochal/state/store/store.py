@@ -28,8 +28,8 @@ from epochal.state.store.versions import Draft, FrozenVersion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from epochal.state.store.store_files import PreparedVersion
     from epochal.state.store.provider import StateStoreProvider
+    from epochal.state.store.store_files import PreparedVersion
 
 logger = logging.getLogger(__name__)
 

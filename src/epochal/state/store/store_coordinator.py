@@ -32,8 +32,7 @@ from epochal.errors import RpcError, StateCommitMissingError, StateUsageError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.envelope import EndpointType
 from epochal.rpc.server import RpcServer
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.conf import StateStoreProviderId
+from epochal.state.store.conf import StateStoreConf, StateStoreProviderId
 
 logger = logging.getLogger(__name__)
 

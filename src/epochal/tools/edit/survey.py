@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.metadata_log import parse_batch_id
-from epochal.checkpoint.restart import CODEC
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.restart import CODEC, SHUFFLE_PARTITIONS
 from epochal.errors import EditError, StateError
 from epochal.files import Files
 from epochal.tools.edit.edit_plan import Change, Tree, Watch, read_tree

@@ -34,8 +34,13 @@ from epochal.checkpoint.operator_metadata import (
     list_operators,
     read_operator,
 )
-from epochal.checkpoint.restart import CODEC, LEGACY_DEFAULTS, NEW_QUERY_DEFAULTS, PROVIDER
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.restart import (
+    CODEC,
+    LEGACY_DEFAULTS,
+    NEW_QUERY_DEFAULTS,
+    PROVIDER,
+    SHUFFLE_PARTITIONS,
+)
 from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
 from epochal.state.files.merge import Rows

@@ -24,9 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from epochal.checkpoint.entries import OFFSET_FORMAT, QueryMetadata
+from epochal.checkpoint.entries import OFFSET_FORMAT, QueryMetadata, Switched, parse_switched
 from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SINK_LOG
-from epochal.checkpoint.entries import Switched, parse_switched
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url
 from epochal.tools.edit.copy_checkpoint import refuse_nested, refuse_occupied

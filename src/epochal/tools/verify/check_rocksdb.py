@@ -27,9 +27,8 @@ from epochal.state.files.rocksdb_snapshot import (
     parse_snapshot_metadata,
     unpack_part,
 )
+from epochal.state.files.rocksdb_tables import check_table, live_tables
 from epochal.state.store.rocksdb_directory import file_name, parse_name
-from epochal.state.files.rocksdb_tables import live_tables
-from epochal.state.files.rocksdb_tables import check_table
 from epochal.tools.inspect.listing import Directories, read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick

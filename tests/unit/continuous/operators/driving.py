@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment, StatefulOperator, StatefulSpec
-from epochal.state.disk.disk_rows import DiskRows
-from epochal.state.disk.disk_rows import DiskStates, DiskVersion
+from epochal.state.disk.disk_rows import DiskRows, DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.murmur3 import partition_ids

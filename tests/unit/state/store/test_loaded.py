@@ -12,8 +12,7 @@ from tests.waiting import eventually
 
 from epochal.errors import RpcTimeoutError
 from epochal.files.local import LocalFiles
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.conf import StateStoreId, StateStoreProviderId
+from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
 from epochal.state.store.loaded import LoadedProviders
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.provider import StateStoreProvider

@@ -12,8 +12,7 @@ from epochal.errors import OptionError, StateFormatError, StateLoadError, StateU
 from epochal.files import Files
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import LineageItem, Operation, parse_changelog
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.conf import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import open_provider
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import read_metadata

@@ -18,8 +18,7 @@ from tests.unit.state.stores import (
 
 from epochal.errors import StateCommitError, StateLoadError, StateUsageError, StateValueError
 from epochal.files.local import LocalFiles
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.conf import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import CACHE_HITS, CACHE_MISSES, FORCED_SNAPSHOTS, combine
 from epochal.testing.files import FaultyFiles, MemoryFiles
