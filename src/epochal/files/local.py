@@ -240,7 +240,6 @@ class LocalAtomicFile(AtomicFile):
             os.unlink(self._temp)
 
 
-
 def special_file_error(path: str) -> StorageError:
     """The error for a path that is neither a regular file nor a directory."""
     if os.path.islink(path):

@@ -300,7 +300,7 @@ class NameNodes:
         parameters: Mapping[str, str],
         data: bytes | None = None,
     ) -> bytes:
-        """Read or write a file at the DataNode that the NameNode redirects to; return its answer."""
+        """Read or write a file at the DataNode that a NameNode redirects to; return its answer."""
         target = self._target(path, operation, parameters)
 
         def attempt(address: tuple[str, int]) -> HttpAnswer | RequestFailure:

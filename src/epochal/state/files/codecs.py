@@ -140,7 +140,9 @@ def _decompress_lz4(data: bytes, source: str, room: Room) -> Iterator[bytes]:
             or (method == _LZ4_STORED and packed != size)
             or (size == 0 and checksum != 0)
         ):
-            reason = f"an LZ4 block claims that {packed} bytes unpack to {size}, which is impossible"
+            reason = (
+                f"an LZ4 block claims that {packed} bytes unpack to {size}, which is impossible"
+            )
             raise StateFormatError(source, at, reason)
         at = start + packed
         if at > end:

@@ -120,7 +120,8 @@ class AvroForm:
                 rest, others = tuple(key[n] for n in unordered), tuple(fields[n] for n in unordered)
             case _:
                 return self._with_id(key, self.key, self.key_id)
-        return joined_key(VERSION_BYTE + first, self._with_id(rest, StructType(others), self.key_id))
+        second = self._with_id(rest, StructType(others), self.key_id)
+        return joined_key(VERSION_BYTE + first, second)
 
     def stored_value(self, value: Row) -> bytes:
         """A value as Avro, with the newest schema; the reverse of `plain_value`."""

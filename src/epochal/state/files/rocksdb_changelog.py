@@ -94,7 +94,7 @@ def encode_changelog(
     *,
     of_families: bool = False,
 ) -> bytes:
-    """Write a changelog: layout 1 or, for a store with column families, 2; with a lineage 3 or 4."""
+    """Write a changelog: layout 1, or 2 for a store with column families; with a lineage 3 or 4."""
     pieces: list[bytes] = []
     put, delete, end = b"", b"", _END
     if of_families:

@@ -85,7 +85,9 @@ def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
         document = json.loads(body)
         files = tuple(
             SharedFile(
-                _local(entry["localFileName"]), f"{folder}/{_flat(entry[key])}", int(entry["sizeBytes"])
+                _local(entry["localFileName"]),
+                f"{folder}/{_flat(entry[key])}",
+                int(entry["sizeBytes"]),
             )
             for kind, key, folder in (
                 ("sstFiles", "dfsSstFileName", "SSTs"),

@@ -130,7 +130,8 @@ class HdfsVersions:
 
     def file_names(self, stored: StoredVersion, names: Collection[str]) -> list[str]:
         """The files that make a version, the oldest first, given the names in the directory."""
-        chain = files_to_load(stored.version, HDFS_FILES.snapshot_versions(names), HDFS_FILES.delta_versions(names))
+        snapshots, deltas = HDFS_FILES.snapshot_versions(names), HDFS_FILES.delta_versions(names)
+        chain = files_to_load(stored.version, snapshots, deltas)
         snapshot = [HDFS_FILES.snapshot_name(chain.snapshot)] if chain.snapshot else []
         return snapshot + [HDFS_FILES.delta_name(version) for version in chain.deltas]
 
@@ -182,7 +183,8 @@ class HdfsVersions:
         self, carried: CarriedVersion, item: LineageItem, codec: str
     ) -> tuple[str, bytes | None, CarriedVersion]:
         """Name and content of the next version's file; None for a copy of the snapshot."""
-        return HDFS_FILES.delta_name(item.version), compress(encode_records(()), codec), CarriedVersion(item)
+        data = compress(encode_records(()), codec)
+        return HDFS_FILES.delta_name(item.version), data, CarriedVersion(item)
 
     def first_files(
         self, parts: Sequence[Rows], version: int, settings: FileSettings

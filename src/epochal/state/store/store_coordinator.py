@@ -1,8 +1,8 @@
 """Decides which worker holds each state store, which stores lag, and whether a batch is complete.
 
-`StateStoreCoordinator` decides, without a clock, a lock or a socket: it takes a message and the time, and returns a reply. For each run
-it records which worker last reported that it holds a store. The last report wins; the former holder
-is told to unload the store when it next reports.
+`StateStoreCoordinator` decides, without a clock, a lock or a socket: it takes a message and the
+time, and returns a reply. For each run it records which worker last reported that it holds a store.
+The last report wins; the former holder is told to unload the store when it next reports.
 
 Note: in Spark the location of a store is an executor, which is one process. Here it is a Python
 worker, and an executor has several. So a location includes the worker; only the text for Spark's

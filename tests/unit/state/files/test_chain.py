@@ -30,7 +30,8 @@ def deltas(first: int, last: int) -> list[str]:
 
 
 def load(names: list[str], version: int) -> VersionChain:
-    return files_to_load(version, HDFS_FILES.snapshot_versions(names), HDFS_FILES.delta_versions(names))
+    snapshots, deltas = HDFS_FILES.snapshot_versions(names), HDFS_FILES.delta_versions(names)
+    return files_to_load(version, snapshots, deltas)
 
 
 VERSIONS = range(1, 7)
@@ -138,7 +139,8 @@ def test_of_every_directory_cleanup_deletes_what_spark_deletes(retained: int) ->
     for names in every_directory():
         oldest = HDFS_FILES.latest_version(names) - retained
         there = {int(name.partition(".")[0]) for name in names}
-        start = max((each for each in HDFS_FILES.snapshot_versions(names) if each <= oldest), default=None)
+        snapshots = HDFS_FILES.snapshot_versions(names)
+        start = max((each for each in snapshots if each <= oldest), default=None)
         unbroken = start is not None and set(range(start, oldest + 1)) <= there
         old = {each for each in there if start is not None and each < start}
         kinds = {each: "snapshot" if f"{each}.snapshot" in names else "delta" for each in old}

@@ -39,9 +39,8 @@ class World:
         self.processes: list[LoadedProviders] = []
 
     def process(self, executor: str, worker: str = "", **options: float) -> LoadedProviders:
-        process = LoadedProviders(
-            WorkerLocation("h", executor, worker), self.endpoint.ref(), interval_seconds=3600, **options
-        )
+        here = WorkerLocation("h", executor, worker)
+        process = LoadedProviders(here, self.endpoint.ref(), interval_seconds=3600, **options)
         self.processes.append(process)
         return process
 
@@ -219,7 +218,8 @@ def test_a_driver_that_does_not_answer_unloads_nothing(world: World) -> None:
             raise RpcTimeoutError("StateStoreCoordinator", "tcp://127.0.0.1:1", 10)
         return world.endpoint.ask(message)
 
-    process = LoadedProviders(WorkerLocation("h", "1"), StateStoreCoordinatorRef(ask), interval_seconds=3600)
+    here = WorkerLocation("h", "1")
+    process = LoadedProviders(here, StateStoreCoordinatorRef(ask), interval_seconds=3600)
     world.processes.append(process)
     provider = world.get(process, store())
     update_to(provider, 0, 4)
