@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from stat import S_ISDIR, S_ISREG
+
 from epochal.errors import StorageError
 from epochal.files import UNBOUNDED, AtomicFile, Bounds, FileInfo, checked_path, walked
 

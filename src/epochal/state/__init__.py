@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from epochal import read_state as read_state
     from epochal import read_state_changes as read_state_changes
     from epochal.state.rows.types import StructType, parse_schema
-    from epochal.state.store.conf import StateStoreConf
-    from epochal.state.store.conf import StateStoreId, StateStoreProviderId
-    from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
-    from epochal.state.store.store_files import PreparedVersion
+    from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
+    from epochal.state.store.open_provider import (
+        HDFSBackedStateStoreProvider,
+        RocksDBStateStoreProvider,
+    )
     from epochal.state.store.provider import StateStoreProvider
-    from epochal.state.store.open_provider import RocksDBStateStoreProvider
     from epochal.state.store.store import ReadStateStore, StateStore
+    from epochal.state.store.store_files import PreparedVersion
 
 __all__ = [
     "HDFSBackedStateStoreProvider",

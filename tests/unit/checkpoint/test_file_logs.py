@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from epochal.checkpoint.file_log import (

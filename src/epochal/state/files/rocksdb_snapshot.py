@@ -220,10 +220,7 @@ def describe_entries(
 
 
 def encode_snapshot(
-    name: str,
-    entries: Iterable[tuple[bytes, bytes]],
-    metadata: SnapshotMetadata,
-    table_format: int,
+    name: str, entries: Iterable[tuple[bytes, bytes]], metadata: SnapshotMetadata, table_format: int
 ) -> dict[str, bytes]:
     """Write a database with these entries; the files of the snapshot `name` by name.
 

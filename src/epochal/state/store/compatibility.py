@@ -62,8 +62,7 @@ def fits(asked: DataType, stored: DataType) -> bool:
             return nulls_fit and fits(asked.key, stored.key) and fits(asked.value, stored.value)
         case StructType(), StructType():
             return len(asked.fields) == len(stored.fields) and all(
-                (theirs.nullable or not mine.nullable)
-                and fits(mine.data_type, theirs.data_type)
+                (theirs.nullable or not mine.nullable) and fits(mine.data_type, theirs.data_type)
                 for mine, theirs in zip(asked.fields, stored.fields, strict=True)
             )
     return asked == stored

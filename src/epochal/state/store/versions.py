@@ -129,8 +129,7 @@ MakeVersion: TypeAlias = Callable[[dict[bytes, bytes]], FrozenVersion]
 class VersionMaker(Protocol):
     """Makes versions whose rows are somewhere else than in memory."""
 
-    def empty(self) -> FrozenVersion:
-        ...
+    def empty(self) -> FrozenVersion: ...
 
     def of(self, parts: Iterable[Iterable[tuple[bytes, bytes]]]) -> FrozenVersion:
         """The version with the rows of all parts. They are never all in memory."""
