@@ -376,8 +376,8 @@ def _sinks(values: dict[str, JsonValue], path: str) -> dict[str, SinkMetadata]:
         is_active = sink.get("isActive", True)
         if not isinstance(is_active, bool):
             raise MalformedFileError(path, f"isActive of sink {name!r} must be true or false")
-        texts = (string_of(sink, key, path) for key in _SINK_KEYS)
-        sinks[name] = SinkMetadata(*texts, is_active=is_active)
+        sink_name, offset, provider, api = (string_of(sink, key, path) for key in _SINK_KEYS)
+        sinks[name] = SinkMetadata(sink_name, offset, provider, api, is_active)
     return sinks
 
 
