@@ -146,8 +146,7 @@ def loading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> No
 
 def providers(checkpoint: Path) -> list[tuple[Any, int]]:
     """A fresh provider for each partition, and the newest version."""
-    from epochal.state.store.conf import StateStoreConf
-    from epochal.state.store.ids import StateStoreId
+    from epochal.state.store.conf import StateStoreConf, StateStoreId
     from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 
     batch = open_batch(str(checkpoint))

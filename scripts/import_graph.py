@@ -28,7 +28,6 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "checkpoint",
         "state.rows",
         "state.files",
-        "state.tables",
         "state.store",
         "state.disk",
     ),

@@ -58,7 +58,7 @@ FAULTS = (
     Fault("epoch/recovery.py", "_resume", "number", 0, UNIT_EPOCH),
     Fault("checkpoint/restart.py", "plan_restart", "compare", 7, ("unit/checkpoint",)),
     Fault("checkpoint/restart.py", "_previous", "number", 0, ("unit/checkpoint",)),
-    Fault("checkpoint/pinned.py", "commit_log_version", "compare", 1, ("unit/checkpoint",)),
+    Fault("checkpoint/restart.py", "commit_log_version", "compare", 1, ("unit/checkpoint",)),
     Fault("checkpoint/metadata_log.py", "verify_batch_ids", "compare", 3, ("unit/checkpoint",)),
     Fault("checkpoint/file_log.py", "first_batch_to_keep", "number", 0, ("unit/checkpoint",)),
     Fault("state/files/chain.py", "deletable", "compare", 2, ("unit/state/files",)),

@@ -126,7 +126,7 @@ def test_dir_shows_exactly_the_public_names(module: str) -> None:
 
 @pytest.mark.parametrize(
     ("imports", "modules"),
-    [("epochal", []), ("epochal.state.store.ids", ["checkpoint", "errors", "state"])],
+    [("epochal", []), ("epochal.state.store.conf", ["checkpoint", "errors", "state"])],
 )
 def test_dir_of_the_package_shows_calls_and_imported_public_modules(
     imports: str, modules: list[str]

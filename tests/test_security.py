@@ -44,8 +44,7 @@ from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.spark_job.state_rdd import StateCoordinator
 from epochal.errors import OptionError, StorageError
 from epochal.evaluator.evaluator_process import _folder as socket_folder
-from epochal.files import Bounds, open_files
-from epochal.files.contract import SILENCE_SECONDS
+from epochal.files import SILENCE_SECONDS, Bounds, open_files
 from epochal.files.local import LocalFiles
 from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
 from epochal.metrics.run_records import RunStarted

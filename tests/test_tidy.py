@@ -198,7 +198,7 @@ def test_only_the_store_formats_tell_the_providers_of_state_apart() -> None:
     # Files of Hadoop and providers of traces are something else. A job of Spark's writes only the
     # format that is named there.
     may_tell = (
-        *("state/", "checkpoint/pinned.py", "continuous/spark_job/state_rdd.py"),
+        *("state/", "checkpoint/restart.py", "continuous/spark_job/state_rdd.py"),
         *("files/", "metrics/"),
     )
     telling = set()

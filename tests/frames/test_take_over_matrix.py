@@ -33,7 +33,7 @@ from tests.frames.turns import (
     session_of,
 )
 
-from epochal.checkpoint.pinned import PROVIDER, STATE_FORMAT
+from epochal.checkpoint.restart import PROVIDER, STATE_FORMAT
 from epochal.continuous.run.take_over import AGGREGATION_FORMAT, JOIN_FORMAT
 from epochal.errors import EpochalError
 

@@ -21,7 +21,7 @@ from tests.corpus.running import Output, frame_of, views
 
 import epochal
 from epochal.checkpoint import OffsetLog
-from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS, STATE_FORMAT
+from epochal.checkpoint.restart import ROCKSDB_PROVIDER_CLASS, STATE_FORMAT
 from epochal.connectors.file.file_reader import FilePosition, parse_position
 from epochal.epoch.manifest import manifest_of
 from epochal.files import open_files

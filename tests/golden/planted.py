@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from epochal.checkpoint.entries import CommitLog, OffsetLog, QueryMetadata
-from epochal.checkpoint.switched import Switched
+from epochal.checkpoint.entries import CommitLog, OffsetLog, QueryMetadata, Switched
 from epochal.epoch.epoch_files.epoch_file import Header, StoreFileEntry, checksum_of, encode_epoch
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, commit_mark, manifest_to_json

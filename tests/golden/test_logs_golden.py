@@ -9,16 +9,18 @@ from tests.golden.library import Unpacked, cases, unpack
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, QueryMetadata
 from epochal.checkpoint.file_log import (
+    RATE_FORMAT,
     FileEntry,
     FileLogFormat,
     FileSinkLog,
     FileSourceLog,
+    RateLog,
     SinkFileStatus,
+    open_source_log,
 )
-from epochal.checkpoint.layout import parse_state_file
+from epochal.checkpoint.layout import StateFile, parse_state_file
 from epochal.checkpoint.metadata_log import LogFormat
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
-from epochal.checkpoint.source_logs import RATE_FORMAT, RateLog, open_source_log
 from epochal.files.local import LocalFiles
 from epochal.testing.files import MemoryFiles
 
@@ -67,12 +69,20 @@ def test_the_query_id_read_and_written_again_is_the_same_bytes(place: Unpacked) 
     assert metadata.serialize() == data
 
 
+def main_name(file: StateFile) -> str:
+    """The name of a state file, or of the one whose checksum it is."""
+    unique = "" if file.unique_id is None else f"_{file.unique_id}"
+    return f"{file.version}{unique}.{file.kind}"
+
+
 def test_every_state_file_is_known_by_its_name(place: Unpacked) -> None:
     strangers = [
         str(path.relative_to(place.base))
         for kind in ("delta", "snapshot", "changelog", "zip")
         for path in place.checkpoint.glob(f"state/**/*.{kind}*")
-        if (found := parse_state_file(path.name)) is None or found.name != path.name
+        if (found := parse_state_file(path.name)) is None
+        or main_name(found) != path.name.lstrip(".").removesuffix(".crc").removesuffix(".crc")
+        or found.is_checksum != path.name.endswith(".crc")
     ]
     assert strangers == []
 

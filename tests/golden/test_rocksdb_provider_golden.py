@@ -9,13 +9,12 @@ from tests.golden.library import Golden, cases, unpack
 
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import JOIN_STORES, state_store_path
-from epochal.checkpoint.pinned import conf_in_force
+from epochal.checkpoint.restart import conf_in_force
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import parse_changelog
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import open_provider
-from epochal.state.store.rocksdb_versions import open_rocksdb
+from epochal.state.store.rocksdb_directory import RocksDirectory
 from epochal.tools.read_state.read_target import StateBatch
 
 CASES = {
@@ -53,7 +52,7 @@ def test_a_store_of_spark_is_loaded_and_written_with_the_same_bytes(
                 num_cols_prefix_key=target.encoder.prefix_columns,
                 files=files,
             )
-            stored = open_rocksdb(files, batch.settings).load(batch.version).entries
+            stored = RocksDirectory(files, batch.settings).load(batch.version).entries
             rows = provider.get_store(batch.version).items_raw()
             delta = provider._files.encode_delta(batch.version + 1, rows)
             written = decompress(delta, conf.compression_codec)

@@ -16,7 +16,7 @@ from epochal.errors import EditError
 from epochal.files.local import LocalFiles
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, families_of, family_prefix
 from epochal.state.rows.ddl import parse_ddl
-from epochal.state.store.rocksdb_versions import open_rocksdb
+from epochal.state.store.rocksdb_directory import RocksDirectory
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.survey import survey
 from epochal.tools.edit_state.evolve import AddColumn, parse_type, plan_evolve
@@ -120,7 +120,7 @@ def assert_indexes_follow_from_rows(place: Unpacked) -> None:
     form, avro = batch.settings.form, avro_forms(batch, 0)
     for partition in batch.partitions(0):
         target = batch.family(0, "total")
-        rocks = open_rocksdb(target.directory(partition), batch.settings)
+        rocks = RocksDirectory(target.directory(partition), batch.settings)
         found = rocks.load(batch.version, target.unique_id(partition))
         prefixes = {name: family_prefix(number) for name, number in found.families.items()}
         made: dict[bytes, bytes | None] = {}

@@ -16,7 +16,7 @@ from epochal.checkpoint.operator_metadata import read_operator
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, family_prefix
 from epochal.state.files.schema_file import parse_schema_file
-from epochal.state.store.rocksdb_versions import open_rocksdb
+from epochal.state.store.rocksdb_directory import RocksDirectory
 from epochal.tools.read_state.read_target import StateBatch
 
 FIELDS: list[tuple[str, pa.DataType]] = [("k", pa.string()), ("v", pa.int64())]
@@ -71,7 +71,7 @@ def test_rows_and_indexes_have_sparks_bytes(case: str, tmp_path: Path) -> None:
     form = batch.settings.form
     seen = 0
     for partition in batch.partitions(0):
-        content = open_rocksdb(checkpoint.files.at(f"state/0/{partition}"), batch.settings).load(
+        content = RocksDirectory(checkpoint.files.at(f"state/0/{partition}"), batch.settings).load(
             batch.version
         )
         prefixes = {name: family_prefix(number) for name, number in content.families.items()}

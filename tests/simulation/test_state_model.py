@@ -21,11 +21,10 @@ from tests.unit.state.stores import KEY, VALUE
 
 from epochal.errors import EpochalError, StateLoadError
 from epochal.state.store import versions
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
-from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.store import ReadStateStore, StateStore
+from epochal.state.store.store_files import PreparedVersion
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles
 
 CHANGING = ("create", "replace", "delete", "delete_tree")

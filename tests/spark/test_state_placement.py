@@ -18,15 +18,13 @@ from tests.waiting import eventually
 
 from epochal.checkpoint import Checkpoint, CommitLog, OffsetLog
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
-from epochal.checkpoint.pinned import conf_of_new_query
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS, conf_of_new_query
 from epochal.continuous.spark_job.placement import executors, placed, this_executor
 from epochal.continuous.spark_job.state_rdd import StateCoordinator, map_partitions_with_state_store
 from epochal.errors import StateSchemaMismatchError, StateUsageError
 from epochal.state import read_state
 from epochal.state.rows.unsafe_row import encode_row
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import CACHE_HITS, CACHE_MISSES, StateStore
 from epochal.tools.verify.key_partition import partition_of_key

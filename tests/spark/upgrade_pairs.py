@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from tests.spark.upgrade_runs import FILES, Inputs, Rows
 
-from epochal.checkpoint.pinned import PROVIDER, ROCKSDB_PROVIDER_CLASS, SOURCE_EVOLUTION
+from epochal.checkpoint.restart import PROVIDER, ROCKSDB_PROVIDER_CLASS, SOURCE_EVOLUTION
 from epochal.tools.upgrade.upgrade_findings import Outcome
 
 SAFE, ACTION, IMPOSSIBLE = Outcome.SAFE, Outcome.NEEDS_ACTION, Outcome.IMPOSSIBLE

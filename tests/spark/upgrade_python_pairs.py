@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.spark.upgrade_pairs import ACTION, IMPOSSIBLE, ROCKS, SAFE, Before, Pair, marked
 from tests.spark.upgrade_processors import added, processed
 
-from epochal.checkpoint.pinned import STATE_ENCODING
+from epochal.checkpoint.restart import STATE_ENCODING
 
 AVRO = {**ROCKS, STATE_ENCODING: "avro"}
 TOTAL = SEEN = "Value n bigint"

@@ -45,7 +45,7 @@ from epochal.record_batches import (
     with_a_column,
     without_columns,
 )
-from epochal.state.files.rocksdb_keys import KeyForm
+from epochal.state.files.rocksdb_entries import KeyForm
 from epochal.state.rows.ddl import parse_ddl
 from epochal.state.rows.unsafe_row import encode_row
 

@@ -40,7 +40,7 @@ import re
 import socket
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Self, TypeAlias
 
 from epochal.checkpoint.layout import ATTEMPTS, CLAIMS
@@ -74,6 +74,11 @@ _RELEASED = "it has released its claim"
 _held: dict[str, threading.Event] = {}
 """The runs of this process that have not released their claim, with what ends it."""
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_ATTEMPT_KEYS = (
+    *("runId", "purpose", "host", "machine"),
+    *("process", "processStarted", "startedMs", "leaseMs"),
+)
+"""The fields of an attempt, in their order, as its file names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +156,7 @@ class AttemptFormat:
     """Version line, then a line of JSON."""
 
     def serialize(self, entry: Attempt) -> bytes:
-        fields = {
-            "runId": entry.run_id,
-            "purpose": entry.purpose,
-            "host": entry.host,
-            "machine": entry.machine,
-            "process": entry.process,
-            "processStarted": entry.process_started,
-            "startedMs": entry.started_ms,
-            "leaseMs": entry.claim_ms,
-        }
+        fields = dict(zip(_ATTEMPT_KEYS, astuple(entry), strict=True))
         return f"v1\n{to_json(fields)}".encode()
 
     def deserialize(self, data: bytes, path: str) -> Attempt:
@@ -232,7 +228,10 @@ class Claim:
         me = identify(run_id, purpose, clock.now_ms(), round(claim_seconds * 1000))
         claim = _acquire(files, me, clock)
         if background:
-            claim._start()
+            claim._thread = threading.Thread(
+                target=claim._keep_renewing, name=f"claim-{run_id}", daemon=True
+            )
+            claim._thread.start()
         return claim
 
     def renew(self) -> bool:
@@ -338,12 +337,6 @@ class Claim:
         # `>=` here and `>` in `decide_claim`: the owner stops before another run may take over.
         return silent_ms >= self._me.claim_ms
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(
-            target=self._keep_renewing, name=f"claim-{self.run_id}", daemon=True
-        )
-        self._thread.start()
-
     def _keep_renewing(self) -> None:
         interval = self._me.claim_ms / 1000 / RENEWALS_PER_CLAIM
         owned = True
@@ -388,7 +381,9 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
             newest = log.get_latest()
         except MissingBatchError:
             continue  # a faster claimant has purged it
-        renewals = _last_renewals(files)
+        with storage_errors(join_url(files.url, CLAIMS)):
+            listed = [info for info in files.list(CLAIMS) if not info.hidden]
+        renewals = {info.name: info.modified_ms for info in listed}
         if me.run_id not in renewals:
             continue  # the storage's listing lags behind the write
         ended = [newest[1].run_id] if newest and has_ended(newest[1]) else []
@@ -397,7 +392,12 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
         if isinstance(decision, Owned):
             if decision.owner.run_id != me.run_id:
                 _delete_claim_file(files, me.run_id)
-            raise _in_use(files.url, me, decision)
+            evidence = (
+                f"{decision.owner.purpose}, attempt {decision.attempt}, process "
+                f"{decision.owner.process} on {decision.owner.host}, "
+                f"which renewed its claim {decision.silent_ms / 1000:.1f} s ago"
+            )
+            raise CheckpointInUseError(files.url, me.run_id, decision.owner.run_id, evidence)
         if _publish(log, decision.attempt, me):
             if decision.stale is not None:
                 logger.warning(
@@ -405,7 +405,10 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
                     *(me.run_id, files.url, decision.stale.run_id),
                 )
                 _delete_claim_file(files, decision.stale.run_id)
-            _delete_old(files, log, decision.attempt, renewals, renewals[me.run_id])
+            log.purge(decision.attempt - ATTEMPTS_KEPT)
+            for run_id, renewed_ms in renewals.items():
+                if renewals[me.run_id] - renewed_ms > ABANDONED_CLAIM_MS:
+                    _delete_claim_file(files, run_id)
             return Claim(files, decision.attempt, me, clock, renewed, decision.stale)
     raise StorageError(
         join_url(files.url, ATTEMPTS),
@@ -419,24 +422,6 @@ def _publish(log: MetadataLog[Attempt], attempt: int, me: Attempt) -> bool:
         return log.add(attempt, me) and log.latest_batch_id() == attempt
     except ConcurrentUpdateError:
         return False
-
-
-def _delete_old(
-    files: Files, log: MetadataLog[Attempt], attempt: int, renewals: Mapping[str, int], now_ms: int
-) -> None:
-    log.purge(attempt - ATTEMPTS_KEPT)
-    for run_id, renewed_ms in renewals.items():
-        if now_ms - renewed_ms > ABANDONED_CLAIM_MS:
-            _delete_claim_file(files, run_id)
-
-
-def _in_use(url: str, me: Attempt, owned: Owned) -> CheckpointInUseError:
-    owner = owned.owner
-    evidence = (
-        f"{owner.purpose}, attempt {owned.attempt}, process {owner.process} on {owner.host}, "
-        f"which renewed its claim {owned.silent_ms / 1000:.1f} s ago"
-    )
-    return CheckpointInUseError(url, me.run_id, owner.run_id, evidence)
 
 
 def claim_path(run_id: str) -> str:
@@ -458,11 +443,6 @@ def _delete_claim_file(files: Files, run_id: str) -> None:
     path = claim_path(run_id)
     with storage_errors(join_url(files.url, path)):
         files.delete(path)
-
-
-def _last_renewals(files: Files) -> dict[str, int]:
-    with storage_errors(join_url(files.url, CLAIMS)):
-        return {info.name: info.modified_ms for info in files.list(CLAIMS) if not info.hidden}
 
 
 def has_ended(owner: Attempt) -> bool:

@@ -10,12 +10,12 @@ from epochal.checkpoint.entries import CommitLog, OffsetLog, QueryMetadata
 from epochal.checkpoint.layout import COMMITS, OFFSETS, SOURCES, STATE, crc_target, source_log_path
 from epochal.checkpoint.metadata_log import MetadataLog, storage_errors
 from epochal.checkpoint.operator_metadata import OperatorMetadata, list_operators, read_operator
-from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart, restart_reads
+from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
 from epochal.errors import CheckpointError, StorageError
 from epochal.files import Files, join_url, open_files
 
 if TYPE_CHECKING:
-    from epochal.checkpoint.source_logs import SourceLog
+    from epochal.checkpoint.file_log import SourceLog
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Checkpoint:
 
     def source_log(self, source: int | str) -> SourceLog | None:
         """The private log of a source; None if it has none."""
-        from epochal.checkpoint.source_logs import open_source_log
+        from epochal.checkpoint.file_log import open_source_log
 
         return open_source_log(self.files.at(source_log_path(source)))
 
@@ -66,12 +66,11 @@ class Checkpoint:
         except CheckpointError as error:
             return RestartPlan(RestartAction.FAIL, reason=str(error))
         offset_ids, commit_ids = self.offsets.batch_ids(), self.commits.batch_ids()
-        reads = restart_reads(offset_ids, commit_ids, async_progress=async_progress)
         return plan_restart(
             offset_ids,
             commit_ids,
-            _readable(self.offsets, reads.offsets),
-            _readable(self.commits, reads.commits),
+            _readable(self.offsets, offset_ids[-2:]),
+            _readable(self.commits, commit_ids[-1:]),
             async_progress=async_progress,
             has_query_metadata=metadata is not None,
             occupied=[name for name in (OFFSETS, COMMITS, STATE) if self._occupied(name)],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 from epochal.checkpoint.layout import DEFAULT_STORE, JOIN_STORES, METADATA, StoreKey
 from epochal.checkpoint.metadata_log import MetadataLog, parse_version, storage_errors
@@ -23,7 +23,6 @@ from epochal.checkpoint.spark_json import (
     text_lines,
     to_json,
 )
-from epochal.checkpoint.switched import parse_switched
 from epochal.errors import (
     CheckpointSwitchedError,
     ConcurrentUpdateError,
@@ -36,6 +35,9 @@ OFFSET_LOG_VERSION = 2
 COMMIT_LOG_VERSION = 3
 
 VOID_OFFSET = "-"
+_SOURCE_KEYS = ("sourceId", "providerName", "apiVersion")
+_SINK_KEYS = ("sinkName", "commitOffset", "providerName", "apiVersion")
+_SWITCHED = "switched"
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -160,11 +162,7 @@ class OffsetFormat:
         }
         if entry.version == 2:
             values["sourceMetadataInfo"] = {
-                source: {
-                    "sourceId": info.source_id,
-                    "providerName": info.provider_name,
-                    "apiVersion": info.api_version,
-                }
+                source: dict(zip(_SOURCE_KEYS, astuple(info), strict=True))
                 for source, info in entry.source_metadata_info.items()
             }
         if entry.control_batch_info is not None:
@@ -203,9 +201,7 @@ def _source_metadata(values: dict[str, JsonValue], path: str) -> dict[str, Sourc
     infos = object_of(values, "sourceMetadataInfo", path)
     return {
         source: SourceMetadata(
-            string_of(object_of(infos, source, path), "sourceId", path),
-            string_of(object_of(infos, source, path), "providerName", path),
-            string_of(object_of(infos, source, path), "apiVersion", path),
+            *(string_of(object_of(infos, source, path), key, path) for key in _SOURCE_KEYS)
         )
         for source in infos
     }
@@ -322,13 +318,7 @@ class CommitFormat:
             }
         if entry.version == 3:
             values["sinkMetadataMap"] = {
-                name: {
-                    "sinkName": sink.sink_name,
-                    "commitOffset": sink.commit_offset,
-                    "providerName": sink.provider_name,
-                    "apiVersion": sink.api_version,
-                    "isActive": sink.is_active,
-                }
+                name: dict(zip((*_SINK_KEYS, "isActive"), astuple(sink), strict=True))
                 for name, sink in entry.sink_metadata.items()
             }
         fields = as_read(values | dict(entry.extra), entry.keys)
@@ -370,14 +360,13 @@ def _unique_ids(values: dict[str, JsonValue], path: str) -> StateUniqueIds | Non
             )
         if not isinstance(partitions, list):
             raise MalformedFileError(path, f"stateUniqueIds of {operator} must be a list of lists")
-        ids[int(operator)] = tuple(_strings(stores, path) for stores in partitions)
+        groups: list[tuple[str, ...]] = []
+        for stores in partitions:
+            if not isinstance(stores, list) or not all(isinstance(text, str) for text in stores):
+                raise MalformedFileError(path, "stateUniqueIds must hold lists of lists of strings")
+            groups.append(tuple(map(str, stores)))
+        ids[int(operator)] = tuple(groups)
     return ids
-
-
-def _strings(values: JsonValue, path: str) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise MalformedFileError(path, "stateUniqueIds must hold lists of lists of strings")
-    return tuple(str(value) for value in values)
 
 
 def _sinks(values: dict[str, JsonValue], path: str) -> dict[str, SinkMetadata]:
@@ -387,13 +376,8 @@ def _sinks(values: dict[str, JsonValue], path: str) -> dict[str, SinkMetadata]:
         is_active = sink.get("isActive", True)
         if not isinstance(is_active, bool):
             raise MalformedFileError(path, f"isActive of sink {name!r} must be true or false")
-        sinks[name] = SinkMetadata(
-            string_of(sink, "sinkName", path),
-            string_of(sink, "commitOffset", path),
-            string_of(sink, "providerName", path),
-            string_of(sink, "apiVersion", path),
-            is_active,
-        )
+        sink_name, offset, provider, api = (string_of(sink, key, path) for key in _SINK_KEYS)
+        sinks[name] = SinkMetadata(sink_name, offset, provider, api, is_active)
     return sinks
 
 
@@ -404,15 +388,51 @@ COMMIT_FORMAT = CommitFormat()
 class OffsetLog(MetadataLog[OffsetEntry]):
     """The write-ahead log in `offsets` (OffsetSeqLog)."""
 
-    def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
-        super().__init__(location, OFFSET_FORMAT, read_only=read_only)
+    default_format = OFFSET_FORMAT
 
 
 class CommitLog(MetadataLog[CommitEntry]):
     """The log of complete batches in `commits`."""
 
-    def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
-        super().__init__(location, COMMIT_FORMAT, read_only=read_only)
+    default_format = COMMIT_FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """Where the query of a checkpoint went, from the file `metadata` of the checkpoint it left.
+
+    The file has no id, so that no release of Spark starts, and Epochal refuses with the reason.
+    Spark's error quotes what it finds in place of the id, so the file says it there, too.
+    """
+
+    to: str
+    """The checkpoint on which it goes on."""
+    epoch: int
+    """The last epoch here."""
+    new_epoch: int
+    """The epoch of the other checkpoint after which it went on."""
+    query_id: str
+    """The id that was in the file."""
+
+    def serialize(self) -> bytes:
+        """The bytes of the file."""
+        names = ("to", "epoch", "newEpoch", "queryId")
+        notice = {f"The query was switched after epoch {self.epoch}. It goes on at": self.to}
+        fields = dict(zip(names, astuple(self), strict=True))
+        return to_json({_SWITCHED: fields, "id": notice}).encode()
+
+
+def parse_switched(data: bytes, path: str) -> Switched | None:
+    """Parse the bytes of `metadata`; None if the query has not gone elsewhere."""
+    if not data.startswith(f'{{"{_SWITCHED}":'.encode()):
+        return None
+    fields = object_of(parse_object(data.decode(errors="replace"), path), _SWITCHED, path)
+    return Switched(
+        string_of(fields, "to", path),
+        long_of(fields, "epoch", path),
+        long_of(fields, "newEpoch", path),
+        string_of(fields, "queryId", path),
+    )
 
 
 @dataclass(frozen=True, slots=True)

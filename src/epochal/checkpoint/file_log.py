@@ -1,15 +1,21 @@
-"""Compacted logs of files: the files that a file source has read or a file sink has written.
+"""The logs of sources and of the file sink: what was read or written, or where a source began.
 
 Every `interval`-th batch is named `N.compact` and contains all live entries, so a reader needs only
 the newest compact file and the batches after it.
 
 Note: The interval is derived from the compact files on disk, not taken from the setting alone. A
 log that was started with another interval must stay readable.
+
+The logs of Kafka and rate sources have one entry, batch 0: where the source started.
+
+Note: The file of the Kafka source starts with a byte that has no meaning but must be there. Spark
+2.1.0 wrote a length there, and readers still skip this byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
 from typing import Annotated, Generic, TypeAlias, TypeVar
@@ -25,7 +31,14 @@ from epochal.checkpoint.metadata_log import (
     storage_errors,
     verify_batch_ids,
 )
-from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN, text_lines, to_json
+from epochal.checkpoint.spark_json import (
+    LONG_MAX,
+    LONG_MIN,
+    parse_object,
+    text_lines,
+    text_of,
+    to_json,
+)
 from epochal.clock import Clock, SystemClock
 from epochal.errors import (
     EditError,
@@ -34,9 +47,10 @@ from epochal.errors import (
     OptionError,
     StorageError,
 )
-from epochal.files import Files
+from epochal.files import Files, join_url
 
 FILE_LOG_VERSION = 1
+SOURCE_LOG_VERSION = 1
 
 DEFAULT_COMPACT_INTERVAL = 10
 DEFAULT_CLEANUP_DELAY_MS = 10 * 60 * 1000
@@ -171,7 +185,6 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
     def __init__(
         self,
         location: str | Files,
-        entry_type: type[E],
         *,
         read_only: bool = False,
         compact_interval: int = DEFAULT_COMPACT_INTERVAL,
@@ -182,7 +195,7 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
     ) -> None:
         if compact_interval <= 0:
             raise OptionError(f"compactInterval must be positive, not {compact_interval}.")
-        super().__init__(location, FileLogFormat(entry_type), read_only=read_only)
+        super().__init__(location, read_only=read_only)
         self._default_interval = compact_interval
         self._deletion = deletion
         self._cleanup_delay_ms = cleanup_delay_ms
@@ -196,9 +209,8 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
         for batch_id, info in self.batch_files():
             if info.name.endswith(COMPACT_SUFFIX):
                 if not 0 <= batch_id < INT_MAX:
-                    raise MalformedFileError(
-                        self._url_of(info.name), "its batch id is out of range"
-                    )
+                    url = self._url_of(info.name)
+                    raise MalformedFileError(url, "its batch id is out of range")
                 compact.add(batch_id)
         return derive_compact_interval(self._default_interval, sorted(compact))
 
@@ -223,7 +235,10 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
             with storage_errors(self._url_of(name)):
                 if self.files.info(name) is not None:
                     return False
-            entries = self._compacted(batch_id, entries)
+            now_ms = self._clock.now_ms()
+            inputs = compaction_inputs(batch_id, self.compact_interval)
+            merged = [entry for other in inputs for entry in self._existing(other)]
+            entries = tuple(e for e in (*merged, *entries) if self.retains(e, now_ms))
         added = super().add(batch_id, entries)
         if added and self._deletion:
             self._delete_expired(batch_id)
@@ -258,12 +273,6 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
                     raise
         return []
 
-    def _compacted(self, batch_id: int, entries: tuple[E, ...]) -> tuple[E, ...]:
-        now_ms = self._clock.now_ms()
-        inputs = compaction_inputs(batch_id, self.compact_interval)
-        merged = [entry for other in inputs for entry in self._existing(other)]
-        return tuple(entry for entry in (*merged, *entries) if self.retains(entry, now_ms))
-
     def _delete_expired(self, batch_id: int) -> None:
         keep = first_batch_to_keep(batch_id, self.compact_interval, self._min_batches_to_retain)
         if keep is None:
@@ -276,6 +285,8 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
 
 class FileSinkLog(CompactibleFileLog[SinkFileStatus]):
     """The log in `_spark_metadata`: the committed files of an output directory."""
+
+    default_format = FileLogFormat(SinkFileStatus)
 
     def __init__(
         self,
@@ -291,7 +302,6 @@ class FileSinkLog(CompactibleFileLog[SinkFileStatus]):
     ) -> None:
         super().__init__(
             location,
-            SinkFileStatus,
             read_only=read_only,
             compact_interval=compact_interval,
             deletion=deletion,
@@ -308,27 +318,7 @@ class FileSinkLog(CompactibleFileLog[SinkFileStatus]):
 class FileSourceLog(CompactibleFileLog[FileEntry]):
     """The log in `sources/N` of a file source; its batch ids are the source's `logOffset`."""
 
-    def __init__(
-        self,
-        location: str | Files,
-        *,
-        read_only: bool = False,
-        compact_interval: int = DEFAULT_COMPACT_INTERVAL,
-        deletion: bool = True,
-        cleanup_delay_ms: int = DEFAULT_CLEANUP_DELAY_MS,
-        min_batches_to_retain: int = DEFAULT_MIN_BATCHES_TO_RETAIN,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            location,
-            FileEntry,
-            read_only=read_only,
-            compact_interval=compact_interval,
-            deletion=deletion,
-            cleanup_delay_ms=cleanup_delay_ms,
-            min_batches_to_retain=min_batches_to_retain,
-            clock=clock,
-        )
+    default_format = FileLogFormat(FileEntry)
 
     def get_range(
         self, start: int | None = None, end: int | None = None
@@ -353,15 +343,129 @@ class FileSourceLog(CompactibleFileLog[FileEntry]):
             # Some batches of the range are not on disk any more. The newest compact file has their
             # entries.
             compact = live_batches(on_disk[-1], self.compact_interval)[0]
-            entries_by_batch = _by_batch(self.get(compact) or (), wanted) | entries_by_batch
+            compacted: dict[int, list[FileEntry]] = {}
+            for entry in self.get(compact) or ():
+                if entry.batch_id in wanted:
+                    compacted.setdefault(entry.batch_id, []).append(entry)
+            entries_by_batch = {n: tuple(es) for n, es in compacted.items()} | entries_by_batch
         batches = sorted(entries_by_batch.items())
         verify_batch_ids([batch_id for batch_id, _ in batches], start, end, self.url)
         return batches
 
 
-def _by_batch(entries: Iterable[FileEntry], wanted: range) -> dict[int, tuple[FileEntry, ...]]:
-    by_batch: dict[int, list[FileEntry]] = {}
-    for entry in entries:
-        if entry.batch_id in wanted:
-            by_batch.setdefault(entry.batch_id, []).append(entry)
-    return {batch_id: tuple(values) for batch_id, values in by_batch.items()}
+KafkaOffsets = Mapping[str, Mapping[int, int]]
+"""Offsets by topic and partition. As starting offsets, -2 is the earliest and -1 the latest."""
+
+
+def parse_kafka_offsets(text: str, path: str) -> KafkaOffsets:
+    """Parse the JSON of a Kafka source's offsets, such as `{"topic":{"0":23}}`."""
+    by_topic: dict[str, dict[int, int]] = {}
+    for topic, partitions in parse_object(text, path).items():
+        if not isinstance(partitions, dict):
+            raise MalformedFileError(path, f"topic {topic!r} must have a JSON object of partitions")
+        offsets = by_topic[topic] = {}
+        for number, offset in partitions.items():
+            if not (number.isascii() and number.isdigit() and len(number) <= 10):
+                reason = f"topic {topic!r}: {number[:40]!r} is not a partition number"
+                raise MalformedFileError(path, reason)
+            if type(offset) is not int or not LONG_MIN <= offset <= LONG_MAX:
+                reason = f"topic {topic!r}: {str(offset)[:40]} is not an offset"
+                raise MalformedFileError(path, reason)
+            offsets[int(number)] = offset
+    return by_topic
+
+
+def kafka_offsets_json(offsets: KafkaOffsets) -> str:
+    """Format offsets as the Kafka source writes them: JSON makes texts of the partitions."""
+    return to_json({topic: dict(partitions) for topic, partitions in offsets.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaInitialOffsets:
+    """Where a Kafka source started."""
+
+    offsets: KafkaOffsets
+    legacy: bool = False
+    """True for a file of Spark 2.1.0, which has no version line."""
+
+
+class KafkaInitialOffsetFormat:
+    """A byte, a version line, then the offsets as JSON."""
+
+    def serialize(self, entry: KafkaInitialOffsets) -> bytes:
+        text = kafka_offsets_json(entry.offsets).encode()
+        if entry.legacy:
+            return bytes([len(text) & 0xFF]) + text
+        return b"\x00" + f"v{SOURCE_LOG_VERSION}\n".encode() + text
+
+    def deserialize(self, data: bytes, path: str) -> KafkaInitialOffsets:
+        text = text_of(data[1:], path)
+        legacy = not text.startswith("v")
+        offsets = text if legacy else _after_version(text, path)
+        return KafkaInitialOffsets(parse_kafka_offsets(offsets, path), legacy)
+
+
+class RateFormat:
+    """A version line, then the time the source was created, in milliseconds."""
+
+    def serialize(self, entry: int) -> bytes:
+        return f"v{SOURCE_LOG_VERSION}\n{entry}".encode()
+
+    def deserialize(self, data: bytes, path: str) -> int:
+        text = _after_version(text_of(data, path), path)
+        created_ms = parse_batch_id(text.strip())
+        if created_ms is None:
+            raise MalformedFileError(
+                path, f"its second line must be a time in milliseconds, not {text[:40]!r}"
+            )
+        return created_ms
+
+
+def _after_version(text: str, path: str) -> str:
+    version, newline, rest = text.partition("\n")
+    parse_version(version.removesuffix("\r"), SOURCE_LOG_VERSION, path)
+    if not newline:
+        raise MalformedFileError(path, "it ends after its version line")
+    return rest
+
+
+KAFKA_INITIAL_OFFSET_FORMAT = KafkaInitialOffsetFormat()
+RATE_FORMAT = RateFormat()
+
+
+class KafkaInitialOffsetLog(MetadataLog[KafkaInitialOffsets]):
+    """The log in `sources/N` of a Kafka source (KafkaSourceInitialOffsetWriter)."""
+
+    default_format = KAFKA_INITIAL_OFFSET_FORMAT
+
+
+class RateLog(MetadataLog[int]):
+    """The log in `sources/N` of a rate source: when it was created."""
+
+    default_format = RATE_FORMAT
+
+
+SourceLog = FileSourceLog | KafkaInitialOffsetLog | RateLog
+
+
+def open_source_log(files: Files) -> SourceLog | None:
+    """Open the log of a source read-only, whatever kind it is; None if the directory is empty.
+
+    The kind is recognized by the content. A Kafka log is one file that does not start with `v`, a
+    rate log is one file with a number, and a file log has lines of JSON objects.
+    """
+    log = FileSourceLog(files, read_only=True)
+    batches = log.batch_files()
+    if not batches:
+        return None
+    batch_id, info = batches[0]
+    with storage_errors(join_url(files.url, info.name)):
+        head = files.read(info.name)[:4096]
+    if batch_id != 0 or len(batches) > 1 or info.name != "0":
+        return log
+    if not head.startswith(b"v"):
+        return KafkaInitialOffsetLog(files, read_only=True)
+    lines = head.splitlines()
+    if len(lines) == 2 and parse_batch_id(lines[1].decode(errors="replace")) is not None:
+        return RateLog(files, read_only=True)
+    return log

@@ -58,7 +58,6 @@ def source_log_path(source: int | str) -> str:
 
 
 def operator_path(operator: int) -> str:
-    """The directory of a stateful operator."""
     return f"{STATE}/{operator}"
 
 
@@ -87,7 +86,6 @@ class StoreKey(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The directory with its files."""
         return state_store_path(self.operator, self.partition, self.store)
 
 
@@ -110,18 +108,6 @@ class StateFileKind(StrEnum):
     ZIP = "zip"
 
 
-class CrcKind(StrEnum):
-    """Whether a file is the checksum of another file, and who wrote it."""
-
-    NONE = ""
-    HADOOP = "hadoop"
-    """`.NAME.crc`, binary, on local disks."""
-    SPARK = "spark"
-    """`NAME.crc`, JSON, since Spark 4.1."""
-    HADOOP_OF_SPARK = "hadoop-of-spark"
-    """`.NAME.crc.crc`: Hadoop's checksum of Spark's checksum."""
-
-
 @dataclass(frozen=True, slots=True)
 class StateFile:
     """A file in a store's directory: `5.delta`, `5_UUID.changelog`, `.5.delta.crc`, …"""
@@ -129,29 +115,8 @@ class StateFile:
     version: int
     kind: StateFileKind
     unique_id: str | None = None
-    crc: CrcKind = CrcKind.NONE
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        version = (
-            str(self.version) if self.unique_id is None else f"{self.version}_{self.unique_id}"
-        )
-        main = f"{version}.{self.kind}"
-        match self.crc:
-            case CrcKind.NONE:
-                return main
-            case CrcKind.HADOOP:
-                return f".{main}.crc"
-            case CrcKind.SPARK:
-                return f"{main}.crc"
-            case CrcKind.HADOOP_OF_SPARK:
-                return f".{main}.crc.crc"
-
-    @property
-    def main_name(self) -> str:
-        """For a checksum the name of the file that it belongs to, else the file's own name."""
-        return StateFile(self.version, self.kind, self.unique_id).name
+    is_checksum: bool = False
+    """Of Hadoop (`.NAME.crc`), of Spark (`NAME.crc`), or Hadoop's of Spark's (`.NAME.crc.crc`)."""
 
 
 _STATE_FILE = re.compile(
@@ -159,21 +124,18 @@ _STATE_FILE = re.compile(
     r"\.(?P<kind>delta|snapshot|changelog|zip)(?P<crc>(?:\.crc){0,2})",
     re.ASCII,
 )
-_CRCS = {
-    ("", ""): CrcKind.NONE,
-    (".", ".crc"): CrcKind.HADOOP,
-    ("", ".crc"): CrcKind.SPARK,
-    (".", ".crc.crc"): CrcKind.HADOOP_OF_SPARK,
-}
+_CHECKSUM_MARKS = frozenset({("", ""), (".", ".crc"), ("", ".crc"), (".", ".crc.crc")})
 
 
 def parse_state_file(name: str) -> StateFile | None:
     """Parse a name in a store's directory; None if it is not a state file."""
     match = _STATE_FILE.fullmatch(name)
-    crc = _CRCS.get((match["hidden"], match["crc"])) if match else None
-    if match is None or crc is None or len(match["version"]) > 19:
+    if match is None or len(match["version"]) > 19:
         return None
-    return StateFile(int(match["version"]), StateFileKind(match["kind"]), match["unique"], crc)
+    if (match["hidden"], match["crc"]) not in _CHECKSUM_MARKS:
+        return None
+    kind = StateFileKind(match["kind"])
+    return StateFile(int(match["version"]), kind, match["unique"], bool(match["crc"]))
 
 
 def parse_partition(name: str) -> int | None:
@@ -184,12 +146,6 @@ def parse_partition(name: str) -> int | None:
 def is_temp_file(name: str) -> bool:
     """Whether a name is that of an unfinished file, or of its crc."""
     return name.startswith(".") and name.endswith((".tmp", ".tmp.crc"))
-
-
-def hidden_crc_of(path: str) -> str:
-    """The path of Hadoop's checksum of `path` on local disks."""
-    folder, slash, name = path.rpartition("/")
-    return f"{folder}{slash}.{name}.crc"
 
 
 def crc_target(name: str) -> str | None:

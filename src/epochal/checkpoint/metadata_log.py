@@ -14,8 +14,8 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice, pairwise
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from itertools import chain, islice, pairwise
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
 from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN
 from epochal.errors import (
@@ -78,24 +78,49 @@ def verify_batch_ids(
     if (start is not None and first < start) or (end is not None and last > end):
         raise OptionError(f"{path}: batches {first} to {last} are not all in the range {bounds}.")
     if start is not None and first != start:
-        _raise_missing(path, range(start, first), bounds)
+        _raise_missing(path, [range(start, first)], bounds)
     if end is not None and last != end:
-        _raise_missing(path, range(last + 1, end + 1), bounds)
+        _raise_missing(path, [range(last + 1, end + 1)], bounds)
     if last - first + 1 != len(batch_ids):
-        _raise_missing(path, _holes(batch_ids), bounds)
+        _raise_missing(path, missing_runs(batch_ids, first, last), bounds)
 
 
-def _holes(batch_ids: Sequence[int]) -> Iterator[int]:
-    for before, after in pairwise(batch_ids):
-        yield from range(before + 1, after)
-
-
-def _raise_missing(path: str, missing: Iterable[int], bounds: str) -> NoReturn:
-    named = tuple(islice(iter(missing), NAMED_MISSING + 1))
+def _raise_missing(path: str, missing: Iterable[range], bounds: str) -> NoReturn:
+    named = tuple(islice(chain.from_iterable(missing), NAMED_MISSING + 1))
     more = ", …" if len(named) > NAMED_MISSING else ""
     named = named[:NAMED_MISSING]
-    listed = ", ".join(map(str, named))
-    raise MissingBatchError(path, named, f"batches ({listed}{more}) don't exist {bounds}")
+    ids = ", ".join(map(str, named))
+    raise MissingBatchError(path, named, f"batches ({ids}{more}) don't exist {bounds}")
+
+
+def missing_runs(present: Iterable[int], low: int, high: int) -> list[range]:
+    """The ranges of ids from `low` to `high`, both included, that are not in `present`.
+
+    Ids may be very large, so this does not iterate over a range.
+    """
+    inside = sorted(number for number in set(present) if low <= number <= high)
+    edges = pairwise([low - 1, *inside, high + 1])
+    return [range(before + 1, after) for before, after in edges if after - before > 1]
+
+
+def runs_of(ids: Iterable[int]) -> list[range]:
+    """Group ids, in any order, into ranges."""
+    ranges: list[range] = []
+    for number in sorted(ids):
+        if ranges and ranges[-1].stop == number:
+            ranges[-1] = range(ranges[-1].start, number + 1)
+        else:
+            ranges.append(range(number, number + 1))
+    return ranges
+
+
+def listed(ranges: list[range]) -> str:
+    """Format ranges as `3`, `3, 5` or `3..9`; of more than eight, the middle is omitted."""
+    words = [
+        str(ids.start) if ids.stop - ids.start == 1 else f"{ids.start}..{ids.stop - 1}"
+        for ids in ranges
+    ]
+    return ", ".join(words if len(words) <= 8 else [*words[:4], "…", *words[-3:]])
 
 
 def _java_integer(text: str, low: int, high: int) -> int | None:
@@ -152,13 +177,16 @@ class MetadataLog(Generic[T]):
     It has no cache, so it always sees what other processes wrote. It is thread-safe.
     """
 
+    default_format: ClassVar[LogFormat[Any]] = JsonFormat()
+    """How entries are written if no format is given."""
+
     def __init__(
         self, location: str | Files, format: LogFormat[T] | None = None, *, read_only: bool = False
     ) -> None:
         """Open the log, and create its directory. Without a format, entries are plain JSON."""
         self.files = open_files(location) if isinstance(location, str) else location
         self.read_only = read_only
-        self._format: LogFormat[T] = JsonFormat() if format is None else format
+        self._format: LogFormat[T] = self.default_format if format is None else format
         if not read_only:
             try:
                 with storage_errors(self.url):
@@ -191,7 +219,18 @@ class MetadataLog(Generic[T]):
 
         Raises ConcurrentUpdateError if another writer creates the file at the same time.
         """
-        return self._create(batch_id, self._format.serialize(entry))
+        self._refuse_if_read_only("write to")
+        name = self.path_of(batch_id)
+        with storage_errors(self._url_of(name)):
+            there = self.files.info(name)
+        if there is None:
+            # The look only tells a batch that exists already, which is normal after a restart, from
+            # a race with another writer. Creating is what lets exactly one writer succeed.
+            self._create(batch_id, entry)
+            return True
+        if there.is_dir:
+            raise MalformedFileError(self._url_of(name), "a directory has the name of a batch")
+        return False
 
     def create(self, batch_id: int, entry: T) -> None:
         """Write an entry that must not exist yet, with a single request.
@@ -199,18 +238,17 @@ class MetadataLog(Generic[T]):
         Raises ConcurrentUpdateError if it exists.
         """
         self._refuse_if_read_only("write to")
-        name = self.path_of(batch_id)
-        with storage_errors(self._url_of(name)):
-            try:
-                self.files.create(name, self._format.serialize(entry))
-            except FileExistsError:
-                raise ConcurrentUpdateError(self.url, batch_id) from None
+        self._create(batch_id, entry)
 
     def get(self, batch_id: int) -> T | None:
         """Read the entry of `batch_id`; None if there is none."""
         name = self.path_of(batch_id)
-        data = self._read(name)
-        return None if data is None else self._format.deserialize(data, self._url_of(name))
+        try:
+            with storage_errors(self._url_of(name)):
+                data = self.files.read(name)
+        except FileNotFoundError:
+            return None
+        return self._format.deserialize(data, self._url_of(name))
 
     def get_range(self, start: int | None = None, end: int | None = None) -> list[tuple[int, T]]:
         """Read all entries from `start` to `end`, both included, ascending.
@@ -252,9 +290,9 @@ class MetadataLog(Generic[T]):
     def batch_files(self) -> list[tuple[int, FileInfo]]:
         """Every batch file with its id, ascending."""
         with storage_errors(self.url):
-            listed = self.files.list()
+            infos = self.files.list()
         files: list[tuple[int, FileInfo]] = []
-        for info in listed:
+        for info in infos:
             batch_id = None if info.is_dir else self.batch_id_of(info.name)
             if batch_id is not None:
                 files.append((batch_id, info))
@@ -300,29 +338,13 @@ class MetadataLog(Generic[T]):
             )
         return entry
 
-    def _create(self, batch_id: int, data: bytes) -> bool:
-        self._refuse_if_read_only("write to")
+    def _create(self, batch_id: int, entry: T) -> None:
         name = self.path_of(batch_id)
         with storage_errors(self._url_of(name)):
-            # This check only tells a batch that exists already, which is normal after a restart,
-            # from a race with another writer. `create` is what lets exactly one writer succeed.
-            there = self.files.info(name)
-            if there is None:
-                try:
-                    self.files.create(name, data)
-                except FileExistsError:
-                    raise ConcurrentUpdateError(self.url, batch_id) from None
-                return True
-        if there.is_dir:
-            raise MalformedFileError(self._url_of(name), "a directory has the name of a batch")
-        return False
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            with storage_errors(self._url_of(name)):
-                return self.files.read(name)
-        except FileNotFoundError:
-            return None
+            try:
+                self.files.create(name, self._format.serialize(entry))
+            except FileExistsError:
+                raise ConcurrentUpdateError(self.url, batch_id) from None
 
     def _delete(self, name: str) -> None:
         with storage_errors(self._url_of(name)):

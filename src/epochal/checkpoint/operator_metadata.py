@@ -149,8 +149,7 @@ OPERATOR_FORMAT = OperatorFormat()
 class OperatorMetadataLog(MetadataLog[OperatorMetadata]):
     """The log in `state/N/_metadata/v2`, with an entry for each batch that changed the metadata."""
 
-    def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
-        super().__init__(location, OPERATOR_FORMAT, read_only=read_only)
+    default_format = OPERATOR_FORMAT
 
 
 def newest_at(batch_ids: Iterable[int], batch_id: int | None) -> int | None:

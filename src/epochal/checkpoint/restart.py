@@ -1,4 +1,4 @@
-"""Decides what Spark would do next when a query restarts on a checkpoint. Pure.
+"""Decides how a query restarts on a checkpoint: what runs next, and with which settings. Pure.
 
 Let O be the newest id in `offsets` and C the newest in `commits`. If O = C, the next batch is new.
 If C is lower, batch O runs again: it starts where batch O-1 ended and ends exactly at the offsets
@@ -6,6 +6,12 @@ in its own entry. The synchronous engine requires `offsets/(O-1)`. With asynchro
 may have gaps, and the newest entry before O is used.
 
 Note: The batches between C and O do *not* run again, however far C is behind.
+
+A query pins some settings in its first offset entry and keeps them in all later ones: the
+checkpoint's settings come before the session's.
+
+Note: A key that is *missing* in the offset entry does not have the session's value or the current
+default. It has the value that matches Spark's behaviour before the key existed.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
+from epochal.errors import OptionError
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -52,28 +59,6 @@ class RestartPlan:
     """Unusual findings that do not prevent a restart."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartReads:
-    """The entries a restart reads before it decides."""
-
-    offsets: tuple[int, ...]
-    commits: tuple[int, ...]
-
-
-def restart_reads(
-    offset_ids: Sequence[int], commit_ids: Sequence[int], *, async_progress: bool = False
-) -> RestartReads:
-    """Which entries `plan_restart` needs, given the ids on disk."""
-    if not offset_ids:
-        return RestartReads((), ())
-    latest = max(offset_ids)
-    previous = _previous(offset_ids, latest, async_progress)
-    return RestartReads(
-        tuple(i for i in (previous, latest) if i is not None and i in offset_ids),
-        (max(commit_ids),) if commit_ids else (),
-    )
-
-
 def plan_restart(
     offset_ids: Sequence[int],
     commit_ids: Sequence[int],
@@ -84,8 +69,9 @@ def plan_restart(
     has_query_metadata: bool = True,
     occupied: Sequence[str] = (),
 ) -> RestartPlan:
-    """Decide what a restart would do, from the ids on disk and the entries of `restart_reads`.
+    """Decide what a restart would do, from the ids on disk and the newest entries.
 
+    It needs the two newest entries of `offsets` and the newest one of `commits`.
     An entry that is on disk but missing in `offsets` or `commits` could not be read. `occupied`
     lists those of the directories `offsets`, `commits` and `state` that are not empty.
     """
@@ -171,3 +157,97 @@ def _repartitions(before: OffsetEntry | None, entry: OffsetEntry) -> bool:
 
 def _fail(reason: str, condition: str = "") -> RestartPlan:
     return RestartPlan(RestartAction.FAIL, reason=reason, condition=condition)
+
+
+STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
+"""Since Spark 4.1, the session's name for the log's `spark.sql.shuffle.partitions`."""
+
+OFFSET_LOG_FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
+STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
+STATE_ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+TABLE_FORMAT = "spark.sql.streaming.stateStore.rocksdb.formatVersion"
+MERGE_OPERATOR = "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion"
+ROW_CHECKSUMS = "spark.sql.streaming.stateStore.rowChecksum.enabled"
+HDFS_PROVIDER_CLASS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+ROCKSDB_PROVIDER_CLASS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+NEW_QUERY_DEFAULTS: Mapping[str, str] = {
+    PROVIDER: HDFS_PROVIDER_CLASS,
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
+    "spark.sql.streaming.aggregation.stateFormatVersion": "2",
+    "spark.sql.streaming.join.stateFormatVersion": "2",
+    CODEC: "lz4",
+    TABLE_FORMAT: "5",
+    MERGE_OPERATOR: "2",
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
+    "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "false",
+    STATE_ENCODING: "unsaferow",
+    ROW_CHECKSUMS: "false",
+    "spark.sql.function.protobufExtensions.enabled": "false",
+    SOURCE_EVOLUTION: "false",
+    "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled": "true",
+    "spark.sql.dropDuplicates.deterministicKeyOrder.enabled": "true",
+    SHUFFLE_PARTITIONS: "200",
+}
+"""The settings that Spark 4.3 pins, with their defaults."""
+
+LEGACY_DEFAULTS: Mapping[str, str] = {
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "1",
+    "spark.sql.streaming.aggregation.stateFormatVersion": "1",
+    "spark.sql.streaming.join.stateFormatVersion": "1",
+    CODEC: "lz4",
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": "false",
+    "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "true",
+    STATE_ENCODING: "unsaferow",
+    ROW_CHECKSUMS: "false",
+    MERGE_OPERATOR: "1",
+    "spark.sql.function.protobufExtensions.enabled": "false",
+    SOURCE_EVOLUTION: "false",
+    "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled": "false",
+    "spark.sql.dropDuplicates.deterministicKeyOrder.enabled": "false",
+}
+"""The values of keys that are missing in the log. The other pinned keys have the session's values:
+the provider's class, the number of partitions, RocksDB's format version."""
+
+
+def conf_of_new_query(session: Mapping[str, str]) -> dict[str, str]:
+    """The settings that a new query pins: the session's values, or defaults."""
+    conf = {key: session.get(key, default) for key, default in NEW_QUERY_DEFAULTS.items()}
+    conf[SHUFFLE_PARTITIONS] = session.get(STATE_PARTITIONS, conf[SHUFFLE_PARTITIONS])
+    return conf
+
+
+def conf_in_force(pinned: Mapping[str, str], session: Mapping[str, str]) -> dict[str, str]:
+    """The settings that a restart uses, given those that the newest offset entry pins."""
+    new = conf_of_new_query(session)
+    return {key: pinned.get(key, LEGACY_DEFAULTS.get(key, new[key])) for key in new}
+
+
+def offset_log_version(newest: OffsetEntry | None, session: Mapping[str, str]) -> int:
+    """The version for new offset entries: that of the log, or of the session for an empty log."""
+    evolves = session.get(SOURCE_EVOLUTION, "false").lower() == "true"
+    if newest is None:
+        return max(int(session.get(OFFSET_LOG_FORMAT, "1")), 2 if evolves else 1)
+    if evolves and newest.version < 2:
+        raise OptionError(
+            f"[STREAMING_QUERY_EVOLUTION_ERROR.CANNOT_ENABLE_ON_EXISTING_CHECKPOINT] The offset "
+            f"log has version {newest.version}, but named sources need version 2. Migrate it with "
+            f"`epochal checkpoint migrate-offsets`, or set {SOURCE_EVOLUTION} to false."
+        )
+    return newest.version
+
+
+def commit_log_version(newest: CommitEntry | None, session: Mapping[str, str]) -> int:
+    """The version for new commit entries: that of the log, or as the state format requires.
+
+    It is never 3 for a new query: only a query with named sinks raises it to 3.
+    """
+    if newest is not None:
+        return newest.version
+    return 2 if int(session.get(STATE_FORMAT, "1")) >= 2 else 1

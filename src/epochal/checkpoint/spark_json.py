@@ -97,8 +97,13 @@ def as_read(values: dict[str, object], keys: Sequence[str] | None) -> dict[str, 
 
 def text_lines(data: bytes, path: str) -> list[str]:
     """The lines of a log file; as in Java they end with a newline, a carriage return or both."""
+    return [text_of(line, path) for line in data.splitlines()]
+
+
+def text_of(data: bytes, path: str) -> str:
+    """Decode a file, or a line of one."""
     try:
-        return [line.decode() for line in data.splitlines()]
+        return data.decode()
     except UnicodeDecodeError as error:
         raise MalformedFileError(path, f"not UTF-8 text ({error.reason})") from None
 

@@ -23,8 +23,8 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
+from epochal.checkpoint.file_log import RateLog
 from epochal.checkpoint.layout import source_log_path
-from epochal.checkpoint.source_logs import RateLog
 from epochal.checkpoint.spark_json import parse_object
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions, ReaderFactory, Source, SourceReader

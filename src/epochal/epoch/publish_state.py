@@ -19,7 +19,7 @@ from epochal.epoch.epoch_files.chain_files import delete_before, sweep
 from epochal.epoch.messages import PreparedState
 from epochal.files import Files, join_url
 from epochal.state.files.chain import prepared_before
-from epochal.state.store.prepared import PreparedVersion, publish_prepared
+from epochal.state.store.store_files import PreparedVersion, publish_prepared
 
 PUBLISHERS = 8
 """Number of threads. Publishing mostly waits for storage."""

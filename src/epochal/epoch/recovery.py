@@ -31,8 +31,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
-from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.checkpoint.metadata_log import missing_runs
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState, steps_after_decision
 from epochal.epoch.event_time.query_watermark import (

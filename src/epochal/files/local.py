@@ -24,10 +24,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from stat import S_ISDIR, S_ISREG
-from typing import Self
 
 from epochal.errors import StorageError
-from epochal.files.contract import UNBOUNDED, Bounds, FileInfo, check_depth, checked_path
+from epochal.files import UNBOUNDED, AtomicFile, Bounds, FileInfo, checked_path, walked
 
 
 class LocalFiles:
@@ -42,26 +41,18 @@ class LocalFiles:
         links: bool = False,
         bounds: Bounds = UNBOUNDED,
     ) -> None:
-        self._root = os.path.abspath(os.fspath(root))
+        self.url = os.path.abspath(os.fspath(root))
         self._above = ""
         """The part of the root that `at` added, in which links are not followed either."""
-        self._durable, self._links, self._bounds = durable, links, bounds
+        self._durable, self._links, self.bounds = durable, links, bounds
         self._existing = None if existing is None else os.path.abspath(os.fspath(existing))
 
     def __repr__(self) -> str:
-        return f"LocalFiles({self._root!r})"
-
-    @property
-    def url(self) -> str:
-        return self._root
-
-    @property
-    def bounds(self) -> Bounds:
-        return self._bounds
+        return f"LocalFiles({self.url!r})"
 
     def at(self, path: str) -> LocalFiles:
         below = copy(self)
-        below._root = self._full(path)
+        below.url = self._full(path)
         below._above = f"{self._above}/{path}".strip("/")
         return below
 
@@ -81,7 +72,7 @@ class LocalFiles:
         full = self._path(path)
         try:
             with open(full, "rb", buffering=0, opener=self._open) as source:
-                self._bounds.check(full, os.fstat(source.fileno()).st_size, large=large)
+                self.bounds.check(full, os.fstat(source.fileno()).st_size, large=large)
                 return source.readall()
         except NotADirectoryError:  # a parent of the path is a file
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full) from None
@@ -107,14 +98,7 @@ class LocalFiles:
         return sorted(names, key=lambda info: info.name)
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
-        check_depth(self._root, path)
-        # Directories sort with their slash, so that the paths below them come out in order.
-        for info in sorted(self.list(path), key=lambda info: info.name + "/" * info.is_dir):
-            below = f"{path}/{info.name}" if path else info.name
-            if info.is_dir:
-                yield from self.walk(below)
-            else:
-                yield below, info
+        return walked(self, path)
 
     def make_dirs(self, path: str = "") -> None:
         self._make_parents(self._directory(path))
@@ -161,8 +145,8 @@ class LocalFiles:
         return full
 
     def _full(self, path: str) -> str:
-        below = checked_path(self._root, path)
-        return os.path.join(self._root, below) if below else self._root
+        below = checked_path(self.url, path)
+        return os.path.join(self.url, below) if below else self.url
 
     def _refuse_link(self, folder: str) -> None:
         if not self._links and os.path.islink(folder):
@@ -180,7 +164,7 @@ class LocalFiles:
         return descriptor
 
 
-class LocalAtomicFile:
+class LocalAtomicFile(AtomicFile):
     """Writes `.NAME.UUID.tmp` (Spark's naming) beside the target, then links or renames it."""
 
     def __init__(
@@ -256,26 +240,15 @@ class LocalAtomicFile:
         with suppress(OSError):  # the file is published; a leftover temp file is harmless
             os.unlink(self._temp)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.cancel()
-
-
-_NOT_FOLLOWED = (
-    "Links below a checkpoint or an output directory are not followed, because they may lead out "
-    "of it. Replace the link by what it points to."
-)
-
 
 def special_file_error(path: str) -> StorageError:
     """The error for a path that is neither a regular file nor a directory."""
     if os.path.islink(path):
-        return StorageError(path, f"is a symbolic link. {_NOT_FOLLOWED}")
+        return StorageError(
+            path,
+            "is a symbolic link. Links below a checkpoint or an output directory are not followed, "
+            "because they may lead out of it. Replace the link by what it points to.",
+        )
     return StorageError(
         path, "is a pipe, a socket or a device, and not a file. No query writes such a thing."
     )

@@ -24,7 +24,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from epochal.errors import OptionError, StorageError
-from epochal.files.contract import (
+from epochal.files import (
     SILENCE_SECONDS,
     UNBOUNDED,
     Bounds,
@@ -136,24 +136,16 @@ class ObjectFiles:
     """Files whose keys in one bucket start with a prefix."""
 
     def __init__(self, store: Store, url: str, prefix: str, bounds: Bounds = UNBOUNDED) -> None:
-        self._store, self._url, self._prefix, self._bounds = store, url, prefix, bounds
+        self._store, self.url, self._prefix, self.bounds = store, url, prefix, bounds
 
     def __repr__(self) -> str:
-        return f"ObjectFiles({self._url!r})"
+        return f"ObjectFiles({self.url!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_object_store, (self._url, self._bounds)
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def bounds(self) -> Bounds:
-        return self._bounds
+        return open_object_store, (self.url, self.bounds)
 
     def at(self, path: str) -> ObjectFiles:
-        return ObjectFiles(self._store, join_url(self._url, path), self._key(path), self._bounds)
+        return ObjectFiles(self._store, join_url(self.url, path), self._key(path), self.bounds)
 
     def create_atomic(self, path: str, *, overwrite: bool = False) -> BufferedAtomicFile:
         self._key(path)
@@ -209,7 +201,7 @@ class ObjectFiles:
         with _translate_errors(url):
             answer = get(self._store, self._key(path))
             size = answer.meta["size"]
-        self._bounds.check(url, size, large=large)  # the body has not been read yet
+        self.bounds.check(url, size, large=large)  # the body has not been read yet
         with _translate_errors(url):
             return bytes(answer.bytes())
 
@@ -314,11 +306,11 @@ class ObjectFiles:
             raise NotADirectoryError(20, "Not a directory", self._full(path))
 
     def _key(self, path: str) -> str:
-        below = checked_path(self._url, path)
+        below = checked_path(self.url, path)
         return f"{self._prefix}/{below}" if self._prefix and below else self._prefix or below
 
     def _full(self, path: str) -> str:
-        return join_url(self._url, path)
+        return join_url(self.url, path)
 
 
 @contextmanager

@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from epochal import read_state as read_state
     from epochal import read_state_changes as read_state_changes
     from epochal.state.rows.types import StructType, parse_schema
-    from epochal.state.store.conf import StateStoreConf
-    from epochal.state.store.ids import StateStoreId, StateStoreProviderId
-    from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
-    from epochal.state.store.prepared import PreparedVersion
+    from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
+    from epochal.state.store.open_provider import (
+        HDFSBackedStateStoreProvider,
+        RocksDBStateStoreProvider,
+    )
     from epochal.state.store.provider import StateStoreProvider
-    from epochal.state.store.rocksdb_provider import RocksDBStateStoreProvider
     from epochal.state.store.store import ReadStateStore, StateStore
+    from epochal.state.store.store_files import PreparedVersion
 
 __all__ = [
     "HDFSBackedStateStoreProvider",
@@ -33,14 +34,14 @@ __all__ = [
 
 _HOMES = {
     "HDFSBackedStateStoreProvider": "epochal.state.store.open_provider",
-    "PreparedVersion": "epochal.state.store.prepared",
+    "PreparedVersion": "epochal.state.store.store_files",
     "ReadStateStore": "epochal.state.store.store",
-    "RocksDBStateStoreProvider": "epochal.state.store.rocksdb_provider",
+    "RocksDBStateStoreProvider": "epochal.state.store.open_provider",
     "StateStore": "epochal.state.store.store",
     "StateStoreConf": "epochal.state.store.conf",
-    "StateStoreId": "epochal.state.store.ids",
+    "StateStoreId": "epochal.state.store.conf",
     "StateStoreProvider": "epochal.state.store.provider",
-    "StateStoreProviderId": "epochal.state.store.ids",
+    "StateStoreProviderId": "epochal.state.store.conf",
     "StructType": "epochal.state.rows.types",
     "parse_schema": "epochal.state.rows.types",
 }

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from epochal.clock import Clock, SystemClock
-from epochal.files import UNBOUNDED, AtomicFile, Bounds, FileInfo, Files, checked_path, join_url
-from epochal.files.contract import BufferedAtomicFile
+from epochal.files import (
+    UNBOUNDED,
+    AtomicFile,
+    Bounds,
+    BufferedAtomicFile,
+    FileInfo,
+    Files,
+    checked_path,
+    join_url,
+)
 
 
 class MemoryFiles:

@@ -11,7 +11,6 @@ from epochal.checkpoint.file_log import (
     SinkFileStatus,
     is_compaction_batch,
 )
-from epochal.checkpoint.layout import hidden_crc_of
 from epochal.files import Files
 from epochal.state.files.codecs import compress
 from epochal.state.files.delta_snapshot import encode_records
@@ -84,7 +83,8 @@ def checkpoint(
     for path, data in tree.items():
         files.create(path, data)
     for path in tree:
-        files.create(hidden_crc_of(path), b"crc\0\0\0\x02\0 of " + path.encode())
+        folder, slash, name = path.rpartition("/")
+        files.create(f"{folder}{slash}.{name}.crc", b"crc\0\0\0\x02\0 of " + path.encode())
     return files
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from epochal.checkpoint.file_log import (
@@ -19,15 +17,7 @@ from epochal.checkpoint.file_log import (
     live_batches,
     next_compaction_batch,
 )
-from epochal.errors import (
-    ConcurrentUpdateError,
-    EditError,
-    MalformedFileError,
-    MissingBatchError,
-    OptionError,
-    StorageError,
-    UnsupportedVersionError,
-)
+from epochal.errors import EditError, MalformedFileError, MissingBatchError, OptionError
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import FaultyFiles, MemoryFiles
 
@@ -282,37 +272,6 @@ def test_a_reader_that_loses_files_to_nothing_known_says_so() -> None:
         log.all_files()
 
 
-def test_a_file_that_cannot_be_read_is_a_storage_error() -> None:
-    inner = MemoryFiles()
-    FileSinkLog(inner).add(0, [])
-
-    def refuse(operation: str, path: str) -> None:
-        if operation == "read":
-            raise PermissionError(13, "Permission denied")
-
-    with pytest.raises(StorageError, match="/0: access is denied"):
-        FileSinkLog(FaultyFiles(inner, refuse)).all_files()
-
-
-def test_two_writers_of_one_batch_leave_one_and_tell_the_other() -> None:
-    inner = MemoryFiles()
-
-    def other_first(operation: str, path: str) -> None:
-        if operation == "create":
-            inner.create(path, b"v1")
-
-    with pytest.raises(ConcurrentUpdateError):
-        FileSinkLog(FaultyFiles(inner, other_first)).add(0, [status("/0")])
-
-
-def test_a_read_only_log_creates_nothing(tmp_path: Path) -> None:
-    log = FileSinkLog(str(tmp_path / "_spark_metadata"), read_only=True)
-    assert log.all_files() == []
-    with pytest.raises(EditError):
-        log.add(9, [])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_interval_must_be_positive() -> None:
     with pytest.raises(OptionError, match="must be positive, not 0"):
         FileSourceLog(MemoryFiles(), compact_interval=0)
@@ -384,11 +343,6 @@ def test_bad_bytes_are_a_malformed_file_that_is_named(data: bytes) -> None:
     with pytest.raises(MalformedFileError) as caught:
         log.all_files()
     assert caught.value.path == "memory:/0"
-
-
-def test_a_newer_version_is_refused() -> None:
-    with pytest.raises(UnsupportedVersionError):
-        FileSinkLog(MemoryFiles({"0": (b"v2", 0)})).get(0)
 
 
 def test_a_compact_file_with_an_impossible_id_is_malformed() -> None:

@@ -175,17 +175,6 @@ def test_metadata_has_defaults_and_conf_becomes_strings(
     assert (entry.watermark_ms, entry.timestamp_ms, entry.conf) == expected
 
 
-def test_offsets_come_back_as_the_text_they_were_whatever_the_source() -> None:
-    log = OffsetLog(MemoryFiles())
-    first = OffsetEntry(1, ("0", "1", "2"))
-    second = OffsetEntry(1, ("one", "two", "three"))
-    assert log.add(0, first)
-    assert log.get_latest() == (0, first)
-    assert log.add(1, second)
-    assert not log.add(1, OffsetEntry(1, ("3",)))
-    assert log.get_range(None, 1) == [(0, first), (1, second)]
-
-
 def test_carriage_returns_end_lines_too() -> None:
     crlf = OFFSETS_V1.replace(b"\n", b"\r\n") + b"\r\n"
     assert OFFSET_FORMAT.deserialize(crlf, "") == OFFSET_FORMAT.deserialize(OFFSETS_V1, "")
@@ -279,11 +268,6 @@ def test_a_commit_of_version_1_takes_no_state_ids_but_none_or_empty() -> None:
         CommitEntry(2, 0, None, {"a": SinkMetadata("a", "-", "p", "DSv2")})
     with pytest.raises(OptionError, match="1, 2 or 3"):
         CommitEntry(4)
-
-
-def test_the_header_decides_the_version_of_a_commit() -> None:
-    log = CommitLog(MemoryFiles({"0": (COMMIT_V1, 0), "1": (COMMIT_V2, 0), "2": (COMMIT_V3, 0)}))
-    assert [entry.version for _, entry in log.get_range()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from epochal.checkpoint.metadata_log import (
 from epochal.errors import (
     ConcurrentUpdateError,
     EditError,
-    EpochalError,
     MalformedFileError,
     MissingBatchError,
     OptionError,
@@ -104,14 +103,6 @@ def test_ordered_batch_files_begin_with_the_newest() -> None:
     assert [info.name for info in log.ordered_batch_files()] == ["10", "9", "2"]
 
 
-def test_a_second_instance_sees_the_same_content(tmp_path: Path) -> None:
-    log = text_log(str(tmp_path))
-    for batch_id in range(3):
-        log.add(batch_id, f"batch{batch_id}")
-    again = text_log(str(tmp_path))
-    assert again.get_range() == log.get_range() == [(i, f"batch{i}") for i in range(3)]
-
-
 def test_a_directory_named_like_a_batch_is_not_a_batch(tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
     log = text_log(str(tmp_path))
@@ -120,10 +111,6 @@ def test_a_directory_named_like_a_batch_is_not_a_batch(tmp_path: Path) -> None:
     assert log.get(0) is None
     with pytest.raises(MalformedFileError, match="a directory has the name of a batch"):
         log.add(0, "x")
-
-
-def test_a_missing_batch_is_none() -> None:
-    assert filled(0).get(7) is None
 
 
 def test_purge_removes_what_is_older_and_every_crc_with_it(tmp_path: Path) -> None:
@@ -175,15 +162,6 @@ def deletions_of(operation: str, threshold: int) -> list[str]:
 def test_a_purge_that_crashes_leaves_no_hole() -> None:
     assert deletions_of("purge", 11) == [str(i) for i in range(11)]
     assert deletions_of("purge_after", 0) == [str(i) for i in range(11, 0, -1)]
-
-
-def test_retaining_two_batches_leaves_what_spark_leaves() -> None:
-    """async log purging: before batch N starts, ids below N - retained are deleted."""
-    log = text_log(MemoryFiles())
-    for batch_id in range(4):
-        log.purge(batch_id - 2)
-        log.add(batch_id, "x")
-    assert log.batch_ids() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -331,12 +309,6 @@ def test_get_range_takes_both_bounds_inclusive() -> None:
     assert filled().get_range() == []
 
 
-@pytest.mark.parametrize(("start", "end"), [(2, 5), (3, 7), (7, 8), (0, 1)])
-def test_get_range_fails_unless_every_batch_is_there(start: int, end: int) -> None:
-    with pytest.raises(MissingBatchError):
-        filled(3, 4, 5, 6).get_range(start, end)
-
-
 def test_the_previous_batch_is_the_newest_below_if_one_at_or_above_exists() -> None:
     log = filled(0, 3, 7)
     assert [log.prev_batch_id(i) for i in (0, 1, 3, 5, 7, 8)] == [None, 0, 0, 3, 3, None]
@@ -445,8 +417,3 @@ def test_ten_thousand_batches_are_listed_once_and_opened_once_each() -> None:
     asked.clear()
     assert log.get_latest() == (9_999, OffsetEntry(1, ("7",)))
     assert asked == {"list": 1, "read": 1}
-
-
-def test_every_error_of_a_log_is_one_of_ours() -> None:
-    for error in (ConcurrentUpdateError, MissingBatchError, MalformedFileError, StorageError):
-        assert issubclass(error, EpochalError)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.checkpoint.file_log import FileSourceLog
+from epochal.checkpoint.file_log import (
+    KAFKA_INITIAL_OFFSET_FORMAT,
+    RATE_FORMAT,
+    FileSourceLog,
+    KafkaInitialOffsetLog,
+    KafkaInitialOffsets,
+    RateLog,
+    kafka_offsets_json,
+    open_source_log,
+    parse_kafka_offsets,
+)
 from epochal.checkpoint.operator_metadata import (
     OPERATOR_FORMAT,
     OperatorMetadata,
@@ -13,16 +23,6 @@ from epochal.checkpoint.operator_metadata import (
     list_operators,
     newest_at,
     read_operator,
-)
-from epochal.checkpoint.source_logs import (
-    KAFKA_INITIAL_OFFSET_FORMAT,
-    RATE_FORMAT,
-    KafkaInitialOffsetLog,
-    KafkaInitialOffsets,
-    RateLog,
-    kafka_offsets_json,
-    open_source_log,
-    parse_kafka_offsets,
 )
 from epochal.errors import MalformedFileError, OptionError, UnsupportedVersionError
 from epochal.testing.files import MemoryFiles

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.checkpoint.samples import checkpoint, sink
 from tests.unit.cli.test_checkpoint_edit import on_disk
 
-from epochal.checkpoint.switched import Switched
+from epochal.checkpoint.entries import Switched
 from epochal.cli.main import main
 from epochal.files import Files
 from epochal.files.local import LocalFiles

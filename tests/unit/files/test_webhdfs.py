@@ -12,14 +12,14 @@ import pytest
 from tests.unit.files.http_stub import HANG_UP, Reply, Request, http_stub
 
 from epochal.errors import LostAnswerError, OptionError, StorageError
-from epochal.files import namenode, open_files
+from epochal.files import open_files, webhdfs
 from epochal.files.webhdfs import WebHdfsFiles, open_webhdfs
 from epochal.testing.server import free_port
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namenode, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(webhdfs, "FIRST_PAUSE_SECONDS", 0.001)
     for name in ("EPOCHAL_WEBHDFS", "HADOOP_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HADOOP_USER_NAME", "ada")
@@ -112,7 +112,7 @@ def test_a_url_leads_to_the_web_address(
         asked.append((host, port))
         raise AssertionError(protocol)
 
-    monkeypatch.setattr(namenode, "_connection", unreachable)
+    monkeypatch.setattr(webhdfs, "_connection", unreachable)
     files = open_files(location)
     assert files.url == location
     for _ in addresses:
@@ -154,15 +154,6 @@ def test_a_file_is_written_aside_and_renamed() -> None:
     assert temp.startswith("/log/.0.")
     assert temp.endswith(".tmp")
     assert cluster.asked == [("CREATE", temp), ("CREATE", temp), ("RENAME", temp)]
-
-
-def test_the_loser_of_a_race_removes_its_temporary_file() -> None:
-    cluster = Cluster()
-    cluster.files["/log/0"] = b"first"
-    with serving(cluster) as files, pytest.raises(FileExistsError) as refused:
-        files.create("0", b"second")
-    assert f"{files.url}/0" in str(refused.value)
-    assert cluster.files == {"/log/0": b"first"}
 
 
 @pytest.mark.parametrize("operation", ["create", "replace"])
@@ -258,8 +249,8 @@ def test_retries_end_when_no_namenode_answers() -> None:
 
 
 def test_retries_end_when_a_namenode_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namenode, "SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr(namenode, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(webhdfs, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(webhdfs, "RETRY_SECONDS", 0.2)
     released = threading.Event()
 
     def silent(request: Request) -> Reply:
@@ -332,13 +323,13 @@ def test_a_listing_that_goes_in_circles_is_an_error() -> None:
 
 def test_threads_keep_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
-    real = namenode._connection
+    real = webhdfs._connection
 
     def counted(protocol: str, host: str, port: int) -> object:
         opened.append(threading.get_ident())
         return real(protocol, host, port)
 
-    monkeypatch.setattr(namenode, "_connection", counted)
+    monkeypatch.setattr(webhdfs, "_connection", counted)
     with http_stub(lambda request: status_reply()) as address:
         files = open_webhdfs(f"webhdfs://{address}/log")
 
@@ -372,7 +363,7 @@ def test_a_redirect_from_https_to_http_is_refused_before_anything_is_sent(
     with http_stub(answer) as address:
         host, port = address.split(":")
         monkeypatch.setattr(
-            namenode, "_connection", lambda *_: http.client.HTTPConnection(host, int(port))
+            webhdfs, "_connection", lambda *_: http.client.HTTPConnection(host, int(port))
         )
         files = open_webhdfs(f"swebhdfs://{address}/x")
         with pytest.raises(StorageError, match="is asked by https, but redirects to http") as error:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from epochal.state.rows.arrow_types import arrow_type
 from epochal.state.rows.types import Kind, Layout, StructType
-from epochal.state.rows.values import CalendarInterval, TimestampNanos, Variant
+from epochal.state.rows.unsafe_row import CalendarInterval, TimestampNanos, Variant
 
 
 def to_arrow(rows: list[tuple[Any, ...]], schema: StructType) -> pa.StructArray:

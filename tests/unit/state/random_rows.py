@@ -25,7 +25,7 @@ from epochal.state.rows.types import (
     StructField,
     StructType,
 )
-from epochal.state.rows.values import CalendarInterval, TimestampNanos, Variant, decimal_of
+from epochal.state.rows.unsafe_row import CalendarInterval, TimestampNanos, Variant, decimal_of
 
 Table = tuple[StructType, list[tuple[Any, ...]]]
 

@@ -9,16 +9,15 @@ from pathlib import Path
 
 from epochal.files import Files
 from epochal.files.local import LocalFiles
-from epochal.state.disk.disk_version import DiskStates
+from epochal.state.disk.disk_rows import DiskStates
 from epochal.state.disk.local_database import LocalDatabase
-from epochal.state.files.checksum_file import checksum_of
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.store import ReadStateStore
+from epochal.state.store.store_files import checksum_of
 
 KEY = StructType((StructField("key1", StringType()), StructField("key2", AtomicType("integer"))))
 VALUE = StructType((StructField("value", AtomicType("integer")),))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epochal.checkpoint.layout import STATE
-from epochal.checkpoint.pinned import (
+from epochal.checkpoint.restart import (
     CODEC,
     MERGE_OPERATOR,
     NEW_QUERY_DEFAULTS,
@@ -25,8 +25,7 @@ from epochal.continuous.plan.logical import Node, Stateful, preorder
 from epochal.continuous.run.take_over import FoundCheckpoint, found_in, newest_entry
 from epochal.errors import StateUsageError
 from epochal.files import Files, join_url
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import provider_class
 from epochal.state.store.store_format import DATABASE_FORMAT
 

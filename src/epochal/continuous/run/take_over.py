@@ -12,8 +12,13 @@ from dataclasses import dataclass
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
 from epochal.checkpoint.operator_metadata import read_operator
-from epochal.checkpoint.pinned import PROVIDER, STATE_FORMAT, conf_in_force, conf_of_new_query
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.restart import (
+    PROVIDER,
+    SHUFFLE_PARTITIONS,
+    STATE_FORMAT,
+    conf_in_force,
+    conf_of_new_query,
+)
 from epochal.continuous.plan.logical import Node, Stateful, preorder
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.state_ids import ids_of

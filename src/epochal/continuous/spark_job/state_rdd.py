@@ -38,14 +38,14 @@ from epochal.rpc.server import RpcServer
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.state.store.compatibility import settle_operator, settle_schema
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
-from epochal.state.store.loaded import Here, LoadedProviders
+from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
+from epochal.state.store.loaded import LoadedProviders
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import StateStore
-from epochal.state.store.store_coordinator_ref import (
+from epochal.state.store.store_coordinator import (
     StateStoreCoordinatorEndpoint,
     StateStoreCoordinatorRef,
+    WorkerLocation,
 )
 
 Update: TypeAlias = Callable[[StateStore, Iterator[Any]], Iterable[Any]]
@@ -205,7 +205,7 @@ def _loaded_here(address: RpcAddress, conf: StateStoreConf) -> LoadedProviders:
     found = _loaded.get(key)
     if found is None:
         executor = this_executor()
-        here = Here(executor.host, executor.executor_id, str(os.getpid()))
+        here = WorkerLocation(executor.host, executor.executor_id, str(os.getpid()))
         interval_seconds = conf.maintenance_interval_ms / 1000
         found = LoadedProviders(here, _coordinator_ref(address), interval_seconds=interval_seconds)
         _loaded[key] = found

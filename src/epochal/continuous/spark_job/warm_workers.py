@@ -28,7 +28,9 @@ WARM = (
     "pandas?",  # `pyarrow.array` imports it where it is installed
     "pyarrow.pandas_compat",
     "pyarrow.parquet",
-    "epochal.state.files.lz4_block",
+    "lz4.block",
+    "xxhash",
+    "epochal.state.files.codecs",
     "epochal.continuous.tasks.worker",
     "epochal.continuous.spark_job.task_hosts",
     "epochal.continuous.operators.processor.transform_with_state",

@@ -32,16 +32,14 @@ from epochal.epoch.messages import PreparedState, by_store
 from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import EpochError, StateLoadError
 from epochal.files import Files
-from epochal.state.disk.disk_rows import DiskRows
-from epochal.state.disk.disk_version import DiskStates, DiskVersion
+from epochal.state.disk.disk_rows import DiskRows, DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.files.chain import attempt_label, id_of_version, prepared_label
 from epochal.state.rows.row_codec import RowCodec
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import open_provider
-from epochal.state.store.prepared import EncodedVersion, PreparedVersion
 from epochal.state.store.provider import StateStoreProvider
+from epochal.state.store.store_files import EncodedVersion, PreparedVersion
 from epochal.state.store.versions import FrozenVersion
 
 _MORE_VERSIONS = 4

@@ -92,7 +92,6 @@ class LocalDatabase:
         return count
 
     def get(self, key: bytes) -> bytes | None:
-        """The newest value of an entry."""
         try:
             value: bytes | None = self.engine.get(key)
         except Exception as error:
@@ -115,7 +114,6 @@ class LocalDatabase:
         return takewhile(lambda entry: entry[0] < end, found)
 
     def get_at(self, snapshot: Any, key: bytes) -> bytes | None:
-        """The value of an entry at a snapshot."""
         try:
             value: bytes = snapshot[key]
         except Exception as error:
@@ -125,7 +123,6 @@ class LocalDatabase:
         return value
 
     def drop(self, start: bytes, end: bytes) -> None:
-        """Delete the entries from `start` to before `end`."""
         self.engine.delete_range(start, end)
 
     def snapshot(self) -> Any:
@@ -133,7 +130,6 @@ class LocalDatabase:
         return self.engine.snapshot()
 
     def close(self) -> None:
-        """Close the database and remove its directory."""
         self.closed = True
         self.engine.close()
         self._remove()
@@ -167,7 +163,6 @@ class DiskTable:
             self.database.drop(self.head, self.end)
 
     def get(self, key: bytes) -> bytes | None:
-        """The newest value of a key."""
         return self.database.get(self.entry(key))
 
     def scan(self, prefix: bytes) -> Iterator[DiskEntry]:
@@ -184,11 +179,9 @@ class DiskTable:
         return start, _after(start)
 
     def entry(self, key: bytes) -> bytes:
-        """The entry of a key."""
         return self.head + key if self.prefixes_of is None else self.entries([key])[0]
 
     def entries(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The entries of many keys."""
         head = self.head
         if self.prefixes_of is None:
             return [head + key for key in keys]
@@ -199,7 +192,6 @@ class DiskTable:
         ]
 
     def key_of(self, entry: bytes) -> bytes:
-        """The key of an entry."""
         start = _TABLE.size
         if self.prefixes_of is not None:
             start += _LENGTH.size + _LENGTH.unpack_from(entry, start)[0]

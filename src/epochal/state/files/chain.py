@@ -50,7 +50,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from epochal.checkpoint.id_ranges import missing_runs
+from epochal.checkpoint.metadata_log import missing_runs
 
 MISSING_DELTA = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS"
 MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
@@ -73,6 +73,14 @@ class FileNames:
         """What the names of the files of a version begin with."""
         return str(version)
 
+    def delta_name(self, version: int) -> str:
+        """The file with the changes that made `version`."""
+        return f"{self.stem(version)}.{self.delta}"
+
+    def snapshot_name(self, version: int) -> str:
+        """The file with all rows of `version`."""
+        return f"{self.stem(version)}.{self.snapshot}"
+
     def others(self, names: Iterable[str], below: int) -> list[str]:
         """The files of versions below `below`, also of other histories than the store's own."""
         return []
@@ -83,6 +91,20 @@ class FileNames:
         if kind not in (self.delta, self.snapshot) or not _VERSION.fullmatch(version):
             return None
         return StoreFile(int(version), kind == self.snapshot, self)
+
+    def snapshot_versions(self, names: Iterable[str]) -> list[int]:
+        """The versions that have a snapshot file."""
+        files = map(self.parse, names)
+        return sorted(file.version for file in files if file and file.is_snapshot)
+
+    def delta_versions(self, names: Iterable[str]) -> list[int]:
+        """The versions that have a delta file."""
+        files = map(self.parse, names)
+        return sorted(file.version for file in files if file and not file.is_snapshot)
+
+    def latest_version(self, names: Iterable[str]) -> int:
+        """The newest version with a file; 0 for an empty directory."""
+        return max((file.version for file in map(self.parse, names) if file), default=0)
 
 
 HDFS_FILES = FileNames("delta", "snapshot")
@@ -99,8 +121,8 @@ class StoreFile:
 
     @property
     def name(self) -> str:
-        name = snapshot_name if self.is_snapshot else delta_name
-        return name(self.version, self.kinds)
+        name = self.kinds.snapshot_name if self.is_snapshot else self.kinds.delta_name
+        return name(self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +138,6 @@ class VersionChain:
 
     @property
     def first_missing(self) -> int | None:
-        """The lowest version whose delta is missing."""
         return self.missing[0].start if self.missing else None
 
 
@@ -131,32 +152,9 @@ class SnapshotPlan:
     eligible: tuple[int, ...]
 
 
-def delta_name(version: int, kinds: FileNames = HDFS_FILES) -> str:
-    """The file with the changes that made `version`."""
-    return f"{kinds.stem(version)}.{kinds.delta}"
-
-
-def snapshot_name(version: int, kinds: FileNames = HDFS_FILES) -> str:
-    """The file with all rows of `version`."""
-    return f"{kinds.stem(version)}.{kinds.snapshot}"
-
-
 def checksum_name(name: str) -> str:
     """The visible checksum file that Spark 4.1 writes beside a delta or snapshot."""
     return f"{name}.crc"
-
-
-def prepared_name(version: int, label: str, kinds: FileNames = HDFS_FILES) -> str:
-    """The name of a delta whose epoch is not decided yet.
-
-    It has three parts, and Spark's listings ignore such names.
-    """
-    return f"{delta_name(version, kinds)}{_PREPARED_MARK}{label}"
-
-
-def prepared_snapshot_name(version: int, label: str, kinds: FileNames) -> str:
-    """The name of a snapshot that stands for a version whose epoch is not decided yet."""
-    return f"{snapshot_name(version, kinds)}{_PREPARED_MARK}{label}"
 
 
 def kinds_of_prepared(name: str) -> FileNames:
@@ -177,12 +175,14 @@ def id_of_version(name: str) -> str:
 
 
 def prepared_label(label: str) -> str:
-    """What the name of a prepared file has after the plain name."""
+    """What the name of a file whose epoch is not decided yet has after the plain name.
+
+    Such a name has three parts, and Spark's listings ignore it.
+    """
     return f"{_PREPARED_MARK}{label}"
 
 
 def is_prepared_snapshot(name: str) -> bool:
-    """Whether a prepared file is a snapshot."""
     prepared = _PREPARED.fullmatch(name)
     return prepared is not None and prepared[3] == ROCKSDB_FILES.snapshot
 
@@ -210,26 +210,6 @@ def prepared_before(name: str, attempt: int) -> bool:
     prepared = _PREPARED.fullmatch(name)
     label = _ATTEMPT.fullmatch(prepared[4]) if prepared else None
     return label is not None and int(label[1]) < attempt
-
-
-def parse_name(name: str) -> StoreFile | None:
-    """The delta or snapshot of an HDFS-backed store that a file name stands for, else None."""
-    return HDFS_FILES.parse(name)
-
-
-def snapshot_versions(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> list[int]:
-    """The versions that have a snapshot file."""
-    return sorted(file.version for file in map(kinds.parse, names) if file and file.is_snapshot)
-
-
-def delta_versions(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> list[int]:
-    """The versions that have a delta file."""
-    return sorted(file.version for file in map(kinds.parse, names) if file and not file.is_snapshot)
-
-
-def latest_version(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> int:
-    """The newest version with a file; 0 for an empty directory."""
-    return max((file.version for file in map(kinds.parse, names) if file), default=0)
 
 
 def files_to_load(version: int, snapshots: Iterable[int], deltas: Iterable[int]) -> VersionChain:
@@ -324,12 +304,7 @@ def deletable(
     if retained is None:
         return []
     first = retained[0].version
-    old = [file.name for file in files if file.version < first]
-    checksums = [
-        name for name in listed if (parsed := _CHECKSUM.fullmatch(name)) and int(parsed[1]) < first
-    ]
-    others = sorted(set(kinds.others(listed, first)) - set(old))
-    return old + others + sorted(checksums)
+    return _below(first, [file.name for file in files if file.version < first], listed, kinds)
 
 
 def below_snapshot(names: Iterable[str], version: int, kinds: FileNames = HDFS_FILES) -> list[str]:
@@ -338,14 +313,18 @@ def below_snapshot(names: Iterable[str], version: int, kinds: FileNames = HDFS_F
     The newest snapshot at or below `version` is where every version from there on starts.
     """
     listed = list(names)
-    first = max((s for s in snapshot_versions(listed, kinds) if s <= version), default=0)
+    first = max((s for s in kinds.snapshot_versions(listed) if s <= version), default=0)
     files = (file for file in map(kinds.parse, listed) if file is not None)
-    old = [file.name for file in files if file.version < first]
+    old = sorted(file.name for file in files if file.version < first)
+    return _below(first, old, listed, kinds)
+
+
+def _below(first: int, old: list[str], listed: Sequence[str], kinds: FileNames) -> list[str]:
+    """The files below a version: those of the store, those of other histories, checksum files."""
     checksums = [
         name for name in listed if (parsed := _CHECKSUM.fullmatch(name)) and int(parsed[1]) < first
     ]
-    others = sorted(set(kinds.others(listed, first)) - set(old))
-    return sorted(old) + others + sorted(checksums)
+    return old + sorted(set(kinds.others(listed, first)) - set(old)) + sorted(checksums)
 
 
 def _starts(version: int, snapshots: Iterable[int]) -> list[int]:

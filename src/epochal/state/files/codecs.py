@@ -88,6 +88,97 @@ def decompress_pieces(data: bytes, codec: str, *, source: str = "state file") ->
     return _codec(codec).decompress(data, source, UNBOUNDED.room(source))
 
 
+LZ4_BLOCK_BYTES = 32 * 1024
+"""What we write: Spark's default `spark.io.compression.lz4.blockSize`. The reader accepts any size
+that the format allows."""
+_LZ4_MAGIC = b"LZ4Block"
+_LZ4_HEADER = struct.Struct("<8sBiiI")
+_LZ4_STORED, _LZ4_COMPRESSED = 0x10, 0x20
+_LZ4_RATIO = 255
+
+
+def _lz4_checksum(block: bytes | memoryview) -> int:
+    """What lz4-java keeps of a checksum: 28 of xxHash's 32 bits."""
+    import xxhash
+
+    return xxhash.xxh32_intdigest(block, 0x9747B28C) & 0x0FFFFFFF
+
+
+def _compress_lz4(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Write lz4-java's framing of LZ4 blocks. It is not the LZ4 frame format."""
+    import lz4.block
+
+    level = LZ4_BLOCK_BYTES.bit_length() - 11  # the block size as a power of two; 0 is 1 KiB
+    for data in pieces:
+        view = memoryview(data)
+        for start in range(0, len(data), LZ4_BLOCK_BYTES):
+            block = view[start : start + LZ4_BLOCK_BYTES]
+            payload = lz4.block.compress(block, store_size=False)
+            method = _LZ4_COMPRESSED
+            if len(payload) >= len(block):
+                method, payload = _LZ4_STORED, bytes(block)
+            token, checksum = method | level, _lz4_checksum(block)
+            yield _LZ4_HEADER.pack(_LZ4_MAGIC, token, len(payload), len(block), checksum) + payload
+    yield _LZ4_HEADER.pack(_LZ4_MAGIC, _LZ4_STORED | level, 0, 0, 0)
+
+
+def _decompress_lz4(data: bytes, source: str, room: Room) -> Iterator[bytes]:
+    view = memoryview(data)
+    at, end = 0, len(data)
+    while at < end:
+        start = at + _LZ4_HEADER.size
+        if start > end:
+            raise StateFormatError(source, at, "the file ends inside an LZ4 block header")
+        magic, token, packed, size, checksum = _LZ4_HEADER.unpack_from(data, at)
+        method, largest = token & 0xF0, 1 << (10 + (token & 0x0F))
+        if magic != _LZ4_MAGIC or method not in (_LZ4_STORED, _LZ4_COMPRESSED):
+            raise StateFormatError(source, at, "no LZ4 block starts here: is the codec lz4?")
+        if (
+            packed < 0
+            or not 0 <= size <= min(largest, (packed + 1) * _LZ4_RATIO)
+            or (size == 0) != (packed == 0)
+            or (method == _LZ4_STORED and packed != size)
+            or (size == 0 and checksum != 0)
+        ):
+            reason = (
+                f"an LZ4 block claims that {packed} bytes unpack to {size}, which is impossible"
+            )
+            raise StateFormatError(source, at, reason)
+        at = start + packed
+        if at > end:
+            reason = f"the file ends {at - end} bytes before its LZ4 block does"
+            raise StateFormatError(source, start, reason)
+        if size:
+            room.take(size)
+            yield _lz4_block(view[start:at], method, size, checksum, source, start)
+    if at == 0:
+        raise StateFormatError(source, 0, "the file is empty")
+
+
+def _lz4_block(
+    payload: memoryview, method: int, size: int, checksum: int, source: str, at: int
+) -> bytes:
+    import lz4.block
+
+    try:
+        block = (
+            bytes(payload)
+            if method == _LZ4_STORED
+            else lz4.block.decompress(payload, uncompressed_size=size)
+        )
+    except lz4.block.LZ4BlockError as error:
+        raise StateFormatError(source, at, f"an LZ4 block is damaged ({error})") from None
+    actual = _lz4_checksum(block)
+    if len(block) != size or actual != checksum:
+        raise StateFormatError(
+            source,
+            at,
+            f"an LZ4 block has {len(block)} bytes with checksum {actual:#09x}; its header expects "
+            f"{size} bytes with {checksum:#09x}",
+        )
+    return block
+
+
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27
 _ZSTD_FED_BYTES = 1 << 16
 _ZSTD_RATIO = 1 << 15
@@ -252,9 +343,7 @@ def _lzf_chunk(chunk: bytes, size: int, source: str, at: int) -> bytes:
 def _codec(name: str) -> _Codec:
     match codec_name(name):
         case "lz4":
-            from epochal.state.files.lz4_block import compress_blocks, decompress_blocks
-
-            return _Codec(compress_blocks, decompress_blocks)
+            return _Codec(_compress_lz4, _decompress_lz4)
         case "zstd":
             return _Codec(_compress_zstd, _decompress_zstd)
         case "snappy":

@@ -41,8 +41,6 @@ _LOAD = "CANNOT_LOAD_STATE_STORE."
 _CHECKSUM_CONDITION = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
 _CHUNK_BYTES = 1 << 19
 """How much of a file is guessed at once: few enough guesses to stay in the processor's cache."""
-
-
 _PIECE_RECORDS = 1 << 14
 _SCANNED_BYTES = 1 << 23
 """How much of a file `scan_parts` holds at once."""
@@ -62,15 +60,15 @@ class Records:
     keys: Spans
     values: Spans
     deleted: Flags
+    source: str
+    """The name of the file for messages."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def slice(self, start: int, end: int) -> Records:
-        """The records from `start` to before `end`."""
-        return Records(
-            self.keys.slice(start, end), self.values.slice(start, end), self.deleted[start:end]
-        )
+        keys, values = self.keys.slice(start, end), self.values.slice(start, end)
+        return Records(keys, values, self.deleted[start:end], self.source)
 
     def to_list(self) -> list[tuple[bytes, bytes | None]]:
         """Every record as key and value, None for a delete."""
@@ -106,20 +104,13 @@ def scan_parts(
         waiting += piece
         if len(waiting) >= scanned_bytes:
             places = _scan(waiting, kind, row_checksums, source, partial=True)
-            used = _end_of(places)
-            if used:
+            starts, key_lengths, value_lengths = places
+            if len(starts):
+                used = int(starts[-1] + key_lengths[-1] + max(int(value_lengths[-1]), 0)) + 8
                 part = bytes(waiting[:used])
                 yield _records(part, places, row_checksums, source)
                 del waiting[:used]
     yield scan_records(bytes(waiting), kind, row_checksums=row_checksums, source=source)
-
-
-def _end_of(places: tuple[Ints, Ints, Ints]) -> int:
-    """Where the last of the records ends."""
-    starts, key_lengths, value_lengths = places
-    if not len(starts):
-        return 0
-    return int(starts[-1] + key_lengths[-1] + max(int(value_lengths[-1]), 0)) + 8
 
 
 def _records(
@@ -133,7 +124,7 @@ def _records(
     if row_checksums:
         keys, values = _strip_checksums(keys, values, deleted, source)
     # Spark before 2.3 appended four bytes to some values; Spark drops them, and so do we.
-    return Records(keys, Spans(buffer, values.starts, values.lengths & ~7), deleted)
+    return Records(keys, Spans(buffer, values.starts, values.lengths & ~7), deleted, source)
 
 
 def encode_records(
@@ -252,13 +243,13 @@ def _scan(
                 walked.append(record)
             if position is not None and guess < len(starts) and starts[guess] < position:
                 guess = int(np.searchsorted(starts, position))
-    found = (starts, key_lengths, value_lengths)
+    records = (starts, key_lengths, value_lengths)
     if not chained.all():
-        found = (starts[chained], key_lengths[chained], value_lengths[chained])
+        records = (starts[chained], key_lengths[chained], value_lengths[chained])
     if not walked:
-        return found
+        return records
     extra = np.array(walked, np.int64).T
-    merged = [np.concatenate(pair) for pair in zip(found, extra, strict=True)]
+    merged = [np.concatenate(pair) for pair in zip(records, extra, strict=True)]
     order = np.argsort(merged[0], kind="stable")
     return merged[0][order], merged[1][order], merged[2][order]
 
@@ -277,7 +268,7 @@ def _guess(data: Unpacked, kind: FileKind, checksums: bool) -> tuple[Ints, Ints,
     mask = np.uint32(0x0000FFFF | (step - 1) << 24)
     places = words[:: step // 4]
     last_place = len(data) - 4
-    found: list[tuple[Ints, Ints, Ints, Ints]] = []
+    guesses: list[tuple[Ints, Ints, Ints, Ints]] = []
     for chunk in range(0, len(places), _CHUNK_BYTES // step):
         part = places[chunk : chunk + _CHUNK_BYTES // step]
         starts = (np.flatnonzero(((part & mask) == 0) & (part != 0)) + chunk) * step
@@ -289,13 +280,11 @@ def _guess(data: Unpacked, kind: FileKind, checksums: bool) -> tuple[Ints, Ints,
         if kind is FileKind.DELTA:
             good |= (value_lengths == -1) & (key_lengths & 7 == extra)
         good &= nexts <= last_place
-        found.append((starts[good], key_lengths[good], value_lengths[good], nexts[good]))
+        guesses.append((starts[good], key_lengths[good], value_lengths[good], nexts[good]))
     none = np.empty(0, np.int64)
-    return _joined(found) if found else (none, none, none, none)
-
-
-def _joined(parts: list[tuple[Ints, Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints, Ints]:
-    starts, key_lengths, value_lengths, nexts = map(np.concatenate, zip(*parts, strict=True))
+    if not guesses:
+        return none, none, none, none
+    starts, key_lengths, value_lengths, nexts = map(np.concatenate, zip(*guesses, strict=True))
     return starts, key_lengths, value_lengths, nexts
 
 
@@ -315,22 +304,19 @@ def _read_one(
         raise StateFormatError(source, at, f"a key length cannot be {key_length}", condition)
     value_at = at + 4 + key_length
     if value_at > len(data):
-        raise StateFormatError(
-            source, at, f"the file ends {value_at - len(data)} bytes before a key does"
-        )
+        reason = f"the file ends {value_at - len(data)} bytes before a key does"
+        raise StateFormatError(source, at, reason)
     value_length = _length(data, value_at, source)
     if value_length < 0:
         if kind is FileKind.SNAPSHOT:
             condition = f"{_LOAD}CANNOT_READ_SNAPSHOT_FILE_VALUE_SIZE"
-            raise StateFormatError(
-                source, value_at, f"a value length cannot be {value_length}", condition
-            )
+            reason = f"a value length cannot be {value_length}"
+            raise StateFormatError(source, value_at, reason, condition)
         return (at, key_length, -1), value_at + 4
     end = value_at + 4 + value_length
     if end > len(data):
-        raise StateFormatError(
-            source, value_at, f"the file ends {end - len(data)} bytes before a value does"
-        )
+        reason = f"the file ends {end - len(data)} bytes before a value does"
+        raise StateFormatError(source, value_at, reason)
     return (at, key_length, value_length), end
 
 

@@ -34,11 +34,9 @@ class Rows:
         return len(self.keys)
 
     def take(self, which: Ints | Flags) -> Rows:
-        """The chosen rows."""
         return Rows(self.keys.take(which), self.values.take(which), self.source)
 
     def slice(self, start: int, end: int) -> Rows:
-        """The rows from `start` to before `end`."""
         return Rows(self.keys.slice(start, end), self.values.slice(start, end), self.source)
 
     def parts(self, most_bytes: int) -> list[Rows]:
@@ -51,26 +49,18 @@ class Rows:
         return [self.slice(start, end) for start, end in pairwise(bounds.tolist())]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SourcedRecords:
-    """The records of one file, and the file's name for messages."""
-
-    records: Records
-    source: str
-
-    @property
-    def puts(self) -> Rows:
-        """Keys and values of all records; a delete has an empty value."""
-        return Rows(self.records.keys, self.records.values, self.source)
+def puts_of(records: Records) -> Rows:
+    """Keys and values of all records; a delete has an empty value."""
+    return Rows(records.keys, records.values, records.source)
 
 
-def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords]) -> list[Rows]:
+def merge_records(base: Records | None, deltas: Sequence[Records]) -> list[Rows]:
     """The rows after applying the deltas, in order, to the snapshot, if there is one."""
-    changing = [delta for delta in deltas if len(delta.records)]
-    bottom = [] if base is None else [base.puts]  # a snapshot has each key once
+    changing = [delta for delta in deltas if len(delta)]
+    bottom = [] if base is None else [puts_of(base)]  # a snapshot has each key once
     if not changing:
         return [rows for rows in bottom if len(rows)]
-    keys: Any = pa.chunked_array([_wide(delta.records.keys) for delta in changing])
+    keys: Any = pa.chunked_array([_wide(delta.keys) for delta in changing])
     coded = keys.dictionary_encode().unify_dictionaries()
     codes = np.concatenate([_numbers(chunk.indices) for chunk in coded.chunks])
     last = np.full(len(coded.chunk(0).dictionary), -1, np.int64)
@@ -80,9 +70,9 @@ def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords])
     parts = [rows.take(~_found_in(rows.keys, coded.chunk(0).dictionary)) for rows in bottom]
     at = 0
     for delta in changing:
-        mine = wins[at : at + len(delta.records)] & ~delta.records.deleted
-        parts.append(delta.puts.take(mine))
-        at += len(delta.records)
+        mine = wins[at : at + len(delta)] & ~delta.deleted
+        parts.append(puts_of(delta).take(mine))
+        at += len(delta)
     return [rows for rows in parts if len(rows)]
 
 

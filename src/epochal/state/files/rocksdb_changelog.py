@@ -66,12 +66,8 @@ def parse_changelog(data: bytes, source: str) -> Changelog:
     """Read a decompressed changelog; a StateFormatError names `source` and the byte."""
     layout, start = _layout_of(data)
     if layout not in (1, 2, 3, 4):
-        raise StateFormatError(
-            source,
-            0,
-            f"it is a changelog of version {layout}; the newest supported version is 4",
-            INVALID_VERSION,
-        )
+        reason = f"it is a changelog of version {layout}; the newest supported version is 4"
+        raise StateFormatError(source, 0, reason, INVALID_VERSION)
     reader = _Reader(data, start, source)
     lineage = reader.lineage() if layout >= 3 else ()
     records = reader.tagged_records() if layout in (2, 4) else reader.plain_records()
@@ -92,36 +88,28 @@ def with_lineage(data: bytes, lineage: Sequence[LineageItem], source: str) -> by
     return _head(f"v{layout}", lineage) + data[reader.at :]
 
 
-def encode_family_changelog(
-    records: Iterable[tuple[bytes, bytes | None]], lineage: Sequence[LineageItem] | None = None
-) -> bytes:
-    """Write a changelog of a store with column families: layout 2, or 4 if there is a lineage."""
-    pieces = [b"\0\2v2"] if lineage is None else [_head("v4", lineage)]
-    listed = list(records)
-    if _are_puts(listed):
-        pieces.append(put_records(listed, bytes([Operation.PUT])))
-        return b"".join((*pieces, b"\0"))
-    for key, value in listed:
-        change = Operation.DELETE if value is None else Operation.PUT
-        pieces += (bytes([change]), len(key).to_bytes(4, "big"), key)
-        pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
-    return b"".join((*pieces, b"\0"))
-
-
 def encode_changelog(
-    records: Iterable[tuple[bytes, bytes | None]], lineage: Sequence[LineageItem] | None
+    records: Iterable[tuple[bytes, bytes | None]],
+    lineage: Sequence[LineageItem] | None,
+    *,
+    of_families: bool = False,
 ) -> bytes:
-    """Write a changelog without column families: layout 1, or 3 if there is a lineage."""
+    """Write a changelog: layout 1, or 2 for a store with column families; with a lineage 3 or 4."""
     pieces: list[bytes] = []
+    put, delete, end = b"", b"", _END
+    if of_families:
+        put, delete, end = bytes([Operation.PUT]), bytes([Operation.DELETE]), b"\0"
     if lineage is not None:
-        pieces.append(_head("v3", lineage))
+        pieces.append(_head("v4" if of_families else "v3", lineage))
+    elif of_families:
+        pieces.append(b"\0\2v2")
     listed = list(records)
     if _are_puts(listed):
-        return b"".join((*pieces, put_records(listed), _END))
+        return b"".join((*pieces, put_records(listed, put), end))
     for key, value in listed:
-        pieces += (len(key).to_bytes(4, "big"), key)
+        pieces += (delete if value is None else put, len(key).to_bytes(4, "big"), key)
         pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
-    return b"".join((*pieces, _END))
+    return b"".join((*pieces, end))
 
 
 def _are_puts(records: list[tuple[bytes, bytes | None]]) -> TypeGuard[list[tuple[bytes, bytes]]]:
@@ -155,16 +143,15 @@ class _Reader:
 
     def lineage(self) -> tuple[LineageItem, ...]:
         start = self.at
-        text = self._take(self._unsigned_short())
+        text = self._take(int.from_bytes(self._take(2), "big"))
         try:
             items = json.loads(text)
             return tuple(
                 LineageItem(int(item["version"]), str(item["checkpointUniqueId"])) for item in items
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StateFormatError(
-                self._source, start, f"its lineage cannot be read ({error})", INVALID_LINEAGE
-            ) from None
+            reason = f"its lineage cannot be read ({error})"
+            raise StateFormatError(self._source, start, reason, INVALID_LINEAGE) from None
 
     def plain_records(self) -> list[ChangeRecord]:
         records: list[ChangeRecord] = []
@@ -212,15 +199,11 @@ class _Reader:
     def _int(self) -> int:
         return int(struct.unpack(">i", self._take(4))[0])
 
-    def _unsigned_short(self) -> int:
-        return int.from_bytes(self._take(2), "big")
-
     def _take(self, length: int) -> bytes:
         end = self.at + length
         if end > len(self._data):
-            raise self._broken(
-                self.at, f"{length} bytes were expected, but {len(self._data) - self.at} are left"
-            )
+            left = len(self._data) - self.at
+            raise self._broken(self.at, f"{length} bytes were expected, but {left} are left")
         taken = self._data[self.at : end]
         self.at = end
         return taken

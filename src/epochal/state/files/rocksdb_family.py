@@ -14,8 +14,15 @@ from typing import Any, TypeAlias
 
 from epochal.errors import StateFormatError
 from epochal.state.files.rocksdb_avro import AvroForm
-from epochal.state.files.rocksdb_keys import NULL, VERSION_BYTE, ordered_long, unversioned
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import (
+    NULL,
+    VERSION_BYTE,
+    ValueForm,
+    ordered_long,
+    scanned_part,
+    split_key,
+    unversioned,
+)
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.row_codec import encode_tuples
 from epochal.state.rows.types import AtomicType, StructField, StructType
@@ -31,7 +38,6 @@ EMPTY_ROW: Row = (None,)
 FAMILY_BYTES = 2
 INTERNAL = "$"
 """What the names of families start with that belong to Spark and not to the user."""
-_LENGTH = struct.Struct("<i")
 _LONG = struct.Struct(">q")
 _PLAIN = KeyEncoder("plain")
 _BY_OWNER, _BY_TIME = "_keyToTimestamp", "_timestampToKey"
@@ -66,7 +72,7 @@ class FamilyRows:
                 rest = encode_row(key[1:], StructType(fields[1:]))
             case _:
                 return VERSION_BYTE + encode_row(key, self.schema.key)
-        return _LENGTH.pack(len(first) + 1) + VERSION_BYTE + first + VERSION_BYTE + rest
+        return scanned_part(first) + VERSION_BYTE + rest
 
     @property
     def is_plain(self) -> bool:
@@ -77,8 +83,7 @@ class FamilyRows:
     def encode_prefix(self, prefix: Row) -> bytes:
         """What the keys with these first columns start with, if keys are encoded by prefix."""
         fields = self.schema.key.fields[: len(prefix)]
-        first = encode_row(prefix, StructType(fields))
-        return _LENGTH.pack(len(first) + 1) + VERSION_BYTE + first
+        return scanned_part(encode_row(prefix, StructType(fields)))
 
     def decode_key(self, data: bytes, source: str) -> Row:
         if self.avro is not None:
@@ -86,11 +91,8 @@ class FamilyRows:
         fields, encoder = self.schema.key.fields, self.schema.encoder or _PLAIN
         if encoder.kind not in ("prefix", "range"):
             return decode_row(unversioned(data, source), self.schema.key)
-        size = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else -1
-        if not 0 <= size <= len(data) - _LENGTH.size:
-            raise StateFormatError(source, 0, "the first part of a key is longer than the key")
-        first = unversioned(data[_LENGTH.size : _LENGTH.size + size], source)
-        rest = unversioned(data[_LENGTH.size + size :], source)
+        first, rest = split_key(data, source)
+        first, rest = unversioned(first, source), unversioned(rest, source)
         if encoder.kind == "prefix":
             count = encoder.prefix_columns
             head = decode_row(first, StructType(fields[:count]))
@@ -160,7 +162,6 @@ class Family:
 
     @property
     def names(self) -> Iterator[str]:
-        """The names of this family and of its indexes."""
         yield self.name
         for index in self.indexes:
             yield index.rows.name
@@ -270,7 +271,6 @@ def _reversed(key: Row, value: RowOrList) -> tuple[Row, Row]:
 
 
 def family_prefix(number: int) -> bytes:
-    """What the keys of a family start with."""
     return number.to_bytes(FAMILY_BYTES, "little")
 
 

@@ -31,15 +31,8 @@ from epochal.state.files.rocksdb_family import FAMILY_BYTES, INTERNAL, family_pr
 CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
 METADATA_ENTRY = "metadata"
 BROKEN_ZIP = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    KeyError,
-    ValueError,
-    EOFError,
-    OSError,
-    RuntimeError,
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(KeyError, ValueError, EOFError, OSError, RuntimeError),
 )
 """What `zipfile` raises for bytes that are not a zip. It does not expect hostile input."""
 _PIECE_BYTES = 1 << 20
@@ -82,17 +75,7 @@ class SnapshotMetadata:
     """The highest number that a family ever had."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFiles:
-    """The content of a snapshot's files."""
-
-    archive: bytes
-    shared: tuple[tuple[str, bytes], ...]
-    """The files to write before the zip: where they go, below the store's directory, and what."""
-
-
 def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
-    """Read the `metadata` entry of a snapshot zip."""
     head, _, body = text.partition("\n")
     if head != "v1":
         raise StateFormatError(
@@ -103,17 +86,14 @@ def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
         files = tuple(
             SharedFile(
                 _local(entry["localFileName"]),
-                f"SSTs/{_flat(entry['dfsSstFileName'])}",
+                f"{folder}/{_flat(entry[key])}",
                 int(entry["sizeBytes"]),
             )
-            for entry in document.get("sstFiles") or ()
-        ) + tuple(
-            SharedFile(
-                _local(entry["localFileName"]),
-                f"logs/{_flat(entry['dfsLogFileName'])}",
-                int(entry["sizeBytes"]),
+            for kind, key, folder in (
+                ("sstFiles", "dfsSstFileName", "SSTs"),
+                ("logFiles", "dfsLogFileName", "logs"),
             )
-            for entry in document.get("logFiles") or ()
+            for entry in document.get(kind) or ()
         )
         families = {str(k): int(v) for k, v in (document.get("columnFamilyMapping") or {}).items()}
         internal = document.get("columnFamilyTypeMap") or {}
@@ -230,7 +210,7 @@ def describe_entries(
 ) -> SnapshotMetadata:
     """What the metadata of a snapshot says about its keys and column families.
 
-    `known` tells which families are internal, if that is not to be read from their names.
+    `recorded` tells which families are internal, if that is not to be read from their names.
     """
     internal = {name: (recorded or {}).get(name, name.startswith(INTERNAL)) for name in families}
     inner = {family_prefix(number) for name, number in families.items() if internal[name]}
@@ -240,33 +220,30 @@ def describe_entries(
 
 
 def encode_snapshot(
-    entries: Iterable[tuple[bytes, bytes]], metadata: SnapshotMetadata, table_format: int
-) -> SnapshotFiles:
-    """Write a database with these entries, and pack it as Spark does.
+    name: str, entries: Iterable[tuple[bytes, bytes]], metadata: SnapshotMetadata, table_format: int
+) -> dict[str, bytes]:
+    """Write a database with these entries; the files of the snapshot `name` by name.
 
+    They are to be written in this order: the last one is the zip, which makes the snapshot visible.
     `metadata` has everything except the names of the files.
     """
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
         _write_database(scratch, entries, table_format)
         paths = sorted(Path(scratch).iterdir())
         tables = [(path.name, path.read_bytes()) for path in paths if path.suffix == ".sst"]
-        small = [(path.name, path.read_bytes()) for path in paths if _is_small(path.name)]
+        small = [(p.name, p.read_bytes()) for p in paths if _DATABASE_FILE.fullmatch(p.name)]
     suffix = uuid4()
     named = tuple(
-        SharedFile(name, f"SSTs/{name.removesuffix('.sst')}-{suffix}.sst", len(data))
-        for name, data in tables
+        SharedFile(table, f"SSTs/{table.removesuffix('.sst')}-{suffix}.sst", len(data))
+        for table, data in tables
     )
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in small:
-            archive.writestr(name, data)
+        for part, data in small:
+            archive.writestr(part, data)
         archive.writestr(METADATA_ENTRY, encode_snapshot_metadata(replace(metadata, files=named)))
-    shared = zip((path.path for path in named), (data for _, data in tables), strict=True)
-    return SnapshotFiles(packed.getvalue(), tuple(shared))
-
-
-def _is_small(name: str) -> bool:
-    return _DATABASE_FILE.fullmatch(name) is not None
+    shared = {file.path: data for file, (_, data) in zip(named, tables, strict=True)}
+    return {**shared, name: packed.getvalue()}
 
 
 def _write_database(path: str, entries: Iterable[tuple[bytes, bytes]], table_format: int) -> None:

@@ -87,11 +87,7 @@ def _is_of_a_preview(data: bytes) -> bool:
     try:
         reader.version()
         for _ in range(reader.number(">i")):
-            reader.utf()
-            reader.schema(reader.text())
-            reader.schema(reader.text())
-            reader.encoder(reader.text())
-            reader.text()
+            _read_family(reader, has_ids=False)
         reader.finish()
     except StateSchemaError:
         return False
@@ -107,7 +103,6 @@ def encode_schema_file(families: Sequence[FamilySchema], *, version: int = 2) ->
         return b"".join([*out, write(schema_json(family.key)), write(schema_json(family.value))])
     out.append(struct.pack(">i", len(families)))
     for family in families:
-        encoder = family.encoder or KeyEncoder("plain")
         user_key = _NO_USER_KEY if family.user_key is None else schema_json(family.user_key)
         out += (
             _utf(family.name),
@@ -115,29 +110,22 @@ def encode_schema_file(families: Sequence[FamilySchema], *, version: int = 2) ->
             _text(schema_json(family.key)),
             struct.pack(">h", family.value_schema_id),
             _text(schema_json(family.value)),
-            _text(_encoder_json(encoder)),
+            _text(_encoder_json(family.encoder or KeyEncoder("plain"))),
             _text(user_key),
         )
     return b"".join(out)
 
 
-def _read_family(reader: _Reader) -> FamilySchema:
+def _read_family(reader: _Reader, *, has_ids: bool = True) -> FamilySchema:
     name = reader.utf()
-    key_schema_id = reader.number(">h")
+    key_id = reader.number(">h") if has_ids else 0
     key = reader.schema(reader.text())
-    value_schema_id = reader.number(">h")
+    value_id = reader.number(">h") if has_ids else 0
     value = reader.schema(reader.text())
     encoder = reader.encoder(reader.text())
     user_key = reader.text()
-    return FamilySchema(
-        name,
-        key,
-        value,
-        key_schema_id,
-        value_schema_id,
-        encoder,
-        reader.schema(user_key) if user_key.strip("{ }") else None,
-    )
+    user = reader.schema(user_key) if user_key.strip("{ }") else None
+    return FamilySchema(name, key, value, key_id, value_id, encoder, user)
 
 
 def _encoder_json(encoder: KeyEncoder) -> str:
@@ -185,7 +173,7 @@ class _Reader:
                 case {"keyStateEncoderType": "PrefixKeyScanStateEncoderSpec"} as document:
                     return KeyEncoder("prefix", prefix_columns=int(document["numColsPrefixKey"]))
                 case {"keyStateEncoderType": "RangeKeyScanStateEncoderSpec"} as document:
-                    ordinals = tuple(int(each) for each in document["orderingOrdinals"])
+                    ordinals = tuple(int(ordinal) for ordinal in document["orderingOrdinals"])
                     return KeyEncoder("range", ordering=ordinals)
                 case {"keyStateEncoderType": str(name)} if name in _ENCODERS:
                     return KeyEncoder(_ENCODERS[name])

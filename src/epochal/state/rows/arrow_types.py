@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, assert_never
 
+import numpy as np
 import pyarrow as pa
 
 from epochal.errors import StateSchemaError
@@ -19,6 +20,7 @@ from epochal.state.rows.types import (
     AtomicType,
     DataType,
     DecimalType,
+    Kind,
     MapType,
     SpatialType,
     StringType,
@@ -51,6 +53,16 @@ _BY_NAME: dict[str, AnyArrowType] = {
     "variant": VARIANT,
 }
 
+NUMBERS: dict[Kind, np.dtype[Any]] = {
+    Kind.BYTE: np.dtype("<i1"),
+    Kind.SHORT: np.dtype("<i2"),
+    Kind.INT: np.dtype("<i4"),
+    Kind.LONG: np.dtype("<i8"),
+    Kind.FLOAT: np.dtype("<f4"),
+    Kind.DOUBLE: np.dtype("<f8"),
+}
+"""Kinds whose value is a number; dates and times are the numbers that Spark stores."""
+
 
 def arrow_type(data_type: DataType) -> AnyArrowType:
     """The Arrow type that columns of the Spark type are read into.
@@ -73,7 +85,7 @@ def arrow_type(data_type: DataType) -> AnyArrowType:
         case MapType(key, value):
             return pa.map_(arrow_type(key), arrow_type(value))
         case StructType(fields):
-            types = (arrow_type(each.data_type) for each in fields)
+            types = (arrow_type(field.data_type) for field in fields)
             return pa.struct(list(zip(field_names(data_type), types, strict=True)))
         case _:
             assert_never(data_type)

@@ -86,11 +86,9 @@ class Spans:
         return cast(pa.BinaryArray, array)
 
     def slice(self, start: int, end: int) -> Spans:
-        """The spans from `start` to before `end`."""
         return Spans(self.buffer, self.starts[start:end], self.lengths[start:end])
 
     def to_list(self) -> list[bytes]:
-        """Every byte string."""
         strings: list[bytes] = []
         for start in range(0, len(self), _LISTED_AT_ONCE):
             strings += self.slice(start, start + _LISTED_AT_ONCE)._listed()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from epochal.errors import StateFormatError, StateValueError
-from epochal.state.rows.arrow_types import arrow_type
+from epochal.state.rows.arrow_types import NUMBERS, arrow_type
 from epochal.state.rows.byte_spans import AnyBinaryArray, Flags, Ints, Spans, arrow_buffer
 from epochal.state.rows.types import (
     FIXED_KINDS,
@@ -36,12 +36,6 @@ Array: TypeAlias = "pa.Array[Any]"
 Halves: TypeAlias = npt.NDArray[np.uint32]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
-_NUMBERS: dict[Kind, np.dtype[Any]] = {
-    Kind.BYTE: np.dtype("<i1"),
-    Kind.SHORT: np.dtype("<i2"),
-    Kind.INT: np.dtype("<i4"),
-    Kind.FLOAT: np.dtype("<f4"),
-}
 _MAX_COLUMN_BYTES = (1 << 31) - 1
 ROWS_AT_ONCE = 1 << 16
 """Decoding this many rows at a time keeps the intermediate arrays in the processor's cache."""
@@ -52,9 +46,10 @@ def decode_rows(rows: Spans, schema: StructType, *, source: str = "state rows") 
 
     A column of text or bytes can hold 2 GiB. Decode larger states in slices.
     """
-    aligned = rows
-    if (rows.lengths & 7).any() or (rows.starts & 3).any():
-        aligned = _realigned(rows, schema, source)
+    odd = rows.lengths & 7
+    if odd.any():
+        _explain(rows, int(np.flatnonzero(odd)[0]), schema, source)
+    aligned = rows.packed() if (rows.starts & 3).any() else rows
     decoder = _Decoder(aligned, rows, schema, source)
     everything = _Items(aligned.starts, aligned.lengths, np.arange(len(rows)))
     children = decoder.struct(schema.layout, arrow_type(schema), everything)
@@ -66,13 +61,6 @@ def validate_rows(rows: Spans, schema: StructType, *, source: str = "state rows"
     """Raise StateFormatError unless every row is well-formed."""
     for start in range(0, len(rows), ROWS_AT_ONCE):
         decode_rows(rows.slice(start, start + ROWS_AT_ONCE), schema, source=source)
-
-
-def _realigned(rows: Spans, schema: StructType, source: str) -> Spans:
-    odd = np.flatnonzero(rows.lengths & 7)
-    if len(odd):
-        _explain(rows, int(odd[0]), schema, source)
-    return rows.packed()
 
 
 def _explain(rows: Spans, index: int, schema: StructType, source: str) -> NoReturn:
@@ -340,8 +328,8 @@ class _Decoder:
             return _from_buffers(arrow, len(words), bits, nulls)
         if kind is Kind.SMALL_DECIMAL:
             return self._small_decimal(layout, arrow, words.view(np.int64), slots)
-        if kind in _NUMBERS:
-            number = _NUMBERS[kind]
+        number = NUMBERS.get(kind)
+        if number is not None and number.itemsize < 8:
             self._check(words >> np.uint64(8 * number.itemsize) != 0, slots.owners)
             words = words.astype(f"<u{number.itemsize}")
         return _primitive(arrow, words, nulls)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from epochal.errors import StateValueError
-from epochal.state.rows.arrow_types import arrow_type
+from epochal.state.rows.arrow_types import NUMBERS, arrow_type
 from epochal.state.rows.byte_spans import Bytes, Flags, Ints, Spans, as_spans, join, numpy_view
 from epochal.state.rows.types import (
     FIXED_KINDS,
@@ -34,14 +34,7 @@ from epochal.state.rows.types import (
 Array: TypeAlias = "pa.Array[Any]"
 Words: TypeAlias = npt.NDArray[np.uint64]
 
-_NUMBERS: dict[Kind, np.dtype[Any]] = {
-    Kind.BYTE: np.dtype("<u1"),
-    Kind.SHORT: np.dtype("<u2"),
-    Kind.INT: np.dtype("<u4"),
-    Kind.FLOAT: np.dtype("<u4"),
-    Kind.LONG: np.dtype("<u8"),
-    Kind.DOUBLE: np.dtype("<u8"),
-}
+_WORDS = {kind: np.dtype(f"<u{number.itemsize}") for kind, number in NUMBERS.items()}
 
 
 def encode_rows(columns: pa.StructArray | pa.RecordBatch, schema: StructType) -> Spans:
@@ -233,7 +226,7 @@ def fixed_words(layout: Layout, column: Array, nulls: Flags | None) -> Words:
             wide = _values(column, np.dtype("V16"), len(column))
             words = np.ascontiguousarray(wide).view("<u8")[::2].copy()
         case _:
-            words = _values(column, _NUMBERS[layout.kind], len(column)).astype(np.uint64)
+            words = _values(column, _WORDS[layout.kind], len(column)).astype(np.uint64)
     if nulls is not None:
         words[nulls] = 0
     return words

@@ -55,11 +55,9 @@ _UNITS = ("year", "month", "day", "hour", "minute", "second")
 def parse_ddl(text: str) -> StructType:
     """The schema that the text declares; StateSchemaError if the text is not valid DDL."""
     parser = _Parser(text)
-    fields = [parser.column(":")]
-    while parser.skip(","):
-        fields.append(parser.column(":"))
+    schema = parser.columns()
     parser.end()
-    return StructType(tuple(fields))
+    return schema
 
 
 class _Parser:
@@ -68,20 +66,26 @@ class _Parser:
         self._tokens: list[tuple[str, str]] = []
         place, stop = 0, len(text.rstrip())
         while place < stop:
-            found = _TOKEN.match(text, place)
-            if found is None:
+            token = _TOKEN.match(text, place)
+            if token is None:
                 raise self._error(f"{text[place:]!r} is unexpected")
-            self._tokens.append((found.lastgroup or "", found[found.lastgroup or 0]))
-            place = found.end()
+            self._tokens.append((token.lastgroup or "", token[token.lastgroup or 0]))
+            place = token.end()
         self._at = 0
 
-    def column(self, separator: str) -> StructField:
+    def columns(self) -> StructType:
+        fields = [self.column()]
+        while self.skip(","):
+            fields.append(self.column())
+        return StructType(tuple(fields))
+
+    def column(self) -> StructField:
         kind, name = self._next("a column's name")
         if kind == "quoted":
             name = name[1:-1].replace("``", "`")
         elif kind != "word":
             raise self._error(f"{name!r} is not a column's name")
-        self.skip(separator)
+        self.skip(":")
         data_type = self.type()
         nullable, metadata = True, "{}"
         if self._word("not"):
@@ -121,7 +125,12 @@ class _Parser:
                 self._need(">")
                 return MapType(key, value)
             case "struct":
-                return self._struct()
+                self._need("<")
+                if self.skip(">"):
+                    return StructType(())
+                schema = self.columns()
+                self._need(">")
+                return schema
             case "interval":
                 return self._interval()
             case "time":
@@ -131,23 +140,13 @@ class _Parser:
         raise self._error(f"{word!r} is not a type")
 
     def skip(self, mark: str) -> bool:
-        found = self._at < len(self._tokens) and self._tokens[self._at] == ("mark", mark)
-        self._at += found
-        return found
+        is_next = self._at < len(self._tokens) and self._tokens[self._at] == ("mark", mark)
+        self._at += is_next
+        return is_next
 
     def end(self) -> None:
         if self._at < len(self._tokens):
             raise self._error(f"{self._tokens[self._at][1]!r} is unexpected")
-
-    def _struct(self) -> StructType:
-        self._need("<")
-        fields = []
-        if not self.skip(">"):
-            fields.append(self.column(":"))
-            while self.skip(","):
-                fields.append(self.column(":"))
-            self._need(">")
-        return StructType(tuple(fields))
 
     def _interval(self) -> AtomicType:
         first = next((unit for unit in _UNITS if self._word(unit)), None)
@@ -159,22 +158,22 @@ class _Parser:
         return AtomicType(f"interval {first} to {last}")
 
     def _numbers(self, name: str, needed: int) -> tuple[int, ...]:
-        found: list[int] = []
+        numbers: list[int] = []
         if self.skip("("):
             while True:
                 negative = self.skip("-")
                 kind, word = self._next("a number")
                 if kind != "word" or not word.isdecimal():
                     raise self._error(f"{word!r} is not a number")
-                found.append(-int(word) if negative else int(word))
+                numbers.append(-int(word) if negative else int(word))
                 if not self.skip(","):
                     break
             self._need(")")
-        if len(found) < needed:
+        if len(numbers) < needed:
             raise self._error(f"{name} needs {needed} number in parentheses")
-        if len(found) == 1 and name in ("decimal", "dec", "numeric"):
-            found.append(0)
-        return tuple(found)
+        if len(numbers) == 1 and name in ("decimal", "dec", "numeric"):
+            numbers.append(0)
+        return tuple(numbers)
 
     def _word(self, word: str) -> bool:
         if self._at < len(self._tokens):

@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from epochal.errors import StateValueError
 from epochal.record_batches import batch_of
-from epochal.state.rows.arrow_types import AnyArrowType, arrow_type
+from epochal.state.rows.arrow_types import NUMBERS, AnyArrowType, arrow_type
 from epochal.state.rows.byte_spans import arrow_buffer, numpy_view, spans_of
 from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import AtomicType, DataType, Kind, Layout, StringType, StructType
-from epochal.state.rows.unsafe_row import decode_row, encode_row
-from epochal.state.rows.values import Row
+from epochal.state.rows.unsafe_row import Row, decode_row, encode_row
 
 _WORTH_A_BATCH = 64
 """Below this many rows, doing one at a time is faster."""
@@ -64,9 +63,6 @@ class RowCodec:
     def encode_prefix(self, prefix: Sequence[Any] | Mapping[str, Any]) -> bytes:
         return encode_row(_in_order(prefix, self._prefix_schema, "prefix"), self._prefix_schema)
 
-    def decode_key(self, data: bytes) -> Row:
-        return decode_row(data, self.key_schema)
-
     def decode_value(self, data: bytes) -> Row:
         return decode_row(data, self.value_schema)
 
@@ -75,11 +71,9 @@ class RowCodec:
         return decode_tuples(rows, self.key_schema, self.value_schema)
 
     def encode_keys(self, keys: pa.RecordBatch) -> list[bytes]:
-        """Encode a batch whose columns are those of the key."""
         return encode_rows(keys, self.key_schema).to_list()
 
     def encode_values(self, values: pa.RecordBatch) -> list[bytes]:
-        """Encode a batch whose columns are those of the value."""
         return encode_rows(values, self.value_schema).to_list()
 
     def decode_values(
@@ -101,7 +95,6 @@ class RowCodec:
         return batch, cast(pa.BooleanArray, exists)
 
     def prefixes_of(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The prefix of each key, as bytes."""
         count = self.num_cols_prefix_key
         if len(keys) < _WORTH_A_BATCH:
             return [
@@ -187,16 +180,6 @@ def _plain_type(data_type: DataType) -> AnyArrowType | None:
 _ROWS_AT_ONCE = 1 << 14
 """Enough to make the fixed cost of a batch small; few enough that a batch's copies are small."""
 
-_NUMBERS: dict[Kind, np.dtype[Any]] = {
-    Kind.BYTE: np.dtype(np.int8),
-    Kind.SHORT: np.dtype(np.int16),
-    Kind.INT: np.dtype(np.int32),
-    Kind.LONG: np.dtype(np.int64),
-    Kind.FLOAT: np.dtype(np.float32),
-    Kind.DOUBLE: np.dtype(np.float64),
-}
-"""Kinds whose value is a number; dates and times are the numbers that Spark stores."""
-
 _AS_THEY_ARE = frozenset({Kind.BOOLEAN, Kind.STRING, Kind.BINARY})
 
 Decode: TypeAlias = Callable[[Sequence[bytes]], list[Row]]
@@ -228,7 +211,7 @@ def _decoder(schema: StructType) -> Decode:
 def _is_plain(layout: Layout) -> bool:
     if layout.kind is Kind.STRUCT:
         return all(map(_is_plain, layout.children))
-    return layout.kind in _NUMBERS or layout.kind in _AS_THEY_ARE
+    return layout.kind in NUMBERS or layout.kind in _AS_THEY_ARE
 
 
 def _tuples(column: pa.StructArray, layout: Layout) -> list[Row]:
@@ -242,11 +225,11 @@ def _values(column: pa.Array[Any], layout: Layout) -> list[Any]:
     values: list[Any]
     if isinstance(column, pa.StructArray):
         values = list(_tuples(column, layout))
-    elif layout.kind in _NUMBERS:
+    elif layout.kind in NUMBERS:
         data = column.buffers()[1]
         assert data is not None
         end = column.offset + len(column)
-        values = numpy_view(data, _NUMBERS[layout.kind])[column.offset : end].tolist()
+        values = numpy_view(data, NUMBERS[layout.kind])[column.offset : end].tolist()
     else:
         return column.to_pylist()
     if column.null_count:

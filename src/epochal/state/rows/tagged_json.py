@@ -39,7 +39,7 @@ from epochal.state.rows.types import (
     UserDefinedType,
     field_names,
 )
-from epochal.state.rows.values import CalendarInterval, TimestampNanos, Variant
+from epochal.state.rows.unsafe_row import CalendarInterval, TimestampNanos, Variant
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)

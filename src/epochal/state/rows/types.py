@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias, assert_never
 
+from epochal.checkpoint.spark_json import to_json
 from epochal.errors import StateSchemaError
 
 MAX_LONG_DIGITS = 18
@@ -54,15 +55,8 @@ RESERVED_WHEN_NULL = frozenset({Kind.BIG_DECIMAL, Kind.INTERVAL, Kind.NANOS})
 
 FIXED_KINDS = frozenset(
     {
-        Kind.VOID,
-        Kind.BOOLEAN,
-        Kind.BYTE,
-        Kind.SHORT,
-        Kind.INT,
-        Kind.LONG,
-        Kind.FLOAT,
-        Kind.DOUBLE,
-        Kind.SMALL_DECIMAL,
+        *(Kind.VOID, Kind.BOOLEAN, Kind.BYTE, Kind.SHORT, Kind.INT, Kind.LONG),
+        *(Kind.FLOAT, Kind.DOUBLE, Kind.SMALL_DECIMAL),
     }
 )
 """Kinds whose value is in the 8-byte word itself."""
@@ -185,12 +179,12 @@ class StructType:
     """`layout_of(self)`, stored here because every row needs it."""
 
     def __post_init__(self) -> None:
-        children = tuple(layout_of(each.data_type) for each in self.fields)
+        children = tuple(layout_of(field.data_type) for field in self.fields)
         object.__setattr__(self, "layout", Layout(Kind.STRUCT, children, self.names))
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(each.name for each in self.fields)
+        return tuple(field.name for field in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +265,11 @@ def field_names(schema: StructType) -> tuple[str, ...]:
     objects and most users of Arrow tables keep only one field of a name.
     """
     seen: Counter[str] = Counter()
-    found: list[str] = []
+    unique: list[str] = []
     for name in schema.names:
         seen[name] += 1
-        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return tuple(found)
+        unique.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return tuple(unique)
 
 
 def slot_width(kind: Kind) -> int:
@@ -308,9 +302,8 @@ def _parse_type(document: Any, path: str, collations: dict[str, str]) -> DataTyp
     if isinstance(document, str):
         if path in collations:
             if document != "string":
-                raise StateSchemaError(
-                    "", f"{path} has a collation but is of type {document!r}, not a string"
-                )
+                reason = f"{path} has a collation but is of type {document!r}, not a string"
+                raise StateSchemaError("", reason)
             return StringType(collation=collations[path])
         return _parse_name(document)
     if not isinstance(document, dict):
@@ -322,7 +315,7 @@ def _parse_type(document: Any, path: str, collations: dict[str, str]) -> DataTyp
             key = _parse_type(k, _join(path, "key"), collations)
             return MapType(key, _parse_type(v, _join(path, "value"), collations), nulls)
         case {"type": "struct", "fields": list(fields)}:
-            return StructType(tuple(_parse_field(each) for each in fields))
+            return StructType(tuple(_parse_field(field) for field in fields))
         case {"type": "udt", "sqlType": sql_type}:
             entries = tuple((k, v) for k, v in document.items() if k not in ("type", "sqlType"))
             if all(isinstance(value, str | None) for _, value in entries):
@@ -337,12 +330,12 @@ def _parse_name(name: str) -> DataType:
         return DecimalType(10, 0)
     if name in ("geometry", "geography") or _SPATIAL.fullmatch(name):
         return SpatialType(name)
-    if found := _DECIMAL.fullmatch(name):
-        return DecimalType(int(found[1]), int(found[2]))
-    if found := _STRING.fullmatch(name):
+    if decimal := _DECIMAL.fullmatch(name):
+        return DecimalType(int(decimal[1]), int(decimal[2]))
+    if _STRING.fullmatch(name):
         return StringType(re.sub(r"\s", "", name))
-    if found := _COLLATED.fullmatch(name):
-        return StringType(collation=found[1])
+    if collated := _COLLATED.fullmatch(name):
+        return StringType(collation=collated[1])
     return AtomicType(_ALIASES.get(name, name))
 
 
@@ -387,7 +380,7 @@ def _type_document(data_type: DataType, *, with_collation: bool) -> Any:
                 "valueContainsNull": value_contains_null,
             }
         case StructType(fields):
-            return {"type": "struct", "fields": [_field_document(each) for each in fields]}
+            return {"type": "struct", "fields": [_field_document(field) for field in fields]}
         case UserDefinedType(sql_type, entries):
             inner = _type_document(sql_type, with_collation=True)
             return {"type": "udt", **dict(entries), "sqlType": inner}
@@ -406,27 +399,11 @@ def _field_document(field: StructField) -> Any:
     }
 
 
-_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
-_SHORT_ESCAPES = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "\b": "\\b",
-    "\t": "\\t",
-    "\n": "\\n",
-    "\f": "\\f",
-    "\r": "\\r",
-}
-
-
 def _dump(value: Any) -> str:
-    """Write compact JSON as Spark's writer does: control characters as \\u00XX in capitals."""
+    """Write compact JSON as Spark's writer does."""
     match value:
-        case str():
-            return '"' + _ESCAPED.sub(_escape, value) + '"'
-        case bool() | None:
-            return {True: "true", False: "false", None: "null"}[value]
-        case int():
-            return str(value)
+        case str() | int() | None:
+            return to_json(value)
         case _JsonNumber(text=text):
             return str(text)
         case dict():
@@ -434,11 +411,6 @@ def _dump(value: Any) -> str:
         case list():
             return "[" + ",".join(_dump(item) for item in value) + "]"
     raise TypeError(f"no JSON for {value!r}")
-
-
-def _escape(found: re.Match[str]) -> str:
-    character = found[0]
-    return _SHORT_ESCAPES.get(character) or f"\\u{ord(character):04X}"
 
 
 def _shorten(document: Any) -> str:

@@ -55,19 +55,14 @@ def fits(asked: DataType, stored: DataType) -> bool:
     """Whether every value of type `asked` is also a value of type `stored`. Ignores names."""
     match asked, stored:
         case ArrayType(), ArrayType():
-            return _nulls_fit(asked.contains_null, stored.contains_null) and fits(
-                asked.element, stored.element
-            )
+            nulls_fit = stored.contains_null or not asked.contains_null
+            return nulls_fit and fits(asked.element, stored.element)
         case MapType(), MapType():
-            return (
-                _nulls_fit(asked.value_contains_null, stored.value_contains_null)
-                and fits(asked.key, stored.key)
-                and fits(asked.value, stored.value)
-            )
+            nulls_fit = stored.value_contains_null or not asked.value_contains_null
+            return nulls_fit and fits(asked.key, stored.key) and fits(asked.value, stored.value)
         case StructType(), StructType():
             return len(asked.fields) == len(stored.fields) and all(
-                _nulls_fit(mine.nullable, theirs.nullable)
-                and fits(mine.data_type, theirs.data_type)
+                (theirs.nullable or not mine.nullable) and fits(mine.data_type, theirs.data_type)
                 for mine, theirs in zip(asked.fields, stored.fields, strict=True)
             )
     return asked == stored
@@ -101,9 +96,8 @@ def check_compatible(
         pairs.append((stored.value, asked.value, VALUE_MISMATCH))
     for theirs, mine, condition in pairs:
         if not fits(mine, _nullable(theirs) if ignore_nulls else theirs):
-            raise StateSchemaMismatchError(
-                source, schema_json(theirs), schema_json(mine), condition
-            )
+            schemas = (schema_json(theirs), schema_json(mine))
+            raise StateSchemaMismatchError(source, *schemas, condition)
 
 
 def settle_schema(
@@ -247,7 +241,3 @@ def _write_families(
         files.create(
             f"{operator_metadata_log_path(operator_id)}/0", OPERATOR_FORMAT.serialize(metadata)
         )
-
-
-def _nulls_fit(asked: bool, stored: bool) -> bool:
-    return stored or not asked

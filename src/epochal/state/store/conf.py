@@ -1,8 +1,12 @@
-"""The settings of a state store: Spark's keys and Spark's defaults in one frozen value.
+"""Which state store it is, and its settings: Spark's keys and defaults in one frozen value.
 
-Build it from the conf map of the newest offset log entry, not from a session: codec and row
-checksums are facts about files that already exist. A missing key takes its default. For every key
-that Spark pins in the offset log, this default is also what older releases of Spark used.
+The root of a store is the checkpoint's `state` directory, not the checkpoint. A provider id also
+contains the run id, so a restarted query never reuses a provider of an earlier run with its cached
+maps.
+
+Build the settings from the conf map of the newest offset log entry, not from a session: codec and
+row checksums are facts about files that already exist. A missing key takes its default. For every
+key that Spark pins in the offset log, this default is also what older releases of Spark used.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from epochal.checkpoint.pinned import (
+from epochal.checkpoint.layout import DEFAULT_STORE, STATE, StoreKey
+from epochal.checkpoint.restart import (
     CODEC,
     HDFS_PROVIDER_CLASS,
     MERGE_OPERATOR,
@@ -165,3 +170,45 @@ _KEYS: dict[str, tuple[str, Callable[[str], int | bool | str]]] = {
     f"{_STATE}snapshotLagReportInterval": ("snapshot_lag_report_interval_ms", _milliseconds),
     f"{_STATE}maxLaggingStoresToReport": ("max_lagging_stores_to_report", int),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreId:
+    """One store of one partition of one stateful operator."""
+
+    checkpoint_root: str
+    operator_id: int
+    partition_id: int
+    store_name: str = DEFAULT_STORE
+
+    @property
+    def key(self) -> StoreKey:
+        """Which store of the checkpoint it is."""
+        return StoreKey(self.operator_id, self.partition_id, self.store_name)
+
+    @property
+    def path(self) -> str:
+        """The store's directory below the root; the default store adds no level."""
+        return self.key.path.removeprefix(f"{STATE}/")
+
+    @property
+    def location(self) -> str:
+        """The directory of the store's files: Spark's storeCheckpointLocation."""
+        return f"{self.checkpoint_root.rstrip('/')}/{self.path}"
+
+    def __str__(self) -> str:
+        return (
+            f"StateStoreId[ operatorId={self.operator_id}, partitionId={self.partition_id}, "
+            f"storeName={self.store_name} ]"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreProviderId:
+    """A store, as used by one run of the query."""
+
+    store_id: StateStoreId
+    query_run_id: str
+
+    def __str__(self) -> str:
+        return f"StateStoreProviderId[ storeId={self.store_id}, queryRunId={self.query_run_id} ]"

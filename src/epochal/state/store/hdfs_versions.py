@@ -16,30 +16,20 @@ import pyarrow as pa
 
 from epochal.errors import StateLoadError
 from epochal.files import join_url
-from epochal.state.files.chain import (
-    HDFS_FILES,
-    MISSING_DELTA,
-    MISSING_SNAPSHOT,
-    checksum_name,
-    delta_name,
-    delta_versions,
-    files_to_load,
-    snapshot_name,
-    snapshot_versions,
-)
-from epochal.state.files.checksum_file import verify_checksum
+from epochal.state.files.chain import HDFS_FILES, MISSING_DELTA, MISSING_SNAPSHOT, files_to_load
 from epochal.state.files.codecs import compress, decompress_buffer
 from epochal.state.files.delta_snapshot import (
     END_MARK,
     FileKind,
+    Records,
     encode_records,
     encode_spans,
     scan_records,
 )
-from epochal.state.files.merge import Rows, SourcedRecords, merge_records
+from epochal.state.files.merge import Rows, merge_records, puts_of
 from epochal.state.files.rocksdb_changelog import LineageItem
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.rocksdb_family import Family, FamilyRows
-from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Spans
 from epochal.state.rows.column_decoder import decode_rows
@@ -51,47 +41,56 @@ from epochal.state.store.contract import (
     ChangedRows,
     Edit,
     FileSettings,
+    PlainForm,
+    RowForm,
     Selection,
     StoredVersion,
 )
-from epochal.state.store.row_form import PlainForm, RowForm
+from epochal.state.store.store_files import read_checked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HdfsContent:
-    """The rows of one version."""
+    """The rows of one version of a store of plain rows."""
 
     rows: Sequence[Rows] = ()
 
     @property
     def families(self) -> Mapping[str, int]:
+        """The number of each column family; empty in a store without families."""
         return {}
 
     @property
     def highest_family(self) -> int:
+        """The highest number that a family ever had."""
         return 0
 
     def __len__(self) -> int:
         return sum(map(len, self.rows))
 
     def parts(self, family: str | None, source: str) -> Sequence[Rows]:
+        """The rows of one family. `source` is for messages, if the content does not know better."""
         return self.rows
 
     def find(self, keys: Collection[bytes], source: str) -> Iterator[tuple[bytes, bytes, str]]:
+        """Those of the keys that exist, with their value and source."""
         for rows in self.rows:
             for key, value in zip(rows.keys, rows.values, strict=True):
                 if key in keys:
                     yield key, value, rows.source
 
     def with_rows(self, parts: Sequence[Rows], highest_family: int = 0) -> HdfsContent:
+        """Other rows, in place of all that are there."""
         return HdfsContent(parts)
 
     def rewritten(self, parts: Sequence[Rows]) -> HdfsContent:
+        """The same keys with other values, for all rows of one family."""
         return HdfsContent(parts)
 
     def changes(
         self, family: Family, edits: Sequence[Edit], form: ValueForm
     ) -> Iterator[tuple[bytes, bytes | None]]:
+        """The records that make these edits of one family, and of the indexes on it."""
         schema = family.rows.schema
         for key, value in edits:
             yield (
@@ -102,13 +101,14 @@ class HdfsContent:
     def encode(
         self, item: LineageItem, settings: FileSettings, table_format: int
     ) -> dict[str, bytes]:
+        """The files of a snapshot with this content, by name."""
         checksums = settings.form.checksummed
         pieces = [
             encode_spans(rows.keys, rows.values, row_checksums=checksums)[: -len(END_MARK)]
             for rows in self.rows
         ]
         data = compress(b"".join((*pieces, END_MARK)), settings.codec)
-        return {snapshot_name(item.version): data}
+        return {HDFS_FILES.snapshot_name(item.version): data}
 
     def encode_changes(
         self,
@@ -117,24 +117,30 @@ class HdfsContent:
         lineage: Sequence[LineageItem] | None,
         settings: FileSettings,
     ) -> tuple[str, bytes]:
+        """Name and content of the file with the changes that make the next version."""
         data = encode_records(changes, row_checksums=settings.form.checksummed)
-        return delta_name(item.version), compress(data, settings.codec)
+        return HDFS_FILES.delta_name(item.version), compress(data, settings.codec)
 
 
 class HdfsVersions:
-    """Reads and writes whole versions."""
+    """Reads and writes whole versions of a store of plain rows: deltas and snapshots."""
 
     empty = HdfsContent()
+    """The content of a store without rows and families."""
 
     def file_names(self, stored: StoredVersion, names: Collection[str]) -> list[str]:
-        chain = files_to_load(stored.version, snapshot_versions(names), delta_versions(names))
-        snapshot = [snapshot_name(chain.snapshot)] if chain.snapshot else []
-        return snapshot + [delta_name(version) for version in chain.deltas]
+        """The files that make a version, the oldest first, given the names in the directory."""
+        snapshots, deltas = HDFS_FILES.snapshot_versions(names), HDFS_FILES.delta_versions(names)
+        chain = files_to_load(stored.version, snapshots, deltas)
+        snapshot = [HDFS_FILES.snapshot_name(chain.snapshot)] if chain.snapshot else []
+        return snapshot + [HDFS_FILES.delta_name(version) for version in chain.deltas]
 
     def shared_files(self, stored: StoredVersion, name: str) -> list[str]:
+        """What one of `file_names` consists of besides itself."""
         return []
 
     def read_rows(self, stored: StoredVersion, wanted: Selection) -> list[Rows]:
+        """Rows of a version in their stored form, but without the number of their family."""
         names = {info.name for info in stored.files.list() if not info.is_dir}
         # Every file of the chain is read, the missing ones too: reading fails and names the file.
         records = [_read_records(stored, name, names) for name in self.file_names(stored, names)]
@@ -145,14 +151,15 @@ class HdfsVersions:
     def read_changes(
         self, stored: StoredVersion, first: int, wanted: Selection
     ) -> Iterator[ChangedRows]:
+        """What the versions from `first` on changed."""
         names = {info.name for info in stored.files.list()}
         for version in range(first, stored.version + 1):
-            changed = _read_records(stored, delta_name(version), names)
-            deleted = changed.records.deleted
-            kinds = np.where(deleted, "delete", "update").tolist()
-            yield ChangedRows(version, changed.puts, deleted, kinds)
+            changed = _read_records(stored, HDFS_FILES.delta_name(version), names)
+            kinds = np.where(changed.deleted, "delete", "update").tolist()
+            yield ChangedRows(version, puts_of(changed), changed.deleted, kinds)
 
     def read_content(self, stored: StoredVersion) -> HdfsContent:
+        """Everything in a version, to be edited."""
         return HdfsContent(self.read_rows(stored, Selection()))
 
     def key_columns(
@@ -161,22 +168,28 @@ class HdfsVersions:
         return decode_rows(keys, schema, source=source)
 
     def unwrap(self, rows: Spans, source: str) -> Spans:
+        """The UnsafeRows in stored values, and in stored keys that are not split."""
         return rows
 
     def row_form(self, start: bytes, rows: FamilyRows, form: ValueForm, source: str) -> RowForm:
+        """How single rows are encoded. `start` is what the keys of the family start with."""
         return PlainForm(RowCodec(rows.schema.key, rows.schema.value, 0), source)
 
     def carried_version(self, stored: StoredVersion, names: Collection[str]) -> CarriedVersion:
+        """What later versions without changes are made of, given the names there."""
         return CarriedVersion(stored.item)
 
     def next_carried(
         self, carried: CarriedVersion, item: LineageItem, codec: str
     ) -> tuple[str, bytes | None, CarriedVersion]:
-        return delta_name(item.version), compress(encode_records(()), codec), CarriedVersion(item)
+        """Name and content of the next version's file; None for a copy of the snapshot."""
+        data = compress(encode_records(()), codec)
+        return HDFS_FILES.delta_name(item.version), data, CarriedVersion(item)
 
     def first_files(
         self, parts: Sequence[Rows], version: int, settings: FileSettings
     ) -> dict[str, bytes]:
+        """The files of a store that has these UnsafeRows from `version` on, and none before."""
         return HdfsContent(parts).encode(LineageItem(version, ""), settings, 0)
 
 
@@ -188,18 +201,15 @@ def _with_prefix(rows: Rows, prefix: bytes) -> Rows:
     return rows.take(np.flatnonzero(starts.to_numpy(zero_copy_only=False)))
 
 
-def _read_records(stored: StoredVersion, name: str, names: Collection[str]) -> SourcedRecords:
+def _read_records(stored: StoredVersion, name: str, names: Collection[str]) -> Records:
     """The records of one file; verifies its checksum file if that is among `names`."""
     files, settings = stored.files, stored.settings
     source = join_url(files.url, name)
     kind = FileKind.SNAPSHOT if name.endswith(".snapshot") else FileKind.DELTA
     try:
-        packed = files.read(name, large=True)
+        packed = read_checked(files, name, names)
     except FileNotFoundError:
         condition = MISSING_SNAPSHOT if kind is FileKind.SNAPSHOT else MISSING_DELTA
         raise StateLoadError(source, "the file does not exist", condition) from None
-    if checksum_name(name) in names:
-        verify_checksum(packed, files.read(checksum_name(name)), source=source)
     data = decompress_buffer(packed, settings.codec, source=source, bounds=files.bounds)
-    records = scan_records(data, kind, row_checksums=settings.form.checksummed, source=source)
-    return SourcedRecords(records, source)
+    return scan_records(data, kind, row_checksums=settings.form.checksummed, source=source)

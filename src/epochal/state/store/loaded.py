@@ -11,23 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from epochal.errors import RpcError
-from epochal.state.store.ids import StateStoreProviderId
+from epochal.state.store.conf import StateStoreProviderId
 from epochal.state.store.provider import StateStoreProvider
-from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
+from epochal.state.store.store_coordinator import StateStoreCoordinatorRef, WorkerLocation
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """This process, as the coordinator identifies it."""
-
-    host: str
-    executor_id: str
-    worker: str = ""
 
 
 class LoadedProviders:
@@ -35,7 +25,7 @@ class LoadedProviders:
 
     def __init__(
         self,
-        here: Here,
+        here: WorkerLocation,
         coordinator: StateStoreCoordinatorRef | None = None,
         *,
         interval_seconds: float = 60.0,
@@ -62,7 +52,11 @@ class LoadedProviders:
         # store could be claimed here between that question and the unloading.
         with self._claiming:
             with self._lock:
-                self._start()
+                if self._thread is None and not self._stopping:
+                    self._thread = threading.Thread(
+                        target=self._run, name="epochal-state-maintenance", daemon=True
+                    )
+                    self._thread.start()
                 provider = self._loaded.get(provider_id) or load()
                 self._loaded[provider_id] = provider
                 others = tuple(other for other in self._loaded if other != provider_id)
@@ -116,13 +110,6 @@ class LoadedProviders:
         for provider_id in provider_ids:
             self._retire(provider_id)
         self._close_retired()
-
-    def _start(self) -> None:
-        if self._thread is None and not self._stopping:
-            self._thread = threading.Thread(
-                target=self._run, name="epochal-state-maintenance", daemon=True
-            )
-            self._thread.start()
 
     def _run(self) -> None:
         while not self._stopping:

@@ -25,28 +25,15 @@ from epochal.state.files.chain import (
     SnapshotPlan,
     below_snapshot,
     deletable,
-    delta_name,
-    delta_versions,
-    files_to_load,
     is_prepared,
-    latest_version,
     plan_snapshots,
     snapshot_due,
-    snapshot_name,
-    snapshot_versions,
 )
 from epochal.state.rows.row_codec import RowCodec, encode_tuples
 from epochal.state.rows.types import StructType
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
-from epochal.state.store.prepared import (
-    EncodedVersion,
-    PreparedVersion,
-    publish_prepared,
-    read_prepared,
-    write_prepared,
-)
-from epochal.state.store.row_form import PlainForm, Row, RowForm
+from epochal.state.rows.unsafe_row import Row
+from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
+from epochal.state.store.contract import PlainForm, RowForm
 from epochal.state.store.store import (
     CACHE_HITS,
     CACHE_MISSES,
@@ -60,8 +47,16 @@ from epochal.state.store.store import (
     closed_error,
     last_snapshot_metric,
 )
-from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
-from epochal.state.store.store_files import StoreFiles, cancel
+from epochal.state.store.store_coordinator import StateStoreCoordinatorRef
+from epochal.state.store.store_files import (
+    EncodedVersion,
+    PreparedVersion,
+    StoreFiles,
+    cancel,
+    publish_prepared,
+    read_prepared,
+    write_prepared,
+)
 from epochal.state.store.versions import EMPTY, Draft, FrozenVersion, VersionMaker, memory_bytes
 
 logger = logging.getLogger(__name__)
@@ -162,7 +157,7 @@ class StateStoreProvider:
 
     def latest_version(self) -> int:
         """The newest version on disk; 0 if there is none."""
-        return latest_version(self._files.names(), self._kinds)
+        return self._kinds.latest_version(self._files.names())
 
     def cached_versions(self) -> list[int]:
         """The versions in memory, newest first."""
@@ -217,10 +212,10 @@ class StateStoreProvider:
         rows = draft.freeze()
         with self._lock:
             delta.write(data)
-            self._files.drop_checksum(delta_name(version, self._kinds))
+            self._files.drop_checksum(self._kinds.delta_name(version))
             # A snapshot of this version is from another attempt, and loaders would prefer it to the
             # new delta. So replace it.
-            stale = self._files.files.info(snapshot_name(version, self._kinds)) is not None
+            stale = self._files.files.info(self._kinds.snapshot_name(version)) is not None
             delta.close()
             if stale or force_snapshot:
                 self._publish_snapshot(version, self._files.stage_snapshot(version, rows.items()))
@@ -231,7 +226,7 @@ class StateStoreProvider:
     def encode_version(self, version: int, draft: Draft, attempt: str) -> EncodedVersion:
         """The file of the next version. The caller makes it durable."""
         data = self._files.encode_delta(version, draft.changes.items())
-        return EncodedVersion(delta_name(version, self._kinds), data, draft.freeze())
+        return EncodedVersion(self._kinds.delta_name(version), data, draft.freeze())
 
     def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
         """Write a version under a name with the attempt, and keep its rows for the next version."""
@@ -326,7 +321,7 @@ class StateStoreProvider:
             self._publish_snapshot(due, staged)
             if self._files.delta_info(due) != cached.delta:
                 # Another process replaced the delta while we wrote a snapshot of its old content.
-                self._files.files.delete(snapshot_name(due, self._kinds))
+                self._files.files.delete(self._kinds.snapshot_name(due))
 
     def do_cleanup(self) -> None:
         """Delete the files that no retained version needs."""
@@ -399,7 +394,7 @@ class StateStoreProvider:
     def _read(self, version: int) -> FrozenVersion:
         cached = [v for v in list(self._cache) if self._fresh(v) is not None]
         there = frozenset(self._files.names())
-        snapshots = [*snapshot_versions(there, self._kinds), *cached]
+        snapshots = [*self._kinds.snapshot_versions(there), *cached]
         plan = plan_snapshots(
             version,
             snapshots,
@@ -410,11 +405,8 @@ class StateStoreProvider:
         start, rows = self._read_start(plan, there)
         if start < version:
             draft = rows.draft()
-            # Every delta of the chain is read, the missing ones too: `apply_delta` fails and names
-            # the file.
-            for delta in files_to_load(
-                version, (start,), delta_versions(there, self._kinds)
-            ).deltas:
+            # The missing deltas are read, too: `apply_delta` fails and names the file.
+            for delta in range(start + 1, version + 1):
                 self._files.apply_delta(delta, draft, there)
                 if self._disk is not None:
                     draft = draft.freeze().draft()

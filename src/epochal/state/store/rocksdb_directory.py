@@ -15,14 +15,14 @@ import io
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import Files, Room, join_url
 from epochal.state.files.chain import MISSING_SNAPSHOT, files_to_load
-from epochal.state.files.codecs import compress
+from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import (
     INVALID_LINEAGE,
@@ -30,10 +30,10 @@ from epochal.state.files.rocksdb_changelog import (
     LineageItem,
     Operation,
     encode_changelog,
-    encode_family_changelog,
     parse_changelog,
     read_lineage,
 )
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, Family, family_prefix
 from epochal.state.files.rocksdb_snapshot import (
     BROKEN_ZIP,
@@ -46,15 +46,15 @@ from epochal.state.files.rocksdb_snapshot import (
     read_database,
     unpack_part,
 )
-from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.rows.byte_spans import spans_of
-from epochal.state.store.contract import Edit, FileSettings
+from epochal.state.store.contract import Edit, FileSettings, Selection
 from epochal.state.store.versions import Draft, FrozenVersion
 
 MISSING_CHANGELOG = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
 UNEXPECTED_VERSION = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION"
 UNEXPECTED_SIZE = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE"
 
+EVERYTHING = Selection()
 _NAME = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(zip|changelog)")
 
 
@@ -129,8 +129,8 @@ class RocksContent:
     ) -> dict[str, bytes]:
         metadata = describe_entries(self.entries, self.families, self.highest_family, self.internal)
         # A database is written fastest in the order of its keys.
-        files = encode_snapshot(sorted(self.entries.items()), metadata, table_format)
-        return {**dict(files.shared), file_name(item, "zip"): files.archive}
+        entries = sorted(self.entries.items())
+        return encode_snapshot(file_name(item, "zip"), entries, metadata, table_format)
 
     def encode_changes(
         self,
@@ -143,8 +143,8 @@ class RocksContent:
         # Values have their checksums already. The key of a removed entry gets its own here.
         record = settings.form.record
         records = [record(key, None) if value is None else (key, value) for key, value in changes]
-        encode = encode_family_changelog if self.families else encode_changelog
-        return file_name(item, "changelog"), compress(encode(records, lineage), settings.codec)
+        raw = encode_changelog(records, lineage, of_families=bool(self.families))
+        return file_name(item, "changelog"), compress(raw, settings.codec)
 
 
 def _entries_of(parts: Iterable[Rows]) -> dict[bytes, bytes]:
@@ -166,15 +166,10 @@ def parse_name(name: str) -> tuple[LineageItem, str] | None:
 
 
 class RocksDirectory:
-    """The directory of one store. Read-only.
+    """The directory of one store. Read-only."""
 
-    `inflate` decompresses with the codec that the conf in the offset log names.
-    """
-
-    def __init__(
-        self, files: Files, inflate: Callable[[bytes, str], bytes], form: ValueForm
-    ) -> None:
-        self._files, self._inflate, self._form = files, inflate, form
+    def __init__(self, files: Files, settings: FileSettings) -> None:
+        self._files, self._settings = files, settings
         listed = (parse_name(info.name) for info in files.list() if not info.is_dir)
         names = [item for item in listed if item is not None]
         self.snapshots = frozenset(item for item, kind in names if kind == "zip")
@@ -183,9 +178,8 @@ class RocksDirectory:
     def plan(self, version: int, unique_id: str = "") -> RocksPlan:
         """Which files make `version`; a StateLoadError names the first that is missing."""
         if version < 0:
-            raise StateLoadError(
-                self._files.url, f"the version cannot be {version}", UNEXPECTED_VERSION
-            )
+            reason = f"the version cannot be {version}"
+            raise StateLoadError(self._files.url, reason, UNEXPECTED_VERSION)
         if version == 0:
             return RocksPlan(None, ())
         target = LineageItem(version, unique_id)
@@ -197,7 +191,13 @@ class RocksDirectory:
         )
         above = tuple(item for item in history if item.version > chain.snapshot)
         if unique_id and not _is_gapless(above, chain.deltas):
-            raise self._broken_lineage(chain.snapshot, above, target)
+            named = ", ".join(str(item.version) for item in above) or "none"
+            raise StateLoadError(
+                self._files.url,
+                f"version {version} needs the changelogs {chain.snapshot + 1} to {version}, but "
+                f"its lineage lists {named}",
+                INVALID_LINEAGE,
+            )
         if chain.first_missing is not None:
             ids = {item.version: item.unique_id for item in above}
             raise self._missing(LineageItem(chain.first_missing, ids.get(chain.first_missing, "")))
@@ -205,24 +205,23 @@ class RocksDirectory:
         return RocksPlan(base, above)
 
     def load(
-        self, version: int, unique_id: str = "", family: str | None = None, prefix: bytes = b""
+        self, version: int, unique_id: str = "", wanted: Selection = EVERYTHING
     ) -> RocksContent:
-        """The content of a version; with a `prefix` only the keys of a family that begin so."""
+        """The content of a version; of a selection with a prefix only the keys that begin so."""
         plan = self.plan(version, unique_id)
         entries: dict[bytes, bytes] = {}
         metadata = SnapshotMetadata((), {}, 0)
         if plan.snapshot is not None:
-            metadata, entries = read_snapshot(
-                self._files, plan.snapshot, self._form.delimiter, family, prefix
-            )
+            delimiter = self._settings.form.delimiter
+            metadata, entries = read_snapshot(self._files, plan.snapshot, delimiter, wanted)
         draft = FrozenVersion.of(entries).draft()
         for item in plan.changelogs:
             source = join_url(self._files.url, file_name(item, "changelog"))
-            replay(self.changelog(item), draft, self._form, source)
+            replay(self.changelog(item), draft, self._settings.form, source)
         families = metadata.families
         highest = max(metadata.highest_family, *families.values(), 0)
-        wanted = in_family(prefix, family, families)
-        selected = {key: value for key, value in draft.items() if key.startswith(wanted)}
+        start = _start_of(wanted, families)
+        selected = {key: value for key, value in draft.items() if key.startswith(start)}
         return RocksContent(selected, families, highest, metadata.internal)
 
     def families(self, version: int, unique_id: str = "") -> Mapping[str, int]:
@@ -231,7 +230,6 @@ class RocksDirectory:
         return read_metadata(self._files, plan.snapshot).families if plan.snapshot else {}
 
     def changelog(self, item: LineageItem) -> Changelog:
-        """Parse one changelog."""
         name = file_name(item, "changelog")
         return parse_changelog(self._read_changelog(item), join_url(self._files.url, name))
 
@@ -245,15 +243,13 @@ class RocksDirectory:
             name = join_url(self._files.url, file_name(last, "changelog"))
             earlier = [i for i in self._lineage_of(last) if start <= i.version < last.version]
             if not earlier:
-                raise StateLoadError(
-                    name, f"its lineage lists no version before {last.version}", INVALID_LINEAGE
-                )
+                reason = f"its lineage lists no version before {last.version}"
+                raise StateLoadError(name, reason, INVALID_LINEAGE)
             walked.extend(sorted(earlier, key=_version, reverse=True))
         versions = [item.version for item in reversed(walked)]
         if versions != list(range(start, end.version + 1)):
-            raise StateLoadError(
-                self._files.url, f"the lineage {versions} has gaps", INVALID_LINEAGE
-            )
+            reason = f"the lineage {versions} has gaps"
+            raise StateLoadError(self._files.url, reason, INVALID_LINEAGE)
         return tuple(reversed(walked))
 
     def back_to_snapshot(self, end: LineageItem) -> tuple[LineageItem, ...]:
@@ -293,17 +289,6 @@ class RocksDirectory:
         name = join_url(self._files.url, file_name(item, "changelog"))
         return read_lineage(self._read_changelog(item), name)
 
-    def _broken_lineage(
-        self, start: int, above: tuple[LineageItem, ...], target: LineageItem
-    ) -> StateLoadError:
-        named = ", ".join(str(item.version) for item in above) or "none"
-        return StateLoadError(
-            self._files.url,
-            f"version {target.version} needs the changelogs {start + 1} to {target.version}, but "
-            f"its lineage lists {named}",
-            INVALID_LINEAGE,
-        )
-
     def _missing(self, item: LineageItem) -> StateLoadError:
         path = join_url(self._files.url, file_name(item, "changelog"))
         return StateLoadError(path, "the file does not exist", MISSING_CHANGELOG)
@@ -314,7 +299,8 @@ class RocksDirectory:
             packed = self._files.read(name, large=True)
         except FileNotFoundError:
             raise self._missing(item) from None
-        return self._inflate(packed, join_url(self._files.url, name))
+        source = join_url(self._files.url, name)
+        return decompress(packed, self._settings.codec, source=source, bounds=self._files.bounds)
 
 
 def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> None:
@@ -335,35 +321,25 @@ def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> 
 
 
 def read_metadata(files: Files, item: LineageItem) -> SnapshotMetadata:
-    """The metadata of a snapshot."""
     name = file_name(item, "zip")
     source = join_url(files.url, name)
     return _opened(_archive(files, name), source, files.bounds.room(source))[0]
 
 
 def read_snapshot(
-    files: Files,
-    item: LineageItem,
-    delimiter: bytes = b"",
-    family: str | None = None,
-    prefix: bytes = b"",
+    files: Files, item: LineageItem, delimiter: bytes = b"", wanted: Selection = EVERYTHING
 ) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
     """The metadata of a snapshot and its entries. `delimiter` joins the values of a list.
 
-    With a `prefix` these are only the keys of a family that begin so.
+    Of a selection with a prefix these are only the keys that begin so.
     """
     name = file_name(item, "zip")
     source = join_url(files.url, name)
-    return read_archive(files, _archive(files, name), delimiter, source, family, prefix)
+    return read_archive(files, _archive(files, name), delimiter, source, wanted)
 
 
 def read_archive(
-    files: Files,
-    data: bytes,
-    delimiter: bytes,
-    source: str,
-    family: str | None = None,
-    prefix: bytes = b"",
+    files: Files, data: bytes, delimiter: bytes, source: str, wanted: Selection = EVERYTHING
 ) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
     """As `read_snapshot`, given the content of the zip."""
     room = files.bounds.room(source)
@@ -371,15 +347,15 @@ def read_archive(
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
         _unpack(archive, Path(scratch), source, room)
         _fetch(files, metadata, Path(scratch), source)
-        wanted, room = in_family(prefix, family, metadata.families), files.bounds.room(source)
-        return metadata, read_database(scratch, delimiter, source, room, wanted)
+        start, room = _start_of(wanted, metadata.families), files.bounds.room(source)
+        return metadata, read_database(scratch, delimiter, source, room, start)
 
 
-def in_family(prefix: bytes, family: str | None, families: Mapping[str, int]) -> bytes:
-    """How the keys of a family begin, given a prefix in it; empty without a prefix."""
-    if not prefix or family is None or family not in families:
-        return prefix
-    return family_prefix(families[family]) + prefix
+def _start_of(wanted: Selection, families: Mapping[str, int]) -> bytes:
+    """How the wanted keys begin; empty without a prefix."""
+    if not wanted.prefix or wanted.family is None or wanted.family not in families:
+        return wanted.prefix
+    return family_prefix(families[wanted.family]) + wanted.prefix
 
 
 def _archive(files: Files, name: str) -> bytes:
@@ -421,11 +397,8 @@ def _fetch(files: Files, metadata: SnapshotMetadata, scratch: Path, source: str)
         except FileNotFoundError:
             raise StateLoadError(path, "the file does not exist", MISSING_SNAPSHOT) from None
         if len(data) != shared.size:
-            raise StateLoadError(
-                path,
-                f"{source} expects {shared.size} bytes, but it has {len(data)}",
-                UNEXPECTED_SIZE,
-            )
+            reason = f"{source} expects {shared.size} bytes, but it has {len(data)}"
+            raise StateLoadError(path, reason, UNEXPECTED_SIZE)
         (scratch / shared.local_name).write_bytes(data)
 
 

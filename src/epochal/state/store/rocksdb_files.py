@@ -28,22 +28,20 @@ from epochal.state.files.chain import (
     checksum_name,
     id_of_prepared,
     is_prepared_snapshot,
-    snapshot_name,
 )
-from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import (
+    Changelog,
     LineageItem,
     Operation,
     encode_changelog,
     parse_changelog,
     read_lineage,
 )
-from epochal.state.files.rocksdb_keys import VERSION_BYTE, KeyForm, unversioned
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, KeyForm, ValueForm, unversioned
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
-from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.rows.byte_spans import spans_of
-from epochal.state.store.prepared import PreparedVersion
+from epochal.state.store.contract import FileSettings
 from epochal.state.store.rocksdb_directory import (
     RocksDirectory,
     RocksPlan,
@@ -53,7 +51,7 @@ from epochal.state.store.rocksdb_directory import (
     read_metadata,
     read_snapshot,
 )
-from epochal.state.store.store_files import StoreFiles, stage
+from epochal.state.store.store_files import PreparedVersion, StoreFiles, read_checked, stage
 from epochal.state.store.versions import Draft, MakeVersion, RowChange
 
 MAX_LINEAGE = 500
@@ -91,7 +89,6 @@ class Lineage:
         return tuple(LineageItem(v, self.ids[v]) for v in range(start, version))
 
     def forget(self, below: int) -> None:
-        """Drop versions whose files are deleted."""
         for version in [other for other in list(self.ids) if other < below]:
             del self.ids[version]
             self.snapshots.discard(version)
@@ -128,13 +125,17 @@ class RocksStoreFiles(StoreFiles):
     """Only in use if the names contain unique ids."""
 
     @property
+    def form(self) -> ValueForm:
+        """How values are wrapped."""
+        delimiter = b"," if self.conf.merge_operator_version == 1 else b""
+        return ValueForm(delimiter, self.conf.row_checksum_enabled)
+
+    @property
     def has_ids(self) -> bool:
-        """Whether names contain unique ids."""
         return self.conf.checkpoint_format_version > 1
 
     @property
     def kinds(self) -> FileNames:
-        """How the files are named."""
         if not self.has_ids:
             return ROCKSDB_FILES
         return LineageNames(ROCKSDB_FILES.delta, ROCKSDB_FILES.snapshot, self.lineage)
@@ -154,7 +155,6 @@ class RocksStoreFiles(StoreFiles):
         self.lineage.adopt(self._directory.plan(version, unique_id))
 
     def open_prepared(self, prepared: PreparedVersion, data: bytes) -> None:
-        """Find the history of a prepared version, given its content."""
         target = LineageItem(prepared.version, id_of_prepared(prepared.name))
         if not self.has_ids or self.lineage.ids.get(target.version) == target.unique_id:
             return
@@ -162,7 +162,8 @@ class RocksStoreFiles(StoreFiles):
             self.lineage.adopt(RocksPlan(target, ()))
             return
         source = join_url(self.files.url, prepared.name)
-        earlier = read_lineage(self._inflate(data, source), source)
+        raw = decompress(data, self.conf.compression_codec, source=source)
+        earlier = read_lineage(raw, source)
         before = max(earlier, key=lambda item: item.version, default=LineageItem(0, ""))
         self.lineage.adopt(self._directory.plan(before.version, before.unique_id))
         self.lineage.begin(target.version, target.unique_id)
@@ -170,7 +171,6 @@ class RocksStoreFiles(StoreFiles):
     def advance(
         self, draft: Draft, version: int, name: str, data: bytes, make: MakeVersion
     ) -> Draft:
-        """Apply the next version to a draft, given the name and content of its file."""
         parsed = parse_name(name)
         if parsed is None or parsed[0].version != version:
             raise StateFormatError(join_url(self.files.url, name), 0, f"not of version {version}")
@@ -192,51 +192,45 @@ class RocksStoreFiles(StoreFiles):
         """What the changelog of a version lists; None without unique ids."""
         return self.lineage.before(version) if self.has_ids else None
 
-    def item(self, version: int) -> LineageItem:
-        """A version of the history."""
-        return LineageItem(version, self.lineage.ids.get(version, ""))
-
     def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
-        """All rows of a snapshot. Verifies its checksum file if that is among `there`."""
-        self.verify_snapshot(version, there)
-        item = self.item(version)
+        name = self.kinds.snapshot_name(version)
+        if checksum_name(name) in there:
+            with suppress(FileNotFoundError):
+                read_checked(self.files, name, there)
+        item = LineageItem(version, self.lineage.ids.get(version, ""))
         source = join_url(self.files.url, file_name(item, self.kinds.snapshot))
-        return self._unpacked(*read_snapshot(self.files, item), source)
+        return self.unpacked(*read_snapshot(self.files, item, self.form.delimiter), source)
 
     def read_archive(self, data: bytes, name: str) -> dict[bytes, bytes]:
         """As `read_snapshot`, given the content of the zip."""
         source = join_url(self.files.url, name)
-        return self._unpacked(*read_archive(self.files, data, b"", source), source)
+        return self.unpacked(*read_archive(self.files, data, self.form.delimiter, source), source)
 
-    def _unpacked(
+    def unpacked(
         self, metadata: SnapshotMetadata, entries: dict[bytes, bytes], source: str
     ) -> dict[bytes, bytes]:
+        """The rows in the entries of a snapshot."""
         if metadata.families:
             raise StateFormatError(
                 source, 0, f"it has the column families {', '.join(metadata.families)}"
             )
-        values = [self._form.single(key, value, source) for key, value in entries.items()]
+        form = self.form
+        values = [form.single(key, value, source) for key, value in entries.items()]
         keys, rows = self._rows(list(entries), values, source)
         return dict(zip(keys, rows, strict=True))
 
-    def verify_snapshot(self, version: int, there: Collection[str]) -> None:
-        """Verify the checksum file of a snapshot if that is among `there`."""
-        name = snapshot_name(version, self.kinds)
-        if checksum_name(name) in there:
-            with suppress(FileNotFoundError):
-                expected = self.files.read(checksum_name(name))
-                source = join_url(self.files.url, name)
-                verify_checksum(self.files.read(name, large=True), expected, source=source)
-
     def apply_bytes(self, data: bytes, name: str, draft: Draft) -> None:
-        """Apply a changelog, given its content, to a draft."""
         source = join_url(self.files.url, name)
         raw = decompress(data, self.conf.compression_codec, source=source)
-        form = self._form
+        self.replay(parse_changelog(raw, source), draft, source)
+
+    def replay(self, changelog: Changelog, draft: Draft, source: str) -> None:
+        """Apply the records of a changelog to a draft."""
+        form = self.form
         # A later record of a key replaces an earlier one, so only the last one is decoded.
         puts: dict[bytes, bytes] = {}
         gone: dict[bytes, None] = {}
-        for record in parse_changelog(raw, source).records:
+        for record in changelog.records:
             if record.change is Operation.PUT:
                 puts[record.key] = form.single(record.key, record.value or b"", source)
                 gone.pop(record.key, None)
@@ -252,28 +246,31 @@ class RocksStoreFiles(StoreFiles):
         draft.changes.update(dict.fromkeys(self._key_form.rows(list(gone), source)))
 
     def encode_delta(self, version: int, changes: Iterable[RowChange]) -> bytes:
-        """The content of the changelog of a version."""
         listed = list(changes)
         keys = self._key_form.stored([key for key, _ in listed])
         values = [None if value is None else VERSION_BYTE + value for _, value in listed]
-        records = map(self._form.record, keys, values)
+        records = map(self.form.record, keys, values)
         raw = encode_changelog(records, self.lineage_of(version))
         return compress(raw, self.conf.compression_codec)
 
     def encode_snapshot(
         self, version: int, rows: Iterable[tuple[bytes, bytes]]
-    ) -> tuple[tuple[str, bytes], ...]:
+    ) -> dict[str, bytes]:
         """The files of a snapshot, by name. The last one makes it visible."""
-        listed = list(rows)
-        keys = self._key_form.stored([key for key, _ in listed])
-        form = self._form
+        entries, metadata = self.packed(list(rows))
+        name, table_format = self.kinds.snapshot_name(version), self.conf.rocksdb_table_format
+        return encode_snapshot(name, entries, metadata, table_format)
+
+    def packed(
+        self, rows: Sequence[tuple[bytes, bytes]]
+    ) -> tuple[Iterable[tuple[bytes, bytes]], SnapshotMetadata]:
+        """The entries of a snapshot, and what it says about them."""
+        keys, form = self._key_form.stored([key for key, _ in rows]), self.form
         entries = (
             (key, form.record(key, VERSION_BYTE + value)[1] or b"")
-            for key, (_, value) in zip(keys, listed, strict=True)
+            for key, (_, value) in zip(keys, rows, strict=True)
         )
-        metadata = SnapshotMetadata((), {}, len(listed))
-        files = encode_snapshot(entries, metadata, self.conf.rocksdb_table_format)
-        return (*files.shared, (snapshot_name(version, self.kinds), files.archive))
+        return entries, SnapshotMetadata((), {}, len(rows))
 
     def write_snapshot(self, parts: Iterable[tuple[str, bytes]]) -> None:
         """Write the files of a snapshot, replacing an existing one."""
@@ -290,8 +287,7 @@ class RocksStoreFiles(StoreFiles):
     def stage_snapshot(
         self, version: int, rows: Iterable[tuple[bytes, bytes]]
     ) -> Sequence[tuple[str, AtomicFile]]:
-        """Write the files of a snapshot, by name, without making them visible."""
-        parts = self.encode_snapshot(version, rows)
+        parts = self.encode_snapshot(version, rows).items()
         return [staged for name, data in parts for staged in stage(self.files, name, (data,))]
 
     def delete_old(self, names: Iterable[str]) -> None:
@@ -324,12 +320,9 @@ class RocksStoreFiles(StoreFiles):
             paths.update(table.path for table in metadata.files)
         return paths
 
-    def _inflate(self, data: bytes, source: str) -> bytes:
-        return decompress(data, self.conf.compression_codec, source=source)
-
     @property
     def _directory(self) -> RocksDirectory:
-        return RocksDirectory(self.files, self._inflate, self._form)
+        return RocksDirectory(self.files, FileSettings(self.conf.compression_codec, self.form))
 
     def _rows(
         self, keys: Sequence[bytes], values: Sequence[bytes], source: str
@@ -340,10 +333,6 @@ class RocksStoreFiles(StoreFiles):
         if self.conf.format_validation_enabled:
             self.validate(spans_of(key_rows), spans_of(value_rows), source)
         return key_rows, value_rows
-
-    @property
-    def _form(self) -> ValueForm:
-        return ValueForm(checksummed=self.conf.row_checksum_enabled)
 
     @property
     def _key_form(self) -> KeyForm:

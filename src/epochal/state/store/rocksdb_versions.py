@@ -12,26 +12,26 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.errors import StateReadError
-from epochal.files import Files, join_url
-from epochal.state.files.codecs import compress, decompress
+from epochal.files import join_url
+from epochal.state.files.codecs import compress
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import (
     ChangeRecord,
     LineageItem,
     Operation,
     encode_changelog,
-    encode_family_changelog,
 )
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, ValueForm, decode_keys, rows_of
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, FamilyRows, family_prefix
-from epochal.state.files.rocksdb_keys import VERSION_BYTE, decode_keys, rows_of
-from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Spans, spans_of
 from epochal.state.rows.types import StructType
 from epochal.state.store.contract import (
     CarriedVersion,
     ChangedRows,
+    FamilyForm,
     FileSettings,
+    RowForm,
     Selection,
     StoredVersion,
 )
@@ -42,7 +42,6 @@ from epochal.state.store.rocksdb_directory import (
     parse_name,
     read_metadata,
 )
-from epochal.state.store.row_form import FamilyForm, RowForm
 
 _NAMES = {Operation.PUT: "update", Operation.DELETE: "delete", Operation.MERGE: "append"}
 _OF_FAMILIES = (2, 4)
@@ -50,22 +49,13 @@ _OF_FAMILIES = (2, 4)
 _FIRST_WITH_LINEAGE = 3
 
 
-def open_rocksdb(files: Files, settings: FileSettings) -> RocksDirectory:
-    """Open the directory of one partition of a store."""
-
-    def inflate(data: bytes, source: str) -> bytes:
-        return decompress(data, settings.codec, source=source, bounds=files.bounds)
-
-    return RocksDirectory(files, inflate, settings.form)
-
-
 class RocksVersions:
-    """Reads and writes whole versions."""
+    """Reads and writes whole versions of a RocksDB store, as `HdfsVersions` does."""
 
     empty = RocksContent({})
 
     def file_names(self, stored: StoredVersion, names: Collection[str]) -> list[str]:
-        plan = open_rocksdb(stored.files, stored.settings).plan(stored.version, stored.unique_id)
+        plan = RocksDirectory(stored.files, stored.settings).plan(stored.version, stored.unique_id)
         snapshot = [] if plan.snapshot is None else [file_name(plan.snapshot, "zip")]
         return snapshot + [file_name(item, "changelog") for item in plan.changelogs]
 
@@ -76,8 +66,8 @@ class RocksVersions:
         return [shared.path for shared in read_metadata(stored.files, parsed[0]).files]
 
     def read_rows(self, stored: StoredVersion, wanted: Selection) -> list[Rows]:
-        directory, form = open_rocksdb(stored.files, stored.settings), stored.settings.form
-        content = directory.load(stored.version, stored.unique_id, wanted.family, wanted.prefix)
+        directory, form = RocksDirectory(stored.files, stored.settings), stored.settings.form
+        content = directory.load(stored.version, stored.unique_id, wanted)
         source = f"{stored.files.url} at version {stored.version}"
         entries = list(content.family(wanted.family))
         if wanted.has_lists:
@@ -94,7 +84,7 @@ class RocksVersions:
     def read_changes(
         self, stored: StoredVersion, first: int, wanted: Selection
     ) -> Iterator[ChangedRows]:
-        directory, form = open_rocksdb(stored.files, stored.settings), stored.settings.form
+        directory, form = RocksDirectory(stored.files, stored.settings), stored.settings.form
         prefix = b""
         if wanted.family is not None:
             numbers = directory.families(stored.version, stored.unique_id)
@@ -117,7 +107,7 @@ class RocksVersions:
             )
 
     def read_content(self, stored: StoredVersion) -> RocksContent:
-        return open_rocksdb(stored.files, stored.settings).load(stored.version, stored.unique_id)
+        return RocksDirectory(stored.files, stored.settings).load(stored.version, stored.unique_id)
 
     def key_columns(
         self, keys: Spans, encoder: KeyEncoder, schema: StructType, source: str
@@ -134,7 +124,7 @@ class RocksVersions:
         item, snapshot = stored.item, file_name(stored.item, "zip")
         if snapshot in names:
             return CarriedVersion(item, snapshot, lineage=(item,))
-        changelog = open_rocksdb(stored.files, stored.settings).changelog(item)
+        changelog = RocksDirectory(stored.files, stored.settings).changelog(item)
         return CarriedVersion(item, None, changelog.layout, (*changelog.lineage, item))
 
     def next_carried(
@@ -143,9 +133,9 @@ class RocksVersions:
         if carried.snapshot is not None:
             return file_name(item, "zip"), None, replace(carried, item=item, lineage=(item,))
         lineage = carried.lineage if carried.layout >= _FIRST_WITH_LINEAGE else None
-        encode = encode_family_changelog if carried.layout in _OF_FAMILIES else encode_changelog
+        raw = encode_changelog((), lineage, of_families=carried.layout in _OF_FAMILIES)
         after = replace(carried, item=item, lineage=(*carried.lineage, item))
-        return file_name(item, "changelog"), compress(encode((), lineage), codec), after
+        return file_name(item, "changelog"), compress(raw, codec), after
 
     def first_files(
         self, parts: Sequence[Rows], version: int, settings: FileSettings

@@ -21,15 +21,15 @@ from epochal.errors import EpochalError, StateCommitError, StateUsageError
 from epochal.files import AtomicFile
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import StructType
-from epochal.state.rows.values import Row
-from epochal.state.store.ids import StateStoreId
+from epochal.state.rows.unsafe_row import Row
+from epochal.state.store.conf import StateStoreId
 from epochal.state.store.versions import Draft, FrozenVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from epochal.state.store.prepared import PreparedVersion
     from epochal.state.store.provider import StateStoreProvider
+    from epochal.state.store.store_files import PreparedVersion
 
 logger = logging.getLogger(__name__)
 

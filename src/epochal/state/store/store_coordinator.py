@@ -1,28 +1,40 @@
 """Decides which worker holds each state store, which stores lag, and whether a batch is complete.
 
-`StateStoreCoordinator` is pure: it takes a message and the time, and returns a reply. For each run
-it records which worker last reported that it holds a store. The last report wins; the former holder
-is told to unload the store when it next reports.
+`StateStoreCoordinator` decides, without a clock, a lock or a socket: it takes a message and the
+time, and returns a reply. For each run it records which worker last reported that it holds a store.
+The last report wins; the former holder is told to unload the store when it next reports.
 
 Note: in Spark the location of a store is an executor, which is one process. Here it is a Python
 worker, and an executor has several. So a location includes the worker; only the text for Spark's
 scheduler (`executor_HOST_ID`) leaves it out. The reply to a report contains `continued`: whether
 the same worker held the store before. If not, another worker may have written since, and what this
 one has cached must not be used.
+
+The driver holds the coordinator (`StateStoreCoordinatorEndpoint`), and workers talk to it through
+`rpc`. A report is only advice: a commit is durable whether or not the driver heard of it. So a
+report that fails is logged and never fails the work that it reports. A question that fails is an
+error.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, assert_never
+from typing import TypeAlias, TypeVar, assert_never
 
 import msgspec
 
 from epochal.checkpoint.layout import DEFAULT_STORE, StoreKey
-from epochal.errors import StateUsageError
+from epochal.clock import Clock
+from epochal.errors import RpcError, StateCommitMissingError, StateUsageError
+from epochal.rpc.client import RpcClient
 from epochal.rpc.envelope import EndpointType
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreProviderId
+from epochal.rpc.server import RpcServer
+from epochal.state.store.conf import StateStoreConf, StateStoreProviderId
+
+logger = logging.getLogger(__name__)
 
 ExpectedStores: TypeAlias = dict[int, dict[str, int]]
 """Operator id to store name to number of partitions."""
@@ -163,6 +175,8 @@ CoordinatorReply: TypeAlias = (
     Noted | InstanceReported | InstanceActive | Location | LaggingStores | CommitsValidated
 )
 
+R = TypeVar("R", bound=CoordinatorReply)
+
 ENDPOINT = EndpointType("StateStoreCoordinator", CoordinatorRequest, CoordinatorReply)
 
 
@@ -172,7 +186,7 @@ class WorkerLocation:
 
     host: str
     executor_id: str
-    worker: str
+    worker: str = ""
 
     def __str__(self) -> str:
         return f"executor_{self.host}_{self.executor_id}"
@@ -304,3 +318,124 @@ class StateStoreCoordinator:
 
 def _out_of_order(reason: str) -> StateUsageError:
     return StateUsageError("StateStoreCoordinator", reason, "STATE_STORE_OPERATION_OUT_OF_ORDER")
+
+
+class StateStoreCoordinatorEndpoint:
+    """The driver's coordinator with its clock and lock. It can be registered on a server."""
+
+    def __init__(self, clock: Clock, conf: StateStoreConf | None = None) -> None:
+        self._conf = conf or StateStoreConf()
+        self._coordinator = StateStoreCoordinator(self._conf)
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def register(self, server: RpcServer) -> None:
+        """Answer workers that send messages to this server."""
+        server.register(ENDPOINT, lambda message, _: self.ask(message))
+
+    def ask(self, message: CoordinatorRequest) -> CoordinatorReply:
+        """Answer one message. Lagging stores are also logged, in detail once per interval."""
+        with self._lock:
+            reply = self._coordinator.receive(message, self._clock.now_ms())
+        if isinstance(reply, LaggingStores) and isinstance(message, LogLaggingStateStores):
+            self._log_lag(reply, message)
+        return reply
+
+    def ref(self) -> StateStoreCoordinatorRef:
+        """A reference for use on the driver itself."""
+        return StateStoreCoordinatorRef(self.ask)
+
+    def _log_lag(self, lag: LaggingStores, message: LogLaggingStateStores) -> None:
+        if not lag.stores:
+            return
+        logger.warning(
+            "run %s: the snapshots of %d state stores lag", message.run_id, len(lag.stores)
+        )
+        for store in lag.stores[: self._conf.max_lagging_stores_to_report if lag.report_due else 0]:
+            logger.warning(
+                "run %s: %s lags: its newest snapshot is %d at %d ms, the newest version is %d",
+                message.run_id,
+                store.provider_id.store_id,
+                store.snapshot_version,
+                store.snapshot_timestamp_ms,
+                message.latest_version,
+            )
+
+
+class StateStoreCoordinatorRef:
+    """The coordinator's client, for workers and for the driver."""
+
+    def __init__(self, ask: Callable[[CoordinatorRequest], CoordinatorReply]) -> None:
+        self._ask = ask
+
+    @classmethod
+    def through(cls, client: RpcClient) -> StateStoreCoordinatorRef:
+        """Send messages through a client; the reference is as fork-safe as the client."""
+        return cls(lambda message: client.ask(ENDPOINT, message))
+
+    def report_active_instance(
+        self,
+        provider_id: StateStoreProviderId,
+        host: str,
+        executor_id: str,
+        worker: str,
+        others: Sequence[StateStoreProviderId],
+    ) -> InstanceReported:
+        """Claim the store for this worker. The reply names the stores to unload."""
+        message = ReportActiveInstance(provider_id, host, executor_id, worker, tuple(others))
+        return self._answer(message, InstanceReported)
+
+    def verify_if_instance_active(
+        self, provider_id: StateStoreProviderId, executor_id: str, worker: str
+    ) -> bool:
+        """Whether this worker still holds the store."""
+        message = VerifyIfInstanceActive(provider_id, executor_id, worker)
+        return self._answer(message, InstanceActive).active
+
+    def get_location(self, provider_id: StateStoreProviderId) -> str | None:
+        """The preferred executor for a task of this store, as Spark spells it."""
+        return self._answer(GetLocation(provider_id), Location).executor
+
+    def deactivate_instances(self, run_id: str) -> None:
+        """Forget a run that has ended."""
+        self._ask(DeactivateInstances(run_id))
+
+    def snapshot_uploaded(
+        self, provider_id: StateStoreProviderId, version: int, timestamp_ms: int
+    ) -> None:
+        """Report that a snapshot is on disk."""
+        self._report(ReportSnapshotUploaded(provider_id, version, timestamp_ms))
+
+    def report_state_store_commit(self, provider_id: StateStoreProviderId, version: int) -> None:
+        """Report that a version is committed."""
+        name = provider_id.store_id.store_name
+        self._report(ReportStateStoreCommit(provider_id, version, name))
+
+    def log_lagging_state_stores(
+        self, run_id: str, latest_version: int, *, is_terminating_trigger: bool = False
+    ) -> tuple[LaggingStore, ...]:
+        """Find the stores with lagging snapshots; each writes one at its next commit."""
+        message = LogLaggingStateStores(run_id, latest_version, is_terminating_trigger)
+        return self._answer(message, LaggingStores).stores
+
+    def start_commit_tracking(self, run_id: str, batch_id: int, expected: ExpectedStores) -> None:
+        """Start recording which of the expected stores commit for a batch."""
+        self._ask(StartStateStoreCommitTrackingForBatch(run_id, batch_id, expected))
+
+    def validate_commits(self, run_id: str, batch_id: int) -> None:
+        """Raise StateCommitMissingError unless all expected stores of the batch committed."""
+        message = ValidateStateStoreCommitForBatch(run_id, batch_id)
+        reply = self._answer(message, CommitsValidated)
+        if reply.missing:
+            raise StateCommitMissingError(batch_id, reply.expected, reply.found, reply.missing)
+
+    def _answer(self, message: CoordinatorRequest, kind: type[R]) -> R:
+        reply = self._ask(message)
+        assert isinstance(reply, kind)
+        return reply
+
+    def _report(self, message: ReportSnapshotUploaded | ReportStateStoreCommit) -> None:
+        try:
+            self._ask(message)
+        except RpcError as error:
+            logger.warning("could not report version %d to the driver: %s", message.version, error)

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.restart import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLASS
 from epochal.state.files.chain import HDFS_FILES, ROCKSDB_FILES, FileNames
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class StoreFormat:
 HDFS = StoreFormat("hdfs", HDFS_PROVIDER_CLASS, HDFS_FILES)
 ROCKSDB = StoreFormat("rocksdb", ROCKSDB_PROVIDER_CLASS, ROCKSDB_FILES, is_database=True)
 FORMATS = (HDFS, ROCKSDB)
-FORMATS_BY_NAME = {each.name: each for each in FORMATS}
+FORMATS_BY_NAME = {kind.name: kind for kind in FORMATS}
 DATABASE_FORMAT = ROCKSDB
 """What a query needs whose stores have column families, or whose files have unique ids."""
 

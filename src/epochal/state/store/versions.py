@@ -68,7 +68,6 @@ class FrozenVersion:
         return self.size
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`, or None."""
         value = self.overlay.rows.get(key, _ABSENT)
         return self.base.rows.get(key) if value is _ABSENT else value  # type: ignore[return-value]
 
@@ -77,11 +76,9 @@ class FrozenVersion:
         return _merged(self.base.rows, self.overlay.rows)
 
     def draft(self) -> Draft:
-        """Start the next version."""
         return Draft(self)
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys, in order."""
         return list(map(self.get if self.overlay.rows else self.base.rows.get, keys))
 
     def keys_with(self, prefix: bytes, prefixes_of: PrefixesOf) -> Iterable[bytes]:
@@ -132,9 +129,7 @@ MakeVersion: TypeAlias = Callable[[dict[bytes, bytes]], FrozenVersion]
 class VersionMaker(Protocol):
     """Makes versions whose rows are somewhere else than in memory."""
 
-    def empty(self) -> FrozenVersion:
-        """The version without rows."""
-        ...
+    def empty(self) -> FrozenVersion: ...
 
     def of(self, parts: Iterable[Iterable[tuple[bytes, bytes]]]) -> FrozenVersion:
         """The version with the rows of all parts. They are never all in memory."""
@@ -159,16 +154,13 @@ class Draft:
         return size
 
     def get(self, key: bytes) -> bytes | None:
-        """The current value of `key`, or None."""
         value = self.changes.get(key, _ABSENT)
         return self.parent.get(key) if value is _ABSENT else value  # type: ignore[return-value]
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys, in order."""
         return list(map(self.get, keys)) if self.changes else self.parent.get_many(keys)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set the value of a key."""
         if self._prefixes_of is not None and key not in self.changes:
             _add_keys(self._by_prefix, [key], self._prefixes_of)
         self.changes[key] = value

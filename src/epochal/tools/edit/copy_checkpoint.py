@@ -17,10 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
-from epochal.checkpoint.file_log import FileEntry, FileLogFormat, FileSourceLog
+from epochal.checkpoint.file_log import FileEntry, FileLogFormat, FileSourceLog, open_source_log
 from epochal.checkpoint.layout import EPOCHAL, SINK_LOG, SOURCES, STATE
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
-from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, join_url, scheme_of
 from epochal.tools.edit.edit_file_log import SINK_FORMAT, SinkSurvey, log_batches

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from epochal.checkpoint.entries import CommitEntry
 from epochal.checkpoint.layout import StoreKey
-from epochal.checkpoint.pinned import CODEC
+from epochal.checkpoint.restart import CODEC
 from epochal.errors import EditError
 from epochal.state.files.rocksdb_changelog import LineageItem
 from epochal.tools.edit.edit_plan import Change, Content, FileRef

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from epochal.checkpoint.layout import COMMITS, SINK_LOG, StateFileKind, parse_state_file
-from epochal.checkpoint.pinned import CODEC
+from epochal.checkpoint.restart import CODEC
 from epochal.errors import EditError, EpochalError
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import LineageItem, with_lineage

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from epochal.checkpoint.layout import (
     SINK_LOG,
     STAND_IN_KEY,
-    CrcKind,
     operator_metadata_log_path,
     operator_path,
     parse_state_file,
@@ -165,7 +164,7 @@ def delete_state_after(surveyed: Survey, version: int) -> Iterator[Change]:
             path = f"{store.path}/{name}"
             main = name[1:].removesuffix(".crc") if name.startswith(".") else ""
             if not main or main not in store.files:  # deleting a file deletes its hidden crc too
-                kind = "checksum" if file.crc is not CrcKind.NONE else str(file.kind)
+                kind = "checksum" if file.is_checksum else str(file.kind)
                 yield tree.delete(path, f"{kind} of version {file.version}")
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.metadata_log import parse_batch_id
-from epochal.checkpoint.pinned import CODEC
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.restart import CODEC, SHUFFLE_PARTITIONS
 from epochal.errors import EditError, StateError
 from epochal.files import Files
 from epochal.tools.edit.edit_plan import Change, Tree, Watch, read_tree
@@ -134,10 +133,10 @@ def rocks_directory(
 
     `files` are those of the checkpoint, or a view of them.
     """
-    from epochal.state.store.rocksdb_versions import open_rocksdb
+    from epochal.state.store.rocksdb_directory import RocksDirectory
 
     settings = surveyed.stored(store, batch_id + 1, batch_id).settings
-    return open_rocksdb((files or surveyed.files).at(store.path), settings)
+    return RocksDirectory((files or surveyed.files).at(store.path), settings)
 
 
 def last_committed(surveyed: Survey) -> int:

@@ -13,7 +13,7 @@ but the last are empty. Spark writes the first real snapshot itself.
 from __future__ import annotations
 
 from epochal.checkpoint.entries import CommitEntry
-from epochal.checkpoint.pinned import PROVIDER
+from epochal.checkpoint.restart import PROVIDER
 from epochal.errors import EditError
 from epochal.state.files.merge import Rows
 from epochal.state.store.store_format import StoreFormat

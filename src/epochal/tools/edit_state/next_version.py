@@ -21,12 +21,12 @@ from epochal.checkpoint.layout import (
     state_schema_path,
 )
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
-from epochal.checkpoint.pinned import NEW_QUERY_DEFAULTS, TABLE_FORMAT
+from epochal.checkpoint.restart import NEW_QUERY_DEFAULTS, TABLE_FORMAT
 from epochal.errors import EditError
 from epochal.state.files.rocksdb_changelog import LineageItem
 from epochal.state.files.schema_file import FamilySchema, encode_schema_file
 from epochal.state.store.contract import StoreContent
-from epochal.state.store.rocksdb_versions import open_rocksdb
+from epochal.state.store.rocksdb_directory import RocksDirectory
 from epochal.tools.edit.edit_plan import Change
 from epochal.tools.edit.empty_batch import empty_batches
 from epochal.tools.edit_state.edit_state import EditBase, EditedBatch
@@ -90,7 +90,7 @@ class NextVersion:
     def _lineage(self, key: StoreKey) -> tuple[LineageItem, ...]:
         base = self._base
         before = LineageItem(base.version, base.commit.state_id(*key))
-        rocks = open_rocksdb(base.surveyed.files.at(key.path), base.settings)
+        rocks = RocksDirectory(base.surveyed.files.at(key.path), base.settings)
         earlier = () if before in rocks.snapshots else rocks.changelog(before).lineage
         return (*earlier, before)
 

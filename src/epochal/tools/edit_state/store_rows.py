@@ -24,8 +24,7 @@ from epochal.state.files.rocksdb_family import (
 )
 from epochal.state.files.schema_file import FamilySchema
 from epochal.state.rows.byte_spans import spans_of
-from epochal.state.store.contract import StoreContent
-from epochal.state.store.row_form import RowForm
+from epochal.state.store.contract import RowForm, StoreContent
 from epochal.tools.edit_state.edit_state import EditBase
 from epochal.tools.edit_state.next_version import NextVersion
 from epochal.tools.inspect.state_listing import StoreListing

@@ -103,8 +103,13 @@ def kind_of(files: Files, directory: Directory) -> LogKind:
 def _source_lines(files: Files, kind: LogKind) -> Iterator[Line]:
     from msgspec import to_builtins
 
-    from epochal.checkpoint.file_log import FileSinkLog, FileSourceLog, live_batches
-    from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, RateLog
+    from epochal.checkpoint.file_log import (
+        FileSinkLog,
+        FileSourceLog,
+        KafkaInitialOffsetLog,
+        RateLog,
+        live_batches,
+    )
 
     if kind is LogKind.KAFKA:
         for batch_id, initial in KafkaInitialOffsetLog(files, read_only=True).get_range():

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata, SinkMetadata
-from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import (
     COMMITS,
     COMPACT_SUFFIX,
@@ -25,7 +24,7 @@ from epochal.checkpoint.layout import (
     operator_metadata_log_path,
     operator_metadata_path,
 )
-from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.metadata_log import missing_runs, parse_batch_id
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, newest_at
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
 from epochal.errors import CheckpointSwitchedError, EpochalError

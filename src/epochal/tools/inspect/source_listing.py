@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.checkpoint.file_log import (
+    KAFKA_INITIAL_OFFSET_FORMAT,
+    RATE_FORMAT,
     FileEntry,
     FileLogFormat,
     SinkFileStatus,
@@ -19,7 +21,6 @@ from epochal.checkpoint.file_log import (
 )
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG, SOURCES
 from epochal.checkpoint.metadata_log import parse_batch_id
-from epochal.checkpoint.source_logs import KAFKA_INITIAL_OFFSET_FORMAT, RATE_FORMAT
 from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.listing import Directories, Directory, LogListing, read_bytes, read_log

@@ -6,12 +6,11 @@ from typing import Any
 
 from epochal.errors import StateValueError
 from epochal.state.files.partitioning import place_of, placing_columns
-from epochal.state.files.rocksdb_keys import VERSION_BYTE, scanned_part
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, scanned_part
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.tagged_json import json_column, json_rows, row_from_json
 from epochal.state.rows.types import StructType
-from epochal.state.rows.unsafe_row import encode_row
-from epochal.state.rows.values import Row
+from epochal.state.rows.unsafe_row import Row, encode_row
 from epochal.tools.read_state.read import StoreReader
 from epochal.tools.read_state.read_target import load_rows
 

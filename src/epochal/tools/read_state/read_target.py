@@ -34,13 +34,18 @@ from epochal.checkpoint.operator_metadata import (
     list_operators,
     read_operator,
 )
-from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, NEW_QUERY_DEFAULTS, PROVIDER
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.restart import (
+    CODEC,
+    LEGACY_DEFAULTS,
+    NEW_QUERY_DEFAULTS,
+    PROVIDER,
+    SHUFFLE_PARTITIONS,
+)
 from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_avro import AvroForm
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.files.schema_file import (
     DEFAULT_FAMILY,
     FamilySchema,

@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from epochal.checkpoint.entries import OffsetEntry
-from epochal.checkpoint.file_log import FileEntry, FileSourceLog
+from epochal.checkpoint.file_log import FileEntry, FileSourceLog, open_source_log
 from epochal.checkpoint.layout import OFFSETS, SOURCES, source_log_path
-from epochal.checkpoint.source_logs import open_source_log
 from epochal.epoch.manifest import manifest_of
 from epochal.files import Files, join_url
 from epochal.tools.edit.offsets.offset_targets import is_file_offset

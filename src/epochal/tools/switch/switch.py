@@ -1,7 +1,7 @@
 """Plans to switch a query from one checkpoint to another, and back.
 
 A query runs where the file `metadata` has an id. A switch takes the id away from the old checkpoint
-(`checkpoint.switched`) and only then opens the new one, in one journaled plan, whose journal is in
+(`checkpoint.entries`) and only then opens the new one, in one journaled plan, whose journal is in
 the checkpoint that opens. So at any moment at most one of the two can be started, and after a crash
 the same command, or an undo, leaves exactly one:
 
@@ -24,9 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from epochal.checkpoint.entries import OFFSET_FORMAT, QueryMetadata
+from epochal.checkpoint.entries import OFFSET_FORMAT, QueryMetadata, Switched, parse_switched
 from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SINK_LOG
-from epochal.checkpoint.switched import Switched, parse_switched
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url
 from epochal.tools.edit.copy_checkpoint import refuse_nested, refuse_occupied

@@ -8,11 +8,10 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from epochal.checkpoint.directory import Checkpoint
-from epochal.checkpoint.file_log import FileSourceLog
+from epochal.checkpoint.file_log import FileSourceLog, RateLog
 from epochal.checkpoint.layout import JOIN_STORES, state_schema_log_path, state_schema_path
 from epochal.checkpoint.operator_metadata import OperatorMetadata, StoreMetadata
 from epochal.checkpoint.restart import RestartAction
-from epochal.checkpoint.source_logs import RateLog
 from epochal.checkpoint.spark_json import parse_json
 from epochal.continuous.plan.pinned_plan import is_ours, stored_shape
 from epochal.errors import CheckpointError, StorageError

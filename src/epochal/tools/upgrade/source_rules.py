@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase as fnmatch
 
-from epochal.checkpoint.pinned import SOURCE_EVOLUTION
+from epochal.checkpoint.restart import SOURCE_EVOLUTION
 from epochal.tools.upgrade.upgrade_findings import (
     ACCEPTS,
     FILE,

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from epochal.checkpoint.pinned import conf_in_force
+from epochal.checkpoint.restart import conf_in_force
 from epochal.connectors.registry import FILE_SOURCES
 from epochal.continuous.operators.contract import StoreSchema
 from epochal.continuous.plan.compile import offset_lines_of, sources_of

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochal.checkpoint.pinned import STATE_ENCODING
+from epochal.checkpoint.restart import STATE_ENCODING
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructField, StructType, schema_json
 from epochal.state.store.compatibility import (

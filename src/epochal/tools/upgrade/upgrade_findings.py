@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
 
-from epochal.checkpoint.pinned import conf_of_new_query
+from epochal.checkpoint.restart import conf_of_new_query
 from epochal.state.files.schema_file import FamilySchema
 
 FILE = "file"

@@ -7,8 +7,13 @@ difference says so.
 
 from __future__ import annotations
 
-from epochal.checkpoint.pinned import NEW_QUERY_DEFAULTS, PROVIDER, SOURCE_EVOLUTION, conf_in_force
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.restart import (
+    NEW_QUERY_DEFAULTS,
+    PROVIDER,
+    SHUFFLE_PARTITIONS,
+    SOURCE_EVOLUTION,
+    conf_in_force,
+)
 from epochal.state.store.store_format import format_of_class
 from epochal.tools.upgrade.source_rules import compare_names, compare_sources
 from epochal.tools.upgrade.state_rules import NO_DELTA, compare_state

@@ -20,9 +20,9 @@ from epochal.checkpoint.file_log import (
     batch_id_of_file_name,
     is_compaction_batch,
 )
-from epochal.checkpoint.id_ranges import listed, missing_runs
 from epochal.checkpoint.layout import COMPACT_SUFFIX, OWN_KEY, SOURCES, crc_target, is_temp_file
-from epochal.checkpoint.pinned import SOURCE_EVOLUTION
+from epochal.checkpoint.metadata_log import listed, missing_runs
+from epochal.checkpoint.restart import SOURCE_EVOLUTION
 from epochal.checkpoint.spark_json import parse_json
 from epochal.errors import MalformedFileError
 from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListing

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Any
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
-from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
 from epochal.checkpoint.layout import (
     COMMITS,
     METADATA,
@@ -26,8 +25,8 @@ from epochal.checkpoint.layout import (
     operator_path,
     parse_partition,
 )
-from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.metadata_log import listed, missing_runs, runs_of
+from epochal.checkpoint.restart import CODEC, LEGACY_DEFAULTS, PROVIDER, SHUFFLE_PARTITIONS
 from epochal.errors import (
     CheckpointSwitchedError,
     EpochalError,

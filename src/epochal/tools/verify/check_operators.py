@@ -24,7 +24,7 @@ from epochal.checkpoint.operator_metadata import (
     OperatorMetadata,
     newest_at,
 )
-from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS
+from epochal.checkpoint.restart import CODEC, LEGACY_DEFAULTS
 from epochal.errors import EpochalError, OptionError, StorageError
 from epochal.files.local import LocalFiles
 from epochal.state.files.codecs import codec_name

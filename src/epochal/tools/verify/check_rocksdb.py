@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.id_ranges import listed, missing_runs
+from epochal.checkpoint.metadata_log import listed, missing_runs
 from epochal.errors import EpochalError, OptionError, StateError, StateFormatError, StorageError
 from epochal.files import UNBOUNDED, Bounds, Files
 from epochal.state.files.chain import files_to_load
@@ -27,9 +27,8 @@ from epochal.state.files.rocksdb_snapshot import (
     parse_snapshot_metadata,
     unpack_part,
 )
+from epochal.state.files.rocksdb_tables import check_table, live_tables
 from epochal.state.store.rocksdb_directory import file_name, parse_name
-from epochal.state.tables.manifest_log import live_tables
-from epochal.state.tables.sst_blocks import check_table
 from epochal.tools.inspect.listing import Directories, read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick

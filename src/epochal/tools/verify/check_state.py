@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
+from epochal.checkpoint.metadata_log import listed, missing_runs, runs_of
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.verify.findings import Finding, finding
 

@@ -11,8 +11,7 @@ import struct
 from typing import Any
 
 from epochal.state.rows.types import Kind, Layout, StructType
-from epochal.state.rows.unsafe_row import decode_row
-from epochal.state.rows.values import minimal_bytes, unscaled_of
+from epochal.state.rows.unsafe_row import decode_row, minimal_bytes, unscaled_of
 
 SEED = 42
 _MASK = 0xFFFFFFFF

@@ -38,7 +38,7 @@ from epochal.checkpoint.layout import (
     StateFileKind,
     parse_state_file,
 )
-from epochal.checkpoint.pinned import CODEC
+from epochal.checkpoint.restart import CODEC
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.verify.check_files import compact_ids, log_offset, own_batches

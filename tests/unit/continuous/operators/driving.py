@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment, StatefulOperator, StatefulSpec
-from epochal.state.disk.disk_rows import DiskRows
-from epochal.state.disk.disk_version import DiskStates, DiskVersion
+from epochal.state.disk.disk_rows import DiskRows, DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import decode_row, encode_row
-from epochal.state.store.row_form import PlainForm
+from epochal.state.store.contract import PlainForm
 
 Rows = list[dict[str, Any]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, OffsetLog
-from epochal.checkpoint.pinned import (
+from epochal.checkpoint.restart import (
     HDFS_PROVIDER_CLASS,
     PROVIDER,
     ROCKSDB_PROVIDER_CLASS,

@@ -22,7 +22,7 @@ from epochal.errors import EpochError, StateError, StateLoadError
 from epochal.state.disk.local_database import MIN_MEMORY_BYTES
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
-from epochal.state.store.prepared import write_prepared
+from epochal.state.store.store_files import write_prepared
 from epochal.testing.files import MemoryFiles
 
 PLAN = query(ListWriter(), rows=0, keys=1, state_partitions=2)

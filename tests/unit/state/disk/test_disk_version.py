@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epochal.state.disk.disk_version import DiskStates, DiskVersion
+from epochal.state.disk.disk_rows import DiskStates, DiskVersion
 from epochal.state.disk.local_database import MIN_MEMORY_BYTES, LocalDatabase
 from epochal.state.store.versions import FrozenVersion
 

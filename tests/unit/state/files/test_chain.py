@@ -8,23 +8,20 @@ from itertools import chain, combinations
 import pytest
 
 from epochal.state.files.chain import (
+    HDFS_FILES,
     SnapshotPlan,
     StoreFile,
     VersionChain,
     attempt_label,
     deletable,
-    delta_versions,
     files_by_version,
     files_to_load,
     files_to_retain,
     is_prepared,
-    latest_version,
-    parse_name,
     plan_snapshots,
     prepared_before,
-    prepared_name,
+    prepared_label,
     snapshot_due,
-    snapshot_versions,
 )
 
 
@@ -33,7 +30,8 @@ def deltas(first: int, last: int) -> list[str]:
 
 
 def load(names: list[str], version: int) -> VersionChain:
-    return files_to_load(version, snapshot_versions(names), delta_versions(names))
+    snapshots, deltas = HDFS_FILES.snapshot_versions(names), HDFS_FILES.delta_versions(names)
+    return files_to_load(version, snapshots, deltas)
 
 
 VERSIONS = range(1, 7)
@@ -65,27 +63,19 @@ def plan(
         ("abc.snapshot", None),
         ("7.zip", None),
         ("_metadata", None),
-        (prepared_name(7, "3"), None),
+        ("7.delta.prepared-3", None),
     ],
 )
 def test_only_deltas_and_snapshots_of_a_version_are_its_files(
     name: str, file: StoreFile | None
 ) -> None:
-    assert parse_name(name) == file
+    assert HDFS_FILES.parse(name) == file
 
 
 def test_a_snapshot_hides_the_delta_of_its_version_whichever_is_listed_first() -> None:
     found = [StoreFile(1, False), StoreFile(2, True)]
     assert files_by_version(["2.snapshot", "1.delta", "2.delta"]) == found
     assert files_by_version(["2.delta", "1.delta", "2.snapshot"]) == found
-
-
-def test_a_version_is_its_newest_snapshot_and_every_delta_after_it() -> None:
-    names = [*deltas(1, 9), "3.snapshot", "6.snapshot"]
-    assert load(names, 8) == VersionChain(6, range(7, 9), ())
-    assert load(names, 6) == VersionChain(6, range(7, 7), ())
-    assert load(names, 2) == VersionChain(0, range(1, 3), ())
-    assert load(names, 0) == VersionChain(0, range(1, 1), ())
 
 
 def test_a_hole_is_named_and_never_skipped() -> None:
@@ -125,7 +115,7 @@ def test_of_every_directory_no_older_snapshot_loads_what_the_newest_does_not(ver
     for names in every_directory():
         complete = any(
             all(f"{each}.delta" in names for each in range(start + 1, version + 1))
-            for start in [0, *snapshot_versions(names)]
+            for start in [0, *HDFS_FILES.snapshot_versions(names)]
             if start <= version
         )
         assert complete is (not load(names, version).missing), names
@@ -138,7 +128,7 @@ def test_of_every_directory_cleanup_leaves_what_retained_versions_load(retained:
         if not gone:
             continue
         left = [name for name in names if name not in gone]
-        newest = latest_version(names)
+        newest = HDFS_FILES.latest_version(names)
         for version in range(max(newest - retained, 1), newest + 1):
             assert load(left, version) == load(names, version), (names, version)
 
@@ -147,9 +137,10 @@ def test_of_every_directory_cleanup_leaves_what_retained_versions_load(retained:
 def test_of_every_directory_cleanup_deletes_what_spark_deletes(retained: int) -> None:
     """All visible files below the newest snapshot whose files lead to the oldest retained one."""
     for names in every_directory():
-        oldest = latest_version(names) - retained
+        oldest = HDFS_FILES.latest_version(names) - retained
         there = {int(name.partition(".")[0]) for name in names}
-        start = max((each for each in snapshot_versions(names) if each <= oldest), default=None)
+        snapshots = HDFS_FILES.snapshot_versions(names)
+        start = max((each for each in snapshots if each <= oldest), default=None)
         unbroken = start is not None and set(range(start, oldest + 1)) <= there
         old = {each for each in there if start is not None and each < start}
         kinds = {each: "snapshot" if f"{each}.snapshot" in names else "delta" for each in old}
@@ -171,16 +162,16 @@ def test_without_a_snapshot_maintenance_keeps_every_file_and_overlooks_holes() -
 
 
 def test_a_prepared_delta_may_go_when_an_earlier_attempt_of_the_engine_wrote_it() -> None:
-    name = prepared_name(7, attempt_label(9))
+    name = f"7.delta{prepared_label(attempt_label(9))}"
     assert prepared_before(name, 10)
     assert not prepared_before(name, 9)
-    assert not prepared_before(prepared_name(7, "of-another"), 10)
+    assert not prepared_before("7.delta.prepared-of-another", 10)
     assert not prepared_before("7.delta", 10)
     for other in ("7.changelog.prepared-a9", "7.zip.prepared-a9"):
         assert prepared_before(other, 10)
         assert is_prepared(other)
     assert is_prepared(name)
-    assert is_prepared(prepared_name(7, "of-another"))
+    assert is_prepared("7.delta.prepared-of-another")
     assert not is_prepared("7.delta")
 
 
@@ -200,36 +191,14 @@ def test_no_snapshot_is_due_of_a_version_with_a_hole_below() -> None:
     assert snapshot_due(["1.snapshot", *deltas(3, 20)], {20}, 5) is None
 
 
-def test_cleanup_keeps_the_snapshot_that_the_oldest_retained_version_needs() -> None:
-    names = [*deltas(12, 21), "12.snapshot", "18.snapshot"]
-    assert deletable(names, 2) == ["12.snapshot", *deltas(13, 17)]
-    left = [name for name in names if name not in deletable(names, 2)]
-    assert deletable(left, 2) == ["12.delta"]
-
-
-def test_cleanup_without_a_snapshot_deletes_nothing() -> None:
-    assert deletable(deltas(1, 200), 2) == []
-
-
-def test_cleanup_waits_until_more_versions_exist_than_are_retained() -> None:
-    assert deletable([*deltas(1, 5), "2.snapshot"], 5) == []
-    assert deletable([*deltas(1, 6), "2.snapshot"], 5) == []
-    assert deletable([*deltas(1, 7), "2.snapshot"], 5) == ["1.delta"]
-
-
-def test_cleanup_deletes_nothing_when_the_oldest_version_to_retain_is_broken() -> None:
-    assert deletable(["1.delta", "2.snapshot", "3.delta", "5.delta", "6.delta"], 1) == []
-    assert deletable(["1.delta", "2.snapshot", "3.delta", "6.delta"], 1) == []
-
-
 def test_cleanup_takes_checksum_files_of_versions_that_are_gone() -> None:
     names = ["1.delta", "1.delta.crc", "2.snapshot", "2.snapshot.crc", *deltas(3, 5), "0.delta.crc"]
     assert deletable(names, 2) == ["1.delta", "0.delta.crc", "1.delta.crc"]
 
 
 def test_the_latest_version_is_the_newest_with_any_file() -> None:
-    assert latest_version(["3.delta", "5.snapshot", "x.delta", "9.delta.crc"]) == 5
-    assert latest_version([]) == 0
+    assert HDFS_FILES.latest_version(["3.delta", "5.snapshot", "x.delta", "9.delta.crc"]) == 5
+    assert HDFS_FILES.latest_version([]) == 0
 
 
 def test_a_load_tries_the_newest_snapshot_at_or_below_the_version() -> None:

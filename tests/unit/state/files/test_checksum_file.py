@@ -8,7 +8,7 @@ import pytest
 from tests.unit.state.stores import checksum_file, content_at, provider, put, update_to
 
 from epochal.errors import StateFormatError
-from epochal.state.files.checksum_file import (
+from epochal.state.store.store_files import (
     FileChecksum,
     checksum_of,
     parse_checksum_file,

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochal.state.files.delta_snapshot import FileKind, encode_records, scan_records
-from epochal.state.files.merge import SourcedRecords, merge_records
+from epochal.state.files.delta_snapshot import FileKind, Records, encode_records, scan_records
+from epochal.state.files.merge import merge_records, puts_of
 
 Operations = list[tuple[bytes, bytes | None]]
 
@@ -13,8 +13,8 @@ VALUES = st.integers(0, 5).map(lambda n: n.to_bytes(8, "little"))
 DELTA = st.lists(st.tuples(KEYS, st.none() | VALUES), max_size=8)
 
 
-def records(operations: Operations, kind: FileKind = FileKind.DELTA) -> SourcedRecords:
-    return SourcedRecords(scan_records(encode_records(operations), kind), "file")
+def records(operations: Operations, kind: FileKind = FileKind.DELTA) -> Records:
+    return scan_records(encode_records(operations), kind)
 
 
 def merged(base: dict[bytes, bytes] | None, deltas: list[Operations]) -> list[tuple[bytes, bytes]]:
@@ -48,7 +48,7 @@ def test_empty_keys_are_keys_too() -> None:
 
 
 def test_large_files_are_cut_into_parts_that_hold_every_row_once() -> None:
-    rows = records([(bytes([n]) * 8, bytes(8)) for n in range(20)]).puts
+    rows = puts_of(records([(bytes([n]) * 8, bytes(8)) for n in range(20)]))
     assert rows.parts(1 << 30) == [rows]
     for most in (16, 17, 40, 100, 319, 320):
         parts = rows.parts(most)

@@ -18,7 +18,7 @@ from tests.unit.state.random_rows import Table, struct_of, tables
 from epochal.errors import StateSchemaError
 from epochal.state.rows.murmur3 import hash_columns, partition_ids
 from epochal.state.rows.types import AtomicType, Kind, Layout, StringType, StructType, parse_schema
-from epochal.state.rows.values import CalendarInterval, TimestampNanos
+from epochal.state.rows.unsafe_row import CalendarInterval, TimestampNanos
 
 RECORDED = json.loads((Path(__file__).parent / "murmur_values.json").read_text())
 

@@ -20,8 +20,13 @@ from epochal.state.rows.types import (
     StringType,
     StructType,
 )
-from epochal.state.rows.unsafe_row import decode_row, encode_row, validate_row
-from epochal.state.rows.values import CalendarInterval, TimestampNanos
+from epochal.state.rows.unsafe_row import (
+    CalendarInterval,
+    TimestampNanos,
+    decode_row,
+    encode_row,
+    validate_row,
+)
 
 STRING = StringType()
 

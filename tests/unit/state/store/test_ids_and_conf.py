@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epochal.errors import OptionError
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
 
 
 def test_the_default_store_adds_no_directory_level() -> None:

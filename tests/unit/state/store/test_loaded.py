@@ -12,19 +12,17 @@ from tests.waiting import eventually
 
 from epochal.errors import RpcTimeoutError
 from epochal.files.local import LocalFiles
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
-from epochal.state.store.loaded import Here, LoadedProviders
+from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
+from epochal.state.store.loaded import LoadedProviders
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.store_coordinator import (
     CoordinatorReply,
     CoordinatorRequest,
-    VerifyIfInstanceActive,
-)
-from epochal.state.store.store_coordinator_ref import (
     StateStoreCoordinatorEndpoint,
     StateStoreCoordinatorRef,
+    VerifyIfInstanceActive,
+    WorkerLocation,
 )
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import FaultyFiles
@@ -41,9 +39,8 @@ class World:
         self.processes: list[LoadedProviders] = []
 
     def process(self, executor: str, worker: str = "", **options: float) -> LoadedProviders:
-        process = LoadedProviders(
-            Here("h", executor, worker), self.endpoint.ref(), interval_seconds=3600, **options
-        )
+        here = WorkerLocation("h", executor, worker)
+        process = LoadedProviders(here, self.endpoint.ref(), interval_seconds=3600, **options)
         self.processes.append(process)
         return process
 
@@ -93,20 +90,6 @@ def test_a_new_run_gets_a_provider_of_its_own(world: World) -> None:
     second = world.get(process, store(run="run-2"))
     assert first is not second
     assert first.store_id == second.store_id
-
-
-def test_maintenance_writes_snapshots_and_deletes_old_files(world: World) -> None:
-    process = world.process("1")
-    provider = world.get(process, store())
-    where = world.where / "0" / "0"
-    update_to(provider, 0, 4)
-    process.maintain()
-    assert "4.snapshot" in files_in(where)
-    for version in range(4, 12):
-        update_to(provider, version, version + 1)
-        process.maintain()
-    assert "1.delta" not in files_in(where)
-    assert content_at(provider, 12) == {("a", 0): 12}
 
 
 def test_a_store_of_a_run_that_ended_is_maintained_and_unloaded(world: World) -> None:
@@ -188,19 +171,6 @@ def test_a_failing_provider_is_unloaded_and_the_others_are_not(world: World) -> 
     assert content_at(world.load(store(0)), 4) == {("a", 0): 4}
 
 
-def test_a_lagging_store_is_told_to_write_a_snapshot_with_its_commit(world: World) -> None:
-    process = world.process("1")
-    provider, force = process.get(store(), lambda: world.load(store()))
-    assert force is False
-    world.endpoint.ref().log_lagging_state_stores("run-1", 100)
-    provider, force = process.get(store(), lambda: world.load(store()))
-    assert force is True
-    opened = provider.get_store(0, force_snapshot_on_commit=force)
-    opened.put(("a", 0), (1,))
-    opened.commit()
-    assert "1.snapshot" in files_in(world.where / "0" / "0")
-
-
 def test_unloading_maintains_and_closes(world: World) -> None:
     process = world.process("1")
     provider = world.get(process, store())
@@ -225,7 +195,7 @@ def test_stopping_ends_the_thread_and_unloads_everything(world: World) -> None:
 
 
 def test_the_thread_maintains_by_itself(world: World) -> None:
-    process = LoadedProviders(Here("h", "1"), world.endpoint.ref(), interval_seconds=0.01)
+    process = LoadedProviders(WorkerLocation("h", "1"), world.endpoint.ref(), interval_seconds=0.01)
     world.processes.append(process)
     provider = world.get(process, store())
     update_to(provider, 0, 4)
@@ -248,7 +218,8 @@ def test_a_driver_that_does_not_answer_unloads_nothing(world: World) -> None:
             raise RpcTimeoutError("StateStoreCoordinator", "tcp://127.0.0.1:1", 10)
         return world.endpoint.ask(message)
 
-    process = LoadedProviders(Here("h", "1"), StateStoreCoordinatorRef(ask), interval_seconds=3600)
+    here = WorkerLocation("h", "1")
+    process = LoadedProviders(here, StateStoreCoordinatorRef(ask), interval_seconds=3600)
     world.processes.append(process)
     provider = world.get(process, store())
     update_to(provider, 0, 4)
@@ -259,7 +230,7 @@ def test_a_driver_that_does_not_answer_unloads_nothing(world: World) -> None:
 
 def test_without_a_coordinator_everything_stays_loaded(tmp_path: Path) -> None:
     world = World(tmp_path)
-    process = LoadedProviders(Here("h", "1"), interval_seconds=3600)
+    process = LoadedProviders(WorkerLocation("h", "1"), interval_seconds=3600)
     provider = world.get(process, store())
     update_to(provider, 0, 4)
     process.maintain()

@@ -89,16 +89,6 @@ def test_snapshots_and_cleanup_leave_exactly_the_files_spark_leaves(tmp_path: Pa
     assert files_in(tmp_path) == {"18.snapshot", "18.delta", "19.delta", "20.delta", "21.delta"}
 
 
-def test_cleanup_removes_old_versions_and_keeps_those_retained(tmp_path: Path) -> None:
-    states = provider(tmp_path, min_deltas=5, retain=2)
-    for version in range(20):
-        update_to(states, version, version + 1)
-        states.do_maintenance()
-    assert "1.delta" not in files_in(tmp_path)
-    assert content_at(provider(tmp_path), 20) == {("a", 0): 20}
-    assert content_at(provider(tmp_path), 19) == {("a", 0): 19}
-
-
 def test_a_snapshot_replaces_all_files_before_it(tmp_path: Path) -> None:
     states = provider(tmp_path, min_deltas=5, retain=100)
     update_to(states, 0, 2)

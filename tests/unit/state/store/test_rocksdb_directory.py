@@ -7,8 +7,9 @@ from itertools import chain, combinations
 import pytest
 
 from epochal.errors import StateLoadError
+from epochal.state.files.codecs import compress
 from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.store.contract import FileSettings
 from epochal.state.store.rocksdb_directory import RocksDirectory, RocksPlan, file_name
 from epochal.testing.files import MemoryFiles
 
@@ -18,8 +19,8 @@ ALL_FILES = [f"{version}.{kind}" for version in range(1, 5) for kind in ("change
 def directory(*names: str, lineage: tuple[LineageItem, ...] = ()) -> RocksDirectory:
     files = MemoryFiles()
     for name in names:
-        files.create(name, encode_changelog((), lineage))
-    return RocksDirectory(files, lambda data, source: data, ValueForm())
+        files.create(name, compress(encode_changelog((), lineage), "lz4"))
+    return RocksDirectory(files, FileSettings("lz4"))
 
 
 def item(version: int) -> LineageItem:

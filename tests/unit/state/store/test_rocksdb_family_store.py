@@ -12,11 +12,10 @@ from epochal.state.files.rocksdb_changelog import LineageItem, parse_changelog
 from epochal.state.files.rocksdb_family import EMPTY_ROW, Family, FamilyRows, Index, Row, RowOrList
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.types import AtomicType, StructField, StructType
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
-from epochal.state.store.prepared import PreparedVersion
+from epochal.state.store.conf import StateStoreConf, StateStoreId
+from epochal.state.store.open_provider import RocksDBFamilyProvider
 from epochal.state.store.rocksdb_directory import read_metadata
-from epochal.state.store.rocksdb_family_store import RocksDBFamilyProvider
+from epochal.state.store.store_files import PreparedVersion
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 
 LONG = AtomicType("long")
@@ -86,7 +85,7 @@ def expect(states: RocksDBFamilyProvider, version: int) -> None:
 
 
 def index_keys(states: RocksDBFamilyProvider, version: int) -> set[bytes]:
-    prefix = states._family_files.numbers.known["$byTime"].to_bytes(2, "little")
+    prefix = states._files.numbers.known["$byTime"].to_bytes(2, "little")
     found = states.get_store(version).items_raw()
     return {key[2:] for key, _ in found if key[:2] == prefix}
 

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from tests.unit.state.stores import KEY, VALUE, content, content_at, put, update_to
 
-from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.restart import HDFS_PROVIDER_CLASS, ROCKSDB_PROVIDER_CLASS
 from epochal.errors import OptionError, StateFormatError, StateLoadError, StateUsageError
 from epochal.files import Files
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import LineageItem, Operation, parse_changelog
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import open_provider
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import read_metadata

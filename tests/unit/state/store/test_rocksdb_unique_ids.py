@@ -18,9 +18,9 @@ from epochal.state.files.chain import id_of_prepared
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import LineageItem, parse_changelog
 from epochal.state.store import rocksdb_files
-from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import read_metadata
+from epochal.state.store.store_files import PreparedVersion
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 
 IDS = replace(CONF, checkpoint_format_version=2)

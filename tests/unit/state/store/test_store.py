@@ -18,8 +18,7 @@ from tests.unit.state.stores import (
 
 from epochal.errors import StateCommitError, StateLoadError, StateUsageError, StateValueError
 from epochal.files.local import LocalFiles
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId
+from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import CACHE_HITS, CACHE_MISSES, FORCED_SNAPSHOTS, combine
 from epochal.testing.files import FaultyFiles, MemoryFiles
@@ -185,18 +184,6 @@ def test_a_version_whose_upload_fails_is_not_there_and_the_one_before_still_is(
     broken.clear()
     assert put(states, 1, ("a", 0, 22)) == 2
     assert content_at(provider(tmp_path), 2) == {("a", 0): 22}
-
-
-def test_a_read_store_becomes_a_write_store_without_loading_again(tmp_path: Path) -> None:
-    put(provider(tmp_path), 0, ("a", 0, 1))
-    states = provider(tmp_path)
-    reader = states.get_read_store(1)
-    writer = states.upgrade_read_store(reader)
-    assert writer.get(("a", 0)) == (1,)
-    writer.put(("c", 0), (10,))
-    assert writer.commit() == 2
-    assert content_at(states, 2) == {("a", 0): 1, ("c", 0): 10}
-    assert writer.metrics.custom[CACHE_MISSES] == 1
 
 
 def test_rows_may_change_while_iterating_over_them(tmp_path: Path) -> None:

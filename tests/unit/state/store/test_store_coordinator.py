@@ -10,10 +10,10 @@ import pytest
 from epochal.errors import RpcRemoteError, StateCommitMissingError, StateUsageError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.server import RpcServer
-from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import StateStoreId, StateStoreProviderId
-from epochal.state.store.store_coordinator import InstanceReported, StateStoreCoordinator
-from epochal.state.store.store_coordinator_ref import (
+from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
+from epochal.state.store.store_coordinator import (
+    InstanceReported,
+    StateStoreCoordinator,
     StateStoreCoordinatorEndpoint,
     StateStoreCoordinatorRef,
 )

@@ -8,7 +8,7 @@ import pytest
 
 from epochal.files.local import LocalFiles
 from epochal.state.files.merge import Rows
-from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.rocksdb_entries import ValueForm
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.contract import FileSettings, Selection, StoredVersion
 from epochal.state.store.store_format import (

@@ -30,16 +30,6 @@ def test_a_draft_sees_its_own_changes_and_its_parent_does_not() -> None:
     assert (len(draft), len(parent)) == (2, 2)
 
 
-def test_a_frozen_draft_is_a_version_of_its_own() -> None:
-    draft = version(a="1").draft()
-    draft.put(b"b", b"2")
-    frozen = draft.freeze()
-    after = frozen.draft()
-    after.remove(b"a")
-    assert dict(frozen.items()) == {b"a": b"1", b"b": b"2"}
-    assert dict(after.freeze().items()) == {b"b": b"2"}
-
-
 def test_a_draft_without_changes_freezes_into_its_parent() -> None:
     parent = version(a="1")
     assert parent.draft().freeze() is parent
@@ -71,13 +61,6 @@ def test_an_iterator_shows_the_store_as_it_was_when_it_was_made() -> None:
     draft.put(b"a", b"9")
     draft.remove(b"b")
     assert dict(rows) == {b"a": b"1", b"b": b"2", b"c": b"3"}
-
-
-def test_rows_may_be_removed_while_iterating_over_them() -> None:
-    draft = version(a="1", b="2", c="3").draft()
-    for row in draft.items():
-        draft.remove(row[0])
-    assert dict(draft.items()) == {}
 
 
 def test_a_prefix_finds_its_rows_in_every_layer() -> None:

@@ -11,7 +11,7 @@ from tests.unit.state.stores import checksum_file
 
 from epochal.errors import StateFormatError
 from epochal.files.local import LocalFiles
-from epochal.state.files.checksum_file import verify_checksum
+from epochal.state.store.store_files import verify_checksum
 from epochal.state.store.store_format import ROCKSDB
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan

@@ -6,9 +6,16 @@ import pytest
 
 from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
-from epochal.checkpoint.file_log import FileEntry, FileSinkLog, FileSourceLog, SinkFileStatus
+from epochal.checkpoint.file_log import (
+    FileEntry,
+    FileSinkLog,
+    FileSourceLog,
+    KafkaInitialOffsetLog,
+    KafkaInitialOffsets,
+    RateLog,
+    SinkFileStatus,
+)
 from epochal.checkpoint.restart import RestartAction
-from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets, RateLog
 from epochal.errors import CheckpointError, MissingBatchError
 from epochal.files.local import LocalFiles
 from epochal.tools.inspect.checkpoint_diff import (

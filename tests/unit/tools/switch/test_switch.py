@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.checkpoint.samples import QUERY_ID, checkpoint, commit, content, offsets, sink
 
-from epochal.checkpoint.entries import QueryMetadata
-from epochal.checkpoint.switched import Switched
+from epochal.checkpoint.entries import QueryMetadata, Switched
 from epochal.errors import CheckpointSwitchedError, EditError
 from epochal.files import Files
 from epochal.testing.files import MemoryFiles

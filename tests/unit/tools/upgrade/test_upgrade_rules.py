@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, PROVIDER, ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.restart import HDFS_PROVIDER_CLASS, PROVIDER, ROCKSDB_PROVIDER_CLASS
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.tools.upgrade.checkpoint_facts import kind_of_offset

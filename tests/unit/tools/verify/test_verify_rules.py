@@ -6,7 +6,7 @@ import pytest
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
-from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
+from epochal.checkpoint.metadata_log import listed, missing_runs, runs_of
 from epochal.testing.files import MemoryFiles
 from epochal.tools.inspect.listing import CheckpointListing, Directories, Directory, LogListing
 from epochal.tools.inspect.state_listing import OperatorListing, operators_of

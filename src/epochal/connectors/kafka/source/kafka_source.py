@@ -20,8 +20,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from epochal.checkpoint import Checkpoint
+from epochal.checkpoint.file_log import KafkaInitialOffsetLog, KafkaInitialOffsets
 from epochal.checkpoint.layout import source_log_path
-from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import BoundedSource, Offset, Positions
 from epochal.connectors.formats import SourceRequest

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
-from epochal.checkpoint.source_logs import KafkaOffsets, parse_kafka_offsets
+from epochal.checkpoint.file_log import KafkaOffsets, parse_kafka_offsets
 from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN, JsonValue, parse_object, to_json
 from epochal.connectors.contract import Offset, Position, Positions
 from epochal.connectors.kafka.offsets import KafkaPartition

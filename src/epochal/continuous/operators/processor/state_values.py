@@ -37,7 +37,7 @@ from epochal.state.rows.types import (
     UserDefinedType,
     schema_json,
 )
-from epochal.state.rows.values import unscaled_of
+from epochal.state.rows.unsafe_row import unscaled_of
 
 Convert: TypeAlias = Callable[[Any], Any]
 

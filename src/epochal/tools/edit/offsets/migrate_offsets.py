@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
 from epochal.checkpoint.layout import OFFSETS, SOURCES, source_log_path
-from epochal.checkpoint.pinned import SOURCE_EVOLUTION
+from epochal.checkpoint.restart import SOURCE_EVOLUTION
 from epochal.errors import EditError, OptionError
 from epochal.tools.edit.edit_plan import Change, FileRef, Plan, Tree, is_crc, is_temporary
 from epochal.tools.edit.survey import Survey

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from epochal.checkpoint.source_logs import kafka_offsets_json, parse_kafka_offsets
+from epochal.checkpoint.file_log import kafka_offsets_json, parse_kafka_offsets
 from epochal.checkpoint.spark_json import LONG_MAX, JsonValue, to_json
 from epochal.errors import MalformedFileError, OptionError
 

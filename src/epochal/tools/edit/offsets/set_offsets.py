@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
-from epochal.checkpoint.file_log import FileSourceLog
+from epochal.checkpoint.file_log import FileSourceLog, open_source_log
 from epochal.checkpoint.layout import COMMITS, OFFSETS, source_log_path
-from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Plan

@@ -13,12 +13,11 @@ from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.on_disk import disk_agenda, disk_map
 from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
 from epochal.continuous.operators.on_disk.disk_map import DiskMap
-from epochal.state.disk.disk_rows import DiskRows
-from epochal.state.disk.disk_version import DiskStates, DiskVersion
+from epochal.state.disk.disk_rows import DiskRows, DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import AtomicType, StructField, StructType
-from epochal.state.store.row_form import PlainForm
+from epochal.state.store.contract import PlainForm
 
 LONG = StructType((StructField("n", AtomicType("long")),))
 CODEC = RowCodec(LONG, LONG, 0)

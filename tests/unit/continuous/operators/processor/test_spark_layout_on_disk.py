@@ -17,7 +17,7 @@ from tests.unit.continuous.operators.processor.test_processor_state_model import
     Real,
 )
 
-from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.restart import ROCKSDB_PROVIDER_CLASS
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.on_disk import disk_agenda, disk_map
 from epochal.continuous.operators.processor import state_rows

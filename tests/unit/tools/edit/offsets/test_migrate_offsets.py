@@ -6,7 +6,7 @@ import pytest
 from tests.unit.checkpoint.samples import CONF, checkpoint, content, source_batch
 
 from epochal.checkpoint.entries import OFFSET_FORMAT
-from epochal.checkpoint.pinned import SOURCE_EVOLUTION
+from epochal.checkpoint.restart import SOURCE_EVOLUTION
 from epochal.errors import EditError, OptionError
 from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_journal import Journal

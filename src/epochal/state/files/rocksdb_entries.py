@@ -1,4 +1,4 @@
-"""Decodes the keys of RocksDB-backed stores into columns, and turns key rows into keys. Pure.
+"""The keys and values of RocksDB-backed stores: how rows are split, wrapped and checked. Pure.
 
 A store that only looks up single keys stores the key row unchanged. A store that scans by prefix or
 by range splits the key into two rows, the scanned columns first. RocksDB sorts keys by their bytes,
@@ -8,15 +8,21 @@ encoder a store uses.
 
 A provider keeps the key as one row, whatever its files look like. `KeyForm` turns such rows into
 keys and back, whole lists at a time.
+
+A value is one row, or several rows joined by RocksDB's merge operator if an operator keeps several
+rows per key. Version 1 of the merge operator puts a comma between two values, version 2 puts
+nothing. With row checksums every row has its own checksum, also inside a list. The bytes record
+none of this; all of it comes from the conf in the offset log.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 
@@ -29,9 +35,11 @@ from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import AtomicType, StructField, StructType, field_names
 
 ENCODING_VERSION = 0
+VERSION_BYTE = bytes([ENCODING_VERSION])
 NEGATIVE, POSITIVE, NULL = 0, 1, 2
 _TIMESTAMP_BYTES = 8
 _LONG = struct.Struct(">q")
+_INT = struct.Struct("<i")
 _SIGN = np.uint64(1 << 63)
 _ORDERED_TYPES: dict[str, str] = {
     "byte": ">i1",
@@ -164,10 +172,6 @@ def _struct(columns: Sequence[Any], schema: StructType) -> pa.StructArray:
     return pa.StructArray.from_arrays(columns, names=list(field_names(schema)))
 
 
-VERSION_BYTE = bytes([ENCODING_VERSION])
-_LENGTH = struct.Struct("<i")
-
-
 @dataclass(frozen=True, slots=True)
 class KeyForm:
     """How one store encodes its keys; `prefix_columns` is 0 for a store without prefix scans."""
@@ -208,7 +212,21 @@ class KeyForm:
 
 def scanned_part(row: bytes) -> bytes:
     """The beginning of a key that is split into two rows, given the first."""
-    return _LENGTH.pack(len(row) + 1) + VERSION_BYTE + row
+    return _INT.pack(len(row) + 1) + VERSION_BYTE + row
+
+
+def joined_key(first: bytes, rest: bytes) -> bytes:
+    """A key that is split into two parts, of which the first is scanned."""
+    return _INT.pack(len(first)) + first + rest
+
+
+def split_key(key: bytes, source: str) -> tuple[bytes, bytes]:
+    """The parts of a key; the reverse of `joined_key`."""
+    size = _INT.unpack_from(key)[0] if len(key) >= _INT.size else -1
+    end = _INT.size + size
+    if size < 0 or end > len(key):
+        raise StateFormatError(source, 0, "the first part of a key is longer than the key")
+    return key[_INT.size : end], key[end:]
 
 
 def unversioned(data: bytes, source: str) -> bytes:
@@ -217,3 +235,103 @@ def unversioned(data: bytes, source: str) -> bytes:
         encoding = f"encoding {data[0]}" if data else "no byte that names its encoding"
         raise StateFormatError(source, 0, f"a row has {encoding}; only encoding 0 is supported")
     return data[1:]
+
+
+CHECKSUM_FAILED = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+_CHECKED = struct.Struct("<Ii")
+_CHECKED_KEY = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class ValueForm:
+    """How the rows of one store are wrapped."""
+
+    delimiter: bytes = b""
+    checksummed: bool = False
+
+    def merge(self, value: bytes | None, operand: bytes) -> bytes:
+        """The value that RocksDB's merge operator makes of a value and an operand."""
+        return operand if value is None else value + self.delimiter + operand
+
+    def single(self, key: bytes, value: bytes, source: str) -> bytes:
+        """Unwrap a value that is not a list: verify and remove its checksum."""
+        if not self.checksummed:
+            return value
+        row, end = self._checked(key, value, 0, source)
+        if end != len(value):
+            raise StateFormatError(source, end, f"{len(value) - end} bytes follow a value's end")
+        return row
+
+    def several(self, key: bytes, value: bytes, source: str) -> list[bytes]:
+        """Unwrap a list: its values in order, with checksums verified and removed."""
+        values: list[bytes] = []
+        at, end = 0, len(value)
+        while at < end:
+            if self.checksummed:
+                checked, at = self._checked(key, value, at, source)
+                values.append(self._sized(checked, 0, source)[0])
+            else:
+                row, at = self._sized(value, at, source)
+                values.append(row)
+            if at < end:
+                if value[at : at + len(self.delimiter)] != self.delimiter:
+                    raise StateFormatError(source, at, "a list lacks its delimiter")
+                at += len(self.delimiter)
+        return values
+
+    def joined(self, key: bytes, values: Iterable[bytes]) -> bytes:
+        """Wrap a list: its values in order, each with its length and, if there are, checksum."""
+        sized = (_INT.pack(len(value)) + value for value in values)
+        return self.delimiter.join(self.record(key, value)[1] or b"" for value in sized)
+
+    def record(self, key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]:
+        """Key and value of a changelog record that puts a single row, or deletes a key."""
+        if not self.checksummed:
+            return key, value
+        if value is None:
+            return _CHECKED_KEY.pack(google_crc32c.value(key)) + key, None
+        checksum = google_crc32c.extend(google_crc32c.value(key), value)
+        return key, _CHECKED.pack(checksum, len(value)) + value
+
+    def deleted_key(self, key: bytes, source: str) -> bytes:
+        """The key of a delete record, its checksum verified and removed."""
+        if not self.checksummed:
+            return key
+        if len(key) < _CHECKED_KEY.size:
+            raise StateFormatError(source, 0, "a deleted key has no room for its checksum")
+        row = key[_CHECKED_KEY.size :]
+        self._verify(_CHECKED_KEY.unpack_from(key)[0], google_crc32c.value(row), source, 0)
+        return row
+
+    def _sized(self, value: bytes, at: int, source: str) -> tuple[bytes, int]:
+        if at + _INT.size > len(value):
+            raise StateFormatError(source, at, "a list ends inside a length")
+        (size,) = _INT.unpack_from(value, at)
+        start = at + _INT.size
+        if size < 0 or start + size > len(value):
+            raise StateFormatError(
+                source, at, f"a value in a list claims {size} bytes, {len(value) - start} are left"
+            )
+        return value[start : start + size], start + size
+
+    def _checked(self, key: bytes, value: bytes, at: int, source: str) -> tuple[bytes, int]:
+        if at + _CHECKED.size > len(value):
+            raise StateFormatError(source, at, "a value has no room for its checksum")
+        expected, size = _CHECKED.unpack_from(value, at)
+        start = at + _CHECKED.size
+        if size < 0 or start + size > len(value):
+            raise StateFormatError(
+                source, at, f"a value claims {size} bytes, {len(value) - start} are left"
+            )
+        row = value[start : start + size]
+        self._verify(expected, google_crc32c.extend(google_crc32c.value(key), row), source, at)
+        return row, start + size
+
+    def _verify(self, expected: int, actual: int, source: str, at: int) -> None:
+        if expected != actual:
+            raise StateFormatError(
+                source,
+                at,
+                f"the stored row checksum is {expected:#010x}, but the row's is {actual:#010x}",
+                CHECKSUM_FAILED,
+            )

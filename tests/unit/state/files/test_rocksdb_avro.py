@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.errors import StateFormatError, StateValueError
-from epochal.state.files.rocksdb_avro import AvroForm
+from epochal.state.files.rocksdb_avro import AvroForm, decode_avro, encode_avro, fixed_size, resolve
 from epochal.state.files.schema_file import KeyEncoder
-from epochal.state.rows.avro_row import decode_avro, encode_avro, fixed_size, resolve
 from epochal.state.rows.ddl import parse_ddl
 from epochal.state.rows.types import (
     ArrayType,
@@ -27,8 +26,7 @@ from epochal.state.rows.types import (
     StringType,
     StructType,
 )
-from epochal.state.rows.unsafe_row import decode_row
-from epochal.state.rows.values import TimestampNanos
+from epochal.state.rows.unsafe_row import TimestampNanos, decode_row
 
 _PLAIN = {
     "boolean": "boolean", "byte": "int", "short": "int", "integer": "int", "long": "long",
