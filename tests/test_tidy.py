@@ -33,7 +33,7 @@ DECIDING = {
     "connectors/staging/epoch_marker.py",
     "connectors/iceberg/iceberg_marks.py",
     "connectors/iceberg/iceberg_expiry.py",
-    "connectors/kafka/commit_rules.py",
+    "connectors/kafka/offsets.py",
     "connectors/delta/delta_rules.py",
     "connectors/dead_letters/dead_letter_rules.py",
     "connectors/postgres/postgres_columns.py",

@@ -15,13 +15,16 @@ from random import Random
 from typing import Protocol
 
 from epochal.clock import Clock
-from epochal.connectors.kafka.commit_rules import (
+from epochal.connectors.kafka.offsets import (
+    Cluster,
+    CommitRequest,
     CommittedOffset,
+    KafkaPartition,
+    Mark,
     merge_requests,
     plan_commit,
     retry_seconds,
 )
-from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition, Mark
 from epochal.errors import GroupRefusedError
 
 logger = logging.getLogger(__name__)

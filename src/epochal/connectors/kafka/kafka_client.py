@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from epochal.clock import Clock
-from epochal.connectors.kafka.commit_rules import CommittedOffset
-from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
+from epochal.connectors.kafka.offsets import Cluster, CommittedOffset, KafkaPartition
 from epochal.errors import (
     GroupRefusedError,
     KafkaError,

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tests.waiting import SECONDS
 
-from epochal.connectors.kafka.commit_rules import CommittedOffset
-from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
+from epochal.connectors.kafka.offsets import Cluster, CommitRequest, CommittedOffset, KafkaPartition
 from epochal.errors import GroupRefusedError, KafkaUnavailableError
 
 CLUSTER = Cluster.of({"bootstrap.servers": "kafka:9092"})
