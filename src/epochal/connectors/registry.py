@@ -238,9 +238,9 @@ SOURCES: dict[str, SourceFormat] = {
         ),
         SourceFormat(
             "kafka",
-            open_lazily("epochal.connectors.kafka.source.parsed_values:kafka_source_schema"),
+            open_lazily("epochal.connectors.kafka.source.source_options:kafka_source_schema"),
             open_lazily("epochal.connectors.kafka.source.kafka_source:open_kafka_source"),
-            pin=open_lazily("epochal.connectors.kafka.source.parsed_values:pin_values"),
+            pin=open_lazily("epochal.connectors.kafka.source.source_options:pin_values"),
         ),
         SourceFormat(
             "pubsub",

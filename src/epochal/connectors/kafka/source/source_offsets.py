@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
-from epochal.checkpoint.source_logs import KafkaOffsets, parse_kafka_offsets
-from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN, JsonValue, parse_object, to_json
+from epochal.checkpoint.source_logs import KafkaOffsets, kafka_offsets_json, parse_kafka_offsets
+from epochal.checkpoint.spark_json import parse_object
 from epochal.connectors.contract import Offset, Position, Positions
 from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.errors import KafkaStartError, MalformedFileError, OptionError
@@ -48,26 +48,25 @@ def to_offsets(positions: Positions) -> dict[KafkaPartition, int]:
     return {parse_partition_id(partition): int(at) for partition, at in positions.items()}
 
 
+def by_partition(offsets: KafkaOffsets) -> dict[KafkaPartition, int]:
+    """Offsets that are grouped by topic, by partition."""
+    return {(topic, n): at for topic, partitions in offsets.items() for n, at in partitions.items()}
+
+
 def parse_logged(offset: Offset) -> dict[KafkaPartition, int]:
     """The offsets in an entry of the offset log."""
-    parsed = parse_kafka_offsets(offset, "kafka offset")
-    for topic, partitions in parsed.items():
-        for number, at in partitions.items():
-            if at < 0:
-                raise MalformedFileError(
-                    "kafka offset", f"{topic}-{number} is at {at}, but offsets are not negative"
-                )
-    return {(topic, n): at for topic, partitions in parsed.items() for n, at in partitions.items()}
+    offsets = by_partition(parse_kafka_offsets(offset, "kafka offset"))
+    for tp, at in offsets.items():
+        if at < 0:
+            raise MalformedFileError(
+                "kafka offset", f"{partition_id(tp)} is at {at}, but offsets are not negative"
+            )
+    return offsets
 
 
 def spark_json(offsets: Mapping[KafkaPartition, int]) -> Offset:
     """`{"topic":{"0":23}}` as Spark writes it."""
-    return to_json(
-        {
-            topic: {str(number): at for number, at in partitions.items()}
-            for topic, partitions in spark_order(offsets).items()
-        }
-    )
+    return kafka_offsets_json(spark_order(offsets))
 
 
 def spark_order(offsets: Mapping[KafkaPartition, int]) -> KafkaOffsets:
@@ -188,8 +187,12 @@ def parse_starting(
 
 def parse_assigned(text: str) -> tuple[KafkaPartition, ...]:
     """The partitions in `{"topic":[0,1]}`."""
+    try:
+        by_topic = parse_object(text, "assign")
+    except MalformedFileError:
+        raise _wrong(text, "assign", _PARTITIONS) from None
     partitions: list[KafkaPartition] = []
-    for topic, numbers in _object(text, "assign", _PARTITIONS).items():
+    for topic, numbers in by_topic.items():
         if not isinstance(numbers, list):
             raise _wrong(text, "assign", _PARTITIONS)
         for number in numbers:
@@ -280,24 +283,8 @@ def check_named(
 
 
 def _numbers(text: str, option: str, example: str) -> dict[KafkaPartition, int]:
-    numbers: dict[KafkaPartition, int] = {}
-    for topic, partitions in _object(text, option, example).items():
-        if not isinstance(partitions, dict):
-            raise _wrong(text, option, example)
-        for partition, number in partitions.items():
-            if not (partition.isascii() and partition.isdigit() and len(partition) <= 10):
-                raise _wrong(text, option, example)
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise _wrong(text, option, example)
-            if not LONG_MIN <= number <= LONG_MAX:
-                raise _wrong(text, option, example)
-            numbers[topic, int(partition)] = number
-    return numbers
-
-
-def _object(text: str, option: str, example: str) -> dict[str, JsonValue]:
     try:
-        return parse_object(text, option)
+        return by_partition(parse_kafka_offsets(text, option))
     except MalformedFileError:
         raise _wrong(text, option, example) from None
 
