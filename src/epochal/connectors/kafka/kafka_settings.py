@@ -67,6 +67,7 @@ HARMLESS = {
     "ssl.cipher.suites",
 }
 _HARMLESS_PREFIX = ("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connect.")
+KNOWN = SAME | STORES | HARMLESS | {JAAS, "sasl.login.callback.handler.class"}
 _MODULE = re.compile(
     r"^\s*([\w.]+)\s+(?:required|requisite|sufficient|optional)\s*(.*?);?\s*$", re.S
 )
@@ -122,7 +123,8 @@ def connection_settings(java: Mapping[str, str], *, where: str = _COMMITTER) -> 
     if JAAS in java:
         _jaas(java, settings, where)
     for key in java:
-        if key.startswith(("ssl.", "sasl.")) and not _is_known(key):
+        is_known = key in KNOWN or key.startswith(_HARMLESS_PREFIX)
+        if key.startswith(("ssl.", "sasl.")) and not is_known:
             raise OptionError(
                 f"Kafka setting {key} has no counterpart in librdkafka. "
                 f"Give librdkafka's own setting instead, {where}."
@@ -155,17 +157,6 @@ def client_settings(
         # -1 means the operating system's default in Java; librdkafka uses 0 for it.
         settings[name] = "0" if name.endswith(".buffer.bytes") and value == "-1" else value
     return settings
-
-
-def _is_known(key: str) -> bool:
-    return (
-        key in SAME
-        or key == JAAS
-        or key in STORES
-        or key in HARMLESS
-        or key == "sasl.login.callback.handler.class"
-        or key.startswith(_HARMLESS_PREFIX)
-    )
 
 
 def _stores(java: Mapping[str, str], settings: dict[str, str], where: str) -> None:

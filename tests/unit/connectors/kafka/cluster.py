@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tests.waiting import SECONDS
 
@@ -30,7 +31,7 @@ class MemoryCluster:
         """While clear, calls wait, as with a paused broker."""
         self.gate.set()
 
-    def open(self, cluster: Cluster) -> MemoryCluster:
+    def open(self, cluster: Cluster) -> Any:
         self.opened += 1
         return self
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from pyspark.sql.streaming import StreamingQueryListener
 
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.kafka.cluster_worker import ClusterWorker, GroupClient, GroupStats
+from epochal.connectors.kafka.cluster_worker import ClusterWorker, GroupStats
 from epochal.connectors.kafka.committer import spark_queries
 from epochal.connectors.kafka.committer.committer_metrics import committer_text
 from epochal.connectors.kafka.kafka_client import KafkaClient
@@ -160,7 +160,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         *,
         settings: Mapping[str, str] | None = None,
         allow_backwards: bool = False,
-        open_client: Callable[[Cluster], GroupClient] = KafkaClient,
+        open_client: Callable[[Cluster], KafkaClient] = KafkaClient,
         clock: Clock | None = None,
     ) -> None:
         """`settings` are added to the settings of the sources and override them."""
