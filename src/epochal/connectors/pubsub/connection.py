@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
@@ -234,6 +235,24 @@ def refused_ids(error: Any) -> Mapping[str, str]:
             if detail.Unpack(info):
                 return dict(info.metadata)
     return {}
+
+
+def prepare_subscription(options: SourceOptions, *, new: bool) -> None:
+    """Fail now if the subscription cannot be read; create it if that is wanted.
+
+    Only a new query seeks.
+    """
+    with closing(Connection(options)) as connection:
+        calls = Subscriptions(connection)
+        calls.ensure(options)
+        if new and options.seek_target is not None:
+            calls.seek(options.subscription, options.seek_target)
+
+
+def delete_subscription(options: SourceOptions) -> None:
+    """Delete the subscription, if it still exists."""
+    with closing(Connection(options)) as connection:
+        Subscriptions(connection).delete(options.subscription)
 
 
 class Subscriptions:

@@ -46,9 +46,8 @@ from epochal.connectors.pubsub.pull.received_rows import (
     MESSAGE_SCHEMA,
     to_databricks_columns,
 )
-from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
+from epochal.connectors.pubsub.sidecar.copies import Copies, Seen, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Grants, Reason
-from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 from epochal.connectors.pubsub.sidecar.sidecar_client import read_rows
 from epochal.connectors.pubsub.sidecar.sidecar_messages import PartitionReading
 from epochal.errors import OptionError
@@ -166,34 +165,41 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         if start == end:  # Spark calls it this way to announce where a restarted query continues
             self._offset = end
             return []
+        run, driver, copies = endpoint.run, endpoint.place, self._wal
         plan = endpoint.planned(batch)
         if plan is None:
             self._offset = end
-            return self._replay(end)
+            return [
+                PubSubPartition(
+                    PartitionReading(run, driver, {}, batch, partition, copies=copies), replay=True
+                )
+                for partition in range(int(end["partitions"]) if copies else 0)
+            ]
         committed, pending = endpoint.pending()
         size = self.options.max_bytes_per_trigger or UNLIMITED_BYTES
         wait_s = 0.0
         if plan.reason is Reason.BOOTSTRAP:
             period_s = self.options.max_fetch_period / timedelta(seconds=1)
             wait_s = min(BOOTSTRAP_WAIT_S, period_s)
-        readings = [
-            PartitionReading(
-                run=endpoint.run,
-                driver=endpoint.place,
-                options=self.given,
-                batch=batch,
-                partition=partition,
-                rows=plan.rows,
-                size=max(1, size // max(1, plan.partitions)),
-                wait_s=wait_s,
-                old_before_us=self._old_before_us,
-                committed=committed,
-                pending=pending,
-                copies=self._wal,
+        return [
+            PubSubPartition(
+                PartitionReading(
+                    run,
+                    driver,
+                    options=self.given,
+                    batch=batch,
+                    partition=partition,
+                    rows=plan.rows,
+                    size=max(1, size // max(1, plan.partitions)),
+                    wait_s=wait_s,
+                    old_before_us=self._old_before_us,
+                    committed=committed,
+                    pending=pending,
+                    copies=copies,
+                )
             )
             for partition in range(plan.partitions)
         ]
-        return [PubSubPartition(reading) for reading in readings]
 
     def commit(self, end: Offset) -> None:
         batch = int(end["batch"])
@@ -206,7 +212,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         if partition.replay:
             copies = open_copies(reading.copies, self.options.subscription)
             schema = ACK_SCHEMA if self.options.include_ack_id else MESSAGE_SCHEMA
-            rows = iter(copies.read_or_seal((reading.batch, reading.partition), schema))
+            rows = iter(copies.read_or_seal(reading.slot, schema))
         else:
             rows = read_rows(reading)
         if self.options.column_names is ColumnNames.DATABRICKS:
@@ -222,11 +228,9 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             return
         endpoint.close()
         if self.options.delete_subscription_on_stream_stop:
-            from epochal.connectors.pubsub.connection import Connection, Subscriptions
+            from epochal.connectors.pubsub.connection import delete_subscription
 
-            connection = Connection(self.options)
-            Subscriptions(connection).delete(self.options.subscription)
-            connection.close()
+            delete_subscription(self.options)
 
     @property
     def _wal(self) -> str:
@@ -241,31 +245,6 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         logger.info("batch %d: %s", plan.batch, plan.reason)
         return {"batch": plan.batch, "partitions": plan.partitions}
 
-    def _replay(self, end: Offset) -> list[PubSubPartition]:
-        if not self._wal:
-            return []
-        endpoint, batch = self._open_endpoint(), int(end["batch"])
-        return [
-            PubSubPartition(
-                PartitionReading(
-                    run=endpoint.run,
-                    driver=endpoint.place,
-                    options={},
-                    batch=batch,
-                    partition=partition,
-                    rows=0,
-                    size=0,
-                    wait_s=0.0,
-                    old_before_us=0,
-                    committed=-1,
-                    pending={},
-                    copies=self._wal,
-                ),
-                replay=True,
-            )
-            for partition in range(int(end["partitions"]))
-        ]
-
     def _open_endpoint(self, *, new: bool = False) -> DriverEndpoint:
         """Return the endpoint; open it at Spark's first call.
 
@@ -273,7 +252,9 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         """
         if self._endpoint is not None:
             return self._endpoint
-        self._prepare_subscription(new=new)
+        from epochal.connectors.pubsub.connection import prepare_subscription
+
+        prepare_subscription(self.options, new=new)
         if self._wal:
             self._copies = open_copies(self._wal, self.options.subscription)
             self._seen = _load_seen(self._copies, new=new)
@@ -295,20 +276,6 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         if main is not None and main.name == RUNNER:
             signal.signal(signal.SIGTERM, self._on_signal)
         return self._endpoint
-
-    def _prepare_subscription(self, *, new: bool) -> None:
-        """Fail now if the subscription cannot be read. Only a new query seeks."""
-        from epochal.connectors.pubsub.connection import Connection, Subscriptions
-
-        connection = Connection(self.options)
-        try:
-            subscriptions = Subscriptions(connection)
-            subscriptions.ensure(self.options)
-            target = self.options.seek_target
-            if new and target is not None:
-                subscriptions.seek(self.options.subscription, target)
-        finally:
-            connection.close()
 
     def _on_signal(self, *_: object) -> None:
         """Stop on SIGTERM. Spark sends it twice, and does not always call `stop` first."""

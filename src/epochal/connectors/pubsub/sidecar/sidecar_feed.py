@@ -31,7 +31,6 @@ from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA, message_keys
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
-from epochal.connectors.pubsub.sidecar.grants import Slot
 from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, SpillFiles, spans_of
 from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     DRIVER,
@@ -49,9 +48,10 @@ from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     PartitionReading,
     Piece,
     Settle,
+    SidecarReport,
+    Slot,
     State,
     Unreachable,
-    place_of,
 )
 from epochal.connectors.pubsub.sidecar.streams import Streams
 from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
@@ -104,14 +104,11 @@ class SidecarFeed:
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
-        address = reading.driver.address()
-        self._asking = RpcClient(address)
-        self._reporting = RpcClient(address)
-        host = local_host(address.host)
+        self._asking = RpcClient(reading.driver)
+        self._reporting = RpcClient(reading.driver)
+        host = local_host(reading.driver.host)
         self._server = RpcServer(advertised_host=host, bind_host=host)
         self._server.register(PEER, self._piece)
-        self._place = place_of(self._server.address)
-
         try:
             self._reporting.ask(DRIVER, self._state())
         except RpcError:
@@ -128,7 +125,7 @@ class SidecarFeed:
     def read(self, reading: PartitionReading) -> list[pa.RecordBatch]:
         """Return the rows of a partition: the same to every reader, or none."""
         self._settle(reading.committed, reading.pending.get(self.name, ()))
-        slot = reading.batch, reading.partition
+        slot = reading.slot
         if not self._holds(slot) and reading.wait_s:
             self._await_rows(reading.wait_s)
         with self._slot_lock(slot):
@@ -142,13 +139,12 @@ class SidecarFeed:
                 if rows is not None:
                     return rows
                 if self._copies is None:
-                    unreachable = Unreachable(reading.batch, reading.partition, grant.holder)
-                    self._ask(unreachable)
+                    self._ask(Unreachable(slot, grant.holder))
             if self._copies is not None:
                 return self._from_copy(slot)
             logger.warning(
                 "batch %d partition %d is read as empty (%s); its messages will be redelivered",
-                *(slot[0], slot[1], grant.why or f"{grant.holder} does not answer"),
+                *(*slot, grant.why or f"{grant.holder} does not answer"),
             )
             return []
 
@@ -209,7 +205,7 @@ class SidecarFeed:
             if self._failure:
                 raise PubSubReaderError(self._failure)
             buffered = self._reservoir.buffered_rows
-        grant = self._ask(ClaimPartition(self.name, *slot, buffered))
+        grant = self._ask(ClaimPartition(self.name, slot, buffered))
         assert isinstance(grant, Grant)
         return grant
 
@@ -225,7 +221,7 @@ class SidecarFeed:
             batches = self._copy(slot, batches)
         else:
             rows = sum(batch.num_rows for batch in batches)
-            self._ask(Filled(self._state(), *slot, rows))
+            self._ask(Filled(self._state(), slot, rows))
         return batches
 
     def _copy(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -233,7 +229,7 @@ class SidecarFeed:
         assert self._copies is not None
         try:
             keys = [key for part in batches for key in message_keys(part)]
-            answer = self._ask(Admit(*slot, keys)) if keys else Known([], [])
+            answer = self._ask(Admit(slot, keys)) if keys else Known([], [])
             assert isinstance(answer, Known)
             batches = self._thin(slot, answer) if answer.repeated or answer.unsure else batches
             other = self._copies.decide(slot, self.schema, batches)
@@ -246,7 +242,7 @@ class SidecarFeed:
             return self._from_copy(slot)
         rows = sum(batch.num_rows for batch in batches)
         # A partition of duplicates only must not count as empty: its commit acknowledges them.
-        self._ask(Filled(self._state(), *slot, rows or len(answer.repeated), copied=True))
+        self._ask(Filled(self._state(), slot, rows or len(answer.repeated), copied=True))
         return batches
 
     def _thin(self, slot: Slot, answer: Known) -> list[pa.RecordBatch]:
@@ -258,7 +254,7 @@ class SidecarFeed:
             rows = list(self._reservoir.read(slot))
         logger.info(
             "batch %d partition %d: dropped %d duplicates; gave back %d possible duplicates",
-            *(slot[0], slot[1], len(repeated), len(unsure)),
+            *(*slot, len(repeated), len(unsure)),
         )
         self._streams.nack(spans_of(back))
         return rows
@@ -267,21 +263,19 @@ class SidecarFeed:
         assert self._copies is not None
         rows = self._copies.read_or_seal(slot, self.schema)
         keys = [key for part in rows for key in message_keys(part)]
-        self._ask(Loaded(self.name, *slot, keys))
+        self._ask(Loaded(self.name, slot, keys))
         logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(keys))
         return rows
 
     def _fetch(self, grant: Grant, reading: PartitionReading) -> list[pa.RecordBatch] | None:
         """Fetch the rows of a partition from the sidecar that holds it; None if that fails."""
         assert grant.place is not None
-        client = RpcClient(grant.place.address())
+        client = RpcClient(grant.place)
         data = bytearray()
         total = -1
         try:
             while total != len(data):
-                fetch = Fetch(
-                    reading.batch, reading.partition, reading.rows, reading.size, len(data)
-                )
+                fetch = Fetch(reading.slot, reading.rows, reading.size, len(data))
                 piece = client.ask(PEER, fetch)
                 assert isinstance(piece, Piece)
                 total = piece.total
@@ -289,22 +283,19 @@ class SidecarFeed:
         except RpcError as error:
             logger.warning(
                 "batch %d partition %d cannot be fetched from %s: %s",
-                *(reading.batch, reading.partition, grant.holder, error),
+                *(*reading.slot, grant.holder, error),
             )
             return None
         finally:
             client.close()
-        logger.info(
-            "batch %d partition %d was fetched from %s",
-            *(reading.batch, reading.partition, grant.holder),
-        )
+        logger.info("batch %d partition %d was fetched from %s", *reading.slot, grant.holder)
         return list(pa.ipc.open_stream(pa.BufferReader(bytes(data))))
 
     def _piece(self, fetch: Fetch, _: PeerId) -> Piece:
-        slot = fetch.batch, fetch.partition
+        slot = fetch.slot
         data = self._fetched.get(slot) if fetch.start else None
         if data is None:
-            data = self._fetched[slot] = encode_stream(self.schema, self._own(slot, fetch))
+            data = self._fetched[slot] = encode_stream(self.schema, self._own(fetch))
             while len(self._fetched) > 2:
                 self._fetched.popitem(last=False)
         length = min(PIECE_BYTES, data.size - fetch.start)
@@ -312,7 +303,8 @@ class SidecarFeed:
             self._fetched.pop(slot, None)
         return Piece(data.size, data.slice(fetch.start, length).to_pybytes())
 
-    def _own(self, slot: Slot, fetch: Fetch) -> list[pa.RecordBatch]:
+    def _own(self, fetch: Fetch) -> list[pa.RecordBatch]:
+        slot = fetch.slot
         with self._slot_lock(slot):
             if self._holds(slot):
                 return self._rows(slot)
@@ -358,17 +350,10 @@ class SidecarFeed:
             if degraded_s:
                 # Silence means nothing while Pub/Sub is away: `availableNow` must not end now.
                 self._fresh_s = time.monotonic()
-            return State(
-                self.name,
-                self._place,
-                self._numbers,
-                self._reservoir.buffered_rows,
-                self._reservoir.buffered_bytes,
-                self._reservoir.held_rows,
-                time.monotonic() - self._fresh_s,
-                self._failure,
-                degraded_s,
-            )
+            held, idle_s = self._reservoir, time.monotonic() - self._fresh_s
+            report = SidecarReport(held.buffered_rows, held.buffered_bytes, held.held_rows, idle_s)
+            place = self._server.address
+            return State(self.name, place, self._numbers, report, self._failure, degraded_s)
 
     def _report(self) -> None:
         try:
@@ -449,7 +434,7 @@ class SidecarFeed:
             logger.warning(
                 "batch %d partition %d: %d acknowledgements were refused; the messages will be "
                 "redelivered",
-                *(slot[0], slot[1], refused),
+                *(*slot, refused),
             )
         with self._changed:
             self._acked.append((slot, refused))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
-from epochal.connectors.pubsub.sidecar.grants import Slot
+from epochal.connectors.pubsub.sidecar.sidecar_messages import Slot
 from epochal.connectors.pubsub.sidecar.reservoir import MERGED_ROWS, Reservoir, SpillFiles, spans_of
 
 PLENTY = 1 << 40
