@@ -22,13 +22,13 @@ from urllib.parse import quote
 
 import grpc
 
-from epochal.connectors.pubsub.pubsub_access import (
+from epochal.connectors.pubsub.pubsub_options import (
     ROUTING_HEADER,
     Access,
+    SourceOptions,
     emulator_host,
     find_credentials,
 )
-from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.statuses import Backoff, failure, judge
 from epochal.errors import PubSubClosedError, PubSubFailedError
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from epochal.connectors.pubsub.connection import Connection, Retry
-from epochal.connectors.pubsub.engine.engine_source import row_schema
-from epochal.connectors.pubsub.pubsub_access import Access, find_credentials
+from epochal.connectors.pubsub.continuous_pubsub import row_schema
 from epochal.connectors.pubsub.pubsub_options import (
+    Access,
     Delivery,
     SourceOptions,
+    find_credentials,
     settle_options,
     sink_options,
     source_options,

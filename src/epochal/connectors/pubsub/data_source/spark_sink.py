@@ -96,14 +96,14 @@ class _Writer:
     def write(self, iterator: Iterator[Any]) -> Published:
         """Publish all rows of a partition and wait until they are confirmed."""
         from epochal.connectors.pubsub.connection import Connection
-        from epochal.connectors.pubsub.publish.publisher import Publisher, publish_settings
+        from epochal.connectors.pubsub.publish.publisher import Publisher
 
         options, encoder, row = self.options, None, 0
         publisher = None
         try:
             for batch in _in_batches(iter(iterator), self.schema):
                 if publisher is None or encoder is None:
-                    publisher = Publisher(Connection(options), publish_settings(options))
+                    publisher = Publisher(Connection(options), options)
                     encoder = Encoder(batch.schema, options)
                 encoded = encoder.encode(batch, self._marks(), row)
                 publisher.add(encoded.messages, encoded.keys)

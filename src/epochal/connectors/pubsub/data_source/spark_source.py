@@ -30,12 +30,12 @@ import pyarrow as pa
 from pyspark.sql import datasource
 
 from epochal.connectors.pubsub.data_source.driver_endpoint import DriverEndpoint
-from epochal.connectors.pubsub.parse.parse import ParseSpec, parse_spec
-from epochal.connectors.pubsub.pubsub_access import emulator_host
+from epochal.connectors.pubsub.parse import DeadLetters, ParseSpec, parse_spec
 from epochal.connectors.pubsub.pubsub_options import (
     ColumnNames,
     Delivery,
     SourceOptions,
+    emulator_host,
     merge_source_options,
     settle_options,
     source_options,
@@ -370,12 +370,8 @@ def _parse_rows(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Itera
     """Parse the payloads of rows; errors go to a column or to the dead-letter topic."""
     spec = _parse_spec(options)
     assert spec is not None
-    parser, dead = spec.open(), None
-    if options.dead_letter_topic_id:
-        # Only dead letters need gRPC. Without them this also runs in Spark's forked workers.
-        from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
-
-        dead = DeadLetters(options)
+    parser = spec.open()
+    dead = DeadLetters(options) if options.dead_letter_topic_id else None
     try:
         for batch in rows:
             parsed = parser.parse(batch)

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import grpc
 import pyarrow as pa
@@ -40,7 +40,8 @@ import pyarrow as pa
 from epochal.connectors.pubsub.connection import Connection, status_of
 from epochal.connectors.pubsub.protobuf_wire import encode_field, encode_varint
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
-from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Rows, Span, id_rows
+from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span, id_rows
+from epochal.connectors.pubsub.pull.hand_back import HandBack
 from epochal.connectors.pubsub.pull.received_rows import decode
 from epochal.connectors.pubsub.pull.send_acks import Settler
 from epochal.errors import PubSubClosedError, PubSubUnavailableError
@@ -123,18 +124,10 @@ class PullStats:
     """How long Pub/Sub has not been reachable; 0 if it is."""
 
 
-class Holdings(Protocol):
-    """Is told which messages a puller holds, so that it can give them back if we are killed."""
-
-    def held(self, stream: int, ids: Rows) -> None: ...
-
-    def settled(self, stream: int, spans: Sequence[Span]) -> None: ...
-
-
 class Puller:
     """One StreamingPull and the leases of its messages. It owns the connection and closes it.
 
-    `holdings` is told what this stream, number `stream` of the process, holds.
+    `hand_back` is told what this stream, number `stream` of the process, holds.
     """
 
     def __init__(
@@ -142,11 +135,11 @@ class Puller:
         connection: Connection,
         settings: PullSettings,
         *,
-        holdings: Holdings | None = None,
+        hand_back: HandBack | None = None,
         stream: int = 0,
     ) -> None:
         self._connection, self._settings = connection, settings
-        self._holdings, self._stream = holdings, stream
+        self._hand_back, self._stream = hand_back, stream
         self._settler = Settler(connection, settings.subscription)
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -397,8 +390,8 @@ class Puller:
                     return
                 received = decode(responses)
                 ids = id_rows(received.batch.column("ack_id"))
-                if self._holdings is not None and len(ids):
-                    self._holdings.held(self._stream, ids)
+                if self._hand_back is not None and len(ids):
+                    self._hand_back.held(self._stream, ids)
                 with self._lock:
                     self._decoded_at = time.monotonic()
                     self._gather_s = GATHER_S if size < BUSY_BYTES else BUSY_GATHER_S
@@ -452,9 +445,9 @@ class Puller:
             try:
                 refused = self._settler.acknowledge(to_ack)
                 self._settler.extend(to_nack, 0)
-                if self._holdings is not None:
+                if self._hand_back is not None:
                     done = [span for spans, _ in acks for span in spans]
-                    self._holdings.settled(self._stream, [*done, *nacks])
+                    self._hand_back.settled(self._stream, [*done, *nacks])
             except Exception as error:  # noqa: BLE001 - the futures and `take` must raise any error
                 for _, future in acks:
                     future.set_exception(error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from epochal.connectors.pubsub.pubsub_access import ROUTING_HEADER
+from epochal.connectors.pubsub.pubsub_options import ROUTING_HEADER
 from epochal.errors import PubSubRefusedError
 
 _NAME = re.compile(

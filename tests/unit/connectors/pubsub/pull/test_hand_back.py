@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.pubsub.engine.hand_back import decode_ids, encode_ids
+from epochal.connectors.pubsub.pull.hand_back import decode_ids, encode_ids
 from epochal.connectors.pubsub.pull.ack_leases import id_rows
 
 
