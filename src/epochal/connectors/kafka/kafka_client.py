@@ -313,7 +313,6 @@ class ConnectionErrors:
         self._last, self._is_rejected = "", False
 
     def error(self, servers: str, reason: str) -> KafkaError:
-        """The error of a request that failed for this reason."""
         if self._is_rejected:
             return KafkaRejectedError(servers, self._last.rstrip("."))
         detail = f" ({self._last})" if self._last and self._last not in reason else ""
@@ -342,7 +341,6 @@ def error_text(error: BaseException) -> str:
 
 
 def rejected_settings(error: BaseException) -> OptionError:
-    """The error for settings that librdkafka does not accept."""
     return OptionError(
         f"kafka: the client rejected its settings: {error_text(error)}. Correct it in the "
         f"options that start with kafka., or in --client-config."

@@ -78,7 +78,6 @@ JAVA_CODE = "it names Java code, and rows do not pass through a JVM"
 
 
 def require_servers(java: Mapping[str, str]) -> None:
-    """Raise OptionError if the settings do not name a broker."""
     if not java.get("bootstrap.servers"):
         raise OptionError(
             "kafka: option kafka.bootstrap.servers must be given. Set it to host:port of one or "
@@ -373,7 +372,6 @@ def producer_settings(java: Mapping[str, str]) -> dict[str, str]:
 
 
 def transactional_settings(java: Mapping[str, str], transactional_id: str) -> dict[str, str]:
-    """The settings of a transactional producer."""
     if java.get("enable.idempotence", "true").lower() != "true":
         raise OptionError(
             "kafka: kafka.enable.idempotence=false cannot be exactly once: a retry could write a "

@@ -261,7 +261,6 @@ class Claims:
         return None if owner == query_id else owner
 
     def release(self, query_id: str) -> None:
-        """Release all groups of a query."""
         self._owners = {key: owner for key, owner in self._owners.items() if owner != query_id}
 
 

@@ -94,7 +94,6 @@ class Connection:
         return self._access.request_timeout / timedelta(seconds=1)
 
     def stream(self, requests: Iterator[bytes], subscription: str) -> Any:
-        """Open a StreamingPull of raw bytes."""
         path = f"/{SUBSCRIBER}/StreamingPull"
         metadata = routing("StreamingPull", subscription)
         return self._channel.stream_stream(path)(requests, metadata=metadata)

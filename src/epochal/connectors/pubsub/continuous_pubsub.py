@@ -110,7 +110,6 @@ class PubSubSource(Source):
         return self._readers
 
     def initial(self) -> Positions:
-        """Create the subscription and seek, if the options ask for it."""
         prepare_subscription(self._options, new=True)
         return {str(number): "0" for number in range(self._partitions)}
 
@@ -148,7 +147,6 @@ class PubSubSource(Source):
         """Nothing: tasks do it."""
 
     def close(self) -> None:
-        """Delete the subscription, if the options ask for it."""
         if self._options.delete_subscription_on_stream_stop:
             delete_subscription(self._options)
 
@@ -276,14 +274,12 @@ def redelivery_identity(options: Mapping[str, str]) -> Identity | None:
 
 
 def open_pubsub_source(request: SourceRequest) -> PubSubSource:
-    """Open the source."""
     options = source_options(request.options)
     parse = parse_spec(options, request.schema)
     return PubSubSource(options, parse, parallelism=request.parallelism)
 
 
 def row_schema(options: SourceOptions, parse: ParseSpec | None) -> pa.Schema:
-    """Return the source's columns for these options."""
     if options.column_names is not ColumnNames.EPOCHAL:
         raise OptionError(
             f"pubsub: columnNames={options.column_names} is for queries that move from Databricks "
@@ -327,7 +323,6 @@ class PubSubSink(AtLeastOnceSink):
 
 
 def open_pubsub_sink(request: SinkRequest) -> PubSubSink:
-    """Open the sink."""
     if request.output_mode == COMPLETE:
         raise OptionError(
             "pubsub: output mode complete would publish the whole result in every epoch. Use "

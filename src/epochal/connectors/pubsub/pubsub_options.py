@@ -137,7 +137,6 @@ class SourceOptions(Access):
 
     @property
     def subscription(self) -> str:
-        """The subscription's full name."""
         return full_name("subscriptions", self.subscription_id, self)
 
     @property

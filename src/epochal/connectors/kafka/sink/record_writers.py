@@ -268,7 +268,6 @@ class RowPlaces:
         """When to ask again, on the monotonic clock, and the reason."""
 
     def bad_rows(self, batch: pa.RecordBatch, max_bytes: int) -> BadRows:
-        """Return the rows that cannot be written, with the reason."""
         few = small_batch_records(self._plan, batch, max_bytes)
         if few is not None and (
             not self._plan.names_places or all(place_of(record) in self._usable for record in few)
@@ -282,7 +281,6 @@ class RowPlaces:
         return bad
 
     def close(self) -> None:
-        """Close the client."""
         if self._producer is not None:
             self._producer.close()
 

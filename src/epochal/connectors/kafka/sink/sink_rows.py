@@ -129,7 +129,6 @@ class RecordPlan:
 
     @property
     def names_places(self) -> bool:
-        """Whether rows name their topic or partition."""
         return not (self.topic or self.rows_topic) or "partition" in self.columns
 
     def places(self, batch: pa.RecordBatch) -> list[tuple[str, int]] | None:
@@ -145,7 +144,6 @@ class RecordPlan:
         return list(zip(topics, partitions, strict=True))
 
     def letters(self, letters: Sequence[bytes]) -> pa.RecordBatch:
-        """Dead letters as rows of `schema`."""
         columns: dict[str, Any] = {
             "value": pa.array(letters, pa.large_binary()),
             "topic": pa.array([self.dead_letter_topic] * len(letters), pa.large_string()),
@@ -207,7 +205,6 @@ def _repeated(topic: str, count: int) -> Any:
 
 
 def _indices(mask: Any) -> list[int]:
-    """Where a mask is true."""
     return pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist() if pc.any(mask).as_py() else []
 
 

@@ -85,7 +85,6 @@ class KafkaTransactions:
 
     @property
     def place(self) -> str:
-        """Where the marker is, for errors."""
         return f"consumer group {self._name!r}"
 
     def claim(self) -> None:
@@ -116,7 +115,6 @@ class KafkaTransactions:
         return Marker(newest.offset - 1, text.token)
 
     def begin(self) -> None:
-        """Begin a transaction."""
         producer = self._current()
         self._call(producer, lambda _: producer.client.begin_transaction(), 0, "begin")
 
@@ -127,7 +125,6 @@ class KafkaTransactions:
         producer.send(records)
 
     def mark(self, marker: Marker) -> None:
-        """Add the marker to the transaction."""
         producer = self._current()
         text = msgspec.json.encode(MarkerText(marker.token)).decode()
         # Group offsets name the next record; the marker follows that convention: epoch + 1.
@@ -163,7 +160,6 @@ class KafkaTransactions:
         producer.close()
 
     def close(self) -> None:
-        """Close the producer."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()

@@ -413,7 +413,6 @@ class RecordWaiter(threading.Thread):
         return self._wakes.fileno()
 
     def wait(self) -> None:
-        """Wait for the next record from now on."""
         if not self.is_alive():
             self.start()
         self.is_waiting = True

@@ -68,7 +68,6 @@ FLUSH_SECONDS = 5.0
 
 
 def open_kafka_source(request: SourceRequest) -> KafkaSource:
-    """Open a source."""
     options, values = read_with_values(request.options)
     return KafkaSource(options, request.checkpoint, request.index, values=values)
 

@@ -69,7 +69,6 @@ class RowMaker:
         self._are_wanted = [name in self._wanted for name in schema.names]
 
     def make(self, messages: Sequence[Any]) -> Made:
-        """The rows, and the last offset of each partition among them."""
         if len(messages) < FEW_ROWS:
             # A time outside the range of timestamps does not fit; `by_column` says which one.
             with suppress(OverflowError, pa.ArrowInvalid):
@@ -77,7 +76,6 @@ class RowMaker:
         return self.by_column(messages)
 
     def by_row(self, messages: Sequence[Any]) -> Made:
-        """Make tuples, and one array of them."""
         rows: list[tuple[Any, ...]] = []
         last: dict[KafkaPartition, int] = {}
         are_wanted = None if all(self._are_wanted) else self._are_wanted
@@ -98,7 +96,6 @@ class RowMaker:
         return pa.RecordBatch.from_struct_array(structs), last
 
     def by_column(self, messages: Sequence[Any]) -> Made:
-        """Make one array per column."""
         # `map` over a method of the class runs without Python code for each message.
         kind: Any = type(messages[0])
         # With several partitions, topics, numbers and offsets are needed for the positions, even

@@ -39,12 +39,10 @@ def parse_partition_id(partition: str) -> KafkaPartition:
 
 
 def to_positions(offsets: Mapping[KafkaPartition, int]) -> dict[str, Position]:
-    """Offsets as the engine's positions."""
     return {partition_id(tp): str(offset) for tp, offset in offsets.items()}
 
 
 def to_offsets(positions: Positions) -> dict[KafkaPartition, int]:
-    """The engine's positions as offsets."""
     return {parse_partition_id(partition): int(at) for partition, at in positions.items()}
 
 
@@ -54,7 +52,6 @@ def by_partition(offsets: KafkaOffsets) -> dict[KafkaPartition, int]:
 
 
 def parse_logged(offset: Offset) -> dict[KafkaPartition, int]:
-    """The offsets in an entry of the offset log."""
     offsets = by_partition(parse_kafka_offsets(offset, "kafka offset"))
     for tp, at in offsets.items():
         if at < 0:

@@ -79,7 +79,6 @@ class DriverEndpoint:
         return self._server.address
 
     def see(self, offset: int) -> None:
-        """Continue counting from an offset that Spark names."""
         with self._changed:
             self._grants.see(offset)
 
@@ -146,7 +145,6 @@ class DriverEndpoint:
             return self._grants.committed, self._grants.pending()
 
     def metrics(self) -> dict[str, int]:
-        """Return the metrics for the query's progress."""
         with self._changed:
             now_s = time.monotonic()
             total = self._grants.buffered(now_s)

@@ -51,7 +51,6 @@ class SparkPubSubWriters:
     conf: ClassVar[Mapping[str, str]]
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """For `DataFrame.write`."""
         if overwrite:
             raise OptionError(
                 "pubsub: a topic cannot be overwritten, because published messages cannot be "
@@ -60,7 +59,6 @@ class SparkPubSubWriters:
         return BatchWriter(self._settings(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """For `DataFrame.writeStream`."""
         if overwrite:
             raise OptionError(
                 "pubsub: output mode complete would publish the whole result with every batch. "

@@ -103,7 +103,6 @@ class SparkPubSubReaders:
         return from_arrow_schema(parse.extended(schema, errors=not options.dead_letter_topic_id))
 
     def streamReader(self, schema: Any) -> Any:
-        """For `readStream`."""
         options = settle_options(self._source_options())
         ours = self.schema()
         if not isinstance(ours, str) and schema.names != ours.names:

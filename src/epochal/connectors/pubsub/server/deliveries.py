@@ -75,7 +75,6 @@ class Deliveries:
         self._acked: deque[PublishedMessage] = deque()
 
     def offer(self, messages: Sequence[PublishedMessage]) -> None:
-        """Take newly published messages."""
         self._memory.hold(messages)
         self.available += len(messages)
         if not self.settings.ordered:

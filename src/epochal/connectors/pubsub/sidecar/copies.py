@@ -67,7 +67,6 @@ class Copies:
         return rows or []
 
     def message_keys(self) -> Iterator[tuple[Slot, list[str]]]:
-        """Yield the keys of the messages of every copy."""
         for batch in self.batches():
             for info in self._files.list(str(batch)):
                 name = info.name.removesuffix(SUFFIX)
@@ -78,11 +77,9 @@ class Copies:
                 yield slot, [key for part in rows for key in message_keys(part)]
 
     def batches(self) -> list[int]:
-        """Return the batches that have copies, in order."""
         return sorted(int(info.name) for info in self._files.list() if info.name.isdigit())
 
     def drop(self, batch: int) -> None:
-        """Delete the copies of a batch."""
         self._files.delete_tree(str(batch))
 
 

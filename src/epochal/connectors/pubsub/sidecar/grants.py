@@ -108,7 +108,6 @@ class Grants:
         self._unconfirmed = {s: who for s, who in self._unconfirmed.items() if who != sidecar}
 
     def live(self, now_s: float) -> list[str]:
-        """Return the sidecars that are up."""
         for name, sidecar in list(self._sidecars.items()):
             if now_s - sidecar.heard_s > FORGOTTEN_S:
                 self.gone(name)
@@ -202,7 +201,6 @@ class Grants:
         return list(concerned)
 
     def orders(self, sidecar: str) -> Settle:
-        """Return what a sidecar still has to settle."""
         mine = tuple(slot for slot, who in self._unconfirmed.items() if who == sidecar)
         return Settle(self.committed, mine)
 

@@ -300,7 +300,6 @@ class Reservoir:
 
 
 def spans_of(numbers: Numbers) -> list[tuple[int, int]]:
-    """Return numbers as half-open spans."""
     if not len(numbers):
         return []
     numbers = np.sort(numbers)

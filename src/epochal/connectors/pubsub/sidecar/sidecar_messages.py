@@ -213,7 +213,6 @@ _LENGTH = struct.Struct(">I")
 
 
 def send(file: BufferedIOBase, message: object) -> None:
-    """Write one message."""
     data = msgspec.msgpack.encode(message)
     file.write(_LENGTH.pack(len(data)) + data)
     file.flush()
