@@ -72,42 +72,30 @@ class Connection:
     """One channel. It is thread-safe; `close` wakes threads that wait to retry."""
 
     def __init__(self, access: Access, *, retry: Retry | None = None) -> None:
-        self._access = access
-        self._retry = retry or Retry()
+        self.retry = retry or Retry()
+        timeout = access.retry_timeout
+        self.retry_timeout_s = math.inf if timeout is None else timeout / timedelta(seconds=1)
+        """How long to retry; infinity for ever."""
+        self._request_timeout_s = access.request_timeout / timedelta(seconds=1)
         self._closed = threading.Event()
         self._channel = open_channel(access)
         self._calls: dict[str, Any] = {}
         self._troubles: dict[str, FailingCall] = {}
 
-    @property
-    def retry(self) -> Retry:
-        return self._retry
-
-    @property
-    def retry_timeout_s(self) -> float:
-        """How long to retry; infinity for ever."""
-        timeout = self._access.retry_timeout
-        return math.inf if timeout is None else timeout / timedelta(seconds=1)
-
-    @property
-    def request_timeout_s(self) -> float:
-        return self._access.request_timeout / timedelta(seconds=1)
-
     def stream(self, requests: Iterator[bytes], subscription: str) -> Any:
-        path = f"/{SUBSCRIBER}/StreamingPull"
-        metadata = routing("StreamingPull", subscription)
-        return self._channel.stream_stream(path)(requests, metadata=metadata)
+        call = self._channel.stream_stream(f"/{SUBSCRIBER}/StreamingPull")
+        return call(requests, metadata=routing("StreamingPull", subscription))
 
     def future(self, service: str, method: str, request: bytes, *, resource: str) -> Any:
         """Start a unary call. The caller waits for it and handles its status."""
         return self._call(service, method).future(
-            request, timeout=self.request_timeout_s, metadata=routing(method, resource)
+            request, timeout=self._request_timeout_s, metadata=routing(method, resource)
         )
 
     def once(self, service: str, method: str, request: bytes, *, resource: str) -> bytes:
         """Make a unary call without retries; raises gRPC's own error."""
         answer: bytes = self._call(service, method)(
-            request, timeout=self.request_timeout_s, metadata=routing(method, resource)
+            request, timeout=self._request_timeout_s, metadata=routing(method, resource)
         )
         return answer
 
@@ -118,7 +106,7 @@ class Connection:
         query starts and ends, so they are never retried for ever: somebody waits for them.
         """
         limit_s = CALL_RETRY_S if math.isinf(self.retry_timeout_s) else self.retry_timeout_s
-        retry, failures = self._retry, 0
+        retry, failures = self.retry, 0
         start = retry.monotonic()
         while True:
             if self._closed.is_set():
@@ -149,10 +137,10 @@ class Connection:
         """
         limit_s = self.retry_timeout_s if limit_s is None else limit_s
         code, text = status
-        tried_s = self._retry.monotonic() - start
+        tried_s = self.retry.monotonic() - start
         if not judge(code, text).retryable:
             raise failure(what, resource, code, text)
-        wait_s = self._retry.backoff.wait_s(failures, self._retry.chance())
+        wait_s = self.retry.backoff.wait_s(failures, self.retry.chance())
         if tried_s + wait_s > limit_s:
             raise failure(what, resource, code, text, tried_s=tried_s)
         trouble = FailingCall(time.monotonic(), f"{what} {resource}: {code}: {text}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute
@@ -187,7 +187,7 @@ def record_plan(
     columns = [name for name in TYPES if name in schema.names and (name != "topic" or not topic)]
     for name in columns:
         kind = schema.field(name).type
-        if not any(_same(kind, wanted) for wanted in TYPES[name]):
+        if _small(kind) not in TYPES[name]:
             wanted = " or ".join(_type_text(wanted_type) for wanted_type in TYPES[name])
             raise OptionError(
                 f"kafka: column {name} must be {wanted}, but it is {_type_text(kind)}. Cast it "
@@ -242,22 +242,18 @@ def _cast(column: Any, wanted: pa.DataType) -> Any:
     return column if column.type == wanted else column.cast(wanted)
 
 
-def _same(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_list(wanted):
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-            return False
-        inner = kind.value_type
-        return (
-            pa.types.is_struct(inner)
-            and [inner.field(n).name for n in range(inner.num_fields)] == ["key", "value"]
-            and _same(inner.field(0).type, pa.string())
-            and _same(inner.field(1).type, pa.binary())
-        )
-    if pa.types.is_string(wanted):
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-    if pa.types.is_binary(wanted):
-        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-    return bool(kind == wanted)
+def _small(kind: Any) -> pa.DataType:
+    """The type with Arrow's small texts, bytes and lists in place of its large ones."""
+    types = pa.types
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind):
+        return pa.binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(_small(kind.value_type))
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _small(field.type)) for field in kind])
+    return cast(pa.DataType, kind)
 
 
 def _type_text(kind: pa.DataType) -> str:

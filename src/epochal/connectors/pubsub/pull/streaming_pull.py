@@ -177,7 +177,10 @@ class Puller:
         end = time.monotonic() + timeout_s
         with self._lock:
             while True:
-                self._check()
+                if self._failure is not None:
+                    raise self._failure
+                if self._closing:
+                    raise _closed_error(self._settings.subscription)
                 now = time.monotonic()
                 due = self._due(now)
                 if due <= now:
@@ -286,12 +289,6 @@ class Puller:
             return now
         return self._decoded_at + self._gather_s if self._raw else math.inf
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._closing:
-            raise _closed_error(self._settings.subscription)
-
     def _fail(self, error: Exception) -> None:
         with self._lock:
             if self._failure is None and not self._closing:
@@ -331,30 +328,26 @@ class Puller:
             self._connection.wait_after(status, failures, start, what=READING, resource=resource)
 
     def _open(self) -> Iterator[bytes]:
+        wanted = self._settings
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        requests.put(self._opening())
+        requests.put(
+            encode_field(1, wanted.subscription.encode())
+            + (b"\x28" + encode_varint(wanted.ack_deadline_s))
+            + encode_field(6, self._client_id.encode())
+            + (b"\x38" + encode_varint(wanted.max_outstanding_messages))
+            + (b"\x40" + encode_varint(wanted.max_outstanding_bytes))
+        )
         with self._lock:
             if self._closing:
                 return iter(())
             self._requests = requests
-            call = self._connection.stream(_heartbeats(requests), self._settings.subscription)
+            call = self._connection.stream(_heartbeats(requests), wanted.subscription)
             self._call = call
         # The server sends metadata once it has accepted the stream, or with its first message.
         call.initial_metadata()
         if call.is_active():
             self._connection.recovered(READING)
         return cast(Iterator[bytes], iter(call))
-
-    def _opening(self) -> bytes:
-        wanted = self._settings
-        return (
-            encode_field(1, wanted.subscription.encode())
-            + b"\x28"
-            + encode_varint(wanted.ack_deadline_s)
-            + encode_field(6, self._client_id.encode())
-            + (b"\x38" + encode_varint(wanted.max_outstanding_messages))
-            + (b"\x40" + encode_varint(wanted.max_outstanding_bytes))
-        )
 
     def _receive(self, raw: bytes) -> None:
         most = self._settings.max_outstanding_messages
