@@ -102,7 +102,8 @@ class RowMaker:
         # if the query does not use these columns.
         topics = None if self._topic is not None else list(map(kind.topic, messages))
         numbers = None if self._only_partition is not None else list(map(kind.partition, messages))
-        offsets = list(map(kind.offset, messages)) if self._needs_offsets else None
+        needs_offsets = "offset" in self._wanted or self._only_partition is None
+        offsets = list(map(kind.offset, messages)) if needs_offsets else None
         arrays: dict[str, pa.Array[Any]] = {}
         wanted, count = self._wanted, len(messages)
         if "key" in wanted:
@@ -130,10 +131,6 @@ class RowMaker:
         ]
         batch = batch_of(columns, self._schema, count)
         return batch, self._last(messages, topics, numbers, offsets)
-
-    @property
-    def _needs_offsets(self) -> bool:
-        return "offset" in self._wanted or self._only_partition is None
 
     def _last(
         self,

@@ -210,7 +210,19 @@ class KafkaSourceOptions:
         if self.assign is not None:
             return TopicSelection(partitions=parse_assigned(self.assign))
         if self.subscribe_pattern is not None:
-            return TopicSelection(pattern=_check_pattern(self.subscribe_pattern))
+            pattern = self.subscribe_pattern.strip()
+            if not pattern:
+                raise OptionError(
+                    f"kafka: subscribePattern must be a regular expression, but it is "
+                    f"{self.subscribe_pattern!r}."
+                )
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise OptionError(
+                    f"kafka: subscribePattern {pattern!r} is not a regular expression: {error}."
+                ) from None
+            return TopicSelection(pattern=pattern)
         topics = tuple(name.strip() for name in (self.subscribe or "").split(",") if name.strip())
         if not topics:
             raise OptionError(
@@ -272,21 +284,6 @@ def read_source_options(options: Mapping[str, str]) -> KafkaSourceOptions:
             name, reason = refused[key.lower()]
             raise OptionError(f"kafka: option {name} does not apply: {reason}.")
     return read_options(KafkaSourceOptions, options, of="kafka")
-
-
-def _check_pattern(text: str) -> str:
-    pattern = text.strip()
-    if not pattern:
-        raise OptionError(
-            f"kafka: subscribePattern must be a regular expression, but it is {text!r}."
-        )
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise OptionError(
-            f"kafka: subscribePattern {pattern!r} is not a regular expression: {error}."
-        ) from None
-    return pattern
 
 
 def read_with_values(options: Mapping[str, str]) -> tuple[KafkaSourceOptions, ValueSpec | None]:

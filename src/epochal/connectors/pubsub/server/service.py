@@ -343,19 +343,15 @@ def _draft(message: Any) -> Draft:
         )
     key = message.ordering_key
     if attribute_map:
-        _check_attributes(attribute_map)
+        refusals.check_range("attribute_count", len(attribute_map), 0, 100)
+    for name, text in attribute_map.items():
+        if not name or name.lower().startswith("goog"):
+            raise refusals.invalid(f"The attribute key {name!r} is empty or starts with goog.")
+        refusals.check_range("attribute_key_size", len(name.encode()), 1, 256)
+        refusals.check_range("attribute_value_size", len(text.encode()), 0, 1024)
     if key:
         refusals.check_range("ordering_key_size", len(key.encode()), 0, 1024)
     return body, key, attribute_map
-
-
-def _check_attributes(attributes: Mapping[str, str]) -> None:
-    refusals.check_range("attribute_count", len(attributes), 0, 100)
-    for key, value in attributes.items():
-        if not key or key.lower().startswith("goog"):
-            raise refusals.invalid(f"The attribute key {key!r} is empty or starts with goog.")
-        refusals.check_range("attribute_key_size", len(key.encode()), 1, 256)
-        refusals.check_range("attribute_value_size", len(value.encode()), 0, 1024)
 
 
 def _serials(subscription: Subscription, ack_ids: Iterable[str]) -> list[int]:
