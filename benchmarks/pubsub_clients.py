@@ -24,8 +24,8 @@ from google.pubsub_v1.types import pubsub
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoder
 from epochal.connectors.pubsub.publish.publisher import Publisher
-from epochal.connectors.pubsub.pubsub_options import Access, SinkOptions
-from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullSettings
+from epochal.connectors.pubsub.pubsub_options import Access, SinkOptions, SourceOptions
+from epochal.connectors.pubsub.pull.streaming_pull import Puller
 
 TOPIC, SUBSCRIPTION = "projects/bench/topics/bench", "projects/bench/subscriptions/bench"
 PER_RESPONSE, RESPONSES = 100, 400
@@ -84,7 +84,7 @@ def _response(size: int, number: int) -> bytes:
 def pull_ours(address: str, seconds: float) -> dict[str, float]:
     """StreamingPull into Arrow, everything acknowledged."""
     access = Access(emulator_host=address, project_id="bench")
-    reader = Puller(Connection(access), PullSettings(subscription=SUBSCRIPTION))
+    reader = Puller(Connection(access), SourceOptions(subscription_id=SUBSCRIPTION))
 
     def some() -> int:
         found = reader.take(100_000, timeout_s=0.1)

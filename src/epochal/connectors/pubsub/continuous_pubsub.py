@@ -64,7 +64,7 @@ from epochal.connectors.pubsub.pubsub_options import (
 from epochal.connectors.pubsub.pull.ack_leases import Span
 from epochal.connectors.pubsub.pull.hand_back import HandBack
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
-from epochal.connectors.pubsub.pull.streaming_pull import Puller, pull_settings
+from epochal.connectors.pubsub.pull.streaming_pull import Puller
 from epochal.errors import OptionError, PayloadError, PubSubError
 
 logger = logging.getLogger(__name__)
@@ -80,10 +80,10 @@ class PubSubReaders(ReaderFactory):
     parse: ParseSpec | None
 
     def open(self, partitions: Positions) -> PubSubReader:
-        options, settings = self.options, pull_settings(self.options)
+        options = self.options
         hand_back = HandBack(options) if partitions else None
         pullers = {
-            name: Puller(Connection(options), settings, hand_back=hand_back, stream=number)
+            name: Puller(Connection(options), options, hand_back=hand_back, stream=number)
             for number, name in enumerate(partitions)
         }
         return PubSubReader(options, self.parse, partitions, pullers, hand_back)

@@ -58,32 +58,10 @@ GATHER_S, BUSY_GATHER_S, BUSY_BYTES = 0.002, 0.01, 256 << 10
 gather first, and longer if the last decoding had BUSY_BYTES: then throughput matters more than
 latency."""
 HALF_CLOSE_S = 3.0
+MAX_QUEUED_BYTES = 64 << 20
+"""The limit of what is received but not taken yet."""
 READING = "reading"
 """What the stream does, for errors."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullSettings:
-    """The subscription, and the limits of a pull."""
-
-    subscription: str
-    ack_deadline_s: int = 60
-    max_outstanding_messages: int = 400_000
-    """0 means no limit."""
-    max_outstanding_bytes: int = 256 << 20
-    """0 means no limit."""
-    max_queued_bytes: int = 64 << 20
-    """The limit of what is received but not taken yet."""
-
-
-def pull_settings(options: SourceOptions) -> PullSettings:
-    """Return the settings that a source's options ask for."""
-    return PullSettings(
-        subscription=options.subscription,
-        ack_deadline_s=int(options.ack_deadline / timedelta(seconds=1)),
-        max_outstanding_messages=options.max_outstanding_messages,
-        max_outstanding_bytes=options.max_outstanding_bytes,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +111,18 @@ class Puller:
     def __init__(
         self,
         connection: Connection,
-        settings: PullSettings,
+        options: SourceOptions,
         *,
         hand_back: HandBack | None = None,
         stream: int = 0,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
     ) -> None:
-        self._connection, self._settings = connection, settings
+        self._connection, self._subscription = connection, options.subscription
+        self._ack_deadline_s = int(options.ack_deadline / timedelta(seconds=1))
+        self._max_messages = options.max_outstanding_messages
+        self._max_bytes, self._max_queued_bytes = options.max_outstanding_bytes, max_queued_bytes
         self._hand_back, self._stream = hand_back, stream
-        self._settler = Settler(connection, settings.subscription)
+        self._settler = Settler(connection, self._subscription)
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -180,7 +162,7 @@ class Puller:
                 if self._failure is not None:
                     raise self._failure
                 if self._closing:
-                    raise _closed_error(self._settings.subscription)
+                    raise _closed_error(self._subscription)
                 now = time.monotonic()
                 due = self._due(now)
                 if due <= now:
@@ -209,7 +191,7 @@ class Puller:
         future: Future[dict[int, str]] = Future()
         with self._lock:
             if self._failure is not None or self._settled_all:
-                future.set_exception(self._failure or _closed_error(self._settings.subscription))
+                future.set_exception(self._failure or _closed_error(self._subscription))
                 return future
             self._acks.append((spans, future))
             self._to_settle.notify_all()
@@ -266,7 +248,7 @@ class Puller:
             self._decode(everything=True)
         except Exception as error:  # noqa: BLE001 - still nack the messages that were decoded
             logger.warning(
-                "%s: the last messages cannot be decoded: %s", self._settings.subscription, error
+                "%s: the last messages cannot be decoded: %s", self._subscription, error
             )
         with self._lock:
             if nack:
@@ -292,7 +274,7 @@ class Puller:
     def _fail(self, error: Exception) -> None:
         with self._lock:
             if self._failure is None and not self._closing:
-                logger.error("%s: %s", self._settings.subscription, error)
+                logger.error("%s: %s", self._subscription, error)
                 self._failure = error
             self._requests.put(None)
             self._wake_all()
@@ -324,24 +306,23 @@ class Puller:
                 start = retry.monotonic()
             failures += 1
             self._counts["reconnects"] += 1
-            resource = self._settings.subscription
+            resource = self._subscription
             self._connection.wait_after(status, failures, start, what=READING, resource=resource)
 
     def _open(self) -> Iterator[bytes]:
-        wanted = self._settings
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         requests.put(
-            encode_field(1, wanted.subscription.encode())
-            + (b"\x28" + encode_varint(wanted.ack_deadline_s))
+            encode_field(1, self._subscription.encode())
+            + (b"\x28" + encode_varint(self._ack_deadline_s))
             + encode_field(6, self._client_id.encode())
-            + (b"\x38" + encode_varint(wanted.max_outstanding_messages))
-            + (b"\x40" + encode_varint(wanted.max_outstanding_bytes))
+            + (b"\x38" + encode_varint(self._max_messages))
+            + (b"\x40" + encode_varint(self._max_bytes))
         )
         with self._lock:
             if self._closing:
                 return iter(())
             self._requests = requests
-            call = self._connection.stream(_heartbeats(requests), wanted.subscription)
+            call = self._connection.stream(_heartbeats(requests), self._subscription)
             self._call = call
         # The server sends metadata once it has accepted the stream, or with its first message.
         call.initial_metadata()
@@ -350,7 +331,6 @@ class Puller:
         return cast(Iterator[bytes], iter(call))
 
     def _receive(self, raw: bytes) -> None:
-        most = self._settings.max_outstanding_messages
         with self._lock:
             self._raw.append(raw)
             self._raw_bytes += len(raw)
@@ -359,8 +339,8 @@ class Puller:
                 self._arrived.notify_all()
             # Not every server respects the limits it was given; Google's emulator does not.
             while (
-                self._raw_bytes + self._ready_bytes > self._settings.max_queued_bytes
-                or (most and self._book.held > 2 * most)
+                self._raw_bytes + self._ready_bytes > self._max_queued_bytes
+                or self._book.held > 2 * self._max_messages
             ) and not (self._closing or self._failure):
                 self._room.wait(1.0)
         if gathered:
@@ -402,13 +382,13 @@ class Puller:
     # The threads of leases and acknowledgements.
 
     def _run_leases(self) -> None:
-        every_s = self._settings.ack_deadline_s / 3
+        every_s = self._ack_deadline_s / 3
         while not self._stop.wait(every_s):
             try:
                 self._decode(everything=True)
                 with self._lock:
                     lots = self._book.all_held()
-                refused = self._settler.extend(lots, self._settings.ack_deadline_s)
+                refused = self._settler.extend(lots, self._ack_deadline_s)
             except PubSubUnavailableError as error:
                 logger.warning("leases were not extended: %s", error)
                 continue
@@ -419,7 +399,7 @@ class Puller:
             if refused:
                 logger.warning(
                     "%s: %d leases were lost; their messages will be redelivered",
-                    *(self._settings.subscription, len(refused)),
+                    *(self._subscription, len(refused)),
                 )
 
     def _run_settler(self) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import Span
-from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullStats, pull_settings
+from epochal.connectors.pubsub.pull.streaming_pull import MAX_QUEUED_BYTES, Puller, PullStats
 
 MAX_STREAMS = 4
 TAKEN_ROWS = 50_000
@@ -48,14 +48,16 @@ class Streams:
         self._threads: list[threading.Thread] = []
 
     def open(self) -> None:
-        count, settings = stream_count(self._options), pull_settings(self._options)
+        options, count = self._options, stream_count(self._options)
         share = replace(
-            settings,
-            max_outstanding_messages=max(1, settings.max_outstanding_messages // count),
-            max_outstanding_bytes=max(1, settings.max_outstanding_bytes // count),
-            max_queued_bytes=max(1, settings.max_queued_bytes // count),
+            options,
+            max_outstanding_messages=max(1, options.max_outstanding_messages // count),
+            max_outstanding_bytes=max(1, options.max_outstanding_bytes // count),
         )
-        self._pullers = [Puller(Connection(self._options), share) for _ in range(count)]
+        queued = MAX_QUEUED_BYTES // count
+        self._pullers = [
+            Puller(Connection(options), share, max_queued_bytes=queued) for _ in range(count)
+        ]
         self._threads = [
             threading.Thread(target=self._take, args=(place,), name="pubsub-taker", daemon=True)
             for place in range(count)
