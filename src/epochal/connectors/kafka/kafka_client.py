@@ -151,11 +151,7 @@ class KafkaClient:
         kafka = self._kafka
         consumer = kafka.Consumer(
             {
-                **QUIET,
-                **self._settings,
-                "error_cb": self._connection.note,
-                "group.id": "epochal-lag",  # required, but never joined: partitions are assigned
-                "enable.auto.commit": False,
+                **self._consumer_settings("epochal-lag"),  # never joined: partitions are assigned
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "fetch.message.max.bytes": 4096,  # one record is enough
@@ -216,17 +212,17 @@ class KafkaClient:
         consumer = self._consumers.get(group)
         if consumer is None:
             settings = {
-                **QUIET,
                 "socket.timeout.ms": int(self._seconds * 1000),
                 # How long a commit waits for the group's coordinator to be found.
                 "session.timeout.ms": int(self._seconds * 1000),
-                **self._settings,
-                "group.id": group,
-                "enable.auto.commit": False,
-                "error_cb": self._connection.note,
+                **self._consumer_settings(group),
             }
             consumer = self._consumers[group] = self._kafka.Consumer(settings)
         return consumer
+
+    def _consumer_settings(self, group: str) -> dict[str, Any]:
+        own = {"group.id": group, "enable.auto.commit": False, "error_cb": self._connection.note}
+        return {**QUIET, **self._settings, **own}
 
     def _ask(self, ask: Callable[[], Any], group: str) -> Any:
         """Make a request; retry while the group's coordinator is starting, or moving."""

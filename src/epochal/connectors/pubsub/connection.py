@@ -246,7 +246,9 @@ class Subscriptions:
     """Manages a subscription. The driver does this at the start and the end of a query."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        from google.pubsub_v1.types import pubsub
+
+        self._connection, self._types = connection, pubsub
 
     def ensure(self, options: SourceOptions) -> Any:
         """Look at the subscription; create it if it is missing and that is wanted.
@@ -260,9 +262,7 @@ class Subscriptions:
         except PubSubFailedError as error:
             if error.code != "NOT_FOUND" or not options.create_subscription:
                 raise
-        from google.pubsub_v1.types import pubsub
-
-        wanted = pubsub.Subscription(
+        wanted = self._types.Subscription(
             name=options.subscription,
             topic=options.topic,
             ack_deadline_seconds=int(options.ack_deadline / timedelta(seconds=1)),
@@ -274,34 +274,27 @@ class Subscriptions:
                 raise
             # Another process created it since `look`, or it existed and we may not look.
             return self.look(options.subscription)
-        return pubsub.Subscription.deserialize(response)
+        return self._types.Subscription.deserialize(response)
 
     def look(self, name: str) -> Any:
-        """As `describe`, but return None if the account may not describe the subscription.
+        """Return the subscription's description; None if the account may not read that.
 
         Reading does not need that permission, and roles/pubsub.subscriber does not include it. If
         the account may not read either, the stream fails with the reason.
         """
         try:
-            return self.describe(name)
+            request = self._types.GetSubscriptionRequest(subscription=name)
+            response = self._ask("GetSubscription", request, "describing", name)
+            return self._types.Subscription.deserialize(response)
         except PubSubFailedError as error:
             if error.code != "PERMISSION_DENIED":
                 raise
             logger.info("%s is read without checking that it exists: %s", name, error)
             return None
 
-    def describe(self, name: str) -> Any:
-        from google.pubsub_v1.types import pubsub
-
-        request = pubsub.GetSubscriptionRequest(subscription=name)
-        response = self._ask("GetSubscription", request, "describing", name)
-        return pubsub.Subscription.deserialize(response)
-
     def delete(self, name: str) -> None:
         """Delete a subscription, if it still exists."""
-        from google.pubsub_v1.types import pubsub
-
-        request = pubsub.DeleteSubscriptionRequest(subscription=name)
+        request = self._types.DeleteSubscriptionRequest(subscription=name)
         try:
             self._ask("DeleteSubscription", request, "deleting", name)
         except PubSubFailedError as error:
@@ -310,10 +303,8 @@ class Subscriptions:
 
     def seek(self, name: str, target: datetime | str) -> None:
         """Seek to a timestamp, or to a snapshot by its full name."""
-        from google.pubsub_v1.types import pubsub
-
         to = {"snapshot": target} if isinstance(target, str) else {"time": target}
-        self._ask("Seek", pubsub.SeekRequest(subscription=name, **to), "seeking in", name)
+        self._ask("Seek", self._types.SeekRequest(subscription=name, **to), "seeking in", name)
 
     def _ask(self, method: str, request: Any, what: str, resource: str) -> bytes:
         payload = type(request).serialize(request)

@@ -14,7 +14,7 @@ newer batch has been committed, and the next read finds it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from epochal.checkpoint import Checkpoint
 from epochal.connectors.kafka.kafka_client import KafkaClient
@@ -103,19 +103,10 @@ class PartitionLag:
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `epochal kafka lag --json`."""
-        return {
-            "query": self.query,
-            "group": self.group,
-            "topic": self.topic,
-            "partition": self.partition,
-            "committed": self.committed,
-            "processed": self.processed,
-            "earliest": self.earliest,
-            "latest": self.latest,
-            "lag": self.lag,
-            "committed_lag": self.committed_lag,
-            "lag_seconds": self.seconds,
-        }
+        fields = asdict(self)
+        seconds = fields.pop("seconds")
+        lags = {"lag": self.lag, "committed_lag": self.committed_lag, "lag_seconds": seconds}
+        return {**fields, **lags}
 
 
 def _behind(latest: int | None, position: int | None) -> int | None:

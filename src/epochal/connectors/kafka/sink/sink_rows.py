@@ -70,7 +70,9 @@ class RecordPlan:
         keys = columns["key"].to_pylist() if "key" in columns else [None] * len(values)
         if len(self.columns) == 1 + ("key" in columns) and self.topic is not None:
             return zip([self.topic] * len(values), values, keys, strict=True)
-        topics = self._topics(columns)
+        topics: list[Any] = [self.topic] * len(values)
+        if self.topic is None:
+            topics = columns["topic"].to_pylist()
         partitions = [ANY_PARTITION] * len(values)
         if "partition" in columns:
             partitions = pc.fill_null(columns["partition"], ANY_PARTITION).to_pylist()
@@ -81,8 +83,8 @@ class RecordPlan:
     def highest_partitions(self, batch: pa.RecordBatch) -> dict[str, int]:
         """The topics of the rows, each with the highest partition that a row names."""
         if "partition" not in self.columns:
-            topics = self._topics({"topic": batch.column("topic")} if not self.topic else {})
-            return dict.fromkeys(topics if self.topic is None else [self.topic], ANY_PARTITION)
+            topics = [self.topic] if self.topic else batch.column("topic").to_pylist()
+            return dict.fromkeys(topics, ANY_PARTITION)
         named = pc.fill_null(batch.column("partition"), ANY_PARTITION)
         if self.topic is not None:
             return {self.topic: pc.max(named).as_py()} if batch.num_rows else {}
@@ -153,12 +155,6 @@ class RecordPlan:
             for field in self.schema
         ]
         return batch_of(arrays, self.schema, len(letters))
-
-    def _topics(self, columns: dict[str, Any]) -> list[str]:
-        if self.topic is None:
-            topics: list[str] = columns["topic"].to_pylist()
-            return topics
-        return [self.topic] * len(columns["value"]) if "value" in columns else [self.topic]
 
 
 STAGED: dict[str, pa.DataType] = {

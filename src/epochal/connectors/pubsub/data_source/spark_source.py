@@ -327,18 +327,17 @@ class Janitor:
         self._lock = threading.Lock()
         # Messages that an earlier run copied may be redelivered to this run, so their window
         # starts again with this run's first commit.
-        self._due = dict.fromkeys(copies.batches(), None)
-        self._since: dict[int, float] = {}
+        self._since: dict[int, float | None] = dict.fromkeys(copies.batches())
         self._thread = threading.Thread(target=self._run, name="pubsub-janitor", daemon=True)
         self._thread.start()
 
     def committed(self, batch: int) -> None:
         """Start the window of all batches up to this one, which Spark has committed."""
         with self._lock:
-            self._due[batch] = None
-            for waiting in self._due:
-                if waiting <= batch:
-                    self._since.setdefault(waiting, time.monotonic())
+            self._since.setdefault(batch, None)
+            for waiting, since in self._since.items():
+                if waiting <= batch and since is None:
+                    self._since[waiting] = time.monotonic()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -347,10 +346,9 @@ class Janitor:
         while not self._stopped.wait(min(30.0, max(1.0, self._window_s / 10))):
             end = time.monotonic() - self._window_s
             with self._lock:
-                over = [batch for batch, since in self._since.items() if since <= end]
+                over = [n for n, since in self._since.items() if since is not None and since <= end]
                 for batch in over:
                     del self._since[batch]
-                    self._due.pop(batch, None)
             for batch in over:
                 self._endpoint.expire(batch)
                 try:
