@@ -78,10 +78,6 @@ class DriverEndpoint:
     def place(self) -> RpcAddress:
         return self._server.address
 
-    def see(self, offset: int) -> None:
-        with self._changed:
-            self._grants.see(offset)
-
     def next_batch(self, start: int) -> BatchPlan | None:
         """Plan the batch after `start`, if there is a reason for one.
 
@@ -114,9 +110,14 @@ class DriverEndpoint:
                 )
             return None
 
-    def planned(self, batch: int) -> BatchPlan | None:
+    def planned(self, batch: int) -> tuple[BatchPlan | None, int, dict[str, tuple[Slot, ...]]]:
+        """Return the plan of a batch that Spark names, and what every task must be told with it.
+
+        That is the newest commit and the unconfirmed acknowledgements.
+        """
         with self._changed:
-            return self._grants.planned(batch)
+            self._grants.see(batch)
+            return self._grants.planned(batch), self._grants.committed, self._grants.pending()
 
     def commit(self, end: int) -> None:
         """Spark has committed everything up to `end`: order the acknowledgements, but do not wait.
@@ -138,11 +139,6 @@ class DriverEndpoint:
         with self._changed:
             if self._seen is not None:
                 self._seen.expire(batch)
-
-    def pending(self) -> tuple[int, dict[str, tuple[Slot, ...]]]:
-        """Return the newest commit and the unconfirmed acknowledgements, for the next batch."""
-        with self._changed:
-            return self._grants.committed, self._grants.pending()
 
     def metrics(self) -> dict[str, int]:
         with self._changed:

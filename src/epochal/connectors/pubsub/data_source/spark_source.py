@@ -160,12 +160,11 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
 
     def partitions(self, start: Offset, end: Offset) -> list[PubSubPartition]:
         endpoint, batch = self._open_endpoint(), int(end["batch"])
-        endpoint.see(batch)
+        plan, committed, pending = endpoint.planned(batch)
         if start == end:  # Spark calls it this way to announce where a restarted query continues
             self._offset = end
             return []
         run, driver, copies = endpoint.run, endpoint.place, self._wal
-        plan = endpoint.planned(batch)
         if plan is None:
             self._offset = end
             return [
@@ -174,7 +173,6 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
                 )
                 for partition in range(int(end["partitions"]) if copies else 0)
             ]
-        committed, pending = endpoint.pending()
         size = self.options.max_bytes_per_trigger or UNLIMITED_BYTES
         wait_s = 0.0
         if plan.reason is Reason.BOOTSTRAP:

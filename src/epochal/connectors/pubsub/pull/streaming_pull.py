@@ -105,7 +105,8 @@ class PullStats:
 class Puller:
     """One StreamingPull and the leases of its messages. It owns the connection and closes it.
 
-    `hand_back` is told what this stream, number `stream` of the process, holds.
+    `hand_back` is told what this stream, number `stream` of the process, holds. Its messages are
+    numbered from `first_number`.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Puller:
         hand_back: HandBack | None = None,
         stream: int = 0,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
+        first_number: int = 0,
     ) -> None:
         self._connection, self._subscription = connection, options.subscription
         self._ack_deadline_s = int(options.ack_deadline / timedelta(seconds=1))
@@ -132,7 +134,7 @@ class Puller:
         self._ready: deque[Pulled] = deque()
         self._raw_bytes = self._ready_bytes = 0
         self._decoded_at, self._gather_s = 0.0, GATHER_S
-        self._book = LeaseBook()
+        self._book, self._first_number = LeaseBook(first_number), first_number
         self._acks: list[tuple[Sequence[Span], Future[dict[int, str]]]] = []
         self._nacks: list[Span] = []
         self._failure: Exception | None = None
@@ -206,7 +208,7 @@ class Puller:
     def stats(self) -> PullStats:
         with self._lock:
             return PullStats(
-                received=self._book.next_number,
+                received=self._book.next_number - self._first_number,
                 held=self._book.held,
                 queued=sum(pulled.batch.num_rows for pulled in self._ready),
                 queued_bytes=self._raw_bytes + self._ready_bytes,

@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -127,7 +128,12 @@ class SidecarFeed:
         self._settle(reading.committed, reading.pending.get(self.name, ()))
         slot = reading.slot
         if not self._holds(slot) and reading.wait_s:
-            self._await_rows(reading.wait_s)
+            left_s = self._started_s + reading.wait_s - time.monotonic()
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._reservoir.buffered_rows or self._failure or self.closed.is_set(),
+                    max(0.0, left_s),
+                )
         with self._slot_lock(slot):
             if self._holds(slot):
                 return self._rows(slot)
@@ -192,21 +198,12 @@ class SidecarFeed:
                 del self._slot_locks[old]
             return self._slot_locks.setdefault(slot, threading.Lock())
 
-    def _await_rows(self, seconds: float) -> None:
-        seconds = max(0.0, self._started_s + seconds - time.monotonic())
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._reservoir.buffered_rows or self._failure or self.closed.is_set(),
-                seconds,
-            )
-
     def _claim(self, slot: Slot) -> Grant:
         with self._changed:
             if self._failure:
                 raise PubSubReaderError(self._failure)
             buffered = self._reservoir.buffered_rows
-        grant = self._ask(ClaimPartition(self.name, slot, buffered))
-        assert isinstance(grant, Grant)
+        grant: Grant = self._ask(ClaimPartition(self.name, slot, buffered))
         return grant
 
     def _fill(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
@@ -229,8 +226,7 @@ class SidecarFeed:
         assert self._copies is not None
         try:
             keys = [key for part in batches for key in message_keys(part)]
-            answer = self._ask(Admit(slot, keys)) if keys else Known([], [])
-            assert isinstance(answer, Known)
+            answer: Known = self._ask(Admit(slot, keys)) if keys else Known([], [])
             batches = self._thin(slot, answer) if answer.repeated or answer.unsure else batches
             other = self._copies.decide(slot, self.schema, batches)
         except Exception:
@@ -276,8 +272,7 @@ class SidecarFeed:
         try:
             while total != len(data):
                 fetch = Fetch(reading.slot, reading.rows, reading.size, len(data))
-                piece = client.ask(PEER, fetch)
-                assert isinstance(piece, Piece)
+                piece: Piece = client.ask(PEER, fetch)
                 total = piece.total
                 data += piece.data
         except RpcError as error:
@@ -340,7 +335,7 @@ class SidecarFeed:
 
     # The driver.
 
-    def _ask(self, message: object) -> object:
+    def _ask(self, message: object) -> Any:
         return self._asking.ask(DRIVER, message)
 
     def _state(self) -> State:
