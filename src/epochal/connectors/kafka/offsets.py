@@ -1,7 +1,7 @@
 """Offsets of Kafka partitions, and what may be committed of them to which group. Pure.
 
-The positions of a query's sources are turned into offsets. Sources other than Kafka write offsets in
-other forms; these are skipped. Three rules say which offsets are committed, and by which query:
+The positions of a query's sources are turned into offsets. Sources other than Kafka write offsets
+in other forms; these are skipped. Three rules say which offsets are committed, and by which query:
 
 - A group never moves backwards unless the user allows it. The broker is asked for the group's
   offsets before every commit, because topics are recreated and groups deleted while a query runs.

@@ -188,7 +188,7 @@ def _extend(batch: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
 
 
 class AvroDecoder:
-    """Decodes Avro payloads, binary or JSON, without a header, as Pub/Sub's own schemas encode them.
+    """Decodes Avro payloads, binary or JSON, without a header, as Pub/Sub's schemas encode them.
 
     Note: the message's attribute `googclient_schemaencoding` names the encoding. A message without
     the attribute is binary.

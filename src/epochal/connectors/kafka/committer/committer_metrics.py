@@ -108,7 +108,10 @@ def _lag_exporter(lags: Sequence[PartitionLag], cluster: Mapping[str, str]) -> l
         _gauge(
             f"{prefix}_max_lag",
             "Largest lag among the group's partitions.",
-            ((to, max(_values(lag.committed_lag for lag in of), default=None)) for to, of in groups),
+            (
+                (to, max(_values(lag.committed_lag for lag in of), default=None))
+                for to, of in groups
+            ),
         ),
         _gauge(
             f"{prefix}_max_lag_seconds",
