@@ -21,26 +21,10 @@ from typing import Any
 
 import msgspec
 
+from epochal.connectors.pubsub.sidecar import sidecar_messages as messages
 from epochal.connectors.pubsub.sidecar.copies import Seen
 from epochal.connectors.pubsub.sidecar.grants import BatchPlan, Grants
-from epochal.connectors.pubsub.sidecar.sidecar_messages import (
-    DRIVER,
-    Admit,
-    ClaimPartition,
-    Confirmed,
-    DriverRequest,
-    Farewell,
-    Filled,
-    Goodbye,
-    Grant,
-    Handled,
-    Known,
-    Loaded,
-    Settle,
-    Slot,
-    State,
-    Unreachable,
-)
+from epochal.connectors.pubsub.sidecar.sidecar_messages import DRIVER, Grant, Settle, Slot, State
 from epochal.errors import PubSubReaderError
 from epochal.rpc.envelope import PeerId, RpcAddress
 from epochal.rpc.server import RpcServer
@@ -167,7 +151,7 @@ class DriverEndpoint:
             peers = [sidecar.peer for sidecar in self._sidecars.values()]
         counters = self._server.counters
         before = counters.pushed + counters.undelivered
-        self._server.push(DRIVER, peers, Farewell())
+        self._server.push(DRIVER, peers, messages.Farewell())
         end = time.monotonic() + 1.0
         while counters.pushed + counters.undelivered < before + len(peers):
             if time.monotonic() > end:
@@ -181,45 +165,45 @@ class DriverEndpoint:
         if self._failure:
             raise PubSubReaderError(self._failure)
 
-    def _answer(self, message: DriverRequest, peer: PeerId) -> Any:
+    def _answer(self, message: messages.DriverRequest, peer: PeerId) -> Any:
         with self._changed:
             reply = self._decide(message, peer)
             self._changed.notify_all()
             return reply
 
-    def _decide(self, message: DriverRequest, peer: PeerId) -> Any:
+    def _decide(self, message: messages.DriverRequest, peer: PeerId) -> Any:
         grants = self._grants
         match message:
             case State():
                 return self._heard(message, peer)
-            case ClaimPartition():
+            case messages.ClaimPartition():
                 return self._granted(message)
-            case Unreachable():
+            case messages.Unreachable():
                 logger.warning(
                     "batch %d partition %d: its holder %s does not answer; the messages will be "
                     "redelivered",
                     *(*message.slot, message.holder),
                 )
                 grants.unreachable(message.slot, message.holder)
-            case Filled():
+            case messages.Filled():
                 self._heard(message.state, None)
                 grants.filled(message.slot, message.state.sidecar, message.rows)
                 if self._seen is not None:
                     self._seen.settled(message.slot, copied=message.copied)
-            case Admit():
+            case messages.Admit():
                 assert self._seen is not None
-                return Known(*self._seen.admit(message.slot, message.keys))
-            case Loaded():
+                return messages.Known(*self._seen.admit(message.slot, message.keys))
+            case messages.Loaded():
                 assert self._seen is not None
                 self._seen.load(message.slot, message.keys)
-            case Confirmed():
+            case messages.Confirmed():
                 grants.confirmed(message.sidecar, message.slots)
                 self._refused += message.refused
-            case Goodbye():
+            case messages.Goodbye():
                 logger.info("sidecar %s has left", message.sidecar)
                 grants.gone(message.sidecar)
                 self._sidecars.pop(message.sidecar, None)
-        return Handled()
+        return messages.Handled()
 
     def _heard(self, state: State, peer: PeerId | None) -> Settle:
         sidecar = self._sidecars.get(state.sidecar)
@@ -235,7 +219,7 @@ class DriverEndpoint:
             self._failure = f"{state.sidecar}: {state.failure}"
         return self._grants.heard(state.sidecar, state.report, time.monotonic())
 
-    def _granted(self, claim: ClaimPartition) -> Grant:
+    def _granted(self, claim: messages.ClaimPartition) -> Grant:
         now_s = time.monotonic()
         grant = self._grants.claim(claim.slot, claim.sidecar, claim.buffered, now_s)
         if not grant.holder:

@@ -154,16 +154,9 @@ UNSUPPORTED_IN_TOPICS = ("schema_settings", "ingestion_data_source_settings", "m
 UNSUPPORTED = ("bigquery_config", "cloud_storage_config", "bigtable_config", "message_transforms")
 MUTABLE_IN_TOPICS = {"labels", "message_retention_duration", "message_storage_policy", "tags"}
 MUTABLE = {
-    "ack_deadline_seconds",
-    "dead_letter_policy",
-    "enable_exactly_once_delivery",
-    "expiration_policy",
-    "labels",
-    "message_retention_duration",
-    "push_config",
-    "retain_acked_messages",
-    "retry_policy",
-    "tags",
+    *("ack_deadline_seconds", "dead_letter_policy", "enable_exactly_once_delivery"),
+    *("expiration_policy", "labels", "message_retention_duration", "push_config"),
+    *("retain_acked_messages", "retry_policy", "tags"),
 }
 
 

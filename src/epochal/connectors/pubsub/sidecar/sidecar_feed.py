@@ -31,29 +31,10 @@ import pyarrow.compute as pc
 from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA, message_keys
+from epochal.connectors.pubsub.sidecar import sidecar_messages as messages
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, SpillFiles, spans_of
-from epochal.connectors.pubsub.sidecar.sidecar_messages import (
-    DRIVER,
-    PEER,
-    Admit,
-    ClaimPartition,
-    Confirmed,
-    Farewell,
-    Fetch,
-    Filled,
-    Goodbye,
-    Grant,
-    Known,
-    Loaded,
-    PartitionReading,
-    Piece,
-    Settle,
-    SidecarReport,
-    Slot,
-    State,
-    Unreachable,
-)
+from epochal.connectors.pubsub.sidecar.sidecar_messages import DRIVER, PEER, PartitionReading, Slot
 from epochal.connectors.pubsub.sidecar.streams import Streams
 from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
 from epochal.rpc.client import RpcClient
@@ -145,7 +126,7 @@ class SidecarFeed:
                 if rows is not None:
                     return rows
                 if self._copies is None:
-                    self._ask(Unreachable(slot, grant.holder))
+                    self._ask(messages.Unreachable(slot, grant.holder))
             if self._copies is not None:
                 return self._from_copy(slot)
             logger.warning(
@@ -171,7 +152,7 @@ class SidecarFeed:
             self._changed.notify_all()
         if tell:
             try:
-                self._asking.ask(DRIVER, Goodbye(self.name), timeout_seconds=1.0)
+                self._asking.ask(DRIVER, messages.Goodbye(self.name), timeout_seconds=1.0)
             except RpcError as error:
                 logger.info("%s", error)
         if self._reporter is not threading.current_thread():
@@ -198,12 +179,12 @@ class SidecarFeed:
                 del self._slot_locks[old]
             return self._slot_locks.setdefault(slot, threading.Lock())
 
-    def _claim(self, slot: Slot) -> Grant:
+    def _claim(self, slot: Slot) -> messages.Grant:
         with self._changed:
             if self._failure:
                 raise PubSubReaderError(self._failure)
             buffered = self._reservoir.buffered_rows
-        grant: Grant = self._ask(ClaimPartition(self.name, slot, buffered))
+        grant: messages.Grant = self._ask(messages.ClaimPartition(self.name, slot, buffered))
         return grant
 
     def _fill(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
@@ -218,7 +199,7 @@ class SidecarFeed:
             batches = self._copy(slot, batches)
         else:
             rows = sum(batch.num_rows for batch in batches)
-            self._ask(Filled(self._state(), slot, rows))
+            self._ask(messages.Filled(self._state(), slot, rows))
         return batches
 
     def _copy(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -226,7 +207,9 @@ class SidecarFeed:
         assert self._copies is not None
         try:
             keys = [key for part in batches for key in message_keys(part)]
-            answer: Known = self._ask(Admit(slot, keys)) if keys else Known([], [])
+            answer = messages.Known([], [])
+            if keys:
+                answer = self._ask(messages.Admit(slot, keys))
             batches = self._thin(slot, answer) if answer.repeated or answer.unsure else batches
             other = self._copies.decide(slot, self.schema, batches)
         except Exception:
@@ -238,10 +221,10 @@ class SidecarFeed:
             return self._from_copy(slot)
         rows = sum(batch.num_rows for batch in batches)
         # A partition of duplicates only must not count as empty: its commit acknowledges them.
-        self._ask(Filled(self._state(), slot, rows or len(answer.repeated), copied=True))
+        self._ask(messages.Filled(self._state(), slot, rows or len(answer.repeated), copied=True))
         return batches
 
-    def _thin(self, slot: Slot, answer: Known) -> list[pa.RecordBatch]:
+    def _thin(self, slot: Slot, answer: messages.Known) -> list[pa.RecordBatch]:
         repeated = np.array(answer.repeated, np.int64)
         unsure = np.array(answer.unsure, np.int64)
         with self._changed:
@@ -259,11 +242,13 @@ class SidecarFeed:
         assert self._copies is not None
         rows = self._copies.read_or_seal(slot, self.schema)
         keys = [key for part in rows for key in message_keys(part)]
-        self._ask(Loaded(self.name, slot, keys))
+        self._ask(messages.Loaded(self.name, slot, keys))
         logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(keys))
         return rows
 
-    def _fetch(self, grant: Grant, reading: PartitionReading) -> list[pa.RecordBatch] | None:
+    def _fetch(
+        self, grant: messages.Grant, reading: PartitionReading
+    ) -> list[pa.RecordBatch] | None:
         """Fetch the rows of a partition from the sidecar that holds it; None if that fails."""
         assert grant.place is not None
         client = RpcClient(grant.place)
@@ -271,8 +256,8 @@ class SidecarFeed:
         total = -1
         try:
             while total != len(data):
-                fetch = Fetch(reading.slot, reading.rows, reading.size, len(data))
-                piece: Piece = client.ask(PEER, fetch)
+                fetch = messages.Fetch(reading.slot, reading.rows, reading.size, len(data))
+                piece: messages.Piece = client.ask(PEER, fetch)
                 total = piece.total
                 data += piece.data
         except RpcError as error:
@@ -286,7 +271,7 @@ class SidecarFeed:
         logger.info("batch %d partition %d was fetched from %s", *reading.slot, grant.holder)
         return list(pa.ipc.open_stream(pa.BufferReader(bytes(data))))
 
-    def _piece(self, fetch: Fetch, _: PeerId) -> Piece:
+    def _piece(self, fetch: messages.Fetch, _: PeerId) -> messages.Piece:
         slot = fetch.slot
         data = self._fetched.get(slot) if fetch.start else None
         if data is None:
@@ -296,9 +281,9 @@ class SidecarFeed:
         length = min(PIECE_BYTES, data.size - fetch.start)
         if fetch.start + length == data.size:
             self._fetched.pop(slot, None)
-        return Piece(data.size, data.slice(fetch.start, length).to_pybytes())
+        return messages.Piece(data.size, data.slice(fetch.start, length).to_pybytes())
 
-    def _own(self, fetch: Fetch) -> list[pa.RecordBatch]:
+    def _own(self, fetch: messages.Fetch) -> list[pa.RecordBatch]:
         slot = fetch.slot
         with self._slot_lock(slot):
             if self._holds(slot):
@@ -338,7 +323,7 @@ class SidecarFeed:
     def _ask(self, message: object) -> Any:
         return self._asking.ask(DRIVER, message)
 
-    def _state(self) -> State:
+    def _state(self) -> messages.State:
         degraded_s = self._streams.degraded_s
         with self._changed:
             self._numbers += 1
@@ -346,9 +331,13 @@ class SidecarFeed:
                 # Silence means nothing while Pub/Sub is away: `availableNow` must not end now.
                 self._fresh_s = time.monotonic()
             held, idle_s = self._reservoir, time.monotonic() - self._fresh_s
-            report = SidecarReport(held.buffered_rows, held.buffered_bytes, held.held_rows, idle_s)
+            report = messages.SidecarReport(
+                held.buffered_rows, held.buffered_bytes, held.held_rows, idle_s
+            )
             place = self._server.address
-            return State(self.name, place, self._numbers, report, self._failure, degraded_s)
+            return messages.State(
+                self.name, place, self._numbers, report, self._failure, degraded_s
+            )
 
     def _report(self) -> None:
         try:
@@ -382,9 +371,9 @@ class SidecarFeed:
 
     def _obey(self, pushed: object) -> None:
         match pushed:
-            case Settle(committed, acks):
+            case messages.Settle(committed, acks):
                 self._settle(committed, acks)
-            case Farewell():
+            case messages.Farewell():
                 logger.info("sidecar %s: the query has ended", self.name)
                 self.closed.set()
 
@@ -442,7 +431,7 @@ class SidecarFeed:
             slots = tuple(slot for slot, _ in acked)
             refused = sum(number for _, number in acked)
             self._reporting.ask(
-                DRIVER, Confirmed(self.name, slots, refused), timeout_seconds=DRIVER_LOST_S
+                DRIVER, messages.Confirmed(self.name, slots, refused), timeout_seconds=DRIVER_LOST_S
             )
             with self._changed:
                 self._acking.difference_update(slots)
