@@ -200,16 +200,8 @@ def source_options(
     options: Mapping[str, str], conf: Mapping[str, str] | None = None
 ) -> SourceOptions:
     """Read a source's options; `conf` gives defaults."""
-    return read_options(
-        SourceOptions, _merge_options(SourceOptions, options, conf or {}), of="pubsub"
-    )
-
-
-def merge_source_options(
-    options: Mapping[str, str], conf: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Merge a source's options with the defaults in `conf`, without parsing the values."""
-    return _merge_options(SourceOptions, options, conf or {})
+    texts = _merge_options(SourceOptions, options, conf or {})
+    return read_options(SourceOptions, texts, of="pubsub")
 
 
 def sink_options(options: Mapping[str, str], conf: Mapping[str, str] | None = None) -> SinkOptions:

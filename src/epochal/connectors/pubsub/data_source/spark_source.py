@@ -35,8 +35,6 @@ from epochal.connectors.pubsub.pubsub_options import (
     ColumnNames,
     Delivery,
     SourceOptions,
-    emulator_host,
-    merge_source_options,
     settle_options,
     source_options,
 )
@@ -110,9 +108,8 @@ class SparkPubSubReaders:
                 f"pubsub: the columns are {', '.join(ours.names)}, not {', '.join(schema.names)}. "
                 f"Give the payload's schema as parseSchema, not as schema(...)."
             )
-        texts = merge_source_options(dict(self.options), self.conf)
         reader = BatchReader if limits is None else LimitedReader
-        return reader(options, _resolve_options(options, texts))
+        return reader(options)
 
     def _source_options(self) -> SourceOptions:
         options = source_options(dict(self.options), self.conf)
@@ -142,9 +139,8 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
     It is pickled and sent to tasks, before it opens anything.
     """
 
-    def __init__(self, options: SourceOptions, texts: Mapping[str, str]) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.given = dict(texts)
         self.partitions_per_batch = options.num_partitions or 1
         self._endpoint: DriverEndpoint | None = None
         self._copies: Copies | None = None
@@ -164,28 +160,28 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         if start == end:  # Spark calls it this way to announce where a restarted query continues
             self._offset = end
             return []
-        run, driver, copies = endpoint.run, endpoint.place, self._wal
+        run, driver, options, copies = endpoint.run, endpoint.place, self.options, self._wal
         if plan is None:
             self._offset = end
             return [
                 PubSubPartition(
-                    PartitionReading(run, driver, {}, batch, partition, copies=copies), replay=True
+                    PartitionReading(run, driver, options, batch, partition, copies=copies),
+                    replay=True,
                 )
                 for partition in range(int(end["partitions"]) if copies else 0)
             ]
-        size = self.options.max_bytes_per_trigger or UNLIMITED_BYTES
+        size = options.max_bytes_per_trigger or UNLIMITED_BYTES
         wait_s = 0.0
         if plan.reason is Reason.BOOTSTRAP:
-            period_s = self.options.max_fetch_period / timedelta(seconds=1)
-            wait_s = min(BOOTSTRAP_WAIT_S, period_s)
+            wait_s = min(BOOTSTRAP_WAIT_S, options.max_fetch_period / timedelta(seconds=1))
         return [
             PubSubPartition(
                 PartitionReading(
                     run,
                     driver,
-                    options=self.given,
-                    batch=batch,
-                    partition=partition,
+                    options,
+                    batch,
+                    partition,
                     rows=plan.rows,
                     size=max(1, size // max(1, plan.partitions)),
                     wait_s=wait_s,
@@ -392,13 +388,3 @@ def _load_seen(copies: Copies, *, new: bool) -> Seen:
             )
         seen.load(slot, keys)
     return seen
-
-
-def _resolve_options(options: SourceOptions, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return options for other machines, with what this machine's environment contributes."""
-    resolved = {"subscriptionId": options.subscription}
-    emulator = emulator_host(options)
-    if emulator:
-        resolved["emulatorHost"] = emulator
-    names = {name.lower() for name in resolved}
-    return {key: text for key, text in texts.items() if key.lower() not in names} | resolved

@@ -29,7 +29,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.connectors.arrow_stream import encode_stream
-from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA, message_keys
 from epochal.connectors.pubsub.sidecar import sidecar_messages as messages
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
@@ -57,7 +56,7 @@ class SidecarFeed:
     """Reads one subscription for one run of a query."""
 
     def __init__(self, reading: PartitionReading, directory: Path) -> None:
-        options = source_options(reading.options)
+        options = reading.options
         self.name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.closed = threading.Event()
         self.schema = ACK_SCHEMA if options.include_ack_id else MESSAGE_SCHEMA

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.errors import PubSubReaderError
 from epochal.rpc.envelope import EndpointType, RpcAddress
 
@@ -169,7 +170,7 @@ class PartitionReading(msgspec.Struct, frozen=True):
     run: str
     """The query's run. A sidecar keeps runs separate, even if they read the same subscription."""
     driver: RpcAddress
-    options: dict[str, str]
+    options: SourceOptions
     batch: int
     partition: int
     rows: int = 0
