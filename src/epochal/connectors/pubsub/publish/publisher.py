@@ -65,8 +65,6 @@ class PublishStats:
     published: int
     requests: int
     retries: int
-    queued: int
-    in_flight: int
 
 
 class Publisher:
@@ -85,7 +83,7 @@ class Publisher:
         # Ordering keys that have a request in flight.
         self._busy: set[str] = set()
         self._threads: list[threading.Thread] = []
-        self._idle = self._in_flight = 0  # threads that wait, and threads that send
+        self._idle = 0  # threads that wait
         self._published = self._requests = self._retries = 0
         self._queued_bytes = 0
         # The mark that messages added now belong to, and the newest mark to send without lingering.
@@ -142,10 +140,7 @@ class Publisher:
 
     def stats(self) -> PublishStats:
         with self._lock:
-            queued = sum(len(queue.messages) for queue in self._queues.values())
-            return PublishStats(
-                self._published, self._requests, self._retries, queued, self._in_flight
-            )
+            return PublishStats(self._published, self._requests, self._retries)
 
     def close(self) -> None:
         """Stop. Messages that were not flushed may or may not be published."""
@@ -246,7 +241,6 @@ class Publisher:
             del self._queues[key]
         if key:
             self._busy.add(key)
-        self._in_flight += 1
         self._requests += 1
         return _Batch(key, taken, _first_runs(queue.runs, len(taken)), size)
 
@@ -279,7 +273,6 @@ class Publisher:
         with self._lock:
             # A queue of the same key may be due now: this thread looks for it next.
             self._busy.discard(batch.key)
-            self._in_flight -= 1
             for mark, count in batch.runs:
                 self._published += count
                 self._pending[mark] -= count

@@ -89,17 +89,11 @@ class PullStats:
     """Counts since the start, and the current state."""
 
     received: int
-    acked: int
-    nacked: int
-    refused: int
     extended: int
-    reconnects: int
+    """How often leases were extended, over all messages."""
     held: int
-    queued: int
     queued_bytes: int
     exactly_once: bool | None
-    degraded_s: float
-    """How long Pub/Sub has not been reachable; 0 if it is."""
 
 
 class Puller:
@@ -140,7 +134,7 @@ class Puller:
         self._failure: Exception | None = None
         self._closing = self._settled_all = False
         self._exactly_once: bool | None = None
-        self._counts = dict.fromkeys(("acked", "nacked", "refused", "extended", "reconnects"), 0)
+        self._extended = 0
         self._client_id = str(uuid.uuid4())
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call: Any = None
@@ -209,12 +203,10 @@ class Puller:
         with self._lock:
             return PullStats(
                 received=self._book.next_number - self._first_number,
+                extended=self._extended,
                 held=self._book.held,
-                queued=sum(pulled.batch.num_rows for pulled in self._ready),
                 queued_bytes=self._raw_bytes + self._ready_bytes,
                 exactly_once=self._exactly_once,
-                degraded_s=self.degraded_s,
-                **self._counts,
             )
 
     @property
@@ -307,7 +299,6 @@ class Puller:
             if failures == 0:
                 start = retry.monotonic()
             failures += 1
-            self._counts["reconnects"] += 1
             resource = self._subscription
             self._connection.wait_after(status, failures, start, what=READING, resource=resource)
 
@@ -397,7 +388,7 @@ class Puller:
             except Exception as error:  # noqa: BLE001 - `take` must raise any error
                 self._fail(error)
                 return
-            self._counts["extended"] += sum(map(len, lots)) - len(refused)
+            self._extended += sum(map(len, lots)) - len(refused)
             if refused:
                 logger.warning(
                     "%s: %d leases were lost; their messages will be redelivered",
@@ -429,9 +420,6 @@ class Puller:
                 if not isinstance(error, PubSubUnavailableError):
                     self._fail(error)
                 continue
-            self._counts["acked"] += sum(map(len, to_ack)) - len(refused)
-            self._counts["nacked"] += sum(map(len, to_nack))
-            self._counts["refused"] += len(refused)
             for spans, future in acks:
                 future.set_result(_within(refused, spans))
 

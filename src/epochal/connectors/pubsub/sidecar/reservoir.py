@@ -77,7 +77,6 @@ class Reservoir:
         self.buffered_bytes = 0
         self.held_rows = 0
         self.memory_bytes = 0
-        self.spilled_bytes = 0
 
     def add(self, rows: pa.RecordBatch, first: int) -> None:
         """Add messages that were pulled, numbered from `first`."""
@@ -274,7 +273,6 @@ class Reservoir:
     def _forget(self, chunk: _Chunk) -> None:
         if chunk.stored is not None:
             self._store.drop(chunk.stored)
-            self.spilled_bytes -= chunk.size
             chunk.stored = None
         else:
             self.memory_bytes -= chunk.size
@@ -288,7 +286,6 @@ class Reservoir:
             chunk.stored = self._store.write(chunk.rows)
             chunk.rows = None
             self.memory_bytes -= chunk.size
-            self.spilled_bytes += chunk.size
             if self.memory_bytes <= self._memory_limit:
                 return
 
