@@ -29,13 +29,7 @@ from epochal.connectors.kafka.kafka_client import KafkaClient, await_brokers
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
 from epochal.connectors.kafka.source.kafka_reader import KafkaReaders
 from epochal.connectors.kafka.source.source_offsets import (
-    AtOffsets,
-    AtTimes,
-    Everywhere,
-    asked_times,
     by_partition,
-    check_named,
-    offsets_for_times,
     parse_logged,
     partition_id,
     partition_names,
@@ -44,6 +38,7 @@ from epochal.connectors.kafka.source.source_offsets import (
     spark_order,
     to_offsets,
     to_positions,
+    wanted_offsets,
 )
 from epochal.connectors.kafka.source.source_options import (
     EpochBounds,
@@ -225,15 +220,7 @@ class KafkaSource(BoundedSource):
 
     def _first_offsets(self) -> dict[KafkaPartition, int]:
         partitions = sorted(self._list_partitions(set()))
-        match self._options.starting:
-            case Everywhere(offset):
-                wanted = dict.fromkeys(partitions, offset)
-            case AtOffsets(offsets):
-                check_named("START", "startingOffsets", offsets, partitions)
-                wanted = dict(offsets)
-            case AtTimes() as times:
-                asked = asked_times(times, partitions)
-                wanted = offsets_for_times(times, asked, self._client.at_times(asked))
+        wanted = wanted_offsets(self._options.starting, partitions, self._client.at_times)
         ranges = self._client.earliest(wanted), self._client.latest(wanted)
         offsets, outside = settle_start(wanted, *ranges)
         for kind, reason in outside:

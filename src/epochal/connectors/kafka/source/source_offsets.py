@@ -204,34 +204,39 @@ def parse_assigned(text: str) -> tuple[KafkaPartition, ...]:
     return tuple(dict.fromkeys(partitions))
 
 
-def asked_times(
-    starting: AtTimes, partitions: Iterable[KafkaPartition]
+def wanted_offsets(
+    starting: Starting,
+    partitions: Sequence[KafkaPartition],
+    at_times: Callable[[Mapping[KafkaPartition, int]], Mapping[KafkaPartition, int | None]],
 ) -> dict[KafkaPartition, int]:
-    """The time to look up in each partition."""
+    """Where partitions start; `EARLIEST_OFFSET` and `LATEST_OFFSET` stand for their ends.
+
+    `at_times` looks up the first record at or after a time, in the partitions that it gets.
+    """
+    match starting:
+        case Everywhere(offset):
+            return dict.fromkeys(partitions, offset)
+        case AtOffsets(offsets):
+            _check_named("START", "startingOffsets", offsets, partitions)
+            return dict(offsets)
+    times_ms = starting.times_ms
     if starting.everywhere_ms is not None:
-        return dict.fromkeys(partitions, starting.everywhere_ms)
-    check_named("TIMESTAMP", "startingOffsetsByTimestamp", starting.times_ms, partitions)
-    return dict(starting.times_ms)
-
-
-def offsets_for_times(
-    starting: AtTimes,
-    asked: Mapping[KafkaPartition, int],
-    by_time: Mapping[KafkaPartition, int | None],
-) -> dict[KafkaPartition, int]:
-    """The offsets for the requested times; `LATEST_OFFSET` if a partition starts at its end."""
-    offsets: dict[KafkaPartition, int] = {}
-    for tp, time_ms in asked.items():
-        offset = by_time.get(tp)
-        if offset is None and starting.no_match is NoMatch.ERROR:
+        times_ms = dict.fromkeys(partitions, starting.everywhere_ms)
+    else:
+        _check_named("TIMESTAMP", "startingOffsetsByTimestamp", times_ms, partitions)
+    by_time = at_times(times_ms)
+    wanted: dict[KafkaPartition, int] = {}
+    for tp, time_ms in times_ms.items():
+        offset_then = by_time.get(tp)
+        if offset_then is None and starting.no_match is NoMatch.ERROR:
             raise KafkaStartError(
                 "",
                 f"{partition_id(tp)} has no record at or after timestamp {time_ms}",
                 "start it at its end with startingOffsetsByTimestampStrategy=latest, or give an "
                 "earlier time",
             )
-        offsets[tp] = LATEST_OFFSET if offset is None else offset
-    return offsets
+        wanted[tp] = LATEST_OFFSET if offset_then is None else offset_then
+    return wanted
 
 
 def settle_start(
@@ -265,16 +270,18 @@ def settle_start(
     return offsets, outside
 
 
-def check_named(
-    kind: str, option: str, named: Iterable[KafkaPartition], assigned: Iterable[KafkaPartition]
+def _check_named(
+    kind: str, option: str, named: Mapping[KafkaPartition, int], assigned: Sequence[KafkaPartition]
 ) -> None:
     """Raise if a start omits a partition that is read, or names one that is not."""
-    named_partitions, there = set(named), set(assigned)
-    if named_partitions != there:
+    if set(named) != set(assigned):
+        names, others = (
+            ", ".join(map(partition_id, sorted(set(tps)))) or "none" for tps in (named, assigned)
+        )
         raise KafkaStartError(
             f"KAFKA_{kind}_OFFSET_DOES_NOT_MATCH_ASSIGNED",
             f"{option} must name exactly the partitions that are read. It names "
-            f"{_names(named_partitions)}; to be read are {_names(there)}",
+            f"{names}; to be read are {others}",
             "name all of them; use -1 for the latest offset, -2 for the earliest",
         )
 
@@ -288,7 +295,3 @@ def _numbers(text: str, option: str, example: str) -> dict[KafkaPartition, int]:
 
 def _wrong(text: str, option: str, example: str) -> OptionError:
     return OptionError(f"kafka: {option} must be {example}, not {text[:_CLIP]!r}.")
-
-
-def _names(partitions: Iterable[KafkaPartition]) -> str:
-    return ", ".join(map(partition_id, sorted(partitions))) or "none"
