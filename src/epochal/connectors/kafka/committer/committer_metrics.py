@@ -88,8 +88,10 @@ def committer_text(
             for (servers, group), stats in groups.items()
         ]
         metrics.append(Metric(prefix + name, kind, help_text, samples))
-    for name, kind, help_text, total in totals:
-        metrics.append(Metric(prefix + name, kind, help_text, [Sample({}, total)]))
+    metrics += [
+        Metric(prefix + name, kind, help_text, [Sample({}, total)])
+        for name, kind, help_text, total in totals
+    ]
     return text_of(metrics)
 
 

@@ -116,12 +116,14 @@ def test_assignments_of_nothing_are_refused(text: str) -> None:
         parse_assigned(text)
 
 
-def wanted(start: Starting, *numbers: int, found: dict[int, int | None] | None = None) -> list[int]:
-    """Where partitions of a topic start; `found` has offsets of records after times."""
+def wanted(
+    start: Starting, *numbers: int, records: Mapping[int, int | None] | None = None
+) -> list[int]:
+    """Where partitions start; `records` has their first offsets after the times."""
 
     def at_times(times_ms: Mapping[KafkaPartition, int]) -> dict[KafkaPartition, int | None]:
         assert times_ms == {("t", number): 9 for number in numbers}
-        return {("t", number): offset for number, offset in (found or {}).items()}
+        return {("t", number): offset for number, offset in (records or {}).items()}
 
     return list(wanted_offsets(start, [("t", number) for number in numbers], at_times).values())
 
@@ -137,13 +139,13 @@ def test_a_start_must_name_every_partition_and_no_other() -> None:
 
 
 def test_one_time_is_looked_up_in_every_partition() -> None:
-    assert wanted(AtTimes({}, 9, NoMatch.ERROR), 0, 1, found={0: 4, 1: 7}) == [4, 7]
+    assert wanted(AtTimes({}, 9, NoMatch.ERROR), 0, 1, records={0: 4, 1: 7}) == [4, 7]
 
 
 def test_no_record_after_a_time_is_an_error_or_the_end_as_configured() -> None:
-    assert wanted(AtTimes({}, 9, NoMatch.LATEST), 0, 1, found={0: 4, 1: None}) == [4, -1]
+    assert wanted(AtTimes({}, 9, NoMatch.LATEST), 0, 1, records={0: 4, 1: None}) == [4, -1]
     with pytest.raises(KafkaStartError, match="t-1 has no record at or after timestamp 9"):
-        wanted(AtTimes({}, 9, NoMatch.ERROR), 0, 1, found={0: 4, 1: None})
+        wanted(AtTimes({}, 9, NoMatch.ERROR), 0, 1, records={0: 4, 1: None})
 
 
 def test_starts_are_moved_into_the_existing_range() -> None:
