@@ -70,12 +70,7 @@ class RecordPlan:
         keys = columns["key"].to_pylist() if "key" in columns else [None] * len(values)
         if len(self.columns) == 1 + ("key" in columns) and self.topic is not None:
             return zip([self.topic] * len(values), values, keys, strict=True)
-        topics: list[Any] = [self.topic] * len(values)
-        if self.topic is None:
-            topics = columns["topic"].to_pylist()
-        partitions = [ANY_PARTITION] * len(values)
-        if "partition" in columns:
-            partitions = pc.fill_null(columns["partition"], ANY_PARTITION).to_pylist()
+        topics, partitions = self._targets(batch)
         if "headers" not in columns:
             return zip(topics, values, keys, partitions, strict=True)
         return with_headers(topics, values, keys, partitions, columns["headers"].to_pylist())
@@ -137,13 +132,17 @@ class RecordPlan:
         """Topic and partition of each row; None if no row names either."""
         if not self.names_places:
             return None
-        partitions = [ANY_PARTITION] * batch.num_rows
-        if "partition" in self.columns:
-            partitions = pc.fill_null(batch.column("partition"), ANY_PARTITION).to_pylist()
+        return list(zip(*self._targets(batch), strict=True))
+
+    def _targets(self, batch: pa.RecordBatch) -> tuple[list[str], list[int]]:
+        """The topic of each row, and the partition that it names."""
         topics: list[Any] = [self.topic] * batch.num_rows
         if self.topic is None:
             topics = batch.column("topic").to_pylist()
-        return list(zip(topics, partitions, strict=True))
+        partitions = [ANY_PARTITION] * batch.num_rows
+        if "partition" in self.columns:
+            partitions = pc.fill_null(batch.column("partition"), ANY_PARTITION).to_pylist()
+        return topics, partitions
 
     def letters(self, letters: Sequence[bytes]) -> pa.RecordBatch:
         columns: dict[str, Any] = {
