@@ -350,10 +350,7 @@ class PubSubWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         checked, self._checked = self._checked, None
-        if checked is not None and checked[0] is batch:
-            encoded = checked[1]
-        else:
-            encoded = self._encode(batch)
+        encoded = checked[1] if checked and checked[0] is batch else self._encode(batch)
         self._row += batch.num_rows
         self._publisher.add(encoded.messages, encoded.keys)
 

@@ -106,4 +106,3 @@ def open_kafka_sink(request: SinkRequest) -> DecidingSink | AtLeastOnceSink:
         refresh_seconds=options.marker_refresh.total_seconds(),
         reset_marker=options.reset_marker,
     )
-

@@ -241,9 +241,7 @@ class Puller:
         try:
             self._decode(everything=True)
         except Exception as error:  # noqa: BLE001 - still nack the messages that were decoded
-            logger.warning(
-                "%s: the last messages cannot be decoded: %s", self._subscription, error
-            )
+            logger.warning("%s: the last messages cannot be decoded: %s", self._subscription, error)
         with self._lock:
             if nack:
                 self._nacks += self._book.spans()

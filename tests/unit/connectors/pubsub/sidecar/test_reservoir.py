@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
-from epochal.connectors.pubsub.sidecar.sidecar_messages import Slot
 from epochal.connectors.pubsub.sidecar.reservoir import MERGED_ROWS, Reservoir, SpillFiles, spans_of
+from epochal.connectors.pubsub.sidecar.sidecar_messages import Slot
 
 PLENTY = 1 << 40
 
