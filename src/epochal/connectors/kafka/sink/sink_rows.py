@@ -78,7 +78,7 @@ class RecordPlan:
     def highest_partitions(self, batch: pa.RecordBatch) -> dict[str, int]:
         """The topics of the rows, each with the highest partition that a row names."""
         if "partition" not in self.columns:
-            topics = [self.topic] if self.topic else batch.column("topic").to_pylist()
+            topics: list[Any] = [self.topic] if self.topic else batch.column("topic").to_pylist()
             return dict.fromkeys(topics, ANY_PARTITION)
         named = pc.fill_null(batch.column("partition"), ANY_PARTITION)
         if self.topic is not None:
