@@ -23,10 +23,9 @@ from google.pubsub_v1.types import pubsub
 
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoder
-from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
-from epochal.connectors.pubsub.pubsub_access import Access
-from epochal.connectors.pubsub.pubsub_options import SinkOptions
-from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullSettings
+from epochal.connectors.pubsub.publish.publisher import Publisher
+from epochal.connectors.pubsub.pubsub_options import Access, SinkOptions, SourceOptions
+from epochal.connectors.pubsub.pull.streaming_pull import Puller
 
 TOPIC, SUBSCRIPTION = "projects/bench/topics/bench", "projects/bench/subscriptions/bench"
 PER_RESPONSE, RESPONSES = 100, 400
@@ -85,7 +84,7 @@ def _response(size: int, number: int) -> bytes:
 def pull_ours(address: str, seconds: float) -> dict[str, float]:
     """StreamingPull into Arrow, everything acknowledged."""
     access = Access(emulator_host=address, project_id="bench")
-    reader = Puller(Connection(access), PullSettings(subscription=SUBSCRIPTION))
+    reader = Puller(Connection(access), SourceOptions(subscription_id=SUBSCRIPTION))
 
     def some() -> int:
         found = reader.take(100_000, timeout_s=0.1)
@@ -125,7 +124,7 @@ def pull_google(address: str, seconds: float) -> dict[str, float]:
 def publish_ours(address: str, seconds: float, size: int) -> dict[str, float]:
     """Arrow batches through the sink's encoder and publisher, confirmed."""
     access = Access(emulator_host=address, project_id="bench")
-    publisher = Publisher(Connection(access), PublishSettings(topic=TOPIC))
+    publisher = Publisher(Connection(access), SinkOptions(topic_id=TOPIC))
     rows = pa.RecordBatch.from_pydict({"data": [b"x" * size] * BATCH_ROWS})
     encoder = Encoder(rows.schema, SinkOptions(topic_id=TOPIC))
 

@@ -23,9 +23,8 @@ import epochal
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.data_source.register import register
 from epochal.connectors.pubsub.publish.encode import Encoder
-from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
-from epochal.connectors.pubsub.pubsub_access import Access
-from epochal.connectors.pubsub.pubsub_options import SinkOptions
+from epochal.connectors.pubsub.publish.publisher import Publisher
+from epochal.connectors.pubsub.pubsub_options import Access, SinkOptions
 
 PROJECT = "bench"
 
@@ -50,8 +49,8 @@ def options(address: str) -> dict[str, str]:
 
 def publisher(address: str, topic: str) -> Publisher:
     access = Access(emulator_host=address, project_id=PROJECT)
-    settings = PublishSettings(topic=f"projects/{PROJECT}/topics/{topic}", linger_s=0.001)
-    return Publisher(Connection(access), settings)
+    sink = SinkOptions(topic_id=f"projects/{PROJECT}/topics/{topic}", linger_ms=1)
+    return Publisher(Connection(access), sink)
 
 
 def fill(address: str, topic: str, size: int, count: int) -> None:

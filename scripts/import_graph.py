@@ -52,7 +52,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "connectors.pubsub.parse",
         "connectors.pubsub.sidecar",
         "connectors.pubsub.data_source",
-        "connectors.pubsub.engine",
+        "connectors.pubsub.continuous_pubsub",
         "connectors.pubsub.server",
         "connectors.postgres",
         "connectors.registry",

@@ -66,8 +66,8 @@ FAULTS = (
     Fault("state/files/chain.py", "plan_snapshots", "compare", 0, ("unit/state/files",)),
     Fault("state/rows/murmur3.py", "_mix_one_by_one", "number", 0, ("unit/state/rows",)),
     Fault("state/store/versions.py", "Draft.remove", "compare", 1, ("unit/state/store",)),
-    Fault("connectors/kafka/commit_rules.py", "plan_commit", "compare", 2, CONNECTORS),
-    Fault("connectors/kafka/commit_rules.py", "merge_requests", "boolean", 0, CONNECTORS),
+    Fault("connectors/kafka/offsets.py", "plan_commit", "compare", 2, CONNECTORS),
+    Fault("connectors/kafka/offsets.py", "merge_requests", "boolean", 0, CONNECTORS),
     Fault(
         "connectors/kafka/source/source_offsets.py",
         "settle_start",

@@ -35,11 +35,11 @@ from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.kafka.committer.offset_committer import KafkaGroup
 from epochal.connectors.kafka.sink.kafka_sink import KafkaSinkOptions
 from epochal.connectors.pubsub.data_source.spark_source import driver_hosts
-from epochal.connectors.pubsub.pubsub_options import source_options
+from epochal.connectors.pubsub.pubsub_options import SourceOptions, source_options
 from epochal.connectors.pubsub.server.pubsub_server import ServerSettings
 from epochal.connectors.pubsub.sidecar.reservoir import SpillFiles
 from epochal.connectors.pubsub.sidecar.sidecar_client import run_directory
-from epochal.connectors.pubsub.sidecar.sidecar_messages import PartitionReading, ServerAddress
+from epochal.connectors.pubsub.sidecar.sidecar_messages import PartitionReading
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.spark_job.state_rdd import StateCoordinator
 from epochal.errors import OptionError, StorageError
@@ -49,6 +49,7 @@ from epochal.files.local import LocalFiles
 from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
 from epochal.metrics.run_records import RunStarted
 from epochal.options import read_options
+from epochal.rpc.envelope import RpcAddress
 from epochal.state.files import rocksdb_snapshot
 from epochal.testing.kafka import LISTENERS, _broker_settings
 from epochal.tools.verify.depth import Depth
@@ -333,8 +334,9 @@ def test_what_a_source_or_sink_is_opened_with_can_be_logged() -> None:
     iceberg = read_options(
         IcebergSinkOptions, {"table": "a.b", "catalog.token": "s3cret"}, of="iceberg"
     )
-    place = ServerAddress("host", 1, b"s3cret", b"s3cret", b"s3cret")
-    reading = PartitionReading("run", place, secrets, 1, 2, 3, 4, 5.0, 6, 7, {})
+    place = RpcAddress("host", 1, b"s3cret", b"s3cret", b"s3cret")
+    options = SourceOptions(subscription_id="sub", credentials_json="s3cret")
+    reading = PartitionReading("run", place, options, 1, 2, 3, 4, 5.0, 6, 7, {})
     group = KafkaGroup("group", "host:9092", settings=secrets)
     request = SourceRequest("kafka", secrets, None, LocalFiles("x"), 0, 1)
     for value in (kafka, iceberg, place, reading, group, request):

@@ -32,7 +32,7 @@ DECIDING = {
     "checkpoint/restart.py",
     "connectors/staging/epoch_marker.py",
     "connectors/iceberg/iceberg_snapshots.py",
-    "connectors/kafka/commit_rules.py",
+    "connectors/kafka/offsets.py",
     "connectors/delta/delta_rules.py",
     "connectors/dead_letters/dead_letter_rules.py",
     "connectors/postgres/postgres_columns.py",

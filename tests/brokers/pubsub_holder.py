@@ -9,7 +9,7 @@ import json
 import sys
 import time
 
-from epochal.connectors.pubsub.engine.engine_source import PubSubReaders
+from epochal.connectors.pubsub.continuous_pubsub import PubSubReaders
 from epochal.connectors.pubsub.pubsub_options import source_options
 
 

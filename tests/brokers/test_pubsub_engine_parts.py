@@ -14,9 +14,8 @@ from tests.integration.pubsub_world import World
 from tests.waiting import eventually
 
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.pubsub.engine.engine_sink import PubSubSink
-from epochal.connectors.pubsub.engine.engine_source import PubSubReader, PubSubSource
-from epochal.connectors.pubsub.parse.parse import parse_spec
+from epochal.connectors.pubsub.continuous_pubsub import PubSubReader, PubSubSink, PubSubSource
+from epochal.connectors.pubsub.parse import parse_spec
 from epochal.connectors.pubsub.pubsub_options import sink_options, source_options
 from epochal.connectors.registry import open_sink
 from epochal.errors import PubSubRejectedError

@@ -11,7 +11,7 @@ from tests.integration.pubsub_world import World, bodies, pubsub_world
 from tests.waiting import eventually
 
 from epochal.connectors.pubsub.connection import Connection
-from epochal.connectors.pubsub.pubsub_access import Access
+from epochal.connectors.pubsub.pubsub_options import Access
 from epochal.testing.pubsub import running_server
 
 

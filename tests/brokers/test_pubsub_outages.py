@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 from epochal.connectors.pubsub.connection import Connection, Retry
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
-from epochal.connectors.pubsub.pull.streaming_pull import Puller, pull_settings
+from epochal.connectors.pubsub.pull.streaming_pull import Puller
 from epochal.connectors.pubsub.statuses import Backoff
 from epochal.errors import PubSubUnavailableError
 from epochal.testing.pubsub import PubSubServer, running_server
@@ -56,7 +56,7 @@ def test_an_outage_of_hours_does_not_end_a_reader() -> None:
     hours = Retry(Backoff(most_s=0.05), monotonic=lambda: time.monotonic() * 10_000)
     with server() as before:
         wanted = options(before)
-        reader = Puller(Connection(wanted, retry=hours), pull_settings(wanted))
+        reader = Puller(Connection(wanted, retry=hours), wanted)
         assert reader.take(1, timeout_s=0.2) is None
         assert reader.degraded_s == 0
     eventually(lambda: reader.degraded_s > 1)
@@ -72,7 +72,7 @@ def test_an_acknowledgement_that_gets_no_answer_does_not_end_a_reader() -> None:
     with server() as found:
         short = timedelta(seconds=0.2)
         wanted = options(found, request_timeout=short, retry_timeout=timedelta(seconds=1))
-        reader = Puller(Connection(wanted), pull_settings(wanted))
+        reader = Puller(Connection(wanted), wanted)
         publish(found, b"one")
         (one,) = taken(reader, 1)
         os.kill(found.pid, signal.SIGSTOP)

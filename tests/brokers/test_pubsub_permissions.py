@@ -12,7 +12,7 @@ from tests.integration.pubsub_world import World, bodies, pubsub_world
 from tests.waiting import eventually
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
-from epochal.connectors.pubsub.engine.engine_source import PubSubSource
+from epochal.connectors.pubsub.continuous_pubsub import PubSubSource
 from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.errors import ComponentError, PubSubRejectedError
 from epochal.testing.pubsub import running_server

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoder
-from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
+from epochal.connectors.pubsub.publish.publisher import Publisher
 from epochal.connectors.pubsub.pubsub_options import SinkOptions
 from epochal.errors import PubSubRejectedError, PubSubUnavailableError
 
@@ -27,7 +27,7 @@ def world() -> Iterator[World]:
 
 
 def publisher(world: World, topic: str, **settings: Any) -> Publisher:
-    return Publisher(Connection(world.access), PublishSettings(topic=topic, **settings))
+    return Publisher(Connection(world.access), SinkOptions(topic_id=topic, **settings))
 
 
 def encoded(values: list[bytes], keys: list[str] | None = None) -> Any:
@@ -53,7 +53,7 @@ def test_everything_is_published_when_flush_returns(world: World) -> None:
 def test_a_message_alone_goes_after_the_linger(world: World) -> None:
     topic = world.topic()
     subscription = world.subscription(topic)
-    writer = publisher(world, topic, linger_s=0.01)
+    writer = publisher(world, topic, linger_ms=10)
     writer.add(encoded([b"alone"]).messages)
     assert [m.message.data for m in world.pull(subscription, 1)] == [b"alone"]
     writer.close()
@@ -126,7 +126,7 @@ def test_what_is_retried_is_given_up_in_time(world: World) -> None:
             "retryTimeout": "500ms",
         }
     )
-    writer = Publisher(Connection(options), PublishSettings(topic=options.topic))
+    writer = Publisher(Connection(options), options)
     writer.add(encoded([b"a"]).messages)
     with pytest.raises(PubSubUnavailableError, match="Tried again for"):
         writer.flush()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,12 +14,15 @@ from tests.waiting import SECONDS, eventually
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.pubsub_options import SourceOptions, source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA
-from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, PullSettings
+from epochal.connectors.pubsub.pull.streaming_pull import MAX_QUEUED_BYTES, Pulled, Puller
 from epochal.errors import PubSubClosedError, PubSubFailedError
 
 
-def puller(world: World, subscription: str, **settings: int) -> Puller:
-    return Puller(Connection(world.access), PullSettings(subscription=subscription, **settings))
+def puller(
+    world: World, subscription: str, *, queued: int = MAX_QUEUED_BYTES, **settings: Any
+) -> Puller:
+    options = SourceOptions(subscription_id=subscription, **settings)
+    return Puller(Connection(world.access), options, max_queued_bytes=queued)
 
 
 def taken(reader: Puller, count: int, *, seconds: float = SECONDS) -> list[Pulled]:
@@ -59,7 +63,7 @@ def test_what_was_acknowledged_is_gone_and_the_rest_comes_back_at_once(world: Wo
     subscription = world.subscription(topic, ack_deadline_seconds=600)
     sent = [b"%d" % number for number in range(3000)]
     world.publish(topic, sent)
-    reader = puller(world, subscription, ack_deadline_s=600)
+    reader = puller(world, subscription, ack_deadline=timedelta(seconds=600))
     found = taken(reader, 3000)
     assert sorted(data(found)) == sorted(sent)
     first = found[0]
@@ -88,7 +92,7 @@ def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> N
     topic = world.topic()
     subscription = world.subscription(topic, ack_deadline_seconds=10)
     world.publish(topic, [b"held"] * 50)
-    reader = puller(world, subscription, ack_deadline_s=10)
+    reader = puller(world, subscription, ack_deadline=timedelta(seconds=10))
     found = taken(reader, 50)
     assert taken(reader, 1, seconds=12) == []
     eventually(lambda: reader.stats().extended >= 150, "three extensions of each lease")
@@ -114,7 +118,7 @@ def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
     subscription = world.subscription(topic)
     for _ in range(8):
         world.publish(topic, [b"x" * 1_000_000] * 4)
-    reader = puller(world, subscription, max_queued_bytes=4_000_000, max_outstanding_bytes=0)
+    reader = puller(world, subscription, queued=4_000_000, max_outstanding_bytes=1 << 40)
     eventually(lambda: reader.stats().queued_bytes > 3_000_000, "the queue is almost full")
     time.sleep(0.5)  # a queue without a bound would take all 32 MB meanwhile
     assert reader.stats().queued_bytes < 8_000_000
@@ -169,7 +173,7 @@ def test_a_server_that_cannot_be_reached_is_given_up_with_the_cause() -> None:
             "retryTimeout": "1 second",
         }
     )
-    reader = Puller(Connection(access), PullSettings(subscription=access.subscription))
+    reader = Puller(Connection(access), access)
     with pytest.raises(PubSubFailedError, match=r"UNAVAILABLE.*Tried again for"):
         reader.take(1, timeout_s=SECONDS)
     reader.close()

@@ -25,7 +25,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 from tests.frames.user_classes_child import session_of
 
-from epochal.connectors.pubsub.parse.parse_avro import AvroDecoder
+from epochal.connectors.pubsub.parse import AvroDecoder
 
 ROWS = 12
 MAX_DEPTH = 3

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import _parse_datatype_string
-from tests.unit.connectors.pubsub.parse.test_parse import parsed, spec
+from tests.unit.connectors.pubsub.test_parse import parsed, spec
 
 from epochal.connectors.payloads.json_payloads import JsonDecoder
 from epochal.connectors.pubsub.publish.payloads import rows_as_json

@@ -21,7 +21,7 @@ from epochal.connectors.pubsub.data_source.spark_source import (
     LimitedReader,
     PubSubPartition,
 )
-from epochal.connectors.pubsub.pubsub_options import merge_source_options, source_options
+from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.sidecar.sidecar_client import read_rows
 
 Offset = dict[str, int]
@@ -69,7 +69,7 @@ class Engine:
     def __post_init__(self) -> None:
         given = {"driverHost": "127.0.0.1", "driverBindHost": "127.0.0.1", **self.options}
         kind = BatchReader if self.old else LimitedReader
-        self.reader = kind(source_options(given), merge_source_options(given))
+        self.reader = kind(source_options(given))
         if not self.logs.offsets:
             self.logs.offsets.append(self.reader.initialOffset())
             self.logs.commits = 1

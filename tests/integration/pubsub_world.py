@@ -16,7 +16,7 @@ from google.pubsub_v1.types import pubsub
 from tests.waiting import SECONDS
 
 from epochal.connectors.pubsub.connection import PUBLISHER, SUBSCRIBER, Connection
-from epochal.connectors.pubsub.pubsub_access import Access
+from epochal.connectors.pubsub.pubsub_options import Access
 from epochal.testing.pubsub import running_server
 
 PROJECT = "test"

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tests.simulation.engine_world import World
 
 from epochal.connectors.contract import Positions, ReaderFactory
-from epochal.connectors.pubsub.engine.engine_source import PubSubReader, PubSubSource
+from epochal.connectors.pubsub.continuous_pubsub import PubSubReader, PubSubSource
 from epochal.connectors.pubsub.protobuf_wire import encode_field
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import Span
@@ -106,7 +106,7 @@ class FakeReaders(ReaderFactory):
     service: PubSub
 
     def open(self, partitions: Positions) -> PubSubReader:
-        pullers = {name: FakePuller(self.service) for name in partitions}
+        pullers: dict[str, Any] = {name: FakePuller(self.service) for name in partitions}
         return PubSubReader(OPTIONS, None, partitions, pullers)
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from tests.simulation.pubsub_world import Sidecar, World
 
-from epochal.connectors.pubsub.sidecar.grants import Mine, PartitionHeld, Slot
-from epochal.connectors.pubsub.sidecar.seen_messages import Seen
+from epochal.connectors.pubsub.sidecar.copies import Seen
+from epochal.connectors.pubsub.sidecar.sidecar_messages import Grant, Slot
 
 
 @dataclass(slots=True)
@@ -69,9 +69,9 @@ class ExactWorld(World):
         if sidecar.reservoir.has(slot):
             return sidecar.rows(slot)
         match self.grants.claim(slot, sidecar.name, sidecar.reservoir.buffered_rows, self.now_s):
-            case Mine():
+            case Grant(mine=True):
                 return self.filled(sidecar, slot, plan.rows)
-            case PartitionHeld(holder):
+            case Grant(holder=holder) if holder:
                 found = [each for each in self.sidecars.values() if each.name == holder]
                 if found and found[0].reservoir.has(slot) and not self.happens(0.1):
                     return found[0].rows(slot)

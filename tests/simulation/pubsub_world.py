@@ -10,37 +10,19 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 
 from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
-from epochal.connectors.pubsub.sidecar.grants import (
-    Grants,
-    Mine,
-    Orders,
-    PartitionHeld,
-    SidecarReport,
-    Slot,
-)
-from epochal.connectors.pubsub.sidecar.reservoir import Reservoir
+from epochal.connectors.pubsub.sidecar.grants import Grants
+from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, SpillFiles
+from epochal.connectors.pubsub.sidecar.sidecar_messages import Grant, Settle, SidecarReport, Slot
 
 
 class Crash(Exception):
     """The driver dies here."""
-
-
-class NoStore:
-    """Nothing is ever spilled here."""
-
-    def write(self, rows: pa.RecordBatch) -> str:
-        raise AssertionError(rows)
-
-    def read(self, stored: str) -> pa.RecordBatch:
-        raise AssertionError(stored)
-
-    def drop(self, stored: str) -> None:
-        raise AssertionError(stored)
 
 
 @dataclass(slots=True)
@@ -82,7 +64,7 @@ class Sidecar:
     subscription: Subscription
     founding: bool
     reservoir: Reservoir = field(
-        default_factory=lambda: Reservoir(memory_bytes=1 << 40, store=NoStore())
+        default_factory=lambda: Reservoir(memory_bytes=1 << 40, store=SpillFiles(Path("unused")))
     )
     leases: list[int] = field(default_factory=list)
     fills: itertools.count[int] = field(default_factory=itertools.count)
@@ -112,7 +94,7 @@ class Sidecar:
         batches = self.reservoir.read(slot)
         return [int(str(i)) for batch in batches for i in batch.column("message_id").to_pylist()]
 
-    def settle(self, orders: Orders) -> tuple[Slot, ...]:
+    def settle(self, orders: Settle) -> tuple[Slot, ...]:
         for slot in self.reservoir.slots(orders.committed):
             if slot in orders.acks or self.founding:
                 for number in self.reservoir.settle(slot):
@@ -212,9 +194,9 @@ class World:
         if self.founding:
             return sidecar.rows(sidecar.fill(slot, plan.rows))
         match self.grants.claim(slot, sidecar.name, sidecar.reservoir.buffered_rows, self.now_s):
-            case Mine():
+            case Grant(mine=True):
                 return self.filled(sidecar, slot, plan.rows)
-            case PartitionHeld(holder):
+            case Grant(holder=holder) if holder:
                 return self.fetched(slot, holder, plan.rows)
         return []
 
@@ -231,7 +213,7 @@ class World:
         if found[0].reservoir.has(slot):
             return found[0].rows(slot)
         match self.grants.claim(slot, holder, found[0].reservoir.buffered_rows, self.now_s):
-            case Mine():
+            case Grant(mine=True):
                 return self.filled(found[0], slot, rows)
         return []
 
@@ -262,7 +244,7 @@ class World:
             if sidecar.name in concerned and not self.happens(0.3):
                 self.obey(sidecar, self.grants.orders(sidecar.name))
 
-    def obey(self, sidecar: Sidecar, orders: Orders) -> None:
+    def obey(self, sidecar: Sidecar, orders: Settle) -> None:
         done = sidecar.settle(orders)
         if not self.happens(0.2):
             self.grants.confirmed(sidecar.name, done)

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.engine_pubsub import PubSubWorld
 from tests.simulation.world import NEVER_ENDS
 
-from epochal.connectors.pubsub.engine.engine_source import PubSubReader
+from epochal.connectors.pubsub.continuous_pubsub import PubSubReader
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.deduplication.repeats import DropRepeats
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pytest
@@ -22,8 +22,9 @@ from tests.simulation.epoch_run import TASKS, Disk, Run, live
 
 from epochal.clock import SystemClock
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.kafka.sink.sink_exact import KAFKA_OUTPUT, Call, KafkaEpochs, staged_records
+from epochal.connectors.kafka.sink.record_writers import staged_records
 from epochal.connectors.kafka.sink.sink_rows import Record, record_plan
+from epochal.connectors.kafka.sink.transaction import KAFKA_OUTPUT, Call, KafkaEpochs
 from epochal.connectors.staging.deciding_sink import DecidingSink
 from epochal.connectors.staging.epoch_marker import Marker
 from epochal.errors import EpochalError, KafkaFencedError, KafkaUnavailableError
@@ -223,7 +224,7 @@ def begin(disk: Disk, rng: random.Random, kind: Kind, cluster: Cluster, changes:
         return writer.cut(epoch)()
 
     sink = DecidingSink(
-        KafkaEpochs(kind(cluster, rng, before), plan, kind.start(rng)),
+        KafkaEpochs(cast(Any, kind(cluster, rng, before)), plan, kind.start(rng)),
         writers,
         files,
         KAFKA_OUTPUT,
@@ -310,7 +311,7 @@ def test_rows_of_an_epoch_that_was_not_logged_are_aborted() -> None:
         writer.write(pa.record_batch([[value]], schema=SCHEMA))
         return writer.cut(epoch)()
 
-    modelled = Modelled(cluster, rng, lambda *_: None)
+    modelled: Any = Modelled(cluster, rng, lambda *_: None)
     sink = DecidingSink(
         KafkaEpochs(modelled, plan), writers, checkpoint, KAFKA_OUTPUT, SystemClock()
     )

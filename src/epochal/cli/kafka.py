@@ -100,7 +100,7 @@ def commit(
     """
     from epochal.checkpoint import Checkpoint
     from epochal.cli.kafka_run import CommitJob, commit_once, follow_commits
-    from epochal.connectors.kafka.committer.follow_checkpoint import query_id_of
+    from epochal.connectors.kafka.committer.lag import query_id_of
 
     if not group:
         raise OptionError("--group must not be empty. Name the consumer group to commit to.")

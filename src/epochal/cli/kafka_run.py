@@ -14,17 +14,19 @@ from epochal.checkpoint import Checkpoint
 from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_table
 from epochal.clock import SystemClock
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
-from epochal.connectors.kafka.commit_rules import CommitPlan, CommittedOffset, plan_commit
-from epochal.connectors.kafka.committer.follow_checkpoint import read_position, source_names
+from epochal.connectors.kafka.committer.lag import read_position, source_names
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.offsets import (
     Cluster,
+    CommitPlan,
     CommitRequest,
     CommitTarget,
+    CommittedOffset,
     KafkaPartition,
     Mark,
     Position,
     commit_requests,
+    plan_commit,
 )
 from epochal.errors import EpochalError, OptionError
 from epochal.metrics.prometheus import scrape_handler

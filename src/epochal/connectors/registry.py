@@ -235,15 +235,15 @@ SOURCES: dict[str, SourceFormat] = {
         ),
         SourceFormat(
             "kafka",
-            open_lazily("epochal.connectors.kafka.source.parsed_values:kafka_source_schema"),
+            open_lazily("epochal.connectors.kafka.source.source_options:kafka_source_schema"),
             open_lazily("epochal.connectors.kafka.source.kafka_source:open_kafka_source"),
-            pin=open_lazily("epochal.connectors.kafka.source.parsed_values:pin_values"),
+            pin=open_lazily("epochal.connectors.kafka.source.source_options:pin_values"),
         ),
         SourceFormat(
             "pubsub",
-            open_lazily("epochal.connectors.pubsub.engine.engine_source:pubsub_source_schema"),
-            open_lazily("epochal.connectors.pubsub.engine.engine_source:open_pubsub_source"),
-            open_lazily("epochal.connectors.pubsub.engine.engine_source:redelivery_identity"),
+            open_lazily("epochal.connectors.pubsub.continuous_pubsub:pubsub_source_schema"),
+            open_lazily("epochal.connectors.pubsub.continuous_pubsub:open_pubsub_source"),
+            open_lazily("epochal.connectors.pubsub.continuous_pubsub:redelivery_identity"),
         ),
         SourceFormat("memory", _refuse_name(_MEMORY_SOURCE), _refuse_name(_MEMORY_SOURCE)),
         *(
@@ -288,7 +288,7 @@ SINKS: dict[str, SinkFormat] = {
         ),
         SinkFormat(
             "pubsub",
-            open_lazily("epochal.connectors.pubsub.engine.engine_sink:open_pubsub_sink"),
+            open_lazily("epochal.connectors.pubsub.continuous_pubsub:open_pubsub_sink"),
             lasts=True,
         ),
         SinkFormat("text", _open_files, **_FILE),

@@ -9,37 +9,27 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
 
 from epochal.clock import Clock
-from epochal.connectors.kafka.commit_rules import (
-    CommittedOffset,
+from epochal.connectors.kafka.kafka_client import KafkaClient
+from epochal.connectors.kafka.offsets import (
+    Cluster,
+    CommitRequest,
+    KafkaPartition,
+    Mark,
     merge_requests,
     plan_commit,
     retry_seconds,
 )
-from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition, Mark
 from epochal.errors import GroupRefusedError
 
 logger = logging.getLogger(__name__)
 
 MAX_NAMED_PARTITIONS = 5
 MAX_PENDING = 100_000
-
-
-class GroupClient(Protocol):
-    """The calls a worker makes to a cluster."""
-
-    def committed_offsets(
-        self, group: str, partitions: Iterable[KafkaPartition] | None = None
-    ) -> dict[KafkaPartition, CommittedOffset]: ...
-
-    def commit(
-        self, group: str, offsets: Mapping[KafkaPartition, int], metadata: str
-    ) -> list[KafkaPartition]: ...
 
 
 @dataclass(slots=True)
@@ -69,7 +59,7 @@ class ClusterWorker:
     def __init__(
         self,
         cluster: Cluster,
-        open_client: Callable[[Cluster], GroupClient],
+        open_client: Callable[[Cluster], KafkaClient],
         *,
         clock: Clock,
         allow_backwards: bool = False,
@@ -80,7 +70,7 @@ class ClusterWorker:
         self.dropped = 0
         self._open, self._clock = open_client, clock
         self._allow_backwards, self._max_pending = allow_backwards, max_pending
-        self._client: GroupClient | None = None
+        self._client: KafkaClient | None = None
         self._pending: dict[str, _PendingCommit] = {}
         self._busy: str | None = None
         """The group of the attempt in progress."""

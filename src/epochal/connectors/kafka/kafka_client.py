@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from epochal.clock import Clock
-from epochal.connectors.kafka.commit_rules import CommittedOffset
-from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
+from epochal.connectors.kafka.offsets import Cluster, CommittedOffset, KafkaPartition
 from epochal.errors import (
     GroupRefusedError,
     KafkaError,
@@ -80,10 +79,14 @@ class KafkaClient:
             answer = self._ask(lambda: consumer.committed(asked, timeout=self._seconds), group)
         except _NoSuchPartitionError:
             answer = []
+        # Errors of one partition that mean that the group has no visible offset there.
+        ignored = missing_partition_codes(kafka)
+        if partitions is None:
+            ignored = (*ignored, kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED)
         committed: dict[KafkaPartition, CommittedOffset] = {}
         for partition in answer:
             if partition.error is not None:
-                if partition.error.code() not in self._ignored_codes(partitions is None):
+                if partition.error.code() not in ignored:
                     raise self._error(partition.error, group)
             elif partition.offset >= 0:
                 committed[partition.topic, partition.partition] = CommittedOffset(
@@ -148,11 +151,7 @@ class KafkaClient:
         kafka = self._kafka
         consumer = kafka.Consumer(
             {
-                **QUIET,
-                **self._settings,
-                "error_cb": self._connection.note,
-                "group.id": "epochal-lag",  # required, but never joined: partitions are assigned
-                "enable.auto.commit": False,
+                **self._consumer_settings("epochal-lag"),  # never joined: partitions are assigned
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "fetch.message.max.bytes": 4096,  # one record is enough
@@ -186,13 +185,13 @@ class KafkaClient:
         ).items():
             try:
                 answer = future.result(self._seconds * 2)
-            except (kafka.KafkaException, TimeoutError) as error:
-                if isinstance(error, TimeoutError) or error.args[
-                    0
-                ].code() not in missing_partition_codes(kafka):
-                    raise self._translate(error) from error
-                continue
-            offsets[tp.topic, tp.partition] = answer.offset
+            except TimeoutError as error:
+                raise KafkaUnavailableError(self._servers, "no answer in time") from error
+            except kafka.KafkaException as error:
+                if error.args[0].code() not in missing_partition_codes(kafka):
+                    raise self._error(error.args[0], None) from error
+            else:
+                offsets[tp.topic, tp.partition] = answer.offset
         return offsets
 
     def _commit(self, group: str, offsets: Mapping[KafkaPartition, int], metadata: str) -> None:
@@ -213,49 +212,37 @@ class KafkaClient:
         consumer = self._consumers.get(group)
         if consumer is None:
             settings = {
-                **QUIET,
                 "socket.timeout.ms": int(self._seconds * 1000),
                 # How long a commit waits for the group's coordinator to be found.
                 "session.timeout.ms": int(self._seconds * 1000),
-                **self._settings,
-                "group.id": group,
-                "enable.auto.commit": False,
-                "error_cb": self._connection.note,
+                **self._consumer_settings(group),
             }
             consumer = self._consumers[group] = self._kafka.Consumer(settings)
         return consumer
 
-    def _ignored_codes(self, asked_for_all: bool) -> tuple[int, ...]:
-        """Errors of one partition that mean the group has no visible offset there."""
-        denied = (self._kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,) if asked_for_all else ()
-        return (*missing_partition_codes(self._kafka), *denied)
+    def _consumer_settings(self, group: str) -> dict[str, Any]:
+        own = {"group.id": group, "enable.auto.commit": False, "error_cb": self._connection.note}
+        return {**QUIET, **self._settings, **own}
 
     def _ask(self, ask: Callable[[], Any], group: str) -> Any:
-        """Make a request; retry while the group's coordinator is moving."""
+        """Make a request; retry while the group's coordinator is starting, or moving."""
+        codes = self._kafka.KafkaError
+        moving = (
+            codes.COORDINATOR_LOAD_IN_PROGRESS,
+            codes.COORDINATOR_NOT_AVAILABLE,
+            codes.NOT_COORDINATOR,
+        )
         deadline = time.monotonic() + self._seconds
         while True:
             try:
                 return ask()
             except self._kafka.KafkaException as error:
-                if error.args[0].code() in missing_partition_codes(self._kafka):
+                code = error.args[0].code()
+                if code in missing_partition_codes(self._kafka):
                     raise _NoSuchPartitionError from error
-                if not self._is_moving(error) or time.monotonic() > deadline:
+                if code not in moving or time.monotonic() > deadline:
                     raise self._error(error.args[0], group) from error
             time.sleep(COORDINATOR_SECONDS)
-
-    def _is_moving(self, error: Exception) -> bool:
-        """Whether the group's coordinator is still starting, or has moved to another broker."""
-        codes = self._kafka.KafkaError
-        return isinstance(error, self._kafka.KafkaException) and error.args[0].code() in (
-            codes.COORDINATOR_LOAD_IN_PROGRESS,
-            codes.COORDINATOR_NOT_AVAILABLE,
-            codes.NOT_COORDINATOR,
-        )
-
-    def _translate(self, error: Exception) -> KafkaError:
-        if isinstance(error, self._kafka.KafkaException):
-            return self._error(error.args[0], None)
-        return KafkaUnavailableError(self._servers, "no answer in time")
 
     def _error(self, error: Any, group: str | None) -> KafkaError:
         """Translate the client's KafkaError into one of ours.
@@ -322,7 +309,6 @@ class ConnectionErrors:
         self._last, self._is_rejected = "", False
 
     def error(self, servers: str, reason: str) -> KafkaError:
-        """The error of a request that failed for this reason."""
         if self._is_rejected:
             return KafkaRejectedError(servers, self._last.rstrip("."))
         detail = f" ({self._last})" if self._last and self._last not in reason else ""
@@ -351,7 +337,6 @@ def error_text(error: BaseException) -> str:
 
 
 def rejected_settings(error: BaseException) -> OptionError:
-    """The error for settings that librdkafka does not accept."""
     return OptionError(
         f"kafka: the client rejected its settings: {error_text(error)}. Correct it in the "
         f"options that start with kafka., or in --client-config."

@@ -17,56 +17,30 @@ from epochal.errors import OptionError
 COMMIT_GROUP = "consumer.commit.groupid"
 """The source's option, without kafka., that names the consumer group for its position."""
 SAME = {
-    "bootstrap.servers",
-    "client.id",
-    "client.dns.lookup",
-    "connections.max.idle.ms",
-    "metadata.max.age.ms",
-    "reconnect.backoff.ms",
-    "reconnect.backoff.max.ms",
-    "security.protocol",
-    "sasl.mechanism",
-    "sasl.mechanisms",
-    "sasl.username",
-    "sasl.password",
-    "sasl.oauthbearer.method",
-    "sasl.oauthbearer.client.id",
-    "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.scope",
-    "sasl.oauthbearer.token.endpoint.url",
-    "ssl.ca.location",
-    "ssl.ca.pem",
-    "ssl.certificate.location",
-    "ssl.certificate.pem",
-    "ssl.key.location",
-    "ssl.key.pem",
-    "ssl.key.password",
-    "ssl.keystore.password",
-    "ssl.endpoint.identification.algorithm",
-    "enable.ssl.certificate.verification",
+    *("bootstrap.servers", "client.id", "client.dns.lookup"),
+    *("connections.max.idle.ms", "metadata.max.age.ms"),
+    *("reconnect.backoff.ms", "reconnect.backoff.max.ms"),
+    *("security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
+    *("sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"),
+    *("sasl.oauthbearer.scope", "sasl.oauthbearer.token.endpoint.url"),
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem"),
+    *("ssl.key.location", "ssl.key.pem", "ssl.key.password", "ssl.keystore.password"),
+    *("ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification"),
 }
 JAAS = "sasl.jaas.config"
 STORES = {
-    "ssl.truststore.location",
-    "ssl.truststore.type",
-    "ssl.truststore.password",
-    "ssl.truststore.certificates",
-    "ssl.keystore.location",
-    "ssl.keystore.type",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
+    *("ssl.truststore.location", "ssl.truststore.type", "ssl.truststore.password"),
+    *("ssl.truststore.certificates", "ssl.keystore.location", "ssl.keystore.type"),
+    *("ssl.keystore.certificate.chain", "ssl.keystore.key"),
 }
 # Security settings that only tune the Java implementation; librdkafka has its own.
 HARMLESS = {
-    "ssl.protocol",
-    "ssl.enabled.protocols",
-    "ssl.provider",
-    "ssl.secure.random.implementation",
-    "ssl.trustmanager.algorithm",
+    *("ssl.protocol", "ssl.enabled.protocols", "ssl.provider", "ssl.cipher.suites"),
+    *("ssl.secure.random.implementation", "ssl.trustmanager.algorithm"),
     "ssl.keymanager.algorithm",
-    "ssl.cipher.suites",
 }
 _HARMLESS_PREFIX = ("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connect.")
+KNOWN = SAME | STORES | HARMLESS | {JAAS, "sasl.login.callback.handler.class"}
 _MODULE = re.compile(
     r"^\s*([\w.]+)\s+(?:required|requisite|sufficient|optional)\s*(.*?);?\s*$", re.S
 )
@@ -77,7 +51,6 @@ JAVA_CODE = "it names Java code, and rows do not pass through a JVM"
 
 
 def require_servers(java: Mapping[str, str]) -> None:
-    """Raise OptionError if the settings do not name a broker."""
     if not java.get("bootstrap.servers"):
         raise OptionError(
             "kafka: option kafka.bootstrap.servers must be given. Set it to host:port of one or "
@@ -122,7 +95,8 @@ def connection_settings(java: Mapping[str, str], *, where: str = _COMMITTER) -> 
     if JAAS in java:
         _jaas(java, settings, where)
     for key in java:
-        if key.startswith(("ssl.", "sasl.")) and not _is_known(key):
+        is_known = key in KNOWN or key.startswith(_HARMLESS_PREFIX)
+        if key.startswith(("ssl.", "sasl.")) and not is_known:
             raise OptionError(
                 f"Kafka setting {key} has no counterpart in librdkafka. "
                 f"Give librdkafka's own setting instead, {where}."
@@ -155,17 +129,6 @@ def client_settings(
         # -1 means the operating system's default in Java; librdkafka uses 0 for it.
         settings[name] = "0" if name.endswith(".buffer.bytes") and value == "-1" else value
     return settings
-
-
-def _is_known(key: str) -> bool:
-    return (
-        key in SAME
-        or key == JAAS
-        or key in STORES
-        or key in HARMLESS
-        or key == "sasl.login.callback.handler.class"
-        or key.startswith(_HARMLESS_PREFIX)
-    )
 
 
 def _stores(java: Mapping[str, str], settings: dict[str, str], where: str) -> None:
@@ -267,13 +230,9 @@ CONSUMER_REFUSED = {
     "value.deserializer": _DECODE,
     "interceptor.classes": JAVA_CODE,
     "metric.reporters": JAVA_CODE,
-    "partition.assignment.strategy": _MEMBER,
-    "group.instance.id": _MEMBER,
-    "group.protocol": _MEMBER,
-    "group.remote.assignor": _MEMBER,
-    "session.timeout.ms": _MEMBER,
-    "heartbeat.interval.ms": _MEMBER,
-    "max.poll.interval.ms": _MEMBER,
+    **dict.fromkeys(("group.instance.id", "group.protocol", "group.remote.assignor"), _MEMBER),
+    **dict.fromkeys(("session.timeout.ms", "heartbeat.interval.ms"), _MEMBER),
+    **dict.fromkeys(("partition.assignment.strategy", "max.poll.interval.ms"), _MEMBER),
     "max.poll.records": _POLL,
     "default.api.timeout.ms": _POLL,
     "exclude.internal.topics": "a pattern never matches an internal topic: subscribe to it by name",
@@ -382,7 +341,6 @@ def producer_settings(java: Mapping[str, str]) -> dict[str, str]:
 
 
 def transactional_settings(java: Mapping[str, str], transactional_id: str) -> dict[str, str]:
-    """The settings of a transactional producer."""
     if java.get("enable.idempotence", "true").lower() != "true":
         raise OptionError(
             "kafka: kafka.enable.idempotence=false cannot be exactly once: a retry could write a "

@@ -1,6 +1,14 @@
-"""Turns the positions of a query's sources into offsets for consumer groups. Pure.
+"""Offsets of Kafka partitions, and what may be committed of them to which group. Pure.
 
-Sources other than Kafka write offsets in other forms; these are skipped.
+The positions of a query's sources are turned into offsets. Sources other than Kafka write offsets
+in other forms; these are skipped. Three rules say which offsets are committed, and by which query:
+
+- A group never moves backwards unless the user allows it. The broker is asked for the group's
+  offsets before every commit, because topics are recreated and groups deleted while a query runs.
+- A group shows one query. If two queries in one process share a group, the first keeps it. If they
+  run in two processes, the later one takes the group; the earlier one finds the other's mark and
+  stops.
+- Pending work is bounded: one offset per group and partition, the newest.
 
 Note: Spark's `endOffset` and Kafka's committed offset both name the *next* record to read, so no
 code here adds 1.
@@ -11,12 +19,14 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 KafkaPartition = tuple[str, int]
 """A topic and the number of one of its partitions; a variable of this type is named `tp`."""
 
+FIRST_RETRY_SECONDS = 0.5
+LAST_RETRY_SECONDS = 30.0
 MARK_VERSION = 1
 _PARTITION = re.compile(r"[0-9]{1,10}")
 
@@ -120,29 +130,31 @@ def parse_offsets(text: str | None) -> dict[KafkaPartition, int] | None:
     return offsets
 
 
-def commit_requests(position: Position, targets: Iterable[CommitTarget]) -> list[CommitRequest]:
-    """The commits that show a query's position in its groups.
+def lowest_offsets(ends: Iterable[str | None]) -> dict[KafkaPartition, int]:
+    """The offsets in the ends of Kafka sources.
 
-    If two sources share a group and a partition, the lower offset counts: records above it were
-    processed by only one of them.
+    If two sources read the same partition, the lower offset counts: records above it were processed
+    by only one of them.
     """
-    merged: dict[tuple[Cluster, str], dict[KafkaPartition, int]] = {}
+    offsets: dict[KafkaPartition, int] = {}
+    for end in ends:
+        for tp, offset in (parse_offsets(end) or {}).items():
+            offsets[tp] = min(offset, offsets.get(tp, offset))
+    return offsets
+
+
+def commit_requests(position: Position, targets: Iterable[CommitTarget]) -> list[CommitRequest]:
+    """The commits that show a query's position in its groups."""
+    ends: dict[tuple[Cluster, str], list[str | None]] = {}
     for target in targets:
-        for end in _ends(position.ends, target.source):
-            offsets = merged.setdefault((target.cluster, target.group), {})
-            for tp, offset in (parse_offsets(end) or {}).items():
-                offsets[tp] = min(offset, offsets.get(tp, offset))
+        index = target.source
+        own = position.ends if index is None else position.ends[index : index + 1]
+        ends.setdefault((target.cluster, target.group), []).extend(own)
     return [
         CommitRequest(cluster, group, position.query_id, position.batch_id, offsets)
-        for (cluster, group), offsets in merged.items()
-        if offsets
+        for (cluster, group), group_ends in ends.items()
+        if (offsets := lowest_offsets(group_ends))
     ]
-
-
-def _ends(ends: Sequence[str | None], source: int | None) -> Sequence[str | None]:
-    if source is None:
-        return ends
-    return ends[source : source + 1]
 
 
 def _parse(text: str | None) -> object:
@@ -158,3 +170,101 @@ def _parse(text: str | None) -> object:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A group's committed offset for one partition, with its metadata."""
+
+    offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """Which offsets of a request to commit, and which to leave alone."""
+
+    commit: Mapping[KafkaPartition, int]
+    behind: Mapping[KafkaPartition, tuple[int, int]] = field(default_factory=dict)
+    """Partitions where the group is ahead of the query: (committed, requested). Left alone."""
+    taken_by: str | None = None
+    """The other query that commits to the group now. If set, nothing is committed."""
+    taken_from: str | None = None
+    """The query whose offsets this query replaces with its first commit."""
+
+
+def plan_commit(
+    request: CommitRequest,
+    committed: Mapping[KafkaPartition, CommittedOffset],
+    *,
+    owned: bool,
+    allow_backwards: bool,
+) -> CommitPlan:
+    """Compare a request with the offsets that the group has now.
+
+    `owned` means that this process has already committed to the group for this query.
+    """
+    foreign = _foreign_query(request, committed)
+    if foreign is not None and owned:
+        return CommitPlan({}, taken_by=foreign)
+    commit: dict[KafkaPartition, int] = {}
+    behind: dict[KafkaPartition, tuple[int, int]] = {}
+    for tp, offset in request.offsets.items():
+        held = committed.get(tp)
+        if held is None or held.offset < offset:
+            commit[tp] = offset
+        elif held.offset > offset:
+            if allow_backwards:
+                commit[tp] = offset
+            else:
+                behind[tp] = (held.offset, offset)
+        elif foreign is not None:
+            commit[tp] = offset  # same offset, but the mark must name this query
+    return CommitPlan(commit, behind, taken_from=foreign)
+
+
+def _foreign_query(
+    request: CommitRequest, committed: Mapping[KafkaPartition, CommittedOffset]
+) -> str | None:
+    for tp in request.offsets:
+        mark = Mark.parse(committed[tp].metadata) if tp in committed else None
+        if mark is not None and mark.query_id != request.query_id:
+            return mark.query_id
+    return None
+
+
+def retry_seconds(failures: int, jitter: float) -> float:
+    """How long to wait after this many failures in a row; `jitter` is from 0 to 1."""
+    longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16))
+    return longest * (0.5 + jitter / 2)
+
+
+def merge_requests(pending: CommitRequest | None, request: CommitRequest) -> CommitRequest:
+    """Add a newer request to a pending one; the newer offset of each partition wins.
+
+    A pending request of another query is replaced.
+    """
+    if pending is None or pending.query_id != request.query_id:
+        return request
+    return replace(request, offsets={**pending.offsets, **request.offsets})
+
+
+class Claims:
+    """Which query of this process may commit to which group: the first to claim it keeps it."""
+
+    def __init__(self) -> None:
+        self._owners: dict[tuple[str, str], str] = {}
+
+    def claim(self, cluster: Cluster, group: str, query_id: str) -> str | None:
+        """Claim a group; return the other query if one holds it already."""
+        owner = self._owners.setdefault((servers_key(cluster), group), query_id)
+        return None if owner == query_id else owner
+
+    def release(self, query_id: str) -> None:
+        self._owners = {key: owner for key, owner in self._owners.items() if owner != query_id}
+
+
+def servers_key(cluster: Cluster) -> str:
+    """The brokers' addresses, sorted, so that the order of a list does not matter."""
+    names = (name.strip().lower() for name in cluster.bootstrap_servers.split(","))
+    return ",".join(sorted(name for name in names if name))

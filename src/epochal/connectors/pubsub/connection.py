@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
@@ -21,13 +22,13 @@ from urllib.parse import quote
 
 import grpc
 
-from epochal.connectors.pubsub.pubsub_access import (
+from epochal.connectors.pubsub.pubsub_options import (
     ROUTING_HEADER,
     Access,
+    SourceOptions,
     emulator_host,
     find_credentials,
 )
-from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.statuses import Backoff, failure, judge
 from epochal.errors import PubSubClosedError, PubSubFailedError
 
@@ -71,43 +72,30 @@ class Connection:
     """One channel. It is thread-safe; `close` wakes threads that wait to retry."""
 
     def __init__(self, access: Access, *, retry: Retry | None = None) -> None:
-        self._access = access
-        self._retry = retry or Retry()
+        self.retry = retry or Retry()
+        timeout = access.retry_timeout
+        self.retry_timeout_s = math.inf if timeout is None else timeout / timedelta(seconds=1)
+        """How long to retry; infinity for ever."""
+        self._request_timeout_s = access.request_timeout / timedelta(seconds=1)
         self._closed = threading.Event()
         self._channel = open_channel(access)
         self._calls: dict[str, Any] = {}
         self._troubles: dict[str, FailingCall] = {}
 
-    @property
-    def retry(self) -> Retry:
-        return self._retry
-
-    @property
-    def retry_timeout_s(self) -> float:
-        """How long to retry; infinity for ever."""
-        timeout = self._access.retry_timeout
-        return math.inf if timeout is None else timeout / timedelta(seconds=1)
-
-    @property
-    def request_timeout_s(self) -> float:
-        return self._access.request_timeout / timedelta(seconds=1)
-
     def stream(self, requests: Iterator[bytes], subscription: str) -> Any:
-        """Open a StreamingPull of raw bytes."""
-        path = f"/{SUBSCRIBER}/StreamingPull"
-        metadata = routing("StreamingPull", subscription)
-        return self._channel.stream_stream(path)(requests, metadata=metadata)
+        call = self._channel.stream_stream(f"/{SUBSCRIBER}/StreamingPull")
+        return call(requests, metadata=routing("StreamingPull", subscription))
 
     def future(self, service: str, method: str, request: bytes, *, resource: str) -> Any:
         """Start a unary call. The caller waits for it and handles its status."""
         return self._call(service, method).future(
-            request, timeout=self.request_timeout_s, metadata=routing(method, resource)
+            request, timeout=self._request_timeout_s, metadata=routing(method, resource)
         )
 
     def once(self, service: str, method: str, request: bytes, *, resource: str) -> bytes:
         """Make a unary call without retries; raises gRPC's own error."""
         answer: bytes = self._call(service, method)(
-            request, timeout=self.request_timeout_s, metadata=routing(method, resource)
+            request, timeout=self._request_timeout_s, metadata=routing(method, resource)
         )
         return answer
 
@@ -118,7 +106,7 @@ class Connection:
         query starts and ends, so they are never retried for ever: somebody waits for them.
         """
         limit_s = CALL_RETRY_S if math.isinf(self.retry_timeout_s) else self.retry_timeout_s
-        retry, failures = self._retry, 0
+        retry, failures = self.retry, 0
         start = retry.monotonic()
         while True:
             if self._closed.is_set():
@@ -149,10 +137,10 @@ class Connection:
         """
         limit_s = self.retry_timeout_s if limit_s is None else limit_s
         code, text = status
-        tried_s = self._retry.monotonic() - start
+        tried_s = self.retry.monotonic() - start
         if not judge(code, text).retryable:
             raise failure(what, resource, code, text)
-        wait_s = self._retry.backoff.wait_s(failures, self._retry.chance())
+        wait_s = self.retry.backoff.wait_s(failures, self.retry.chance())
         if tried_s + wait_s > limit_s:
             raise failure(what, resource, code, text, tried_s=tried_s)
         trouble = FailingCall(time.monotonic(), f"{what} {resource}: {code}: {text}")
@@ -236,11 +224,31 @@ def refused_ids(error: Any) -> Mapping[str, str]:
     return {}
 
 
+def prepare_subscription(options: SourceOptions, *, new: bool) -> None:
+    """Fail now if the subscription cannot be read; create it if that is wanted.
+
+    Only a new query seeks.
+    """
+    with closing(Connection(options)) as connection:
+        calls = Subscriptions(connection)
+        calls.ensure(options)
+        if new and options.seek_target is not None:
+            calls.seek(options.subscription, options.seek_target)
+
+
+def delete_subscription(options: SourceOptions) -> None:
+    """Delete the subscription, if it still exists."""
+    with closing(Connection(options)) as connection:
+        Subscriptions(connection).delete(options.subscription)
+
+
 class Subscriptions:
     """Manages a subscription. The driver does this at the start and the end of a query."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        from google.pubsub_v1.types import pubsub
+
+        self._connection, self._types = connection, pubsub
 
     def ensure(self, options: SourceOptions) -> Any:
         """Look at the subscription; create it if it is missing and that is wanted.
@@ -254,9 +262,7 @@ class Subscriptions:
         except PubSubFailedError as error:
             if error.code != "NOT_FOUND" or not options.create_subscription:
                 raise
-        from google.pubsub_v1.types import pubsub
-
-        wanted = pubsub.Subscription(
+        wanted = self._types.Subscription(
             name=options.subscription,
             topic=options.topic,
             ack_deadline_seconds=int(options.ack_deadline / timedelta(seconds=1)),
@@ -268,34 +274,27 @@ class Subscriptions:
                 raise
             # Another process created it since `look`, or it existed and we may not look.
             return self.look(options.subscription)
-        return pubsub.Subscription.deserialize(response)
+        return self._types.Subscription.deserialize(response)
 
     def look(self, name: str) -> Any:
-        """As `describe`, but return None if the account may not describe the subscription.
+        """Return the subscription's description; None if the account may not read that.
 
         Reading does not need that permission, and roles/pubsub.subscriber does not include it. If
         the account may not read either, the stream fails with the reason.
         """
         try:
-            return self.describe(name)
+            request = self._types.GetSubscriptionRequest(subscription=name)
+            response = self._ask("GetSubscription", request, "describing", name)
+            return self._types.Subscription.deserialize(response)
         except PubSubFailedError as error:
             if error.code != "PERMISSION_DENIED":
                 raise
             logger.info("%s is read without checking that it exists: %s", name, error)
             return None
 
-    def describe(self, name: str) -> Any:
-        from google.pubsub_v1.types import pubsub
-
-        request = pubsub.GetSubscriptionRequest(subscription=name)
-        response = self._ask("GetSubscription", request, "describing", name)
-        return pubsub.Subscription.deserialize(response)
-
     def delete(self, name: str) -> None:
         """Delete a subscription, if it still exists."""
-        from google.pubsub_v1.types import pubsub
-
-        request = pubsub.DeleteSubscriptionRequest(subscription=name)
+        request = self._types.DeleteSubscriptionRequest(subscription=name)
         try:
             self._ask("DeleteSubscription", request, "deleting", name)
         except PubSubFailedError as error:
@@ -304,10 +303,8 @@ class Subscriptions:
 
     def seek(self, name: str, target: datetime | str) -> None:
         """Seek to a timestamp, or to a snapshot by its full name."""
-        from google.pubsub_v1.types import pubsub
-
         to = {"snapshot": target} if isinstance(target, str) else {"time": target}
-        self._ask("Seek", pubsub.SeekRequest(subscription=name, **to), "seeking in", name)
+        self._ask("Seek", self._types.SeekRequest(subscription=name, **to), "seeking in", name)
 
     def _ask(self, method: str, request: Any, what: str, resource: str) -> bytes:
         payload = type(request).serialize(request)

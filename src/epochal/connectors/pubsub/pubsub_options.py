@@ -9,6 +9,7 @@ Note: the sink's `batchSize` is the number of messages in one publish request. T
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -17,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from epochal.connectors.pubsub.pubsub_access import Access, emulator_host, find_credentials
 from epochal.errors import OptionError
 from epochal.options import ByteSize, option_name, options_of, read_options, suggestion
 
@@ -29,6 +29,29 @@ MIN_DEADLINE_S, MAX_DEADLINE_S = 10, 600
 SPARK_OPTIONS = {"path", "checkpointlocation", "queryname"}
 """Options that Spark adds for itself, in lower case. They are ignored here."""
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
+EMULATOR = "PUBSUB_EMULATOR_HOST"
+ROUTING_HEADER = "x-goog-request-params"
+"""The header by which Google routes a call to the region and shard of its resource."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The options that the source and the sink share."""
+
+    project_id: str | None = None
+    emulator_host: str | None = None
+    """host:port of an emulator or of the embedded server. Default: $PUBSUB_EMULATOR_HOST."""
+    endpoint: str = "pubsub.googleapis.com:443"
+    credentials_file: str | None = None
+    credentials_json: str | None = field(default=None, repr=False)
+    client_email: str | None = None
+    client_id: str | None = None
+    private_key: str | None = field(default=None, repr=False)
+    private_key_id: str | None = None
+    request_timeout: timedelta = timedelta(seconds=20)
+    """The deadline of every unary call."""
+    retry_timeout: timedelta | None = timedelta(seconds=30)
+    """How long to keep retrying without a success before giving up; None for ever."""
 
 
 class ColumnNames(StrEnum):
@@ -114,7 +137,6 @@ class SourceOptions(Access):
 
     @property
     def subscription(self) -> str:
-        """The subscription's full name."""
         return full_name("subscriptions", self.subscription_id, self)
 
     @property
@@ -178,16 +200,8 @@ def source_options(
     options: Mapping[str, str], conf: Mapping[str, str] | None = None
 ) -> SourceOptions:
     """Read a source's options; `conf` gives defaults."""
-    return read_options(
-        SourceOptions, _merge_options(SourceOptions, options, conf or {}), of="pubsub"
-    )
-
-
-def merge_source_options(
-    options: Mapping[str, str], conf: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Merge a source's options with the defaults in `conf`, without parsing the values."""
-    return _merge_options(SourceOptions, options, conf or {})
+    texts = _merge_options(SourceOptions, options, conf or {})
+    return read_options(SourceOptions, texts, of="pubsub")
 
 
 def sink_options(options: Mapping[str, str], conf: Mapping[str, str] | None = None) -> SinkOptions:
@@ -296,3 +310,103 @@ def _canonical(cls: type[Any]) -> dict[str, str]:
 def _positive(field_name: str, value: int) -> None:
     if value < 1:
         raise OptionError(f"pubsub: {option_name(field_name)} must be 1 or more, not {value}.")
+
+
+def emulator_host(access: Access) -> str | None:
+    """The emulator's host:port from the option or the environment; None to use Google's service."""
+    return access.emulator_host or os.environ.get(EMULATOR) or None
+
+
+SCOPES = ("https://www.googleapis.com/auth/pubsub",)
+TOKEN_URI = "https://oauth2.googleapis.com/token"
+
+
+def find_credentials(access: Access) -> tuple[Any, str | None]:
+    """Return google-auth's credentials and the project they name; (None, None) for an emulator.
+
+    They are a service account, given as a file, as JSON or as separate fields. Without one,
+    Google's application default credentials are used. With an emulator nothing is looked up, so
+    tests and quick starts need no credentials.
+    """
+    if emulator_host(access):
+        return None, None
+    from google.oauth2 import service_account
+
+    ways = [access.credentials_file, access.credentials_json, access.private_key]
+    if sum(way is not None for way in ways) > 1:
+        raise OptionError(
+            "pubsub: more than one of credentialsFile, credentialsJson and privateKey is set, so "
+            "it is unclear which account to use: give one of them."
+        )
+    info = _account_info(access)
+    if info is None:
+        return _default_credentials()
+    try:
+        credentials = service_account.Credentials.from_service_account_info(info, scopes=SCOPES)
+    except ValueError as error:
+        raise OptionError(
+            f"pubsub: Google's library rejects the service account's key: {error} Give the key "
+            f"file as Google issued it."
+        ) from error
+    return credentials, info.get("project_id")
+
+
+def _account_info(access: Access) -> dict[str, Any] | None:
+    if access.credentials_file is not None:
+        try:
+            with open(access.credentials_file, encoding="utf-8") as file:
+                text = file.read()
+        except OSError as error:
+            raise OptionError(
+                f"pubsub: credentialsFile {access.credentials_file} cannot be read ({error}). The "
+                f"file must exist at this path on the driver and on every executor. Or pass its "
+                f"content as credentialsJson."
+            ) from error
+        return _parse_json(text, "credentialsFile")
+    if access.credentials_json is not None:
+        return _parse_json(access.credentials_json, "credentialsJson")
+    if access.private_key is None:
+        return None
+    if access.client_email is None:
+        raise OptionError(
+            "pubsub: privateKey needs clientEmail: set it to the e-mail address of the account "
+            "that owns the key."
+        )
+    return {
+        "type": "service_account",
+        "client_email": access.client_email,
+        "client_id": access.client_id,
+        "private_key": access.private_key.replace("\\n", "\n"),
+        "private_key_id": access.private_key_id,
+        "project_id": access.project_id,
+        "token_uri": TOKEN_URI,
+    }
+
+
+def _parse_json(text: str, option: str) -> dict[str, Any]:
+    # The text is a secret, so the error must not quote it.
+    try:
+        info = json.loads(text)
+    except ValueError:
+        info = None
+    if not isinstance(info, dict):
+        raise OptionError(
+            f"pubsub: {option} is not the JSON of a service account's key. Give the key file as "
+            f"Google issued it."
+        )
+    return info
+
+
+def _default_credentials() -> tuple[Any, str | None]:
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        credentials, project = google.auth.default(scopes=SCOPES)
+    except DefaultCredentialsError as error:
+        raise OptionError(
+            f"pubsub: no credentials were found: {error} Give credentialsFile or credentialsJson. "
+            f"To use an emulator, give emulatorHost, or set {EMULATOR} before "
+            f"epochal.register(spark): Spark's own processes do not see it later."
+        ) from error
+    return credentials, project

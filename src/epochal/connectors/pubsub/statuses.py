@@ -1,7 +1,7 @@
 """Decides which gRPC statuses are retried and which end the query. Pure.
 
-One table covers streams and unary calls; `docs/pubsub.md` shows it. Retries are bounded: after
-`retryTimeout` without a success, the caller gives up and reports the last status.
+The same rules cover streams and unary calls; `docs/pubsub.md` shows them. Retries are bounded:
+after `retryTimeout` without a success, the caller gives up and reports the last status.
 
 Note: gRPC also reports credentials that cannot be renewed as UNAVAILABLE. `judge` recognises this
 case by its text, because retrying would not help.
@@ -23,54 +23,35 @@ class RetryAdvice:
     advice: str
 
 
-_GONE = "It does not exist, or was deleted. Create it, or correct the id or the project."
-TABLE: Mapping[str, RetryAdvice] = {
-    "OK": RetryAdvice(True, "The server ended the stream: reconnect."),
-    "UNAVAILABLE": RetryAdvice(
-        True, "The service cannot be reached: check the network and endpoint."
-    ),
-    "DEADLINE_EXCEEDED": RetryAdvice(True, "No answer in time: check the network and endpoint."),
-    "INTERNAL": RetryAdvice(
-        True, "The service failed. If this persists, see Google's status page."
-    ),
-    "UNKNOWN": RetryAdvice(True, "The service failed. If this persists, see Google's status page."),
-    "ABORTED": RetryAdvice(True, "The service aborted the call; it can be retried."),
-    "RESOURCE_EXHAUSTED": RetryAdvice(
-        True, "A quota is exhausted: send less, or request more quota."
-    ),
-    "NOT_FOUND": RetryAdvice(False, _GONE),
-    "PERMISSION_DENIED": RetryAdvice(
-        False,
-        "Grant the account roles/pubsub.subscriber on the subscription to read or seek, "
-        "roles/pubsub.publisher on the topic to write, roles/pubsub.editor on the project to "
-        "create or delete subscriptions.",
-    ),
-    "UNAUTHENTICATED": RetryAdvice(
-        False, "The credentials are missing, wrong or expired: renew them."
-    ),
-    "FAILED_PRECONDITION": RetryAdvice(
-        False,
-        "The resource does not allow this in its current state. If the subscription is detached, "
-        "create a new one.",
-    ),
-    "INVALID_ARGUMENT": RetryAdvice(False, "Pub/Sub rejects the request: see the status text."),
-    "OUT_OF_RANGE": RetryAdvice(False, "Pub/Sub rejects the request: see the status text."),
-    "ALREADY_EXISTS": RetryAdvice(False, "Choose another id, or use the one that exists."),
-    "UNIMPLEMENTED": RetryAdvice(
-        False, "The server does not implement the call: check the endpoint."
-    ),
-    "CANCELLED": RetryAdvice(False, "The client cancelled the call."),
-    "DATA_LOSS": RetryAdvice(False, "The service lost data: see Google's status page."),
+RETRIED: Mapping[str, str] = {
+    "OK": "The server ended the stream: reconnect.",
+    "UNAVAILABLE": "The service cannot be reached: check the network and endpoint.",
+    "DEADLINE_EXCEEDED": "No answer in time: check the network and endpoint.",
+    "INTERNAL": "The service failed. If this persists, see Google's status page.",
+    "UNKNOWN": "The service failed. If this persists, see Google's status page.",
+    "ABORTED": "The service aborted the call; it can be retried.",
+    "RESOURCE_EXHAUSTED": "A quota is exhausted: send less, or request more quota.",
 }
-_STALE = RetryAdvice(False, "The credentials cannot be renewed: log in again, or use a valid key.")
+FATAL: Mapping[str, str] = {
+    "NOT_FOUND": "It does not exist, or was deleted. Create it, or correct the id or the project.",
+    "PERMISSION_DENIED": "Grant the account roles/pubsub.subscriber on the subscription to read or "
+    "seek, roles/pubsub.publisher on the topic to write, roles/pubsub.editor on the project to "
+    "create or delete subscriptions.",
+    "UNAUTHENTICATED": "The credentials are missing, wrong or expired: renew them.",
+    "FAILED_PRECONDITION": "The resource does not allow this in its current state. If the "
+    "subscription is detached, create a new one.",
+    "INVALID_ARGUMENT": "Pub/Sub rejects the request: see the status text.",
+    "OUT_OF_RANGE": "Pub/Sub rejects the request: see the status text.",
+    "ALREADY_EXISTS": "Choose another id, or use the one that exists.",
+    "UNIMPLEMENTED": "The server does not implement the call: check the endpoint.",
+    "CANCELLED": "The client cancelled the call.",
+    "DATA_LOSS": "The service lost data: see Google's status page.",
+}
+_STALE = "The credentials cannot be renewed: log in again, or use a valid key."
 _PLUGIN = "getting metadata from plugin failed"
 _HOPELESS = (
-    "invalid_grant",
-    "invalid_client",
-    "unauthorized_client",
-    "disabled",
-    "reauth",
-    "expired",
+    *("invalid_grant", "invalid_client", "unauthorized_client"),
+    *("disabled", "reauth", "expired"),
 )
 
 
@@ -78,8 +59,10 @@ def judge(code: str, text: str = "") -> RetryAdvice:
     """Judge a status; `text` is the message that came with it."""
     lowered = text.lower()
     if code == "UNAVAILABLE" and _PLUGIN in lowered and any(w in lowered for w in _HOPELESS):
-        return _STALE
-    return TABLE.get(code, RetryAdvice(False, "An unexpected status."))
+        return RetryAdvice(False, _STALE)
+    if code in RETRIED:
+        return RetryAdvice(True, RETRIED[code])
+    return RetryAdvice(False, FATAL.get(code, "An unexpected status."))
 
 
 def failure(

@@ -10,8 +10,7 @@ from tests.unit.connectors.kafka.cluster import CLUSTER, OTHER, QUERY, MemoryClu
 
 from epochal.clock import SystemClock
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
-from epochal.connectors.kafka.commit_rules import CommittedOffset
-from epochal.connectors.kafka.offsets import CommitRequest, Mark
+from epochal.connectors.kafka.offsets import CommitRequest, CommittedOffset, Mark
 
 SECONDS = 20.0
 

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from epochal.connectors.pubsub.connection import Connection, Retry
-from epochal.connectors.pubsub.engine.engine_source import row_schema
-from epochal.connectors.pubsub.pubsub_access import Access, find_credentials
+from epochal.connectors.pubsub.continuous_pubsub import row_schema
 from epochal.connectors.pubsub.pubsub_options import (
+    Access,
     Delivery,
     SourceOptions,
+    find_credentials,
     settle_options,
     sink_options,
     source_options,
 )
-from epochal.connectors.pubsub.statuses import TABLE, Backoff, failure, judge
+from epochal.connectors.pubsub.statuses import FATAL, RETRIED, Backoff, failure, judge
 from epochal.errors import OptionError, PubSubRejectedError, PubSubUnavailableError
 
 BASE = {"subscriptionId": "sub", "projectId": "p"}
@@ -119,9 +120,8 @@ def test_ambiguous_or_incomplete_credentials_are_refused() -> None:
 def test_every_status_has_a_verdict_and_advice() -> None:
     import grpc
 
-    assert {code.name for code in grpc.StatusCode} == set(TABLE)
-    retried = {code for code, verdict in TABLE.items() if verdict.retryable}
-    assert retried == {
+    assert {code.name for code in grpc.StatusCode} == {*RETRIED, *FATAL}
+    assert set(RETRIED) == {
         "OK",
         "UNAVAILABLE",
         "DEADLINE_EXCEEDED",

@@ -7,210 +7,167 @@ kafka-lag-exporter (`kafka_consumergroup_group_*`, label `group`) and kafka_expo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from epochal.connectors.kafka.committer.lag import PartitionLag
-from epochal.metrics.prometheus import CONTENT_TYPE, Metric, Sample, text_of
+from epochal.metrics.prometheus import Metric, Sample, text_of
 
 if TYPE_CHECKING:
     from epochal.connectors.kafka.cluster_worker import GroupStats
 
-__all__ = ["CONTENT_TYPE", "committer_text", "lag_text"]
+Labelled: TypeAlias = tuple[Mapping[str, str], float | int | None]
 
 
 def lag_text(lags: Sequence[PartitionLag], cluster_name: str) -> str:
     """The lag of every partition, and of every group."""
-    return text_of(_lag_metrics(lags, cluster_name))
+    cluster = {"cluster_name": cluster_name}
+    grouped = [lag for lag in lags if lag.group is not None]
+    return text_of(
+        [
+            *_lag_exporter(grouped, cluster),
+            *_kafka_exporter(grouped),
+            _gauge(
+                "epochal_query_lag",
+                "Records between the query's processed offset and the end of the partition.",
+                ((_query_labels(lag, cluster), lag.processed_lag) for lag in lags),
+            ),
+            _gauge(
+                "epochal_query_processed_offset",
+                "The next record the query will read.",
+                ((_query_labels(lag, cluster), lag.processed) for lag in lags),
+            ),
+        ]
+    )
+
+
+_GROUP_METRICS: tuple[tuple[str, str, str, Callable[[GroupStats], float | int]], ...] = (
+    ("commits_total", "counter", "Commits to the group.", lambda group: group.commits),
+    ("failures_total", "counter", "Commit attempts that failed.", lambda group: group.failures),
+    ("refusals_total", "counter", "Commits that were refused.", lambda group: group.refusals),
+    (
+        "skipped_backwards_total",
+        "counter",
+        "Commits that skipped a partition because the group was ahead.",
+        lambda group: group.skipped_backwards,
+    ),
+    (
+        "healthy",
+        "gauge",
+        "1 if the last commit attempt succeeded.",
+        lambda group: int(not group.last_error),
+    ),
+    (
+        "last_commit_timestamp_seconds",
+        "gauge",
+        "Time of the last commit to the group.",
+        lambda group: group.last_commit_ms / 1000,
+    ),
+)
 
 
 def committer_text(
     groups: Mapping[tuple[str, str], GroupStats], *, pending: int, dropped: int, errors: int
 ) -> str:
     """The counters of an offset committer."""
-
-    def each(value: str) -> list[Sample]:
-        return [
-            Sample({"bootstrap_servers": servers, "group": group}, getattr(stats, value))
-            for (servers, group), stats in groups.items()
-        ]
-
     prefix = "epochal_kafka_committer_"
-    metrics = [
-        Metric(f"{prefix}commits_total", "counter", "Commits to the group.", each("commits")),
-        Metric(
-            f"{prefix}failures_total", "counter", "Commit attempts that failed.", each("failures")
-        ),
-        Metric(
-            f"{prefix}refusals_total", "counter", "Commits that were refused.", each("refusals")
-        ),
-        Metric(
-            f"{prefix}skipped_backwards_total",
-            "counter",
-            "Commits that skipped a partition because the group was ahead.",
-            each("skipped_backwards"),
-        ),
-        Metric(
-            f"{prefix}healthy",
-            "gauge",
-            "1 if the last commit attempt succeeded.",
-            [
-                Sample({"bootstrap_servers": servers, "group": group}, int(not stats.last_error))
-                for (servers, group), stats in groups.items()
-            ],
-        ),
-        Metric(
-            f"{prefix}last_commit_timestamp_seconds",
-            "gauge",
-            "Time of the last commit to the group.",
-            [
-                Sample({"bootstrap_servers": servers, "group": group}, stats.last_commit_ms / 1000)
-                for (servers, group), stats in groups.items()
-            ],
-        ),
-        Metric(
-            f"{prefix}pending_offsets", "gauge", "Offsets not committed yet.", [Sample({}, pending)]
-        ),
-        Metric(
-            f"{prefix}dropped_events_total",
+    totals = (
+        ("pending_offsets", "gauge", "Offsets not committed yet.", pending),
+        (
+            "dropped_events_total",
             "counter",
             "Events dropped because too many were waiting.",
-            [Sample({}, dropped)],
+            dropped,
         ),
-        Metric(
-            f"{prefix}errors_total",
-            "counter",
-            "Internal errors of the committer.",
-            [Sample({}, errors)],
-        ),
+        ("errors_total", "counter", "Internal errors of the committer.", errors),
+    )
+    metrics = []
+    for name, kind, help_text, value_of in _GROUP_METRICS:
+        samples = [
+            Sample({"bootstrap_servers": servers, "group": group}, value_of(stats))
+            for (servers, group), stats in groups.items()
+        ]
+        metrics.append(Metric(prefix + name, kind, help_text, samples))
+    metrics += [
+        Metric(prefix + name, kind, help_text, [Sample({}, total)])
+        for name, kind, help_text, total in totals
     ]
     return text_of(metrics)
 
 
-def _lag_metrics(lags: Sequence[PartitionLag], cluster: str) -> list[Metric]:
-    grouped = [lag for lag in lags if lag.group is not None]
-    return [
-        *_lag_exporter(grouped, cluster),
-        *_kafka_exporter(grouped),
-        _metric(
-            "epochal_query_lag",
-            "Records between the query's processed offset and the end of the partition.",
-            ((_query_labels(lag, cluster), lag.processed_lag) for lag in lags),
-        ),
-        _metric(
-            "epochal_query_processed_offset",
-            "The next record the query will read.",
-            ((_query_labels(lag, cluster), lag.processed) for lag in lags),
-        ),
-    ]
-
-
-def _lag_exporter(lags: Sequence[PartitionLag], cluster: str) -> list[Metric]:
-    def labels(lag: PartitionLag) -> dict[str, str]:
-        return {
-            "cluster_name": cluster,
-            "group": lag.group or "",
-            "topic": lag.topic,
-            "partition": str(lag.partition),
-        }
-
-    def partition_labels(lag: PartitionLag) -> dict[str, str]:
-        return {"cluster_name": cluster, "topic": lag.topic, "partition": str(lag.partition)}
-
+def _lag_exporter(lags: Sequence[PartitionLag], cluster: Mapping[str, str]) -> list[Metric]:
     prefix = "kafka_consumergroup_group"
-    groups = sorted({lag.group or "" for lag in lags})
-    sums = [(g, [lag for lag in lags if lag.group == g]) for g in groups]
+    by_group: dict[str, list[PartitionLag]] = {}
+    for lag in sorted(lags, key=lambda lag: lag.group or ""):
+        by_group.setdefault(lag.group or "", []).append(lag)
+    rows = [({**cluster, "group": lag.group or "", **_partition(lag)}, lag) for lag in lags]
+    groups = [({**cluster, "group": group}, of_group) for group, of_group in by_group.items()]
+    partitions = {(lag.topic, lag.partition): ({**cluster, **_partition(lag)}, lag) for lag in lags}
     return [
-        _metric(
-            f"{prefix}_offset", "Committed offset.", ((labels(lag), lag.committed) for lag in lags)
-        ),
-        _metric(
-            f"{prefix}_lag", "Lag in records.", ((labels(lag), lag.committed_lag) for lag in lags)
-        ),
-        _metric(
-            f"{prefix}_lag_seconds", "Lag in seconds.", ((labels(lag), lag.seconds) for lag in lags)
-        ),
-        _metric(
+        _gauge(f"{prefix}_offset", "Committed offset.", ((to, lag.committed) for to, lag in rows)),
+        _gauge(f"{prefix}_lag", "Lag in records.", ((to, lag.committed_lag) for to, lag in rows)),
+        _gauge(f"{prefix}_lag_seconds", "Lag in seconds.", ((to, lag.seconds) for to, lag in rows)),
+        _gauge(
             f"{prefix}_max_lag",
             "Largest lag among the group's partitions.",
             (
-                (_group_labels(g, cluster), _max(p.committed_lag for p in parts))
-                for g, parts in sums
+                (to, max(_values(lag.committed_lag for lag in of), default=None))
+                for to, of in groups
             ),
         ),
-        _metric(
+        _gauge(
             f"{prefix}_max_lag_seconds",
             "Largest lag in seconds among the group's partitions.",
-            ((_group_labels(g, cluster), _max(p.seconds for p in parts)) for g, parts in sums),
+            ((to, max(_values(lag.seconds for lag in of), default=None)) for to, of in groups),
         ),
-        _metric(
+        _gauge(
             f"{prefix}_sum_lag",
             "Sum of the lags of the group's partitions.",
-            (
-                (_group_labels(g, cluster), _sum(p.committed_lag for p in parts))
-                for g, parts in sums
-            ),
+            ((to, _sum(lag.committed_lag for lag in of)) for to, of in groups),
         ),
-        _metric(
+        _gauge(
             "kafka_partition_latest_offset",
             "End offset of the partition.",
-            {(p.topic, p.partition): (partition_labels(p), p.latest) for p in lags}.values(),
+            ((to, lag.latest) for to, lag in partitions.values()),
         ),
-        _metric(
+        _gauge(
             "kafka_partition_earliest_offset",
             "Offset of the oldest record in the partition.",
-            {(p.topic, p.partition): (partition_labels(p), p.earliest) for p in lags}.values(),
+            ((to, lag.earliest) for to, lag in partitions.values()),
         ),
     ]
 
 
 def _kafka_exporter(lags: Sequence[PartitionLag]) -> list[Metric]:
-    def labels(lag: PartitionLag) -> dict[str, str]:
-        return {
-            "consumergroup": lag.group or "",
-            "topic": lag.topic,
-            "partition": str(lag.partition),
-        }
-
+    rows = [({"consumergroup": lag.group or "", **_partition(lag)}, lag) for lag in lags]
+    prefix = "kafka_consumergroup"
     return [
-        _metric(
-            "kafka_consumergroup_current_offset",
+        _gauge(
+            f"{prefix}_current_offset",
             "Committed offset.",
-            ((labels(lag), lag.committed) for lag in lags),
+            ((to, lag.committed) for to, lag in rows),
         ),
-        _metric(
-            "kafka_consumergroup_lag",
-            "Lag in records.",
-            ((labels(lag), lag.committed_lag) for lag in lags),
-        ),
+        _gauge(f"{prefix}_lag", "Lag in records.", ((to, lag.committed_lag) for to, lag in rows)),
     ]
 
 
-def _query_labels(lag: PartitionLag, cluster: str) -> dict[str, str]:
-    return {
-        "cluster_name": cluster,
-        "query": lag.query or "",
-        "group": lag.group or "",
-        "topic": lag.topic,
-        "partition": str(lag.partition),
-    }
+def _partition(lag: PartitionLag) -> dict[str, str]:
+    return {"topic": lag.topic, "partition": str(lag.partition)}
 
 
-def _group_labels(group: str, cluster: str) -> dict[str, str]:
-    return {"cluster_name": cluster, "group": group}
+def _query_labels(lag: PartitionLag, cluster: Mapping[str, str]) -> dict[str, str]:
+    return {**cluster, "query": lag.query or "", "group": lag.group or "", **_partition(lag)}
 
 
-def _max(values: Iterable[float | int | None]) -> float | int | None:
-    return max((value for value in values if value is not None), default=None)
+def _values(values: Iterable[float | int | None]) -> list[float | int]:
+    return [value for value in values if value is not None]
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
-    numbers = [value for value in values if value is not None]
+def _sum(values: Iterable[int | None]) -> float | int | None:
+    numbers = _values(values)
     return sum(numbers) if numbers else None
 
 
-def _metric(
-    name: str, help: str, samples: Iterable[tuple[Mapping[str, str], float | int | None]]
-) -> Metric:
-    samples_with_value = [Sample(labels, value) for labels, value in samples if value is not None]
-    return Metric(name, "gauge", help, samples_with_value)
+def _gauge(name: str, help_text: str, samples: Iterable[Labelled]) -> Metric:
+    with_value = [Sample(labels, value) for labels, value in samples if value is not None]
+    return Metric(name, "gauge", help_text, with_value)

@@ -1,24 +1,72 @@
-"""Measures how far a query is behind the end of its Kafka partitions.
+"""A query's position, read from its checkpoint, and how far it is behind the end of its partitions.
+
+Only batches in `commits/` count: an entry in `offsets/` alone is a plan that may run again. The
+running job is not involved.
 
 `lag` counts from the *processed* offset if a checkpoint is given, otherwise from the group's
 committed offset. `committed_lag` always counts from the committed offset, as Kafka's own tools do.
 The two differ while a commit is in flight, and if nothing commits the query's offsets at all.
+
+Note: a running query purges its logs, so an entry may vanish between listing and reading. Then a
+newer batch has been committed, and the next read finds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from epochal.checkpoint import Checkpoint
-from epochal.connectors.kafka.commit_rules import CommittedOffset
-from epochal.connectors.kafka.committer.follow_checkpoint import (
-    kafka_offsets,
-    query_id_of,
-    read_position,
-)
 from epochal.connectors.kafka.kafka_client import KafkaClient
-from epochal.connectors.kafka.offsets import KafkaPartition, Mark
+from epochal.connectors.kafka.offsets import (
+    CommittedOffset,
+    KafkaPartition,
+    Mark,
+    Position,
+    lowest_offsets,
+)
+from epochal.errors import CheckpointError, OptionError
+
+
+def query_id_of(checkpoint: Checkpoint) -> str:
+    """The query's id, which marks its commits."""
+    metadata = checkpoint.metadata()
+    if metadata is None:
+        raise OptionError(
+            f"{checkpoint.url}: The directory has no `metadata` file: it is not a checkpoint, or "
+            f"the query has not written it yet. Check the path."
+        )
+    return metadata.id
+
+
+def read_position(
+    checkpoint: Checkpoint, query_id: str, *, after: Position | None = None
+) -> Position | None:
+    """The end of the newest finished batch; None if there is none, or if it is still `after`.
+
+    A rewound query is at a batch before `after`, or at another batch of the same number; that
+    position is returned, too. So the offsets are compared and not only the number.
+    """
+    batch_id = checkpoint.commits.latest_batch_id()
+    if batch_id is None:
+        return None
+    entry = checkpoint.offsets.get(batch_id)
+    if entry is None:
+        newer = checkpoint.commits.latest_batch_id()
+        if newer == batch_id:
+            raise CheckpointError(
+                f"{checkpoint.url}: batch {batch_id} is committed, but there is no offsets/"
+                f"{batch_id}, so its end is unknown. Run `epochal checkpoint verify` for details."
+            )
+        return read_position(checkpoint, query_id, after=after)
+    position = Position(query_id, batch_id, tuple(entry.by_source.values()))
+    return None if position == after else position
+
+
+def source_names(checkpoint: Checkpoint, batch_id: int) -> list[str]:
+    """The names of the sources, in the order of `Position.ends`."""
+    entry = checkpoint.offsets.get(batch_id)
+    return [] if entry is None else list(entry.by_source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +103,10 @@ class PartitionLag:
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `epochal kafka lag --json`."""
-        return {
-            "query": self.query,
-            "group": self.group,
-            "topic": self.topic,
-            "partition": self.partition,
-            "committed": self.committed,
-            "processed": self.processed,
-            "earliest": self.earliest,
-            "latest": self.latest,
-            "lag": self.lag,
-            "committed_lag": self.committed_lag,
-            "lag_seconds": self.seconds,
-        }
+        fields = asdict(self)
+        seconds = fields.pop("seconds")
+        lags = {"lag": self.lag, "committed_lag": self.committed_lag, "lag_seconds": seconds}
+        return {**fields, **lags}
 
 
 def _behind(latest: int | None, position: int | None) -> int | None:
@@ -80,12 +119,12 @@ def lag_of(
     query: str | None,
     group: str | None,
     committed: Mapping[KafkaPartition, CommittedOffset],
-    processed: Mapping[KafkaPartition, int] | None,
+    processed: Mapping[KafkaPartition, int],
     earliest: Mapping[KafkaPartition, int],
     latest: Mapping[KafkaPartition, int],
 ) -> list[PartitionLag]:
     """The lag of every partition that the group, the checkpoint or the topics have."""
-    partitions = sorted({*committed, *(processed or {}), *latest})
+    partitions = sorted({*committed, *processed, *latest})
     marks = {tp: Mark.parse(committed[tp].metadata) for tp in committed}
     return [
         PartitionLag(
@@ -94,7 +133,7 @@ def lag_of(
             tp[0],
             tp[1],
             committed[tp].offset if tp in committed else None,
-            None if processed is None else processed.get(tp),
+            processed.get(tp),
             earliest.get(tp),
             latest.get(tp),
         )
@@ -140,18 +179,17 @@ def measure(client: KafkaClient, targets: Sequence[LagTarget], now_ms: int) -> l
     lags: list[PartitionLag] = []
     for target in targets:
         query_id: str | None = None
-        processed: dict[KafkaPartition, int] | None = None
+        processed: dict[KafkaPartition, int] = {}
         if target.checkpoint is not None:
             query_id = query_id_of(target.checkpoint)
             position = read_position(target.checkpoint, query_id)
-            processed = {} if position is None else kafka_offsets(position)
+            processed = {} if position is None else lowest_offsets(position.ends)
         committed = {} if target.group is None else client.committed_offsets(target.group)
         if processed:  # a group may also have offsets for topics that the query does not read
             topics = {topic for topic, _ in processed}
             committed = {tp: value for tp, value in committed.items() if tp[0] in topics}
         # Ask for all partitions of the known topics: some may be new.
-        topics = {topic for topic, _ in (*committed, *(processed or {}))}
-        partitions = client.partitions(topics)
+        partitions = client.partitions({topic for topic, _ in (*committed, *processed)})
         lags += lag_of(
             query=query_id,
             group=target.group,

@@ -12,29 +12,26 @@ import atexit
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql.streaming import StreamingQueryListener
 
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.kafka.cluster_worker import ClusterWorker, GroupClient, GroupStats
-from epochal.connectors.kafka.commit_rules import Claims
+from epochal.connectors.kafka.cluster_worker import ClusterWorker, GroupStats
 from epochal.connectors.kafka.committer import spark_queries
 from epochal.connectors.kafka.committer.committer_metrics import committer_text
-from epochal.connectors.kafka.committer.listener_inbox import (
-    Ended,
-    FinishedBatch,
-    ListenerEvent,
-    ListenerInbox,
-    RunStatus,
-    Started,
-    must_await,
-)
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.kafka_settings import COMMIT_GROUP, connection_settings, kafka_options
-from epochal.connectors.kafka.offsets import Cluster, CommitTarget, Position, commit_requests
+from epochal.connectors.kafka.offsets import (
+    Claims,
+    Cluster,
+    CommitTarget,
+    Position,
+    commit_requests,
+)
 from epochal.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -73,20 +70,81 @@ class KafkaGroup:
             )
 
     def target(self, extra: Mapping[str, str]) -> CommitTarget:
-        settings = {**connection_settings({**self.settings, **extra})}
+        settings = connection_settings({**self.settings, **extra})
         settings["bootstrap.servers"] = self.bootstrap_servers
         return CommitTarget(self.group, Cluster.of(settings), self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A query was started."""
+
+    query_id: str
+    run_id: str
+    name: str | None
+    execution: Any | None = None
+    """The run in the driver's JVM, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedBatch:
+    """A query has finished a batch."""
+
+    run_id: str
+    name: str | None
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A query was stopped, or it failed."""
+
+    query_id: str
+    run_id: str
+
+
+ListenerEvent: TypeAlias = Started | FinishedBatch | Ended
+
+
+class ListenerInbox:
+    """At most `limit` events, oldest first. The caller holds the lock.
+
+    A full inbox drops its oldest progress event, because later progress of the same query
+    supersedes it. Starts and ends of queries are dropped only if there is no progress to drop.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._events: deque[ListenerEvent] = deque()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def put(self, event: ListenerEvent) -> None:
+        if len(self._events) >= self._limit:
+            progress = (n for n, old in enumerate(self._events) if isinstance(old, FinishedBatch))
+            del self._events[next(progress, 0)]
+            self.dropped += 1
+        self._events.append(event)
+
+    def take(self) -> ListenerEvent:
+        return self._events.popleft()
 
 
 @dataclass(slots=True)
 class _Run:
     """What the committer knows about one run of a query."""
 
-    execution: Any | None = None
+    execution: Any | None
+    query_id: str
+    name: str | None
     targets: tuple[CommitTarget, ...] | None = None
-    is_continuous: bool = False
-    query_id: str = ""
-    name: str | None = None
+    is_continuous: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        execution = self.execution
+        self.is_continuous = execution is not None and spark_queries.is_continuous(execution)
 
 
 class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark is untyped here
@@ -102,7 +160,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         *,
         settings: Mapping[str, str] | None = None,
         allow_backwards: bool = False,
-        open_client: Callable[[Cluster], GroupClient] = KafkaClient,
+        open_client: Callable[[Cluster], KafkaClient] = KafkaClient,
         clock: Clock | None = None,
     ) -> None:
         """`settings` are added to the settings of the sources and override them."""
@@ -199,7 +257,10 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
                     return
                 self._inbox.put(event)
                 if self._thread is None:
-                    self._start()
+                    name = "epochal-kafka-committer"
+                    self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                    self._thread.start()
+                    atexit.register(self.close)
                 self._changed.notify_all()
         except Exception:  # noqa: BLE001 - a bug must not reach the query
             self._log_failure("receiving an event")
@@ -208,7 +269,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         # Look now: Spark waits for this callback, so the query cannot have ended yet.
         query_id = str(event.id)
         try:
-            execution = _find_execution(query_id)
+            execution = spark_queries.find_query(query_id)
         except Exception:  # noqa: BLE001 - the start itself must still be noted
             self._log_failure("looking for a query")
             execution = None
@@ -239,8 +300,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         return "" if self._await_idle(deadline) else "events of queries are still being handled"
 
     def _await_run(self, run_id: str, run: _Run, deadline: float) -> str:
-        status = self._status(run_id, run)
-        if status is None or not must_await(status):
+        if not self._is_awaited(run_id, run):
             return ""
         who = f"query {run.name or run.query_id}"
         if run.execution is not None:
@@ -252,27 +312,20 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             "" if has_ended else f"{who} has ended, but Spark has not delivered its last events yet"
         )
 
-    def _status(self, run_id: str, run: _Run) -> RunStatus | None:
-        """What Spark says of a run; None if it cannot be asked."""
+    def _is_awaited(self, run_id: str, run: _Run) -> bool:
+        has_jvm = spark_queries.has_jvm()
         if run.execution is not None:
-            return spark_queries.run_status(run.execution) if spark_queries.has_jvm() else None
-        session = None if spark_queries.has_jvm() else getattr(self, "spark", None)
-        if session is None:
-            return None
-        return spark_queries.remote_status(session, run.query_id, run_id)
+            return has_jvm and spark_queries.is_awaited(run.execution)
+        session = None if has_jvm else getattr(self, "spark", None)
+        return session is not None and spark_queries.is_remotely_awaited(
+            session, run.query_id, run_id
+        )
 
     def _await_idle(self, deadline: float) -> bool:
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._is_idle and not self._inbox, _left(deadline)
             )
-
-    def _start(self) -> None:
-        self._thread = threading.Thread(
-            target=self._run, name="epochal-kafka-committer", daemon=True
-        )
-        self._thread.start()
-        atexit.register(self.close)
 
     def _run(self) -> None:
         while True:
@@ -301,12 +354,12 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             case Started(query_id, run_id, name, execution):
                 for worker in self._workers.values():
                     worker.forget(query_id)
-                self._runs[run_id] = _run_of(execution, query_id, name)
+                self._runs[run_id] = _Run(execution, query_id, name)
             case FinishedBatch(run_id, name, position):
                 run = self._runs.get(run_id)
                 if run is None:
-                    execution = _find_execution(position.query_id)
-                    run = self._runs[run_id] = _run_of(execution, position.query_id, name)
+                    execution = spark_queries.find_query(position.query_id)
+                    run = self._runs[run_id] = _Run(execution, position.query_id, name)
                 self._commit(run_id, run, position)
             case Ended(query_id, run_id):
                 self._end(query_id, run_id)
@@ -386,15 +439,6 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         logger.exception("the offset committer failed while %s; the query is not affected", doing)
 
 
-def _find_execution(query_id: str) -> Any | None:
-    return spark_queries.find_query(query_id) if spark_queries.has_jvm() else None
-
-
-def _run_of(execution: Any | None, query_id: str, name: str | None) -> _Run:
-    is_continuous = execution is not None and spark_queries.is_continuous(execution)
-    return _Run(execution, None, is_continuous, query_id, name)
-
-
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
@@ -403,8 +447,7 @@ def _targets_of(
     options: Sequence[Mapping[str, str]], extra: Mapping[str, str], query: str
 ) -> list[CommitTarget]:
     targets: list[CommitTarget] = []
-    for index, options_of_source in enumerate(options):
-        java = kafka_options(options_of_source)
+    for index, java in enumerate(map(kafka_options, options)):
         group = java.get(COMMIT_GROUP)
         if not group:
             continue

@@ -15,8 +15,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from epochal.connectors.kafka.committer.listener_inbox import RunStatus
-
 CONTINUOUS = "ContinuousExecution"
 
 
@@ -59,33 +57,29 @@ def source_options(execution: Any) -> list[dict[str, str]] | None:
             f"the executed plan has {len(executed)} leaves, but the analyzed plan has "
             f"{len(analyzed)}, so options cannot be matched to sources"
         )
-    streams: list[Any] = []
-    options: list[dict[str, str]] = []
-    for executed_leaf, analyzed_leaf in zip(executed, analyzed, strict=True):
-        stream = _stream(executed_leaf)
-        if stream is not None and not any(stream.equals(other) for other in streams):
-            streams.append(stream)
-            options.append(_options(analyzed_leaf))
-    return options
+    return [_options(analyzed[index]) for index, _ in _streams(executed)]
 
 
 def committed_ends(execution: Any) -> tuple[str | None, ...]:
     """The query's committed offset of each source, in the order of `source_options`."""
     committed = execution.committedOffsets()
-    ends: list[str | None] = []
-    streams: list[Any] = []
-    for leaf in _leaves(execution.logicalPlan()):
-        stream = _stream(leaf)
-        if stream is not None and not any(stream.equals(other) for other in streams):
-            streams.append(stream)
-            offset = committed.get(stream)
-            ends.append(str(offset.get().json()) if offset.isDefined() else None)
-    return tuple(ends)
+    offsets = [committed.get(stream) for _, stream in _streams(_leaves(execution.logicalPlan()))]
+    return tuple([str(offset.get().json()) if offset.isDefined() else None for offset in offsets])
 
 
 def _leaves(plan: Any) -> list[Any]:
     leaves = plan.collectLeaves()
     return [leaves.apply(index) for index in range(leaves.size())]
+
+
+def _streams(leaves: list[Any]) -> list[tuple[int, Any]]:
+    """The distinct streams, and the index of the first leaf of each."""
+    streams: list[tuple[int, Any]] = []
+    for index, leaf in enumerate(leaves):
+        stream = _stream(leaf)
+        if stream is not None and not any(stream.equals(other) for _, other in streams):
+            streams.append((index, stream))
+    return streams
 
 
 def _stream(leaf: Any) -> Any | None:
@@ -111,20 +105,24 @@ def _options(leaf: Any) -> dict[str, str]:
 SELF_ENDING = {"AvailableNowTrigger", "OneTimeTrigger"}
 
 
-def run_status(execution: Any) -> RunStatus:
-    """The state of a run in the driver's JVM."""
+def is_awaited(execution: Any) -> bool:
+    """Whether a flush waits for the end of a run in the driver's JVM.
+
+    If the run is over, its last events are on their way. A query without end is not waited for: the
+    wait would always be in vain.
+    """
     trigger = str(execution.trigger().getClass().getSimpleName()).rstrip("$")
-    return RunStatus(bool(execution.isActive()), trigger in SELF_ENDING)
+    return trigger in SELF_ENDING or not execution.isActive()
 
 
-def remote_status(session: Any, query_id: str, run_id: str) -> RunStatus:
-    """The state of a run on a Spark Connect server, which does not tell a query's trigger.
+def is_remotely_awaited(session: Any, query_id: str, run_id: str) -> bool:
+    """As `is_awaited`, on a Spark Connect server, which does not tell a query's trigger.
 
     A client of Spark Connect has no access to the listener bus. It can only ask the server whether
     a query is still active, and then wait for the event of its end.
     """
     query = session.streams.get(query_id)
-    return RunStatus(query is not None and str(query.runId) == run_id, False)
+    return query is None or str(query.runId) != run_id
 
 
 def await_end(execution: Any, seconds: float) -> bool:

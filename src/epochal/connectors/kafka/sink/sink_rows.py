@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute
@@ -70,10 +70,7 @@ class RecordPlan:
         keys = columns["key"].to_pylist() if "key" in columns else [None] * len(values)
         if len(self.columns) == 1 + ("key" in columns) and self.topic is not None:
             return zip([self.topic] * len(values), values, keys, strict=True)
-        topics = self._topics(columns)
-        partitions = [ANY_PARTITION] * len(values)
-        if "partition" in columns:
-            partitions = pc.fill_null(columns["partition"], ANY_PARTITION).to_pylist()
+        topics, partitions = self._targets(batch)
         if "headers" not in columns:
             return zip(topics, values, keys, partitions, strict=True)
         return with_headers(topics, values, keys, partitions, columns["headers"].to_pylist())
@@ -81,8 +78,8 @@ class RecordPlan:
     def highest_partitions(self, batch: pa.RecordBatch) -> dict[str, int]:
         """The topics of the rows, each with the highest partition that a row names."""
         if "partition" not in self.columns:
-            topics = self._topics({"topic": batch.column("topic")} if not self.topic else {})
-            return dict.fromkeys(topics if self.topic is None else [self.topic], ANY_PARTITION)
+            topics: list[Any] = [self.topic] if self.topic else batch.column("topic").to_pylist()
+            return dict.fromkeys(topics, ANY_PARTITION)
         named = pc.fill_null(batch.column("partition"), ANY_PARTITION)
         if self.topic is not None:
             return {self.topic: pc.max(named).as_py()} if batch.num_rows else {}
@@ -129,23 +126,25 @@ class RecordPlan:
 
     @property
     def names_places(self) -> bool:
-        """Whether rows name their topic or partition."""
         return not (self.topic or self.rows_topic) or "partition" in self.columns
 
     def places(self, batch: pa.RecordBatch) -> list[tuple[str, int]] | None:
         """Topic and partition of each row; None if no row names either."""
         if not self.names_places:
             return None
-        partitions = [ANY_PARTITION] * batch.num_rows
-        if "partition" in self.columns:
-            partitions = pc.fill_null(batch.column("partition"), ANY_PARTITION).to_pylist()
+        return list(zip(*self._targets(batch), strict=True))
+
+    def _targets(self, batch: pa.RecordBatch) -> tuple[list[str], list[int]]:
+        """The topic of each row, and the partition that it names."""
         topics: list[Any] = [self.topic] * batch.num_rows
         if self.topic is None:
             topics = batch.column("topic").to_pylist()
-        return list(zip(topics, partitions, strict=True))
+        partitions = [ANY_PARTITION] * batch.num_rows
+        if "partition" in self.columns:
+            partitions = pc.fill_null(batch.column("partition"), ANY_PARTITION).to_pylist()
+        return topics, partitions
 
     def letters(self, letters: Sequence[bytes]) -> pa.RecordBatch:
-        """Dead letters as rows of `schema`."""
         columns: dict[str, Any] = {
             "value": pa.array(letters, pa.large_binary()),
             "topic": pa.array([self.dead_letter_topic] * len(letters), pa.large_string()),
@@ -155,12 +154,6 @@ class RecordPlan:
             for field in self.schema
         ]
         return batch_of(arrays, self.schema, len(letters))
-
-    def _topics(self, columns: dict[str, Any]) -> list[str]:
-        if self.topic is None:
-            topics: list[str] = columns["topic"].to_pylist()
-            return topics
-        return [self.topic] * len(columns["value"]) if "value" in columns else [self.topic]
 
 
 STAGED: dict[str, pa.DataType] = {
@@ -189,7 +182,7 @@ def record_plan(
     columns = [name for name in TYPES if name in schema.names and (name != "topic" or not topic)]
     for name in columns:
         kind = schema.field(name).type
-        if not any(_same(kind, wanted) for wanted in TYPES[name]):
+        if _small(kind) not in TYPES[name]:
             wanted = " or ".join(_type_text(wanted_type) for wanted_type in TYPES[name])
             raise OptionError(
                 f"kafka: column {name} must be {wanted}, but it is {_type_text(kind)}. Cast it "
@@ -207,7 +200,6 @@ def _repeated(topic: str, count: int) -> Any:
 
 
 def _indices(mask: Any) -> list[int]:
-    """Where a mask is true."""
     return pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist() if pc.any(mask).as_py() else []
 
 
@@ -245,22 +237,18 @@ def _cast(column: Any, wanted: pa.DataType) -> Any:
     return column if column.type == wanted else column.cast(wanted)
 
 
-def _same(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_list(wanted):
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-            return False
-        inner = kind.value_type
-        return (
-            pa.types.is_struct(inner)
-            and [inner.field(n).name for n in range(inner.num_fields)] == ["key", "value"]
-            and _same(inner.field(0).type, pa.string())
-            and _same(inner.field(1).type, pa.binary())
-        )
-    if pa.types.is_string(wanted):
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-    if pa.types.is_binary(wanted):
-        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-    return bool(kind == wanted)
+def _small(kind: Any) -> pa.DataType:
+    """The type with Arrow's small texts, bytes and lists in place of its large ones."""
+    types = pa.types
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind):
+        return pa.binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(_small(kind.value_type))
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _small(field.type)) for field in kind])
+    return cast(pa.DataType, kind)
 
 
 def _type_text(kind: pa.DataType) -> str:

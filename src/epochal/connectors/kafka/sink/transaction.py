@@ -1,8 +1,9 @@
-"""Writes a query's Kafka transactions, and the marker that each of them contains.
+"""Exactly-once delivery to Kafka: the driver writes each epoch, and a marker, in one transaction.
 
-The transactional id belongs to the query, not to the attempt: claiming it fences every earlier
-attempt. The marker is an offset for partition 0 of some topic, in a consumer group that only this
-query uses and that never has members. If there are several, the newest counts.
+`epochal.connectors.staging.deciding_sink` has the protocol. The transactional id belongs to the
+query, not to the attempt: claiming it fences every earlier attempt. The marker is the offset
+`epoch + 1` for partition 0 of some topic, in a consumer group that only this query uses and that
+never has members. If there are several, the newest counts.
 
 Note: the marker may only be read after the claim. Before it, an earlier attempt could still commit,
 and the marker would be outdated a moment later.
@@ -16,8 +17,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -25,8 +30,10 @@ from epochal.connectors.kafka.kafka_client import KafkaClient, import_kafka
 from epochal.connectors.kafka.kafka_settings import connection_settings, transactional_settings
 from epochal.connectors.kafka.offsets import Cluster
 from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.sink_rows import Record
-from epochal.connectors.staging.epoch_marker import Marker
+from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
+from epochal.connectors.staging.deciding_sink import Transactions
+from epochal.connectors.staging.epoch_marker import MarkedOutput, Marker, Staged
+from epochal.connectors.staging.staged_rows import staged_table
 from epochal.errors import (
     GroupRefusedError,
     KafkaError,
@@ -34,6 +41,7 @@ from epochal.errors import (
     KafkaUnavailableError,
     MarkerError,
 )
+from epochal.files import Files
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +51,15 @@ CALL_SECONDS = 5.0
 HANG_SECONDS = 5.0
 """How much longer a call may take to return. librdkafka 2.16 ignores the time limit while it waits
 for a group's coordinator (its issues 5456 and 5511), and may wait forever."""
+KAFKA_OUTPUT = MarkedOutput(
+    magic=b"EKS1",
+    noun="topic",
+    how_lost="Kafka has forgotten it, because the group was idle for longer than "
+    "offsets.retention.minutes (7 days by default) or the topic was deleted, or these are not the "
+    "brokers that the query wrote to",
+    how_behind="The group was reset, or these are not the brokers that the query wrote to",
+    how_to_look="with a consumer that has isolation.level=read_committed",
+)
 
 
 class MarkerText(msgspec.Struct, frozen=True):
@@ -68,7 +85,6 @@ class KafkaTransactions:
 
     @property
     def place(self) -> str:
-        """Where the marker is, for errors."""
         return f"consumer group {self._name!r}"
 
     def claim(self) -> None:
@@ -99,7 +115,6 @@ class KafkaTransactions:
         return Marker(newest.offset - 1, text.token)
 
     def begin(self) -> None:
-        """Begin a transaction."""
         producer = self._current()
         self._call(producer, lambda _: producer.client.begin_transaction(), 0, "begin")
 
@@ -110,7 +125,6 @@ class KafkaTransactions:
         producer.send(records)
 
     def mark(self, marker: Marker) -> None:
-        """Add the marker to the transaction."""
         producer = self._current()
         text = msgspec.json.encode(MarkerText(marker.token)).decode()
         # Group offsets name the next record; the marker follows that convention: epoch + 1.
@@ -146,7 +160,6 @@ class KafkaTransactions:
         producer.close()
 
     def close(self) -> None:
-        """Close the producer."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
@@ -217,24 +230,97 @@ class KafkaTransactions:
         return producer.error(error, self._topic)
 
 
+Call: TypeAlias = Callable[[], object]
+
+
+def in_thread(call: Call, name: str = "epochal-kafka-begin") -> Future[None]:
+    """Start a call in a thread; the future waits for its end and raises its error."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001  raised again by whoever waits
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    target = copy_context().run
+    threading.Thread(target=target, args=(run,), name=name, daemon=True).start()
+    return done
+
+
 def returns_in_time(
     call: Callable[[float], object], seconds: float, *, hang_seconds: float = HANG_SECONDS
 ) -> bool:
     """Make a call with a time limit in a thread; False if the call hangs beyond the limit."""
-    outcome: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            call(seconds)
-            outcome.append(None)
-        except BaseException as error:  # noqa: BLE001  raised again by the caller's thread
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, name="epochal-kafka-call", daemon=True)
-    thread.start()
-    thread.join(seconds + hang_seconds)
-    if not outcome:
+    done = in_thread(partial(call, seconds), "epochal-kafka-call")
+    if not wait([done], seconds + hang_seconds).done:
         return False
-    if outcome[0] is not None:
-        raise outcome[0]
+    done.result()
     return True
+
+
+class KafkaEpochs(Transactions):
+    """Writes epochs as Kafka transactions.
+
+    The rows of an epoch can be sent before the epoch may be committed, while the driver logs it.
+    They are invisible until then. If the epoch is not logged, its transaction is aborted.
+    """
+
+    can_begin = True
+
+    def __init__(
+        self,
+        transactions: KafkaTransactions,
+        plan: RecordPlan,
+        start: Callable[[Call], Call] = lambda call: in_thread(call).result,
+    ) -> None:
+        self._transactions, self._plan, self._start = transactions, plan, start
+        self._begun: tuple[Marker, Call] | None = None
+        """The marker of the open transaction, and what waits until it is complete."""
+
+    @property
+    def place(self) -> str:
+        return self._transactions.place
+
+    def claim(self, attempt: int) -> Marker | None:
+        del attempt  # Kafka orders claims by itself
+        self._abort_begun()
+        self._transactions.claim()
+        return self._transactions.marker()
+
+    def begin(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        self._begun = marker, self._start(partial(self._send, marker, staging, staged))
+
+    def write(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        begun, self._begun = self._begun, None
+        try:
+            if begun is None:
+                self._send(marker, staging, staged)
+            else:
+                assert begun[0] == marker, f"{begun[0]} was begun, but {marker} is written"
+                begun[1]()
+            self._transactions.commit()
+        except Exception:
+            self._transactions.abandon()
+            raise
+
+    def close(self) -> None:
+        self._abort_begun()
+        self._transactions.close()
+
+    def _send(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        transactions, plan = self._transactions, self._plan
+        transactions.begin()
+        for staged_file in staged:
+            for batch in staged_table(staging, staged_file, plan.schema).to_batches():
+                transactions.send(plan.highest_partitions(batch), plan.records(batch))
+        transactions.mark(marker)
+
+    def _abort_begun(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            with suppress(Exception):  # its rows are not needed any more
+                begun[1]()
+            self._transactions.abandon()

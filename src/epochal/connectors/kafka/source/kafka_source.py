@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Protocol
 from uuid import uuid4
 
 import pyarrow as pa
@@ -29,14 +28,8 @@ from epochal.connectors.kafka.cluster_worker import ClusterWorker
 from epochal.connectors.kafka.kafka_client import KafkaClient, await_brokers
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
 from epochal.connectors.kafka.source.kafka_reader import KafkaReaders
-from epochal.connectors.kafka.source.parsed_values import read_with_values
 from epochal.connectors.kafka.source.source_offsets import (
-    AtOffsets,
-    AtTimes,
-    Everywhere,
-    asked_times,
-    check_named,
-    offsets_for_times,
+    by_partition,
     parse_logged,
     partition_id,
     partition_names,
@@ -45,8 +38,13 @@ from epochal.connectors.kafka.source.source_offsets import (
     spark_order,
     to_offsets,
     to_positions,
+    wanted_offsets,
 )
-from epochal.connectors.kafka.source.source_options import EpochBounds, KafkaSourceOptions
+from epochal.connectors.kafka.source.source_options import (
+    EpochBounds,
+    KafkaSourceOptions,
+    read_with_values,
+)
 from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import ConcurrentUpdateError, KafkaDataLossError, KafkaTopicError
 from epochal.files import Files
@@ -64,19 +62,7 @@ missing, the list is requested again, as often as Spark does."""
 FLUSH_SECONDS = 5.0
 
 
-class LogClient(Protocol):
-    """The calls a source makes to a cluster."""
-
-    def partitions(self, topics: Iterable[str] | None) -> list[KafkaPartition]: ...
-    def earliest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]: ...
-    def latest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]: ...
-    def at_times(
-        self, times_ms: Mapping[KafkaPartition, int]
-    ) -> dict[KafkaPartition, int | None]: ...
-
-
 def open_kafka_source(request: SourceRequest) -> KafkaSource:
-    """Open a source."""
     options, values = read_with_values(request.options)
     return KafkaSource(options, request.checkpoint, request.index, values=values)
 
@@ -93,7 +79,7 @@ class KafkaSource(BoundedSource):
         checkpoint: Files,
         index: int,
         *,
-        client: LogClient | None = None,
+        client: KafkaClient | None = None,
         clock: Clock | None = None,
         values: ValueSpec | None = None,
     ) -> None:
@@ -138,10 +124,7 @@ class KafkaSource(BoundedSource):
     def initial(self) -> Positions:
         logged = self._log.get(0)
         if logged is not None:
-            logged_offsets = [
-                ((t, n), at) for t, of in logged.offsets.items() for n, at in of.items()
-            ]
-            return to_positions(dict(logged_offsets))
+            return to_positions(by_partition(logged.offsets))
         offsets = self._first_offsets()
         if not self._log.add(0, KafkaInitialOffsets(spark_order(offsets))):
             raise ConcurrentUpdateError(self._log.url, 0)
@@ -237,15 +220,7 @@ class KafkaSource(BoundedSource):
 
     def _first_offsets(self) -> dict[KafkaPartition, int]:
         partitions = sorted(self._list_partitions(set()))
-        match self._options.starting:
-            case Everywhere(offset):
-                wanted = dict.fromkeys(partitions, offset)
-            case AtOffsets(offsets):
-                check_named("START", "startingOffsets", offsets, partitions)
-                wanted = dict(offsets)
-            case AtTimes() as times:
-                asked = asked_times(times, partitions)
-                wanted = offsets_for_times(times, asked, self._client.at_times(asked))
+        wanted = wanted_offsets(self._options.starting, partitions, self._client.at_times)
         ranges = self._client.earliest(wanted), self._client.latest(wanted)
         offsets, outside = settle_start(wanted, *ranges)
         for kind, reason in outside:

@@ -1,4 +1,4 @@
-"""Turns the client's messages into Arrow rows with Spark's schema. Pure.
+"""Turns the client's messages into Arrow rows with Spark's schema, and decodes their values.
 
 Many messages are turned into columns: each column takes one pass over the messages, and no object
 is made per row. A value that is the same in every row, such as the topic if only one is read, is
@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.connectors.kafka.offsets import KafkaPartition
+from epochal.connectors.payloads.payload_columns import MAX_ERROR_CHARS, PARSE_ERROR, PARSED
+from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import KafkaTimestampError
 from epochal.record_batches import batch_of
 
@@ -40,9 +42,13 @@ Made: TypeAlias = tuple[pa.RecordBatch, dict[KafkaPartition, int]]
 """Rows, and the last offset of each partition among them."""
 
 
-def kafka_schema(include_headers: bool) -> pa.Schema:
-    """The columns of Spark's Kafka source."""
-    return pa.schema([*FIELDS, pa.field("headers", HEADERS)] if include_headers else FIELDS)
+def kafka_schema(include_headers: bool, values: ValueSpec | None = None) -> pa.Schema:
+    """The columns of Spark's Kafka source, followed by those that decoding adds."""
+    fields = [*FIELDS, pa.field("headers", HEADERS)] if include_headers else FIELDS
+    if values is not None:
+        parsed = pa.field(PARSED, values.decoder().type)
+        fields = [*fields, parsed, pa.field(PARSE_ERROR, pa.string())]
+    return pa.schema(fields)
 
 
 class RowMaker:
@@ -63,7 +69,6 @@ class RowMaker:
         self._are_wanted = [name in self._wanted for name in schema.names]
 
     def make(self, messages: Sequence[Any]) -> Made:
-        """The rows, and the last offset of each partition among them."""
         if len(messages) < FEW_ROWS:
             # A time outside the range of timestamps does not fit; `by_column` says which one.
             with suppress(OverflowError, pa.ArrowInvalid):
@@ -71,7 +76,6 @@ class RowMaker:
         return self.by_column(messages)
 
     def by_row(self, messages: Sequence[Any]) -> Made:
-        """Make tuples, and one array of them."""
         rows: list[tuple[Any, ...]] = []
         last: dict[KafkaPartition, int] = {}
         are_wanted = None if all(self._are_wanted) else self._are_wanted
@@ -92,14 +96,14 @@ class RowMaker:
         return pa.RecordBatch.from_struct_array(structs), last
 
     def by_column(self, messages: Sequence[Any]) -> Made:
-        """Make one array per column."""
         # `map` over a method of the class runs without Python code for each message.
         kind: Any = type(messages[0])
         # With several partitions, topics, numbers and offsets are needed for the positions, even
         # if the query does not use these columns.
         topics = None if self._topic is not None else list(map(kind.topic, messages))
         numbers = None if self._only_partition is not None else list(map(kind.partition, messages))
-        offsets = list(map(kind.offset, messages)) if self._needs_offsets else None
+        needs_offsets = "offset" in self._wanted or self._only_partition is None
+        offsets = list(map(kind.offset, messages)) if needs_offsets else None
         arrays: dict[str, pa.Array[Any]] = {}
         wanted, count = self._wanted, len(messages)
         if "key" in wanted:
@@ -127,10 +131,6 @@ class RowMaker:
         ]
         batch = batch_of(columns, self._schema, count)
         return batch, self._last(messages, topics, numbers, offsets)
-
-    @property
-    def _needs_offsets(self) -> bool:
-        return "offset" in self._wanted or self._only_partition is None
 
     def _last(
         self,
@@ -183,3 +183,27 @@ def _kinds(kinds: Sequence[int]) -> pa.Array[Any]:
 def _headers(message: Any) -> list[dict[str, Any]] | None:
     headers = message.headers()
     return [{"key": key, "value": value} for key, value in headers] if headers else None
+
+
+class ParsedValues:
+    """Decodes the values of one reader's rows."""
+
+    def __init__(self, spec: ValueSpec, wanted: frozenset[str] | None) -> None:
+        self._decoder = spec.decoder()
+        self._is_wanted = wanted is None or not wanted.isdisjoint((PARSED, PARSE_ERROR))
+        self.needed = wanted if wanted is None or not self._is_wanted else wanted | {"value"}
+        """The columns of records that the rows need."""
+
+    def parsed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with both columns; they are null if the query uses neither."""
+        count, kind = batch.num_rows, self._decoder.type
+        values, errors = pa.nulls(count, kind), pa.nulls(count, pa.string())
+        if self._is_wanted:
+            column = batch.column("value").to_numpy(zero_copy_only=False).tolist()
+            values, reasons = self._decoder.decode(column)
+            errors = pa.array(
+                [None if reason is None else reason[:MAX_ERROR_CHARS] for reason in reasons],
+                pa.string(),
+            )
+        names = [*batch.schema.names, PARSED, PARSE_ERROR]
+        return batch_of([*batch.columns, values, errors], names, count)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
-from epochal.checkpoint.file_log import KafkaOffsets, parse_kafka_offsets
-from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN, JsonValue, parse_object, to_json
+from epochal.checkpoint.file_log import KafkaOffsets, kafka_offsets_json, parse_kafka_offsets
+from epochal.checkpoint.spark_json import parse_object
 from epochal.connectors.contract import Offset, Position, Positions
 from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.errors import KafkaStartError, MalformedFileError, OptionError
@@ -39,35 +39,31 @@ def parse_partition_id(partition: str) -> KafkaPartition:
 
 
 def to_positions(offsets: Mapping[KafkaPartition, int]) -> dict[str, Position]:
-    """Offsets as the engine's positions."""
     return {partition_id(tp): str(offset) for tp, offset in offsets.items()}
 
 
 def to_offsets(positions: Positions) -> dict[KafkaPartition, int]:
-    """The engine's positions as offsets."""
     return {parse_partition_id(partition): int(at) for partition, at in positions.items()}
 
 
+def by_partition(offsets: KafkaOffsets) -> dict[KafkaPartition, int]:
+    """Offsets that are grouped by topic, by partition."""
+    return {(topic, n): at for topic, partitions in offsets.items() for n, at in partitions.items()}
+
+
 def parse_logged(offset: Offset) -> dict[KafkaPartition, int]:
-    """The offsets in an entry of the offset log."""
-    parsed = parse_kafka_offsets(offset, "kafka offset")
-    for topic, partitions in parsed.items():
-        for number, at in partitions.items():
-            if at < 0:
-                raise MalformedFileError(
-                    "kafka offset", f"{topic}-{number} is at {at}, but offsets are not negative"
-                )
-    return {(topic, n): at for topic, partitions in parsed.items() for n, at in partitions.items()}
+    offsets = by_partition(parse_kafka_offsets(offset, "kafka offset"))
+    for tp, at in offsets.items():
+        if at < 0:
+            raise MalformedFileError(
+                "kafka offset", f"{partition_id(tp)} is at {at}, but offsets are not negative"
+            )
+    return offsets
 
 
 def spark_json(offsets: Mapping[KafkaPartition, int]) -> Offset:
     """`{"topic":{"0":23}}` as Spark writes it."""
-    return to_json(
-        {
-            topic: {str(number): at for number, at in partitions.items()}
-            for topic, partitions in spark_order(offsets).items()
-        }
-    )
+    return kafka_offsets_json(spark_order(offsets))
 
 
 def spark_order(offsets: Mapping[KafkaPartition, int]) -> KafkaOffsets:
@@ -188,8 +184,12 @@ def parse_starting(
 
 def parse_assigned(text: str) -> tuple[KafkaPartition, ...]:
     """The partitions in `{"topic":[0,1]}`."""
+    try:
+        by_topic = parse_object(text, "assign")
+    except MalformedFileError:
+        raise _wrong(text, "assign", _PARTITIONS) from None
     partitions: list[KafkaPartition] = []
-    for topic, numbers in _object(text, "assign", _PARTITIONS).items():
+    for topic, numbers in by_topic.items():
         if not isinstance(numbers, list):
             raise _wrong(text, "assign", _PARTITIONS)
         for number in numbers:
@@ -204,34 +204,39 @@ def parse_assigned(text: str) -> tuple[KafkaPartition, ...]:
     return tuple(dict.fromkeys(partitions))
 
 
-def asked_times(
-    starting: AtTimes, partitions: Iterable[KafkaPartition]
+def wanted_offsets(
+    starting: Starting,
+    partitions: Sequence[KafkaPartition],
+    at_times: Callable[[Mapping[KafkaPartition, int]], Mapping[KafkaPartition, int | None]],
 ) -> dict[KafkaPartition, int]:
-    """The time to look up in each partition."""
+    """Where partitions start; `EARLIEST_OFFSET` and `LATEST_OFFSET` stand for their ends.
+
+    `at_times` looks up the first record at or after a time, in the partitions that it gets.
+    """
+    match starting:
+        case Everywhere(offset):
+            return dict.fromkeys(partitions, offset)
+        case AtOffsets(offsets):
+            _check_named("START", "startingOffsets", offsets, partitions)
+            return dict(offsets)
+    times_ms = starting.times_ms
     if starting.everywhere_ms is not None:
-        return dict.fromkeys(partitions, starting.everywhere_ms)
-    check_named("TIMESTAMP", "startingOffsetsByTimestamp", starting.times_ms, partitions)
-    return dict(starting.times_ms)
-
-
-def offsets_for_times(
-    starting: AtTimes,
-    asked: Mapping[KafkaPartition, int],
-    by_time: Mapping[KafkaPartition, int | None],
-) -> dict[KafkaPartition, int]:
-    """The offsets for the requested times; `LATEST_OFFSET` if a partition starts at its end."""
-    offsets: dict[KafkaPartition, int] = {}
-    for tp, time_ms in asked.items():
-        offset = by_time.get(tp)
-        if offset is None and starting.no_match is NoMatch.ERROR:
+        times_ms = dict.fromkeys(partitions, starting.everywhere_ms)
+    else:
+        _check_named("TIMESTAMP", "startingOffsetsByTimestamp", times_ms, partitions)
+    by_time = at_times(times_ms)
+    wanted: dict[KafkaPartition, int] = {}
+    for tp, time_ms in times_ms.items():
+        offset_then = by_time.get(tp)
+        if offset_then is None and starting.no_match is NoMatch.ERROR:
             raise KafkaStartError(
                 "",
                 f"{partition_id(tp)} has no record at or after timestamp {time_ms}",
                 "start it at its end with startingOffsetsByTimestampStrategy=latest, or give an "
                 "earlier time",
             )
-        offsets[tp] = LATEST_OFFSET if offset is None else offset
-    return offsets
+        wanted[tp] = LATEST_OFFSET if offset_then is None else offset_then
+    return wanted
 
 
 def settle_start(
@@ -265,46 +270,28 @@ def settle_start(
     return offsets, outside
 
 
-def check_named(
-    kind: str, option: str, named: Iterable[KafkaPartition], assigned: Iterable[KafkaPartition]
+def _check_named(
+    kind: str, option: str, named: Mapping[KafkaPartition, int], assigned: Sequence[KafkaPartition]
 ) -> None:
     """Raise if a start omits a partition that is read, or names one that is not."""
-    named_partitions, there = set(named), set(assigned)
-    if named_partitions != there:
+    if set(named) != set(assigned):
+        names, others = (
+            ", ".join(map(partition_id, sorted(set(tps)))) or "none" for tps in (named, assigned)
+        )
         raise KafkaStartError(
             f"KAFKA_{kind}_OFFSET_DOES_NOT_MATCH_ASSIGNED",
             f"{option} must name exactly the partitions that are read. It names "
-            f"{_names(named_partitions)}; to be read are {_names(there)}",
+            f"{names}; to be read are {others}",
             "name all of them; use -1 for the latest offset, -2 for the earliest",
         )
 
 
 def _numbers(text: str, option: str, example: str) -> dict[KafkaPartition, int]:
-    numbers: dict[KafkaPartition, int] = {}
-    for topic, partitions in _object(text, option, example).items():
-        if not isinstance(partitions, dict):
-            raise _wrong(text, option, example)
-        for partition, number in partitions.items():
-            if not (partition.isascii() and partition.isdigit() and len(partition) <= 10):
-                raise _wrong(text, option, example)
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise _wrong(text, option, example)
-            if not LONG_MIN <= number <= LONG_MAX:
-                raise _wrong(text, option, example)
-            numbers[topic, int(partition)] = number
-    return numbers
-
-
-def _object(text: str, option: str, example: str) -> dict[str, JsonValue]:
     try:
-        return parse_object(text, option)
+        return by_partition(parse_kafka_offsets(text, option))
     except MalformedFileError:
         raise _wrong(text, option, example) from None
 
 
 def _wrong(text: str, option: str, example: str) -> OptionError:
     return OptionError(f"kafka: {option} must be {example}, not {text[:_CLIP]!r}.")
-
-
-def _names(partitions: Iterable[KafkaPartition]) -> str:
-    return ", ".join(map(partition_id, sorted(partitions))) or "none"

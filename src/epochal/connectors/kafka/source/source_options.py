@@ -1,4 +1,4 @@
-"""The options of the Kafka source: Spark's, except those that only make sense for batches. Pure.
+"""The options of the Kafka source: Spark's, except those that only make sense for batches.
 
 Names, values and rejected values are those of Spark's KafkaSourceProvider.
 
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import pyarrow as pa
+
 from epochal.connectors.kafka.kafka_settings import (
     COMMIT_GROUP,
     SOURCE_ADVICE,
@@ -23,12 +25,15 @@ from epochal.connectors.kafka.kafka_settings import (
     require_servers,
 )
 from epochal.connectors.kafka.offsets import KafkaPartition
+from epochal.connectors.kafka.source.reader_rows import kafka_schema
 from epochal.connectors.kafka.source.source_offsets import (
     NoMatch,
     Starting,
     parse_assigned,
     parse_starting,
 )
+from epochal.connectors.schema_registry.registry_options import split_registry_options
+from epochal.connectors.schema_registry.value_schemas import ValueSpec, pinned_version, reading_spec
 from epochal.errors import OptionError
 from epochal.options import read_options
 
@@ -205,7 +210,19 @@ class KafkaSourceOptions:
         if self.assign is not None:
             return TopicSelection(partitions=parse_assigned(self.assign))
         if self.subscribe_pattern is not None:
-            return TopicSelection(pattern=_check_pattern(self.subscribe_pattern))
+            pattern = self.subscribe_pattern.strip()
+            if not pattern:
+                raise OptionError(
+                    f"kafka: subscribePattern must be a regular expression, but it is "
+                    f"{self.subscribe_pattern!r}."
+                )
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise OptionError(
+                    f"kafka: subscribePattern {pattern!r} is not a regular expression: {error}."
+                ) from None
+            return TopicSelection(pattern=pattern)
         topics = tuple(name.strip() for name in (self.subscribe or "").split(",") if name.strip())
         if not topics:
             raise OptionError(
@@ -269,16 +286,29 @@ def read_source_options(options: Mapping[str, str]) -> KafkaSourceOptions:
     return read_options(KafkaSourceOptions, options, of="kafka")
 
 
-def _check_pattern(text: str) -> str:
-    pattern = text.strip()
-    if not pattern:
+def read_with_values(options: Mapping[str, str]) -> tuple[KafkaSourceOptions, ValueSpec | None]:
+    """Read the options of a source; ask the registry for the schema of its values, if any."""
+    about_values, rest = split_registry_options(options)
+    source_options = read_source_options(rest)
+    return source_options, reading_spec(about_values, source_options.only_topic)
+
+
+def kafka_source_schema(
+    name: str, options: Mapping[str, str], schema: pa.Schema | None
+) -> pa.Schema:
+    """The columns of a source. Checks its options too."""
+    if schema is not None:
         raise OptionError(
-            f"kafka: subscribePattern must be a regular expression, but it is {text!r}."
+            f"{name}: the columns are always those of a Kafka record. Remove the schema from the "
+            f"query."
         )
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise OptionError(
-            f"kafka: subscribePattern {pattern!r} is not a regular expression: {error}."
-        ) from None
-    return pattern
+    source_options, values = read_with_values(options)
+    return kafka_schema(source_options.include_headers, values)
+
+
+def pin_values(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source with the version of its schema."""
+    about_values, rest = split_registry_options(options)
+    if about_values.value_format is None:
+        return dict(options)
+    return pinned_version(options, read_source_options(rest).only_topic)

@@ -19,37 +19,14 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from epochal.connectors.pubsub.sidecar.grants import (
-    BatchPlan,
-    Grants,
-    Mine,
-    PartitionHeld,
-    SidecarReport,
-    Slot,
-    Void,
-)
-from epochal.connectors.pubsub.sidecar.seen_messages import Seen
-from epochal.connectors.pubsub.sidecar.sidecar_messages import (
-    DRIVER,
-    Admit,
-    ClaimPartition,
-    Confirmed,
-    DriverRequest,
-    Farewell,
-    Filled,
-    Goodbye,
-    Grant,
-    Handled,
-    Known,
-    Loaded,
-    ServerAddress,
-    Settle,
-    State,
-    Unreachable,
-    place_of,
-)
+import msgspec
+
+from epochal.connectors.pubsub.sidecar import sidecar_messages as messages
+from epochal.connectors.pubsub.sidecar.copies import Seen
+from epochal.connectors.pubsub.sidecar.grants import BatchPlan, Grants
+from epochal.connectors.pubsub.sidecar.sidecar_messages import DRIVER, Grant, Settle, Slot, State
 from epochal.errors import PubSubReaderError
-from epochal.rpc.envelope import PeerId
+from epochal.rpc.envelope import PeerId, RpcAddress
 from epochal.rpc.server import RpcServer
 
 logger = logging.getLogger(__name__)
@@ -60,11 +37,9 @@ CONFIRM_S = 10.0
 
 @dataclass(slots=True)
 class _Sidecar:
-    place: ServerAddress
+    state: State
+    """The newest. Older ones may arrive later and are ignored."""
     peer: PeerId
-    number: int
-    """The number of its newest report. Older reports may arrive later and are ignored."""
-    degraded_s: float = 0.0
 
 
 class DriverEndpoint:
@@ -84,13 +59,8 @@ class DriverEndpoint:
         self._server.start()
 
     @property
-    def place(self) -> ServerAddress:
-        return place_of(self._server.address)
-
-    def see(self, offset: int) -> None:
-        """Continue counting from an offset that Spark names."""
-        with self._changed:
-            self._grants.see(offset)
+    def place(self) -> RpcAddress:
+        return self._server.address
 
     def next_batch(self, start: int) -> BatchPlan | None:
         """Plan the batch after `start`, if there is a reason for one.
@@ -124,9 +94,14 @@ class DriverEndpoint:
                 )
             return None
 
-    def planned(self, batch: int) -> BatchPlan | None:
+    def planned(self, batch: int) -> tuple[BatchPlan | None, int, dict[str, tuple[Slot, ...]]]:
+        """Return the plan of a batch that Spark names, and what every task must be told with it.
+
+        That is the newest commit and the unconfirmed acknowledgements.
+        """
         with self._changed:
-            return self._grants.planned(batch)
+            self._grants.see(batch)
+            return self._grants.planned(batch), self._grants.committed, self._grants.pending()
 
     def commit(self, end: int) -> None:
         """Spark has committed everything up to `end`: order the acknowledgements, but do not wait.
@@ -141,7 +116,7 @@ class DriverEndpoint:
             peers = {name: sidecar.peer for name, sidecar in self._sidecars.items()}
         for name, order in orders:
             if name in peers:
-                self._server.push(DRIVER, [peers[name]], Settle(order.committed, order.acks))
+                self._server.push(DRIVER, [peers[name]], order)
 
     def expire(self, batch: int) -> None:
         """Forget the messages of a batch, because its copies are about to be deleted."""
@@ -149,27 +124,20 @@ class DriverEndpoint:
             if self._seen is not None:
                 self._seen.expire(batch)
 
-    def pending(self) -> tuple[int, dict[str, tuple[Slot, ...]]]:
-        """Return the newest commit and the unconfirmed acknowledgements, for the next batch."""
-        with self._changed:
-            return self._grants.committed, self._grants.pending()
-
     def metrics(self) -> dict[str, int]:
-        """Return the metrics for the query's progress."""
         with self._changed:
             now_s = time.monotonic()
             total = self._grants.buffered(now_s)
             live = self._grants.live(now_s)
-            sidecars = [self._sidecars[name] for name in live if name in self._sidecars]
+            states = [self._sidecars[name].state for name in live if name in self._sidecars]
+            degraded_s = max([state.degraded_s for state in states], default=0)
             backlog = total.buffered_rows + total.held_rows
             self._grants.show(backlog)
             return {
                 "buffered": total.buffered_rows,
                 "buffered_bytes": total.buffered_bytes,
                 "pubsub_backlog_count": backlog,
-                "degraded_seconds": math.ceil(
-                    max((sidecar.degraded_s for sidecar in sidecars), default=0)
-                ),
+                "degraded_seconds": math.ceil(degraded_s),
                 "refused_acks": self._refused,
                 "sidecars": len(live),
             }
@@ -183,7 +151,7 @@ class DriverEndpoint:
             peers = [sidecar.peer for sidecar in self._sidecars.values()]
         counters = self._server.counters
         before = counters.pushed + counters.undelivered
-        self._server.push(DRIVER, peers, Farewell())
+        self._server.push(DRIVER, peers, messages.Farewell())
         end = time.monotonic() + 1.0
         while counters.pushed + counters.undelivered < before + len(peers):
             if time.monotonic() > end:
@@ -197,79 +165,66 @@ class DriverEndpoint:
         if self._failure:
             raise PubSubReaderError(self._failure)
 
-    def _answer(self, message: DriverRequest, peer: PeerId) -> Any:
+    def _answer(self, message: messages.DriverRequest, peer: PeerId) -> Any:
         with self._changed:
             reply = self._decide(message, peer)
             self._changed.notify_all()
             return reply
 
-    def _decide(self, message: DriverRequest, peer: PeerId) -> Any:
+    def _decide(self, message: messages.DriverRequest, peer: PeerId) -> Any:
         grants = self._grants
         match message:
             case State():
                 return self._heard(message, peer)
-            case ClaimPartition():
+            case messages.ClaimPartition():
                 return self._granted(message)
-            case Unreachable():
+            case messages.Unreachable():
                 logger.warning(
                     "batch %d partition %d: its holder %s does not answer; the messages will be "
                     "redelivered",
-                    *(message.batch, message.partition, message.holder),
+                    *(*message.slot, message.holder),
                 )
-                grants.unreachable((message.batch, message.partition), message.holder)
-            case Filled():
-                slot = message.batch, message.partition
+                grants.unreachable(message.slot, message.holder)
+            case messages.Filled():
                 self._heard(message.state, None)
-                grants.filled(slot, message.state.sidecar, message.rows)
+                grants.filled(message.slot, message.state.sidecar, message.rows)
                 if self._seen is not None:
-                    self._seen.settled(slot, copied=message.copied)
-            case Admit():
+                    self._seen.settled(message.slot, copied=message.copied)
+            case messages.Admit():
                 assert self._seen is not None
-                repeated, unsure = self._seen.admit(
-                    (message.batch, message.partition), message.keys
-                )
-                return Known(repeated, unsure)
-            case Loaded():
+                return messages.Known(*self._seen.admit(message.slot, message.keys))
+            case messages.Loaded():
                 assert self._seen is not None
-                self._seen.load((message.batch, message.partition), message.keys)
-            case Confirmed():
+                self._seen.load(message.slot, message.keys)
+            case messages.Confirmed():
                 grants.confirmed(message.sidecar, message.slots)
                 self._refused += message.refused
-            case Goodbye():
+            case messages.Goodbye():
                 logger.info("sidecar %s has left", message.sidecar)
                 grants.gone(message.sidecar)
                 self._sidecars.pop(message.sidecar, None)
-        return Handled()
+        return messages.Handled()
 
     def _heard(self, state: State, peer: PeerId | None) -> Settle:
         sidecar = self._sidecars.get(state.sidecar)
         if sidecar is None:
             logger.info("sidecar %s is up at %s", state.sidecar, state.place.host)
-            sidecar = self._sidecars[state.sidecar] = _Sidecar(state.place, b"", -1)
-        if state.number < sidecar.number:
+            sidecar = self._sidecars[state.sidecar] = _Sidecar(state, b"")
+        elif state.number < sidecar.state.number:
             # A report that was overtaken. Its counts are stale, but the orders are current.
-            orders = self._grants.orders(state.sidecar)
-            return Settle(orders.committed, orders.acks)
-        sidecar.number, sidecar.degraded_s = state.number, state.degraded_s
+            return self._grants.orders(state.sidecar)
+        sidecar.state = state
         sidecar.peer = sidecar.peer if peer is None else peer
         if state.failure and not self._failure:
             self._failure = f"{state.sidecar}: {state.failure}"
-        report = SidecarReport(
-            state.buffered_rows, state.buffered_bytes, state.held_rows, state.idle_s
-        )
-        orders = self._grants.heard(state.sidecar, report, time.monotonic())
-        return Settle(orders.committed, orders.acks)
+        return self._grants.heard(state.sidecar, state.report, time.monotonic())
 
-    def _granted(self, claim: ClaimPartition) -> Grant:
-        slot = claim.batch, claim.partition
-        answer = self._grants.claim(slot, claim.sidecar, claim.buffered, time.monotonic())
-        match answer:
-            case Mine():
-                return Grant(mine=True)
-            case PartitionHeld(holder):
-                sidecar = self._sidecars.get(holder)
-                if sidecar is not None:
-                    return Grant(mine=False, holder=holder, place=sidecar.place)
-                return Grant(mine=False, why=f"its holder {holder} has left")
-            case Void(why):
-                return Grant(mine=False, why=why)
+    def _granted(self, claim: messages.ClaimPartition) -> Grant:
+        now_s = time.monotonic()
+        grant = self._grants.claim(claim.slot, claim.sidecar, claim.buffered, now_s)
+        if not grant.holder:
+            return grant
+        sidecar = self._sidecars.get(grant.holder)
+        if sidecar is None:
+            return Grant(mine=False, why=f"its holder {grant.holder} has left")
+        return msgspec.structs.replace(grant, place=sidecar.state.place)

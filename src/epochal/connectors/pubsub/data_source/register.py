@@ -15,8 +15,7 @@ from pyspark.sql.datasource import DataSource
 
 from epochal.connectors.pubsub.data_source.spark_sink import SparkPubSubWriters
 from epochal.connectors.pubsub.data_source.spark_source import SparkPubSubReaders
-from epochal.connectors.pubsub.pubsub_access import EMULATOR
-from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX
+from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX, EMULATOR
 from epochal.connectors.worker_python import check_here, worker_python
 from epochal.rpc.driver_address import driver_address
 

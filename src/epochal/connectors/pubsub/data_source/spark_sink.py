@@ -51,7 +51,6 @@ class SparkPubSubWriters:
     conf: ClassVar[Mapping[str, str]]
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """For `DataFrame.write`."""
         if overwrite:
             raise OptionError(
                 "pubsub: a topic cannot be overwritten, because published messages cannot be "
@@ -60,7 +59,6 @@ class SparkPubSubWriters:
         return BatchWriter(self._settings(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """For `DataFrame.writeStream`."""
         if overwrite:
             raise OptionError(
                 "pubsub: output mode complete would publish the whole result with every batch. "
@@ -96,14 +94,14 @@ class _Writer:
     def write(self, iterator: Iterator[Any]) -> Published:
         """Publish all rows of a partition and wait until they are confirmed."""
         from epochal.connectors.pubsub.connection import Connection
-        from epochal.connectors.pubsub.publish.publisher import Publisher, publish_settings
+        from epochal.connectors.pubsub.publish.publisher import Publisher
 
         options, encoder, row = self.options, None, 0
         publisher = None
         try:
             for batch in _in_batches(iter(iterator), self.schema):
                 if publisher is None or encoder is None:
-                    publisher = Publisher(Connection(options), publish_settings(options))
+                    publisher = Publisher(Connection(options), options)
                     encoder = Encoder(batch.schema, options)
                 encoded = encoder.encode(batch, self._marks(), row)
                 publisher.add(encoded.messages, encoded.keys)

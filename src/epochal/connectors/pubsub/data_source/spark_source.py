@@ -30,13 +30,11 @@ import pyarrow as pa
 from pyspark.sql import datasource
 
 from epochal.connectors.pubsub.data_source.driver_endpoint import DriverEndpoint
-from epochal.connectors.pubsub.parse.parse import ParseSpec, parse_spec
-from epochal.connectors.pubsub.pubsub_access import emulator_host
+from epochal.connectors.pubsub.parse import DeadLetters, ParseSpec, parse_spec
 from epochal.connectors.pubsub.pubsub_options import (
     ColumnNames,
     Delivery,
     SourceOptions,
-    merge_source_options,
     settle_options,
     source_options,
 )
@@ -46,9 +44,8 @@ from epochal.connectors.pubsub.pull.received_rows import (
     MESSAGE_SCHEMA,
     to_databricks_columns,
 )
-from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
+from epochal.connectors.pubsub.sidecar.copies import Copies, Seen, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Grants, Reason
-from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 from epochal.connectors.pubsub.sidecar.sidecar_client import read_rows
 from epochal.connectors.pubsub.sidecar.sidecar_messages import PartitionReading
 from epochal.errors import OptionError
@@ -104,7 +101,6 @@ class SparkPubSubReaders:
         return from_arrow_schema(parse.extended(schema, errors=not options.dead_letter_topic_id))
 
     def streamReader(self, schema: Any) -> Any:
-        """For `readStream`."""
         options = settle_options(self._source_options())
         ours = self.schema()
         if not isinstance(ours, str) and schema.names != ours.names:
@@ -112,9 +108,8 @@ class SparkPubSubReaders:
                 f"pubsub: the columns are {', '.join(ours.names)}, not {', '.join(schema.names)}. "
                 f"Give the payload's schema as parseSchema, not as schema(...)."
             )
-        texts = merge_source_options(dict(self.options), self.conf)
         reader = BatchReader if limits is None else LimitedReader
-        return reader(options, _resolve_options(options, texts))
+        return reader(options)
 
     def _source_options(self) -> SourceOptions:
         options = source_options(dict(self.options), self.conf)
@@ -144,9 +139,8 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
     It is pickled and sent to tasks, before it opens anything.
     """
 
-    def __init__(self, options: SourceOptions, texts: Mapping[str, str]) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.given = dict(texts)
         self.partitions_per_batch = options.num_partitions or 1
         self._endpoint: DriverEndpoint | None = None
         self._copies: Copies | None = None
@@ -162,38 +156,43 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
 
     def partitions(self, start: Offset, end: Offset) -> list[PubSubPartition]:
         endpoint, batch = self._open_endpoint(), int(end["batch"])
-        endpoint.see(batch)
+        plan, committed, pending = endpoint.planned(batch)
         if start == end:  # Spark calls it this way to announce where a restarted query continues
             self._offset = end
             return []
-        plan = endpoint.planned(batch)
+        run, driver, options, copies = endpoint.run, endpoint.place, self.options, self._wal
         if plan is None:
             self._offset = end
-            return self._replay(end)
-        committed, pending = endpoint.pending()
-        size = self.options.max_bytes_per_trigger or UNLIMITED_BYTES
+            return [
+                PubSubPartition(
+                    PartitionReading(run, driver, options, batch, partition, copies=copies),
+                    replay=True,
+                )
+                for partition in range(int(end["partitions"]) if copies else 0)
+            ]
+        size = options.max_bytes_per_trigger or UNLIMITED_BYTES
         wait_s = 0.0
         if plan.reason is Reason.BOOTSTRAP:
-            period_s = self.options.max_fetch_period / timedelta(seconds=1)
-            wait_s = min(BOOTSTRAP_WAIT_S, period_s)
-        readings = [
-            PartitionReading(
-                run=endpoint.run,
-                driver=endpoint.place,
-                options=self.given,
-                batch=batch,
-                partition=partition,
-                rows=plan.rows,
-                size=max(1, size // max(1, plan.partitions)),
-                wait_s=wait_s,
-                old_before_us=self._old_before_us,
-                committed=committed,
-                pending=pending,
-                copies=self._wal,
+            wait_s = min(BOOTSTRAP_WAIT_S, options.max_fetch_period / timedelta(seconds=1))
+        return [
+            PubSubPartition(
+                PartitionReading(
+                    run,
+                    driver,
+                    options,
+                    batch,
+                    partition,
+                    rows=plan.rows,
+                    size=max(1, size // max(1, plan.partitions)),
+                    wait_s=wait_s,
+                    old_before_us=self._old_before_us,
+                    committed=committed,
+                    pending=pending,
+                    copies=copies,
+                )
             )
             for partition in range(plan.partitions)
         ]
-        return [PubSubPartition(reading) for reading in readings]
 
     def commit(self, end: Offset) -> None:
         batch = int(end["batch"])
@@ -206,7 +205,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         if partition.replay:
             copies = open_copies(reading.copies, self.options.subscription)
             schema = ACK_SCHEMA if self.options.include_ack_id else MESSAGE_SCHEMA
-            rows = iter(copies.read_or_seal((reading.batch, reading.partition), schema))
+            rows = iter(copies.read_or_seal(reading.slot, schema))
         else:
             rows = read_rows(reading)
         if self.options.column_names is ColumnNames.DATABRICKS:
@@ -222,11 +221,9 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             return
         endpoint.close()
         if self.options.delete_subscription_on_stream_stop:
-            from epochal.connectors.pubsub.connection import Connection, Subscriptions
+            from epochal.connectors.pubsub.connection import delete_subscription
 
-            connection = Connection(self.options)
-            Subscriptions(connection).delete(self.options.subscription)
-            connection.close()
+            delete_subscription(self.options)
 
     @property
     def _wal(self) -> str:
@@ -241,31 +238,6 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         logger.info("batch %d: %s", plan.batch, plan.reason)
         return {"batch": plan.batch, "partitions": plan.partitions}
 
-    def _replay(self, end: Offset) -> list[PubSubPartition]:
-        if not self._wal:
-            return []
-        endpoint, batch = self._open_endpoint(), int(end["batch"])
-        return [
-            PubSubPartition(
-                PartitionReading(
-                    run=endpoint.run,
-                    driver=endpoint.place,
-                    options={},
-                    batch=batch,
-                    partition=partition,
-                    rows=0,
-                    size=0,
-                    wait_s=0.0,
-                    old_before_us=0,
-                    committed=-1,
-                    pending={},
-                    copies=self._wal,
-                ),
-                replay=True,
-            )
-            for partition in range(int(end["partitions"]))
-        ]
-
     def _open_endpoint(self, *, new: bool = False) -> DriverEndpoint:
         """Return the endpoint; open it at Spark's first call.
 
@@ -273,7 +245,9 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         """
         if self._endpoint is not None:
             return self._endpoint
-        self._prepare_subscription(new=new)
+        from epochal.connectors.pubsub.connection import prepare_subscription
+
+        prepare_subscription(self.options, new=new)
         if self._wal:
             self._copies = open_copies(self._wal, self.options.subscription)
             self._seen = _load_seen(self._copies, new=new)
@@ -295,20 +269,6 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         if main is not None and main.name == RUNNER:
             signal.signal(signal.SIGTERM, self._on_signal)
         return self._endpoint
-
-    def _prepare_subscription(self, *, new: bool) -> None:
-        """Fail now if the subscription cannot be read. Only a new query seeks."""
-        from epochal.connectors.pubsub.connection import Connection, Subscriptions
-
-        connection = Connection(self.options)
-        try:
-            subscriptions = Subscriptions(connection)
-            subscriptions.ensure(self.options)
-            target = self.options.seek_target
-            if new and target is not None:
-                subscriptions.seek(self.options.subscription, target)
-        finally:
-            connection.close()
 
     def _on_signal(self, *_: object) -> None:
         """Stop on SIGTERM. Spark sends it twice, and does not always call `stop` first."""
@@ -361,18 +321,17 @@ class Janitor:
         self._lock = threading.Lock()
         # Messages that an earlier run copied may be redelivered to this run, so their window
         # starts again with this run's first commit.
-        self._due = dict.fromkeys(copies.batches(), None)
-        self._since: dict[int, float] = {}
+        self._since: dict[int, float | None] = dict.fromkeys(copies.batches())
         self._thread = threading.Thread(target=self._run, name="pubsub-janitor", daemon=True)
         self._thread.start()
 
     def committed(self, batch: int) -> None:
         """Start the window of all batches up to this one, which Spark has committed."""
         with self._lock:
-            self._due[batch] = None
-            for waiting in self._due:
-                if waiting <= batch:
-                    self._since.setdefault(waiting, time.monotonic())
+            self._since.setdefault(batch, None)
+            for waiting, since in self._since.items():
+                if waiting <= batch and since is None:
+                    self._since[waiting] = time.monotonic()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -381,10 +340,9 @@ class Janitor:
         while not self._stopped.wait(min(30.0, max(1.0, self._window_s / 10))):
             end = time.monotonic() - self._window_s
             with self._lock:
-                over = [batch for batch, since in self._since.items() if since <= end]
+                over = [n for n, since in self._since.items() if since is not None and since <= end]
                 for batch in over:
                     del self._since[batch]
-                    self._due.pop(batch, None)
             for batch in over:
                 self._endpoint.expire(batch)
                 try:
@@ -403,12 +361,8 @@ def _parse_rows(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Itera
     """Parse the payloads of rows; errors go to a column or to the dead-letter topic."""
     spec = _parse_spec(options)
     assert spec is not None
-    parser, dead = spec.open(), None
-    if options.dead_letter_topic_id:
-        # Only dead letters need gRPC. Without them this also runs in Spark's forked workers.
-        from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
-
-        dead = DeadLetters(options)
+    parser = spec.open()
+    dead = DeadLetters(options) if options.dead_letter_topic_id else None
     try:
         for batch in rows:
             parsed = parser.parse(batch)
@@ -434,13 +388,3 @@ def _load_seen(copies: Copies, *, new: bool) -> Seen:
             )
         seen.load(slot, keys)
     return seen
-
-
-def _resolve_options(options: SourceOptions, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return options for other machines, with what this machine's environment contributes."""
-    resolved = {"subscriptionId": options.subscription}
-    emulator = emulator_host(options)
-    if emulator:
-        resolved["emulatorHost"] = emulator
-    names = {name.lower() for name in resolved}
-    return {key: text for key, text in texts.items() if key.lower() not in names} | resolved

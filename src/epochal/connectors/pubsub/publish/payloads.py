@@ -84,17 +84,9 @@ def _converter(kind: Any, name: str) -> Convert | None:
         return lambda value: base64.b64encode(value).decode()
     if types.is_timestamp(kind):
         return _iso_utc if kind.tz is not None else None
-    if (
-        types.is_null(kind)
-        or types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_decimal(kind)
-        or types.is_date(kind)
-        or types.is_time(kind)
-        or types.is_duration(kind)
-        or _is_string(kind)
-    ):
+    if types.is_null(kind) or types.is_decimal(kind) or _is_string(kind):
+        return None
+    if types.is_primitive(kind) and not types.is_interval(kind):
         return None
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return _list_converter(_converter(kind.value_type, name))

@@ -37,29 +37,6 @@ MAX_QUEUED_BYTES = 32 << 20
 CLOSE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishSettings:
-    """The topic, and how messages are batched."""
-
-    topic: str
-    batch_size: int = 1000
-    linger_s: float = 0.05
-    max_batch_bytes: int = 1 << 20
-    max_in_flight: int = 8
-    max_queued_bytes: int = MAX_QUEUED_BYTES
-
-
-def publish_settings(options: SinkOptions) -> PublishSettings:
-    """Return the settings that a sink's options ask for."""
-    return PublishSettings(
-        topic=options.topic,
-        batch_size=options.batch_size,
-        linger_s=options.linger_ms / 1000,
-        max_batch_bytes=options.max_batch_bytes,
-        max_in_flight=options.max_in_flight,
-    )
-
-
 @dataclass(slots=True)
 class _Queue:
     """Messages of one ordering key (or of none) that are not sent yet."""
@@ -88,16 +65,15 @@ class PublishStats:
     published: int
     requests: int
     retries: int
-    queued: int
-    in_flight: int
 
 
 class Publisher:
     """Sends one writer's messages to one topic. It owns the connection and closes it."""
 
-    def __init__(self, connection: Connection, settings: PublishSettings) -> None:
-        self._connection, self._settings = connection, settings
-        self._head = encode_field(1, settings.topic.encode())
+    def __init__(self, connection: Connection, options: SinkOptions) -> None:
+        self._connection, self._options, self._topic = connection, options, options.topic
+        self._linger_s = options.linger_ms / 1000
+        self._head = encode_field(1, self._topic.encode())
         self._lock = threading.Lock()
         # Each side waits on its own condition, because a needless wake-up costs more than a row:
         # threads for something to send, callers for answers.
@@ -107,7 +83,7 @@ class Publisher:
         # Ordering keys that have a request in flight.
         self._busy: set[str] = set()
         self._threads: list[threading.Thread] = []
-        self._idle = self._in_flight = 0  # threads that wait, and threads that send
+        self._idle = 0  # threads that wait
         self._published = self._requests = self._retries = 0
         self._queued_bytes = 0
         # The mark that messages added now belong to, and the newest mark to send without lingering.
@@ -120,10 +96,9 @@ class Publisher:
     def add(self, messages: Sequence[bytes], keys: Sequence[str] | None = None) -> None:
         """Queue messages that `Encoder` has encoded."""
         size = sum(map(len, messages))
-        most = self._settings.max_queued_bytes
         with self._lock:
             # An empty queue accepts any size. Otherwise one large call could never proceed.
-            while self._queued_bytes > 0 and self._queued_bytes + size > most:
+            while self._queued_bytes > 0 and self._queued_bytes + size > MAX_QUEUED_BYTES:
                 self._check()
                 self._answered.wait(1.0)
             self._check()
@@ -165,10 +140,7 @@ class Publisher:
 
     def stats(self) -> PublishStats:
         with self._lock:
-            queued = sum(len(queue.messages) for queue in self._queues.values())
-            return PublishStats(
-                self._published, self._requests, self._retries, queued, self._in_flight
-            )
+            return PublishStats(self._published, self._requests, self._retries)
 
     def close(self) -> None:
         """Stop. Messages that were not flushed may or may not be published."""
@@ -188,7 +160,7 @@ class Publisher:
         if self._failure is not None:
             raise self._failure
         if self._closing:
-            raise PubSubClosedError(f"The writer to {self._settings.topic} is closed.")
+            raise PubSubClosedError(f"The writer to {self._topic} is closed.")
 
     def _enqueue(self, key: str, messages: Sequence[bytes], size: int, now: float) -> bool:
         """Queue messages of a key. Return whether a thread must look: it is new or full."""
@@ -202,8 +174,8 @@ class Publisher:
         return new or self._is_full(queue)
 
     def _is_full(self, queue: _Queue) -> bool:
-        settings = self._settings
-        return len(queue.messages) >= settings.batch_size or queue.size >= settings.max_batch_bytes
+        options = self._options
+        return len(queue.messages) >= options.batch_size or queue.size >= options.max_batch_bytes
 
     def _wake(self) -> None:
         """Let a thread look at the queues, if there are any; a new one, if all are busy."""
@@ -211,7 +183,7 @@ class Publisher:
             return
         if self._idle:
             self._work.notify()
-        elif len(self._threads) < self._settings.max_in_flight:
+        elif len(self._threads) < self._options.max_in_flight:
             thread = threading.Thread(target=self._run, name="pubsub-publisher", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -223,7 +195,7 @@ class Publisher:
         except Exception as error:  # noqa: BLE001 - `add` and `flush` must raise any error
             with self._lock:
                 if not self._closing:
-                    logger.error("%s: %s", self._settings.topic, error)
+                    logger.error("%s: %s", self._topic, error)
                 self._failure = self._failure or error
                 self._work.notify_all()
                 self._answered.notify_all()
@@ -248,19 +220,19 @@ class Publisher:
             ready = (
                 queue.runs[0][0] <= self._hurry
                 or self._is_full(queue)
-                or now - queue.since >= self._settings.linger_s
+                or now - queue.since >= self._linger_s
             )
             if ready and key not in self._busy:
                 return self._take(key, queue)
         return None
 
     def _take(self, key: str, queue: _Queue) -> _Batch:
-        settings, waiting = self._settings, queue.messages
+        options, waiting = self._options, queue.messages
         taken: list[bytes] = []
         size = 0
-        while waiting and len(taken) < settings.batch_size:
+        while waiting and len(taken) < options.batch_size:
             message = waiting[0]
-            if taken and size + len(message) > settings.max_batch_bytes:
+            if taken and size + len(message) > options.max_batch_bytes:
                 break
             taken.append(waiting.popleft())
             size += len(message)
@@ -269,7 +241,6 @@ class Publisher:
             del self._queues[key]
         if key:
             self._busy.add(key)
-        self._in_flight += 1
         self._requests += 1
         return _Batch(key, taken, _first_runs(queue.runs, len(taken)), size)
 
@@ -278,7 +249,7 @@ class Publisher:
         free = [queue.since for key, queue in self._queues.items() if key not in self._busy]
         if not free:
             return None
-        return max(min(free) + self._settings.linger_s - time.monotonic(), 0.0)
+        return max(min(free) + self._linger_s - time.monotonic(), 0.0)
 
     def _send(self, batch: _Batch) -> None:
         """Send a request, and retry while that is allowed.
@@ -286,7 +257,7 @@ class Publisher:
         It counts as in flight all the time, so that no later request of the same ordering key
         overtakes it.
         """
-        request, topic = b"".join((self._head, *batch.messages)), self._settings.topic
+        request, topic = b"".join((self._head, *batch.messages)), self._topic
         connection, failures = self._connection, 0
         began = connection.retry.monotonic()
         while True:
@@ -302,7 +273,6 @@ class Publisher:
         with self._lock:
             # A queue of the same key may be due now: this thread looks for it next.
             self._busy.discard(batch.key)
-            self._in_flight -= 1
             for mark, count in batch.runs:
                 self._published += count
                 self._pending[mark] -= count

@@ -57,8 +57,7 @@ class Settler:
         refused: dict[int, str] = {}
         waiting: deque[tuple[Ids, Any]] = deque()
         for ids in lots:
-            request = self._request(method, ids, tail)
-            waiting.append((ids, self._start(method, request)))
+            waiting.append((ids, self._start(method, ids, tail)))
             if len(waiting) >= IN_FLIGHT:
                 self._reap(method, tail, *waiting.popleft(), refused)
         while waiting:
@@ -85,20 +84,15 @@ class Settler:
                 ids = _to_retry(ids, reasons, refused)
                 status = ("ABORTED", "some ids failed temporarily")
             if len(ids):
-                what = method.what
-                connection.wait_after(
-                    status, failures, start, what=what, resource=self._subscription
-                )
-                request = self._request(method, ids, tail)
-                future = self._start(method, request)
+                what, resource = method.what, self._subscription
+                connection.wait_after(status, failures, start, what=what, resource=resource)
+                future = self._start(method, ids, tail)
 
-    def _start(self, method: Method, request: bytes) -> Any:
+    def _start(self, method: Method, ids: Ids, tail: bytes) -> Any:
+        request = ids.encoded(method.ids_field, self._head, tail)
         return self._connection.future(
             SUBSCRIBER, method.name, request, resource=self._subscription
         )
-
-    def _request(self, method: Method, ids: Ids, tail: bytes) -> bytes:
-        return ids.encoded(method.ids_field, self._head, tail)
 
 
 def _to_retry(ids: Ids, reasons: dict[str, str] | Any, refused: dict[int, str]) -> Ids:

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import grpc
 import pyarrow as pa
@@ -40,7 +40,8 @@ import pyarrow as pa
 from epochal.connectors.pubsub.connection import Connection, status_of
 from epochal.connectors.pubsub.protobuf_wire import encode_field, encode_varint
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
-from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Rows, Span, id_rows
+from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span, id_rows
+from epochal.connectors.pubsub.pull.hand_back import HandBack
 from epochal.connectors.pubsub.pull.received_rows import decode
 from epochal.connectors.pubsub.pull.send_acks import Settler
 from epochal.errors import PubSubClosedError, PubSubUnavailableError
@@ -57,32 +58,10 @@ GATHER_S, BUSY_GATHER_S, BUSY_BYTES = 0.002, 0.01, 256 << 10
 gather first, and longer if the last decoding had BUSY_BYTES: then throughput matters more than
 latency."""
 HALF_CLOSE_S = 3.0
+MAX_QUEUED_BYTES = 64 << 20
+"""The limit of what is received but not taken yet."""
 READING = "reading"
 """What the stream does, for errors."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullSettings:
-    """The subscription, and the limits of a pull."""
-
-    subscription: str
-    ack_deadline_s: int = 60
-    max_outstanding_messages: int = 400_000
-    """0 means no limit."""
-    max_outstanding_bytes: int = 256 << 20
-    """0 means no limit."""
-    max_queued_bytes: int = 64 << 20
-    """The limit of what is received but not taken yet."""
-
-
-def pull_settings(options: SourceOptions) -> PullSettings:
-    """Return the settings that a source's options ask for."""
-    return PullSettings(
-        subscription=options.subscription,
-        ack_deadline_s=int(options.ack_deadline / timedelta(seconds=1)),
-        max_outstanding_messages=options.max_outstanding_messages,
-        max_outstanding_bytes=options.max_outstanding_bytes,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,44 +89,36 @@ class PullStats:
     """Counts since the start, and the current state."""
 
     received: int
-    acked: int
-    nacked: int
-    refused: int
     extended: int
-    reconnects: int
+    """How often leases were extended, over all messages."""
     held: int
-    queued: int
     queued_bytes: int
     exactly_once: bool | None
-    degraded_s: float
-    """How long Pub/Sub has not been reachable; 0 if it is."""
-
-
-class Holdings(Protocol):
-    """Is told which messages a puller holds, so that it can give them back if we are killed."""
-
-    def held(self, stream: int, ids: Rows) -> None: ...
-
-    def settled(self, stream: int, spans: Sequence[Span]) -> None: ...
 
 
 class Puller:
     """One StreamingPull and the leases of its messages. It owns the connection and closes it.
 
-    `holdings` is told what this stream, number `stream` of the process, holds.
+    `hand_back` is told what this stream, number `stream` of the process, holds. Its messages are
+    numbered from `first_number`.
     """
 
     def __init__(
         self,
         connection: Connection,
-        settings: PullSettings,
+        options: SourceOptions,
         *,
-        holdings: Holdings | None = None,
+        hand_back: HandBack | None = None,
         stream: int = 0,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
+        first_number: int = 0,
     ) -> None:
-        self._connection, self._settings = connection, settings
-        self._holdings, self._stream = holdings, stream
-        self._settler = Settler(connection, settings.subscription)
+        self._connection, self._subscription = connection, options.subscription
+        self._ack_deadline_s = int(options.ack_deadline / timedelta(seconds=1))
+        self._max_messages = options.max_outstanding_messages
+        self._max_bytes, self._max_queued_bytes = options.max_outstanding_bytes, max_queued_bytes
+        self._hand_back, self._stream = hand_back, stream
+        self._settler = Settler(connection, self._subscription)
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -157,13 +128,13 @@ class Puller:
         self._ready: deque[Pulled] = deque()
         self._raw_bytes = self._ready_bytes = 0
         self._decoded_at, self._gather_s = 0.0, GATHER_S
-        self._book = LeaseBook()
+        self._book, self._first_number = LeaseBook(first_number), first_number
         self._acks: list[tuple[Sequence[Span], Future[dict[int, str]]]] = []
         self._nacks: list[Span] = []
         self._failure: Exception | None = None
         self._closing = self._settled_all = False
         self._exactly_once: bool | None = None
-        self._counts = dict.fromkeys(("acked", "nacked", "refused", "extended", "reconnects"), 0)
+        self._extended = 0
         self._client_id = str(uuid.uuid4())
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call: Any = None
@@ -184,7 +155,10 @@ class Puller:
         end = time.monotonic() + timeout_s
         with self._lock:
             while True:
-                self._check()
+                if self._failure is not None:
+                    raise self._failure
+                if self._closing:
+                    raise _closed_error(self._subscription)
                 now = time.monotonic()
                 due = self._due(now)
                 if due <= now:
@@ -213,7 +187,7 @@ class Puller:
         future: Future[dict[int, str]] = Future()
         with self._lock:
             if self._failure is not None or self._settled_all:
-                future.set_exception(self._failure or _closed_error(self._settings.subscription))
+                future.set_exception(self._failure or _closed_error(self._subscription))
                 return future
             self._acks.append((spans, future))
             self._to_settle.notify_all()
@@ -228,13 +202,11 @@ class Puller:
     def stats(self) -> PullStats:
         with self._lock:
             return PullStats(
-                received=self._book.next_number,
+                received=self._book.next_number - self._first_number,
+                extended=self._extended,
                 held=self._book.held,
-                queued=sum(pulled.batch.num_rows for pulled in self._ready),
                 queued_bytes=self._raw_bytes + self._ready_bytes,
                 exactly_once=self._exactly_once,
-                degraded_s=self.degraded_s,
-                **self._counts,
             )
 
     @property
@@ -269,9 +241,7 @@ class Puller:
         try:
             self._decode(everything=True)
         except Exception as error:  # noqa: BLE001 - still nack the messages that were decoded
-            logger.warning(
-                "%s: the last messages cannot be decoded: %s", self._settings.subscription, error
-            )
+            logger.warning("%s: the last messages cannot be decoded: %s", self._subscription, error)
         with self._lock:
             if nack:
                 self._nacks += self._book.spans()
@@ -293,16 +263,10 @@ class Puller:
             return now
         return self._decoded_at + self._gather_s if self._raw else math.inf
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._closing:
-            raise _closed_error(self._settings.subscription)
-
     def _fail(self, error: Exception) -> None:
         with self._lock:
             if self._failure is None and not self._closing:
-                logger.error("%s: %s", self._settings.subscription, error)
+                logger.error("%s: %s", self._subscription, error)
                 self._failure = error
             self._requests.put(None)
             self._wake_all()
@@ -333,18 +297,23 @@ class Puller:
             if failures == 0:
                 start = retry.monotonic()
             failures += 1
-            self._counts["reconnects"] += 1
-            resource = self._settings.subscription
+            resource = self._subscription
             self._connection.wait_after(status, failures, start, what=READING, resource=resource)
 
     def _open(self) -> Iterator[bytes]:
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        requests.put(self._opening())
+        requests.put(
+            encode_field(1, self._subscription.encode())
+            + (b"\x28" + encode_varint(self._ack_deadline_s))
+            + encode_field(6, self._client_id.encode())
+            + (b"\x38" + encode_varint(self._max_messages))
+            + (b"\x40" + encode_varint(self._max_bytes))
+        )
         with self._lock:
             if self._closing:
                 return iter(())
             self._requests = requests
-            call = self._connection.stream(_heartbeats(requests), self._settings.subscription)
+            call = self._connection.stream(_heartbeats(requests), self._subscription)
             self._call = call
         # The server sends metadata once it has accepted the stream, or with its first message.
         call.initial_metadata()
@@ -352,19 +321,7 @@ class Puller:
             self._connection.recovered(READING)
         return cast(Iterator[bytes], iter(call))
 
-    def _opening(self) -> bytes:
-        wanted = self._settings
-        return (
-            encode_field(1, wanted.subscription.encode())
-            + b"\x28"
-            + encode_varint(wanted.ack_deadline_s)
-            + encode_field(6, self._client_id.encode())
-            + (b"\x38" + encode_varint(wanted.max_outstanding_messages))
-            + (b"\x40" + encode_varint(wanted.max_outstanding_bytes))
-        )
-
     def _receive(self, raw: bytes) -> None:
-        most = self._settings.max_outstanding_messages
         with self._lock:
             self._raw.append(raw)
             self._raw_bytes += len(raw)
@@ -373,8 +330,8 @@ class Puller:
                 self._arrived.notify_all()
             # Not every server respects the limits it was given; Google's emulator does not.
             while (
-                self._raw_bytes + self._ready_bytes > self._settings.max_queued_bytes
-                or (most and self._book.held > 2 * most)
+                self._raw_bytes + self._ready_bytes > self._max_queued_bytes
+                or self._book.held > 2 * self._max_messages
             ) and not (self._closing or self._failure):
                 self._room.wait(1.0)
         if gathered:
@@ -397,8 +354,8 @@ class Puller:
                     return
                 received = decode(responses)
                 ids = id_rows(received.batch.column("ack_id"))
-                if self._holdings is not None and len(ids):
-                    self._holdings.held(self._stream, ids)
+                if self._hand_back is not None and len(ids):
+                    self._hand_back.held(self._stream, ids)
                 with self._lock:
                     self._decoded_at = time.monotonic()
                     self._gather_s = GATHER_S if size < BUSY_BYTES else BUSY_GATHER_S
@@ -416,24 +373,24 @@ class Puller:
     # The threads of leases and acknowledgements.
 
     def _run_leases(self) -> None:
-        every_s = self._settings.ack_deadline_s / 3
+        every_s = self._ack_deadline_s / 3
         while not self._stop.wait(every_s):
             try:
                 self._decode(everything=True)
                 with self._lock:
                     lots = self._book.all_held()
-                refused = self._settler.extend(lots, self._settings.ack_deadline_s)
+                refused = self._settler.extend(lots, self._ack_deadline_s)
             except PubSubUnavailableError as error:
                 logger.warning("leases were not extended: %s", error)
                 continue
             except Exception as error:  # noqa: BLE001 - `take` must raise any error
                 self._fail(error)
                 return
-            self._counts["extended"] += sum(map(len, lots)) - len(refused)
+            self._extended += sum(map(len, lots)) - len(refused)
             if refused:
                 logger.warning(
                     "%s: %d leases were lost; their messages will be redelivered",
-                    *(self._settings.subscription, len(refused)),
+                    *(self._subscription, len(refused)),
                 )
 
     def _run_settler(self) -> None:
@@ -452,18 +409,15 @@ class Puller:
             try:
                 refused = self._settler.acknowledge(to_ack)
                 self._settler.extend(to_nack, 0)
-                if self._holdings is not None:
+                if self._hand_back is not None:
                     done = [span for spans, _ in acks for span in spans]
-                    self._holdings.settled(self._stream, [*done, *nacks])
+                    self._hand_back.settled(self._stream, [*done, *nacks])
             except Exception as error:  # noqa: BLE001 - the futures and `take` must raise any error
                 for _, future in acks:
                     future.set_exception(error)
                 if not isinstance(error, PubSubUnavailableError):
                     self._fail(error)
                 continue
-            self._counts["acked"] += sum(map(len, to_ack)) - len(refused)
-            self._counts["nacked"] += sum(map(len, to_nack))
-            self._counts["refused"] += len(refused)
             for spans, future in acks:
                 future.set_result(_within(refused, spans))
 

@@ -11,7 +11,7 @@ while a retention or a snapshot allows a seek into it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -41,6 +41,7 @@ from epochal.connectors.pubsub.server.refusals import (
 
 WEEK_US = 7 * 86_400 * SECOND_US
 HOUR_US = 3600 * SECOND_US
+ISO = "%Y-%m-%dT%H:%M:%S.%fZ"
 DEFAULT_MAX_BYTES = 1 << 30
 MESSAGES_PER_SEED = 1_000_000_000
 SEEDS = 9 * 10 ** (NUMBER_LENGTH - 1) // MESSAGES_PER_SEED
@@ -268,9 +269,7 @@ class MessageBroker:
         deliveries = subscription.deliveries
         if subscription.topic is not None:
             self._trim(subscription.topic, now_us)
-        messages = _by_number(
-            deliveries.unsettled(), deliveries.acked(), self._logged(subscription)
-        )
+        messages = _all_messages(subscription)
         since = [m for m in messages if m.published_us >= time_us]
         deliveries.reset(since, [m for m in messages if m.published_us < time_us])
 
@@ -284,19 +283,12 @@ class MessageBroker:
                 f"(resource={short(snapshot_name)})."
             )
         deliveries = subscription.deliveries
-        messages = _by_number(
-            deliveries.unsettled(), deliveries.acked(), self._logged(subscription)
-        )
+        messages = _all_messages(subscription)
         then = {m.number for m in snapshot.unsettled}
         wanted = [m for m in snapshot.unsettled if _passes(subscription, m)]
         wanted += [m for m in messages if m.number > snapshot.after]
         rest = [m for m in messages if m.number <= snapshot.after and m.number not in then]
         deliveries.reset(wanted, rest)
-
-    def _logged(self, subscription: Subscription) -> list[PublishedMessage]:
-        if subscription.topic is None:
-            return []
-        return [m for m in subscription.topic.log if _passes(subscription, m)]
 
     def _trim(self, topic: Topic, now_us: int) -> None:
         """Drop messages from the log that neither the retention nor a snapshot needs."""
@@ -314,11 +306,12 @@ class MessageBroker:
         dead_letter_topic = self.topics.get(settings.dead_letter_topic)
         if dead_letter_topic is None:
             return False
+        published = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=message.published_us)
         attributes = {
             "CloudPubSubDeadLetterSourceDeliveryCount": str(entry.attempts),
             "CloudPubSubDeadLetterSourceSubscription": short(subscription.name),
             "CloudPubSubDeadLetterSourceSubscriptionProject": project_of(subscription.name),
-            "CloudPubSubDeadLetterSourceTopicPublishTime": _iso(message.published_us),
+            "CloudPubSubDeadLetterSourceTopicPublishTime": published.strftime(ISO),
         }
         body = message.body + b"".join(encode_attribute(*item) for item in attributes.items())
         draft = (body, message.key, {**message.attributes, **attributes})
@@ -331,11 +324,10 @@ def _passes(subscription: Subscription, message: PublishedMessage) -> bool:
     return subscription.matches is None or subscription.matches(message.attributes)
 
 
-def _by_number(*groups: Iterable[PublishedMessage]) -> list[PublishedMessage]:
-    messages = {message.number: message for group in groups for message in group}
+def _all_messages(subscription: Subscription) -> list[PublishedMessage]:
+    """What a seek can find: unsettled, retained, or in the topic's log; in order."""
+    deliveries, topic = subscription.deliveries, subscription.topic
+    logged = [] if topic is None else [m for m in topic.log if _passes(subscription, m)]
+    everything = (*deliveries.unsettled(), *deliveries.acked(), *logged)
+    messages = {message.number: message for message in everything}
     return [messages[number] for number in sorted(messages)]
-
-
-def _iso(time_us: int) -> str:
-    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
-    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

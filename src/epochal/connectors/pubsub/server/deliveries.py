@@ -75,25 +75,21 @@ class Deliveries:
         self._acked: deque[PublishedMessage] = deque()
 
     def offer(self, messages: Sequence[PublishedMessage]) -> None:
-        """Take newly published messages."""
         self._memory.hold(messages)
         self.available += len(messages)
         if not self.settings.ordered:
             self._unordered.extend([Entry(message) for message in messages])
         else:
             for message in messages:
-                self._line_up(message)
+                if not message.key:
+                    self._unordered.append(Entry(message))
+                    continue
+                line = self._lines.get(message.key)
+                if line is None:
+                    line = self._lines[message.key] = Line(message.key)
+                line.waiting.append(Entry(message, line))
+                self._enqueue(line)
         self._wake()
-
-    def _line_up(self, message: PublishedMessage) -> None:
-        if not message.key:
-            self._unordered.append(Entry(message))
-            return
-        line = self._lines.get(message.key)
-        if line is None:
-            line = self._lines[message.key] = Line(message.key)
-        line.waiting.append(Entry(message, line))
-        self._enqueue(line)
 
     def pull(
         self,

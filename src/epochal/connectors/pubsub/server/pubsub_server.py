@@ -27,9 +27,8 @@ from epochal.connectors.pubsub.server.broker import (
     MessageBroker,
     Subscription,
 )
-from epochal.connectors.pubsub.server.descriptions import SubscriptionPb, TopicPb
-from epochal.connectors.pubsub.server.parts import SECOND_US, Consumer
-from epochal.connectors.pubsub.server.refusals import CallChecks
+from epochal.connectors.pubsub.server.parts import SECOND_US, AckRefusals, Consumer
+from epochal.connectors.pubsub.server.refusals import CallChecks, SubscriptionPb, TopicPb
 from epochal.connectors.pubsub.server.service import Service, abort
 from epochal.errors import ComponentError, PubSubRefusedError
 
@@ -183,8 +182,7 @@ class _Stream:
     def __init__(self, service: Service, first: Any) -> None:
         self.subscription: Subscription = service.broker.attached(first.subscription)
         self._service = service
-        self._check_deadline(first.stream_ack_deadline_seconds)
-        self._deadline_us = first.stream_ack_deadline_seconds * SECOND_US
+        self._set_deadline(first.stream_ack_deadline_seconds)
         self._consumer = Consumer(
             max(first.max_outstanding_messages, 0), max(first.max_outstanding_bytes, 0)
         )
@@ -201,8 +199,7 @@ class _Stream:
                         "Only the first request of a stream may name the subscription."
                     )
                 if request.stream_ack_deadline_seconds:
-                    self._check_deadline(request.stream_ack_deadline_seconds)
-                    self._deadline_us = request.stream_ack_deadline_seconds * SECOND_US
+                    self._set_deadline(request.stream_ack_deadline_seconds)
                 self._handle(request)
                 self._service.wake()
                 if self._confirmations:
@@ -260,21 +257,9 @@ class _Stream:
             self._modify(request.modify_deadline_ack_ids, request.modify_deadline_seconds)
 
     def _ack(self, ack_ids: Sequence[str]) -> None:
-        deliveries, now_us = self.subscription.deliveries, self._service.now_us()
         serials = self._serials(ack_ids)
-        outcome = deliveries.ack(serials, now_us)
-        if deliveries.settings.exactly_once:
-            wrong, unordered = set(outcome.invalid), set(outcome.unordered)
-            response = Response()
-            confirmed = response.acknowledge_confirmation
-            for ack_id, serial in zip(ack_ids, serials, strict=True):
-                if serial in wrong:
-                    confirmed.invalid_ack_ids.append(ack_id)
-                elif serial in unordered:
-                    confirmed.unordered_ack_ids.append(ack_id)
-                else:
-                    confirmed.ack_ids.append(ack_id)
-            self._confirmations.append(response.SerializeToString() + self._properties())
+        outcome = self.subscription.deliveries.ack(serials, self._service.now_us())
+        self._confirm("acknowledge_confirmation", ack_ids, serials, outcome)
 
     def _modify(self, ack_ids: Sequence[str], seconds: Sequence[int]) -> None:
         deliveries, now_us = self.subscription.deliveries, self._service.now_us()
@@ -283,15 +268,27 @@ class _Stream:
         for serial, wanted in zip(serials, seconds, strict=True):
             refusals.check_range("modify_deadline_seconds", wanted, 0, 600)
             groups.setdefault(wanted, []).append(serial)
-        wrong: set[int] = set()
+        wrong = AckRefusals([], [])
         for wanted, group in groups.items():
-            wrong.update(deliveries.modify(group, wanted * SECOND_US, now_us).invalid)
-        if deliveries.settings.exactly_once:
-            response = Response()
-            confirmed = response.modify_ack_deadline_confirmation
-            for ack_id, serial in zip(ack_ids, serials, strict=True):
-                (confirmed.invalid_ack_ids if serial in wrong else confirmed.ack_ids).append(ack_id)
-            self._confirmations.append(response.SerializeToString() + self._properties())
+            wrong.invalid.extend(deliveries.modify(group, wanted * SECOND_US, now_us).invalid)
+        self._confirm("modify_ack_deadline_confirmation", ack_ids, serials, wrong)
+
+    def _confirm(
+        self, field: str, ack_ids: Sequence[str], serials: Sequence[int], outcome: AckRefusals
+    ) -> None:
+        if not self.subscription.deliveries.settings.exactly_once:
+            return
+        wrong, unordered = set(outcome.invalid), set(outcome.unordered)
+        response = Response()
+        confirmed = getattr(response, field)
+        for ack_id, serial in zip(ack_ids, serials, strict=True):
+            if serial in wrong:
+                confirmed.invalid_ack_ids.append(ack_id)
+            elif serial in unordered:
+                confirmed.unordered_ack_ids.append(ack_id)
+            else:
+                confirmed.ack_ids.append(ack_id)
+        self._confirmations.append(response.SerializeToString() + self._properties())
 
     def _serials(self, ack_ids: Sequence[str]) -> list[int]:
         """Return the serials; 0 for a malformed id, because one bad id must not end the stream."""
@@ -303,6 +300,6 @@ class _Stream:
                 serials.append(0)
         return serials
 
-    @staticmethod
-    def _check_deadline(seconds: int) -> None:
+    def _set_deadline(self, seconds: int) -> None:
         refusals.check_range("stream_ack_deadline_seconds", seconds, 10, 600)
+        self._deadline_us = seconds * SECOND_US

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
-from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1.types import pubsub
 from google.rpc import error_details_pb2, status_pb2
 
@@ -25,9 +24,11 @@ from epochal.connectors.pubsub.server.broker import (
     Subscription,
     Topic,
 )
-from epochal.connectors.pubsub.server.descriptions import (
+from epochal.connectors.pubsub.server.parts import AckRefusals
+from epochal.connectors.pubsub.server.refusals import (
     MUTABLE,
     MUTABLE_IN_TOPICS,
+    CallChecks,
     SnapshotPb,
     SubscriptionPb,
     TopicPb,
@@ -35,8 +36,6 @@ from epochal.connectors.pubsub.server.descriptions import (
     check_topic,
     merge_description,
 )
-from epochal.connectors.pubsub.server.parts import AckRefusals
-from epochal.connectors.pubsub.server.refusals import CallChecks
 from epochal.errors import PubSubRefusedError
 
 MAX_PUBLISH_MESSAGES = 1000
@@ -48,6 +47,7 @@ TICK_SECONDS = 0.02
 
 NO_ATTRIBUTES: Mapping[str, str] = {}
 Decide = Callable[[Any], Any]
+"""From a request to its response, as an object or as bytes; None for one without fields."""
 
 
 class Service:
@@ -110,7 +110,9 @@ class Service:
             try:
                 self.checks.check(name, request, context.invocation_metadata() or ())
                 response = decide(request)
-                return await response if asyncio.iscoroutine(response) else response
+                if asyncio.iscoroutine(response):
+                    response = await response
+                return b"" if response is None else response
             except PubSubRefusedError as refused:
                 await abort(context, refused)
             finally:
@@ -120,31 +122,37 @@ class Service:
 
     def publisher(self) -> dict[str, tuple[Any, Decide]]:
         """Return the Publisher's calls: name -> (request type, decision)."""
-        types = pubsub
+        types, broker = pubsub, self.broker
         return {
             "CreateTopic": (types.Topic, self.create_topic),
             "UpdateTopic": (types.UpdateTopicRequest, self.update_topic),
             "Publish": (types.PublishRequest, self.publish),
-            "GetTopic": (types.GetTopicRequest, lambda r: self.broker.topic(r.topic).description),
+            "GetTopic": (types.GetTopicRequest, lambda r: broker.topic(r.topic).description),
             "ListTopics": (types.ListTopicsRequest, self.list_topics),
             "ListTopicSubscriptions": (
                 types.ListTopicSubscriptionsRequest,
                 self.list_topic_subscriptions,
             ),
             "ListTopicSnapshots": (types.ListTopicSnapshotsRequest, self.list_topic_snapshots),
-            "DeleteTopic": (types.DeleteTopicRequest, self.delete_topic),
-            "DetachSubscription": (types.DetachSubscriptionRequest, self.detach_subscription),
+            "DeleteTopic": (types.DeleteTopicRequest, lambda r: broker.delete_topic(r.topic)),
+            "DetachSubscription": (
+                types.DetachSubscriptionRequest,
+                lambda r: broker.detach_subscription(r.subscription),
+            ),
         }
 
     def subscriber(self) -> dict[str, tuple[Any, Decide]]:
         """Return the Subscriber's unary calls: name -> (request type, decision)."""
-        types = pubsub
+        types, broker = pubsub, self.broker
         return {
             "CreateSubscription": (types.Subscription, self.create_subscription),
             "GetSubscription": (types.GetSubscriptionRequest, self.get_subscription),
             "UpdateSubscription": (types.UpdateSubscriptionRequest, self.update_subscription),
             "ListSubscriptions": (types.ListSubscriptionsRequest, self.list_subscriptions),
-            "DeleteSubscription": (types.DeleteSubscriptionRequest, self.delete_subscription),
+            "DeleteSubscription": (
+                types.DeleteSubscriptionRequest,
+                lambda r: broker.delete_subscription(r.subscription),
+            ),
             "ModifyAckDeadline": (types.ModifyAckDeadlineRequest, self.modify_ack_deadline),
             "Acknowledge": (types.AcknowledgeRequest, self.acknowledge),
             "Pull": (types.PullRequest, self.pull),
@@ -153,7 +161,10 @@ class Service:
             "ListSnapshots": (types.ListSnapshotsRequest, self.list_snapshots),
             "CreateSnapshot": (types.CreateSnapshotRequest, self.create_snapshot),
             "UpdateSnapshot": (types.UpdateSnapshotRequest, self.update_snapshot),
-            "DeleteSnapshot": (types.DeleteSnapshotRequest, self.delete_snapshot),
+            "DeleteSnapshot": (
+                types.DeleteSnapshotRequest,
+                lambda r: broker.delete_snapshot(r.snapshot),
+            ),
             "Seek": (types.SeekRequest, self.seek),
         }
 
@@ -171,10 +182,6 @@ class Service:
         topic.description = new.SerializeToString()
         return topic.description
 
-    def delete_topic(self, request: Any) -> Any:
-        self.broker.delete_topic(request.topic)
-        return Empty()
-
     def publish(self, request: Any) -> bytes:
         self.broker.topic(request.topic)
         refusals.check_range("message_count", len(request.messages), 1, MAX_PUBLISH_MESSAGES)
@@ -187,24 +194,15 @@ class Service:
         return b"".join([b"\x0a\x10%016d" % number for number in numbers])
 
     def list_topics(self, request: Any) -> Any:
-        return self._page(
-            request, pubsub.ListTopicsResponse, "topics", self.broker.topics, _describe_topic
-        )
+        return _page(request, pubsub.ListTopicsResponse, self.broker.topics, _describe_topic)
 
     def list_topic_subscriptions(self, request: Any) -> Any:
         subscriptions = self.broker.topic(request.topic).subscriptions
-        kind = pubsub.ListTopicSubscriptionsResponse
-        return self._page(request, kind, "subscriptions", subscriptions, _named)
+        return _page(request, pubsub.ListTopicSubscriptionsResponse, subscriptions, _named)
 
     def list_topic_snapshots(self, request: Any) -> Any:
         snapshots = self.broker.topic(request.topic).snapshots
-        return self._page(
-            request, pubsub.ListTopicSnapshotsResponse, "snapshots", snapshots, _named
-        )
-
-    def detach_subscription(self, request: Any) -> Any:
-        self.broker.detach_subscription(request.subscription)
-        return pubsub.DetachSubscriptionResponse.pb()()
+        return _page(request, pubsub.ListTopicSnapshotsResponse, snapshots, _named)
 
     def create_subscription(self, subscription: Any) -> bytes:
         settings, matches = check_subscription(subscription)
@@ -227,34 +225,26 @@ class Service:
         return _describe_subscription(subscription)
 
     def list_subscriptions(self, request: Any) -> Any:
-        subscriptions, kind = self.broker.subscriptions, pubsub.ListSubscriptionsResponse
-        return self._page(request, kind, "subscriptions", subscriptions, _describe_subscription)
+        by_name, kind = self.broker.subscriptions, pubsub.ListSubscriptionsResponse
+        return _page(request, kind, by_name, _describe_subscription)
 
-    def delete_subscription(self, request: Any) -> Any:
-        self.broker.delete_subscription(request.subscription)
-        return Empty()
-
-    def modify_push_config(self, request: Any) -> Any:
+    def modify_push_config(self, request: Any) -> None:
         self.broker.subscription(request.subscription)
         if request.push_config.push_endpoint:
             raise refusals.unimplemented("push delivery")
-        return Empty()
 
-    def acknowledge(self, request: Any) -> Any:
+    def acknowledge(self, request: Any) -> None:
         subscription = self.broker.attached(request.subscription)
         serials = _serials(subscription, request.ack_ids)
-        outcome = subscription.deliveries.ack(serials, self.now_us())
-        _check(subscription, outcome)
-        return Empty()
+        _check(subscription, subscription.deliveries.ack(serials, self.now_us()))
 
-    def modify_ack_deadline(self, request: Any) -> Any:
+    def modify_ack_deadline(self, request: Any) -> None:
         subscription = self.broker.attached(request.subscription)
         seconds = request.ack_deadline_seconds
         refusals.check_range("ack_deadline_seconds", seconds, 0, 600)
         serials = _serials(subscription, request.ack_ids)
         outcome = subscription.deliveries.modify(serials, seconds * 1_000_000, self.now_us())
         _check(subscription, outcome)
-        return Empty()
 
     async def pull(self, request: Any) -> bytes:
         """Return messages at once if there are any, else wait up to PULL_SECONDS for some."""
@@ -294,18 +284,14 @@ class Service:
         return _describe_snapshot(self.broker.snapshot(request.snapshot))
 
     def list_snapshots(self, request: Any) -> Any:
-        snapshots, kind = self.broker.snapshots, pubsub.ListSnapshotsResponse
-        return self._page(request, kind, "snapshots", snapshots, _describe_snapshot)
+        by_name, kind = self.broker.snapshots, pubsub.ListSnapshotsResponse
+        return _page(request, kind, by_name, _describe_snapshot)
 
     def update_snapshot(self, request: Any) -> Any:
         self.broker.snapshot(request.snapshot.name)
         raise refusals.unimplemented("updates of snapshots")
 
-    def delete_snapshot(self, request: Any) -> Any:
-        self.broker.delete_snapshot(request.snapshot)
-        return Empty()
-
-    def seek(self, request: Any) -> Any:
+    def seek(self, request: Any) -> None:
         match request.WhichOneof("target"):
             case "time":
                 micros = request.time.ToMicroseconds()
@@ -316,25 +302,19 @@ class Service:
                 raise refusals.invalid(
                     "The request names neither a time nor a snapshot to seek to."
                 )
-        return pubsub.SeekResponse.pb()()
 
-    def _page(
-        self,
-        request: Any,
-        kind: Any,
-        field: str,
-        by_name: Mapping[str, Any],
-        shown: Callable[[Any], Any],
-    ) -> Any:
-        """Return one page of resources, by name; the token is the last name on the page before."""
-        prefix = f"{request.project}/" if hasattr(request, "project") else ""
-        names = sorted(n for n in by_name if n.startswith(prefix) and n > request.page_token)
-        size = min(request.page_size or MAX_PAGE, MAX_PAGE)
-        response = kind.pb()()
-        getattr(response, field).extend(shown(by_name[name]) for name in names[:size])
-        if len(names) > size:
-            response.next_page_token = names[size - 1]
-        return response
+
+def _page(request: Any, kind: Any, by_name: Mapping[str, Any], shown: Callable[[Any], Any]) -> Any:
+    """Return one page of resources, by name; the token is the last name on the page before."""
+    prefix = f"{request.project}/" if hasattr(request, "project") else ""
+    names = sorted(n for n in by_name if n.startswith(prefix) and n > request.page_token)
+    size = min(request.page_size or MAX_PAGE, MAX_PAGE)
+    response = kind.pb()()
+    resources = getattr(response, response.DESCRIPTOR.fields[0].name)
+    resources.extend(shown(by_name[name]) for name in names[:size])
+    if len(names) > size:
+        response.next_page_token = names[size - 1]
+    return response
 
 
 async def abort(context: Any, refused: PubSubRefusedError) -> None:
@@ -363,19 +343,15 @@ def _draft(message: Any) -> Draft:
         )
     key = message.ordering_key
     if attribute_map:
-        _check_attributes(attribute_map)
+        refusals.check_range("attribute_count", len(attribute_map), 0, 100)
+    for name, text in attribute_map.items():
+        if not name or name.lower().startswith("goog"):
+            raise refusals.invalid(f"The attribute key {name!r} is empty or starts with goog.")
+        refusals.check_range("attribute_key_size", len(name.encode()), 1, 256)
+        refusals.check_range("attribute_value_size", len(text.encode()), 0, 1024)
     if key:
         refusals.check_range("ordering_key_size", len(key.encode()), 0, 1024)
     return body, key, attribute_map
-
-
-def _check_attributes(attributes: Mapping[str, str]) -> None:
-    refusals.check_range("attribute_count", len(attributes), 0, 100)
-    for key, value in attributes.items():
-        if not key or key.lower().startswith("goog"):
-            raise refusals.invalid(f"The attribute key {key!r} is empty or starts with goog.")
-        refusals.check_range("attribute_key_size", len(key.encode()), 1, 256)
-        refusals.check_range("attribute_value_size", len(value.encode()), 0, 1024)
 
 
 def _serials(subscription: Subscription, ack_ids: Iterable[str]) -> list[int]:

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
 
-Slot: TypeAlias = tuple[int, int]
-"""A batch and one of its partitions."""
+from epochal.connectors.pubsub.sidecar.sidecar_messages import Grant, Settle, SidecarReport, Slot
 
 SILENT_S = 10.0
 """A sidecar without a report for this long counts as dead. It reports twice a second."""
@@ -40,52 +38,6 @@ class Reason(StrEnum):
     DATA = "rows are buffered"
     FLUSH = "the last batch is not committed"
     REFRESH = "the progress shows messages that are acknowledged by now"
-
-
-@dataclass(frozen=True, slots=True)
-class SidecarReport:
-    """The state of a sidecar, as it reports it."""
-
-    buffered_rows: int = 0
-    buffered_bytes: int = 0
-    held_rows: int = 0
-    """Rows given to batches that are not settled yet."""
-    idle_s: float = 0.0
-    """Time since the last message that `availableNow` waits for, or since the stream was opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What a sidecar must settle among the partitions it holds of batches up to `committed`.
-
-    It acknowledges those in `acks` and gives the others back to Pub/Sub. Orders are repeated until
-    they are confirmed.
-    """
-
-    committed: int
-    acks: tuple[Slot, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Mine:
-    """The sidecar that asked fills the partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionHeld:
-    """Another sidecar holds the partition, or must fill it."""
-
-    holder: str
-
-
-@dataclass(frozen=True, slots=True)
-class Void:
-    """The partition is empty, because its holder was lost or its batch is over."""
-
-    why: str
-
-
-Answer: TypeAlias = Mine | PartitionHeld | Void
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +93,7 @@ class Grants:
         self._bootstrapped_s: float | None = None
         self._busy_s: float | None = None
 
-    def heard(self, sidecar: str, report: SidecarReport, now_s: float) -> Orders:
+    def heard(self, sidecar: str, report: SidecarReport, now_s: float) -> Settle:
         """Take the report of a sidecar, new or known; return what it has to settle."""
         state = self._sidecars.get(sidecar)
         if state is None:
@@ -156,7 +108,6 @@ class Grants:
         self._unconfirmed = {s: who for s, who in self._unconfirmed.items() if who != sidecar}
 
     def live(self, now_s: float) -> list[str]:
-        """Return the sidecars that are up."""
         for name, sidecar in list(self._sidecars.items()):
             if now_s - sidecar.heard_s > FORGOTTEN_S:
                 self.gone(name)
@@ -202,23 +153,27 @@ class Grants:
         state = self._batches.get(batch)
         return None if state is None else state.plan
 
-    def claim(self, slot: Slot, sidecar: str, buffered: int, now_s: float) -> Answer:
-        """Decide which sidecar fills a partition; `sidecar`, which asks, has `buffered` rows."""
+    def claim(self, slot: Slot, sidecar: str, buffered: int, now_s: float) -> Grant:
+        """Decide which sidecar fills a partition; `sidecar`, which asks, has `buffered` rows.
+
+        The caller adds the holder's `place`.
+        """
         state = self._batches.get(slot[0])
         if state is None or not 0 <= slot[1] < len(state.partitions):
-            return Void(f"batch {slot[0]} is committed, or was planned by another run")
+            why = f"batch {slot[0]} is committed, or was planned by another run"
+            return Grant(mine=False, why=why)
         partition = state.partitions[slot[1]]
         if partition.void:
-            return Void(f"its holder {partition.holder} was lost")
+            return Grant(mine=False, why=f"its holder {partition.holder} was lost")
         if partition.holder is None:
             partition.holder = self._choose(sidecar, buffered, state.plan.rows, now_s)
         if partition.holder == sidecar:
-            return Mine()
+            return Grant(mine=True)
         if self._is_live(partition.holder, now_s):
-            return PartitionHeld(partition.holder)
+            return Grant(mine=False, holder=partition.holder)
         # Once void, always void: a reader may already have read the partition as empty.
         partition.void = True
-        return Void(f"its holder {partition.holder} is silent")
+        return Grant(mine=False, why=f"its holder {partition.holder} is silent")
 
     def unreachable(self, slot: Slot, holder: str) -> None:
         """A reader could not fetch the rows from their holder and reads the partition as empty."""
@@ -245,10 +200,9 @@ class Grants:
                         self._unconfirmed[(batch, number)] = partition.holder
         return list(concerned)
 
-    def orders(self, sidecar: str) -> Orders:
-        """Return what a sidecar still has to settle."""
+    def orders(self, sidecar: str) -> Settle:
         mine = tuple(slot for slot, who in self._unconfirmed.items() if who == sidecar)
-        return Orders(self.committed, mine)
+        return Settle(self.committed, mine)
 
     def pending(self) -> dict[str, tuple[Slot, ...]]:
         """Return all unconfirmed acknowledgements, for the partitions of the next batch."""

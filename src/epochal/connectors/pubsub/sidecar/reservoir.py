@@ -18,13 +18,13 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.connectors.pubsub.sidecar.grants import Slot
+from epochal.connectors.pubsub.sidecar.sidecar_messages import Slot
 
 KEY, DATA = "ordering_key", "data"
 
@@ -32,18 +32,7 @@ MERGED_ROWS = 20_000
 MERGED_BYTES = 16 << 20
 """`read` joins small batches of a partition up to these sizes."""
 
-Stored: TypeAlias = str
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-class Store(Protocol):
-    """Stores rows that do not fit into memory."""
-
-    def write(self, rows: pa.RecordBatch) -> Stored: ...
-
-    def read(self, stored: Stored) -> pa.RecordBatch: ...
-
-    def drop(self, stored: Stored) -> None: ...
 
 
 @dataclass(slots=True)
@@ -55,7 +44,8 @@ class _Chunk:
     """The ordering key of each row, "" if it has none; None if no row has one."""
     size: int
     rows: pa.RecordBatch | None
-    stored: Stored | None = None
+    stored: str | None = None
+    """The file with the rows, if they are spilled."""
 
     @property
     def count(self) -> int:
@@ -76,7 +66,7 @@ class _Entry:
 class Reservoir:
     """Not thread-safe: its owner has a lock."""
 
-    def __init__(self, *, memory_bytes: int, store: Store) -> None:
+    def __init__(self, *, memory_bytes: int, store: SpillFiles) -> None:
         self._memory_limit = memory_bytes
         self._store = store
         self._queue: list[_Chunk] = []
@@ -87,7 +77,6 @@ class Reservoir:
         self.buffered_bytes = 0
         self.held_rows = 0
         self.memory_bytes = 0
-        self.spilled_bytes = 0
 
     def add(self, rows: pa.RecordBatch, first: int) -> None:
         """Add messages that were pulled, numbered from `first`."""
@@ -284,7 +273,6 @@ class Reservoir:
     def _forget(self, chunk: _Chunk) -> None:
         if chunk.stored is not None:
             self._store.drop(chunk.stored)
-            self.spilled_bytes -= chunk.size
             chunk.stored = None
         else:
             self.memory_bytes -= chunk.size
@@ -298,7 +286,6 @@ class Reservoir:
             chunk.stored = self._store.write(chunk.rows)
             chunk.rows = None
             self.memory_bytes -= chunk.size
-            self.spilled_bytes += chunk.size
             if self.memory_bytes <= self._memory_limit:
                 return
 
@@ -310,7 +297,6 @@ class Reservoir:
 
 
 def spans_of(numbers: Numbers) -> list[tuple[int, int]]:
-    """Return numbers as half-open spans."""
     if not len(numbers):
         return []
     numbers = np.sort(numbers)

@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
 
@@ -115,7 +114,8 @@ def _connect(path: Path) -> socket.socket | None:
 
 def _start(path: Path, jvm_pid: int) -> socket.socket:
     """Start the sidecar, unless another task of this executor has just started it."""
-    with _lock(path.with_suffix(".lock")):
+    with path.with_suffix(".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         connection = _connect(path)
         if connection is not None:
             return connection
@@ -142,13 +142,6 @@ def _start(path: Path, jvm_pid: int) -> socket.socket:
                 break
             time.sleep(0.02)
         raise PubSubReaderError(f"The Pub/Sub sidecar cannot be started. {_last_output(path)}")
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with path.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _ask(file: BufferedIOBase, reading: PartitionReading) -> Read | None:

@@ -22,37 +22,18 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.connectors.arrow_stream import encode_stream
-from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA, message_keys
+from epochal.connectors.pubsub.sidecar import sidecar_messages as messages
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
-from epochal.connectors.pubsub.sidecar.grants import Slot
 from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, SpillFiles, spans_of
-from epochal.connectors.pubsub.sidecar.sidecar_messages import (
-    DRIVER,
-    PEER,
-    Admit,
-    ClaimPartition,
-    Confirmed,
-    Farewell,
-    Fetch,
-    Filled,
-    Goodbye,
-    Grant,
-    Known,
-    Loaded,
-    PartitionReading,
-    Piece,
-    Settle,
-    State,
-    Unreachable,
-    place_of,
-)
+from epochal.connectors.pubsub.sidecar.sidecar_messages import DRIVER, PEER, PartitionReading, Slot
 from epochal.connectors.pubsub.sidecar.streams import Streams
 from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
 from epochal.rpc.client import RpcClient
@@ -75,7 +56,7 @@ class SidecarFeed:
     """Reads one subscription for one run of a query."""
 
     def __init__(self, reading: PartitionReading, directory: Path) -> None:
-        options = source_options(reading.options)
+        options = reading.options
         self.name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.closed = threading.Event()
         self.schema = ACK_SCHEMA if options.include_ack_id else MESSAGE_SCHEMA
@@ -104,14 +85,11 @@ class SidecarFeed:
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
-        address = reading.driver.address()
-        self._asking = RpcClient(address)
-        self._reporting = RpcClient(address)
-        host = local_host(address.host)
+        self._asking = RpcClient(reading.driver)
+        self._reporting = RpcClient(reading.driver)
+        host = local_host(reading.driver.host)
         self._server = RpcServer(advertised_host=host, bind_host=host)
         self._server.register(PEER, self._piece)
-        self._place = place_of(self._server.address)
-
         try:
             self._reporting.ask(DRIVER, self._state())
         except RpcError:
@@ -128,9 +106,14 @@ class SidecarFeed:
     def read(self, reading: PartitionReading) -> list[pa.RecordBatch]:
         """Return the rows of a partition: the same to every reader, or none."""
         self._settle(reading.committed, reading.pending.get(self.name, ()))
-        slot = reading.batch, reading.partition
+        slot = reading.slot
         if not self._holds(slot) and reading.wait_s:
-            self._await_rows(reading.wait_s)
+            left_s = self._started_s + reading.wait_s - time.monotonic()
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._reservoir.buffered_rows or self._failure or self.closed.is_set(),
+                    max(0.0, left_s),
+                )
         with self._slot_lock(slot):
             if self._holds(slot):
                 return self._rows(slot)
@@ -142,13 +125,12 @@ class SidecarFeed:
                 if rows is not None:
                     return rows
                 if self._copies is None:
-                    unreachable = Unreachable(reading.batch, reading.partition, grant.holder)
-                    self._ask(unreachable)
+                    self._ask(messages.Unreachable(slot, grant.holder))
             if self._copies is not None:
                 return self._from_copy(slot)
             logger.warning(
                 "batch %d partition %d is read as empty (%s); its messages will be redelivered",
-                *(slot[0], slot[1], grant.why or f"{grant.holder} does not answer"),
+                *(*slot, grant.why or f"{grant.holder} does not answer"),
             )
             return []
 
@@ -169,7 +151,7 @@ class SidecarFeed:
             self._changed.notify_all()
         if tell:
             try:
-                self._asking.ask(DRIVER, Goodbye(self.name), timeout_seconds=1.0)
+                self._asking.ask(DRIVER, messages.Goodbye(self.name), timeout_seconds=1.0)
             except RpcError as error:
                 logger.info("%s", error)
         if self._reporter is not threading.current_thread():
@@ -196,21 +178,12 @@ class SidecarFeed:
                 del self._slot_locks[old]
             return self._slot_locks.setdefault(slot, threading.Lock())
 
-    def _await_rows(self, seconds: float) -> None:
-        seconds = max(0.0, self._started_s + seconds - time.monotonic())
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._reservoir.buffered_rows or self._failure or self.closed.is_set(),
-                seconds,
-            )
-
-    def _claim(self, slot: Slot) -> Grant:
+    def _claim(self, slot: Slot) -> messages.Grant:
         with self._changed:
             if self._failure:
                 raise PubSubReaderError(self._failure)
             buffered = self._reservoir.buffered_rows
-        grant = self._ask(ClaimPartition(self.name, *slot, buffered))
-        assert isinstance(grant, Grant)
+        grant: messages.Grant = self._ask(messages.ClaimPartition(self.name, slot, buffered))
         return grant
 
     def _fill(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
@@ -225,7 +198,7 @@ class SidecarFeed:
             batches = self._copy(slot, batches)
         else:
             rows = sum(batch.num_rows for batch in batches)
-            self._ask(Filled(self._state(), *slot, rows))
+            self._ask(messages.Filled(self._state(), slot, rows))
         return batches
 
     def _copy(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -233,8 +206,9 @@ class SidecarFeed:
         assert self._copies is not None
         try:
             keys = [key for part in batches for key in message_keys(part)]
-            answer = self._ask(Admit(*slot, keys)) if keys else Known([], [])
-            assert isinstance(answer, Known)
+            answer = messages.Known([], [])
+            if keys:
+                answer = self._ask(messages.Admit(slot, keys))
             batches = self._thin(slot, answer) if answer.repeated or answer.unsure else batches
             other = self._copies.decide(slot, self.schema, batches)
         except Exception:
@@ -246,10 +220,10 @@ class SidecarFeed:
             return self._from_copy(slot)
         rows = sum(batch.num_rows for batch in batches)
         # A partition of duplicates only must not count as empty: its commit acknowledges them.
-        self._ask(Filled(self._state(), *slot, rows or len(answer.repeated), copied=True))
+        self._ask(messages.Filled(self._state(), slot, rows or len(answer.repeated), copied=True))
         return batches
 
-    def _thin(self, slot: Slot, answer: Known) -> list[pa.RecordBatch]:
+    def _thin(self, slot: Slot, answer: messages.Known) -> list[pa.RecordBatch]:
         repeated = np.array(answer.repeated, np.int64)
         unsure = np.array(answer.unsure, np.int64)
         with self._changed:
@@ -258,7 +232,7 @@ class SidecarFeed:
             rows = list(self._reservoir.read(slot))
         logger.info(
             "batch %d partition %d: dropped %d duplicates; gave back %d possible duplicates",
-            *(slot[0], slot[1], len(repeated), len(unsure)),
+            *(*slot, len(repeated), len(unsure)),
         )
         self._streams.nack(spans_of(back))
         return rows
@@ -267,52 +241,49 @@ class SidecarFeed:
         assert self._copies is not None
         rows = self._copies.read_or_seal(slot, self.schema)
         keys = [key for part in rows for key in message_keys(part)]
-        self._ask(Loaded(self.name, *slot, keys))
+        self._ask(messages.Loaded(self.name, slot, keys))
         logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(keys))
         return rows
 
-    def _fetch(self, grant: Grant, reading: PartitionReading) -> list[pa.RecordBatch] | None:
+    def _fetch(
+        self, grant: messages.Grant, reading: PartitionReading
+    ) -> list[pa.RecordBatch] | None:
         """Fetch the rows of a partition from the sidecar that holds it; None if that fails."""
         assert grant.place is not None
-        client = RpcClient(grant.place.address())
+        client = RpcClient(grant.place)
         data = bytearray()
         total = -1
         try:
             while total != len(data):
-                fetch = Fetch(
-                    reading.batch, reading.partition, reading.rows, reading.size, len(data)
-                )
-                piece = client.ask(PEER, fetch)
-                assert isinstance(piece, Piece)
+                fetch = messages.Fetch(reading.slot, reading.rows, reading.size, len(data))
+                piece: messages.Piece = client.ask(PEER, fetch)
                 total = piece.total
                 data += piece.data
         except RpcError as error:
             logger.warning(
                 "batch %d partition %d cannot be fetched from %s: %s",
-                *(reading.batch, reading.partition, grant.holder, error),
+                *(*reading.slot, grant.holder, error),
             )
             return None
         finally:
             client.close()
-        logger.info(
-            "batch %d partition %d was fetched from %s",
-            *(reading.batch, reading.partition, grant.holder),
-        )
+        logger.info("batch %d partition %d was fetched from %s", *reading.slot, grant.holder)
         return list(pa.ipc.open_stream(pa.BufferReader(bytes(data))))
 
-    def _piece(self, fetch: Fetch, _: PeerId) -> Piece:
-        slot = fetch.batch, fetch.partition
+    def _piece(self, fetch: messages.Fetch, _: PeerId) -> messages.Piece:
+        slot = fetch.slot
         data = self._fetched.get(slot) if fetch.start else None
         if data is None:
-            data = self._fetched[slot] = encode_stream(self.schema, self._own(slot, fetch))
+            data = self._fetched[slot] = encode_stream(self.schema, self._own(fetch))
             while len(self._fetched) > 2:
                 self._fetched.popitem(last=False)
         length = min(PIECE_BYTES, data.size - fetch.start)
         if fetch.start + length == data.size:
             self._fetched.pop(slot, None)
-        return Piece(data.size, data.slice(fetch.start, length).to_pybytes())
+        return messages.Piece(data.size, data.slice(fetch.start, length).to_pybytes())
 
-    def _own(self, slot: Slot, fetch: Fetch) -> list[pa.RecordBatch]:
+    def _own(self, fetch: messages.Fetch) -> list[pa.RecordBatch]:
+        slot = fetch.slot
         with self._slot_lock(slot):
             if self._holds(slot):
                 return self._rows(slot)
@@ -348,26 +319,23 @@ class SidecarFeed:
 
     # The driver.
 
-    def _ask(self, message: object) -> object:
+    def _ask(self, message: object) -> Any:
         return self._asking.ask(DRIVER, message)
 
-    def _state(self) -> State:
+    def _state(self) -> messages.State:
         degraded_s = self._streams.degraded_s
         with self._changed:
             self._numbers += 1
             if degraded_s:
                 # Silence means nothing while Pub/Sub is away: `availableNow` must not end now.
                 self._fresh_s = time.monotonic()
-            return State(
-                self.name,
-                self._place,
-                self._numbers,
-                self._reservoir.buffered_rows,
-                self._reservoir.buffered_bytes,
-                self._reservoir.held_rows,
-                time.monotonic() - self._fresh_s,
-                self._failure,
-                degraded_s,
+            held, idle_s = self._reservoir, time.monotonic() - self._fresh_s
+            report = messages.SidecarReport(
+                held.buffered_rows, held.buffered_bytes, held.held_rows, idle_s
+            )
+            place = self._server.address
+            return messages.State(
+                self.name, place, self._numbers, report, self._failure, degraded_s
             )
 
     def _report(self) -> None:
@@ -402,9 +370,9 @@ class SidecarFeed:
 
     def _obey(self, pushed: object) -> None:
         match pushed:
-            case Settle(committed, acks):
+            case messages.Settle(committed, acks):
                 self._settle(committed, acks)
-            case Farewell():
+            case messages.Farewell():
                 logger.info("sidecar %s: the query has ended", self.name)
                 self.closed.set()
 
@@ -449,7 +417,7 @@ class SidecarFeed:
             logger.warning(
                 "batch %d partition %d: %d acknowledgements were refused; the messages will be "
                 "redelivered",
-                *(slot[0], slot[1], refused),
+                *(*slot, refused),
             )
         with self._changed:
             self._acked.append((slot, refused))
@@ -462,7 +430,7 @@ class SidecarFeed:
             slots = tuple(slot for slot, _ in acked)
             refused = sum(number for _, number in acked)
             self._reporting.ask(
-                DRIVER, Confirmed(self.name, slots, refused), timeout_seconds=DRIVER_LOST_S
+                DRIVER, messages.Confirmed(self.name, slots, refused), timeout_seconds=DRIVER_LOST_S
             )
             with self._changed:
                 self._acking.difference_update(slots)

@@ -14,54 +14,32 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.errors import PubSubReaderError
 from epochal.rpc.envelope import EndpointType, RpcAddress
 
-Slots: TypeAlias = tuple[tuple[int, int], ...]
+Slot: TypeAlias = tuple[int, int]
+"""A batch and one of its partitions."""
 
 
-class ServerAddress(msgspec.Struct, frozen=True, array_like=True):
-    """The address of an RPC server, with the keys that it accepts."""
+class SidecarReport(msgspec.Struct, frozen=True, array_like=True):
+    """What a sidecar holds."""
 
-    host: str
-    port: int
-    server_public_key: bytes
-    client_public_key: bytes
-    client_secret_key: bytes
-
-    def __repr__(self) -> str:  # without its keys: reprs end up in logs
-        return f"ServerAddress({self.host!r}, {self.port})"
-
-    def address(self) -> RpcAddress:
-        return RpcAddress(
-            self.host,
-            self.port,
-            self.server_public_key,
-            self.client_public_key,
-            self.client_secret_key,
-        )
-
-
-def place_of(address: RpcAddress) -> ServerAddress:
-    return ServerAddress(
-        address.host,
-        address.port,
-        address.server_public_key,
-        address.client_public_key,
-        address.client_secret_key,
-    )
+    buffered_rows: int = 0
+    buffered_bytes: int = 0
+    held_rows: int = 0
+    """Rows given to batches that are not settled yet."""
+    idle_s: float = 0.0
+    """Time since the last message that `availableNow` waits for, or since the stream was opened."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
-    """A sidecar's report. Of two, the one with the greater `number` is newer. -> Settle"""
+    """A sidecar and its report. Of two, the one with the greater `number` is newer. -> Settle"""
 
     sidecar: str
-    place: ServerAddress
+    place: RpcAddress
     number: int
-    buffered_rows: int
-    buffered_bytes: int
-    held_rows: int
-    idle_s: float
+    report: SidecarReport
     failure: str = ""
     degraded_s: float = 0.0
     """How long it has not been able to reach Pub/Sub; 0 if it can."""
@@ -71,16 +49,14 @@ class ClaimPartition(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
     """Ask which sidecar fills a partition; the sender has `buffered` rows. -> Grant"""
 
     sidecar: str
-    batch: int
-    partition: int
+    slot: Slot
     buffered: int
 
 
 class Unreachable(msgspec.Struct, frozen=True, array_like=True, tag="unreachable"):
     """The holder of a partition does not answer, so it is read as empty. -> Handled"""
 
-    batch: int
-    partition: int
+    slot: Slot
     holder: str
 
 
@@ -88,8 +64,7 @@ class Filled(msgspec.Struct, frozen=True, array_like=True, tag="filled"):
     """A partition was filled with `rows` rows; `state` is the sidecar's after it. -> Handled"""
 
     state: State
-    batch: int
-    partition: int
+    slot: Slot
     rows: int
     copied: bool = False
     """Whether a copy of it is on disk."""
@@ -98,8 +73,7 @@ class Filled(msgspec.Struct, frozen=True, array_like=True, tag="filled"):
 class Admit(msgspec.Struct, frozen=True, array_like=True, tag="admit"):
     """Ask which of these messages the query has seen before. -> Known"""
 
-    batch: int
-    partition: int
+    slot: Slot
     keys: list[str]
 
 
@@ -107,8 +81,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     """A partition was read from its copy, which contains these messages. -> Handled"""
 
     sidecar: str
-    batch: int
-    partition: int
+    slot: Slot
     keys: list[str]
 
 
@@ -116,7 +89,7 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
     """These partitions are acknowledged; Pub/Sub refused `refused` of their messages. -> Handled"""
 
     sidecar: str
-    slots: Slots
+    slots: tuple[Slot, ...]
     refused: int
 
 
@@ -127,21 +100,26 @@ class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag="goodbye"):
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
-    """Acknowledge `acks`, and give back everything else up to batch `committed`. Also pushed."""
+    """What a sidecar must settle among the partitions it holds of batches up to `committed`.
+
+    It acknowledges those in `acks` and gives the others back to Pub/Sub. Orders are pushed too, and
+    repeated until they are confirmed.
+    """
 
     committed: int
-    acks: Slots
+    acks: tuple[Slot, ...]
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, tag="grant"):
-    """The reply to ClaimPartition: fill the partition if `mine`, else fetch it from `place`.
+    """The reply to ClaimPartition: fill the partition if `mine`, else fetch it from its `holder`.
 
-    Without a `place` the partition is empty; `why` is the reason.
+    Without a `place` the partition is empty: its holder was lost or its batch is over; `why` is the
+    reason.
     """
 
     mine: bool
     holder: str = ""
-    place: ServerAddress | None = None
+    place: RpcAddress | None = None
     why: str = ""
 
 
@@ -170,8 +148,7 @@ DRIVER = EndpointType("PubSubGrants", DriverRequest, DriverReply)
 class Fetch(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
     """Ask another sidecar for the rows of a partition it holds, from byte `start`. -> Piece"""
 
-    batch: int
-    partition: int
+    slot: Slot
     rows: int
     size: int
     start: int
@@ -192,21 +169,25 @@ class PartitionReading(msgspec.Struct, frozen=True):
 
     run: str
     """The query's run. A sidecar keeps runs separate, even if they read the same subscription."""
-    driver: ServerAddress
-    options: dict[str, str]
+    driver: RpcAddress
+    options: SourceOptions
     batch: int
     partition: int
-    rows: int
-    size: int
-    wait_s: float
+    rows: int = 0
+    size: int = 0
+    wait_s: float = 0.0
     """How long to wait for a first row."""
-    old_before_us: int
+    old_before_us: int = 0
     """`availableNow` does not wait for messages published later than this; 0 for no limit."""
-    committed: int
-    pending: dict[str, Slots]
+    committed: int = -1
+    pending: dict[str, tuple[Slot, ...]] = {}
     """Unconfirmed acknowledgements by sidecar, repeated here in case a push was lost."""
     copies: str = ""
     """Where copies of partitions are written before they are read; empty to write none."""
+
+    @property
+    def slot(self) -> Slot:
+        return self.batch, self.partition
 
     def __repr__(self) -> str:  # without its options, which may have credentials
         return f"PartitionReading({self.run!r}, batch={self.batch}, partition={self.partition})"
@@ -233,7 +214,6 @@ _LENGTH = struct.Struct(">I")
 
 
 def send(file: BufferedIOBase, message: object) -> None:
-    """Write one message."""
     data = msgspec.msgpack.encode(message)
     file.write(_LENGTH.pack(len(data)) + data)
     file.flush()

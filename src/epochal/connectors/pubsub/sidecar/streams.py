@@ -20,17 +20,13 @@ import pyarrow as pa
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import Span
-from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullStats, pull_settings
+from epochal.connectors.pubsub.pull.streaming_pull import MAX_QUEUED_BYTES, Puller, PullStats
 
 MAX_STREAMS = 4
+"""A sidecar opens one stream per partition of a batch, up to this many."""
 TAKEN_ROWS = 50_000
 _SHIFT = 48
-"""A stream numbers its messages from 0; its place is added in the bits above."""
-
-
-def stream_count(options: SourceOptions) -> int:
-    """Return how many streams a sidecar opens: one per partition of a batch, up to MAX_STREAMS."""
-    return min(options.num_partitions or 1, MAX_STREAMS)
+"""A stream numbers its messages from its place, shifted to the left by this many bits."""
 
 
 class Streams:
@@ -48,17 +44,23 @@ class Streams:
         self._threads: list[threading.Thread] = []
 
     def open(self) -> None:
-        count, settings = stream_count(self._options), pull_settings(self._options)
+        options = self._options
+        count = min(options.num_partitions or 1, MAX_STREAMS)
         share = replace(
-            settings,
-            max_outstanding_messages=max(1, settings.max_outstanding_messages // count),
-            max_outstanding_bytes=max(1, settings.max_outstanding_bytes // count),
-            max_queued_bytes=max(1, settings.max_queued_bytes // count),
+            options,
+            max_outstanding_messages=max(1, options.max_outstanding_messages // count),
+            max_outstanding_bytes=max(1, options.max_outstanding_bytes // count),
         )
-        self._pullers = [Puller(Connection(self._options), share) for _ in range(count)]
-        self._threads = [
-            threading.Thread(target=self._take, args=(place,), name="pubsub-taker", daemon=True)
+        queued = MAX_QUEUED_BYTES // count
+        self._pullers = [
+            Puller(
+                Connection(options), share, max_queued_bytes=queued, first_number=place << _SHIFT
+            )
             for place in range(count)
+        ]
+        self._threads = [
+            threading.Thread(target=self._take, args=(puller,), name="pubsub-taker", daemon=True)
+            for puller in self._pullers
         ]
         for thread in self._threads:
             thread.start()
@@ -73,7 +75,7 @@ class Streams:
 
     def ack(self, spans: Sequence[Span]) -> Future[dict[int, str]]:
         """Acknowledge messages; the future returns the refused numbers when all are answered."""
-        parts = dict(self._by_stream(spans))
+        parts = list(self._by_stream(spans))
         done: Future[dict[int, str]] = Future()
         refused: dict[int, str] = {}
         if not parts:
@@ -81,28 +83,26 @@ class Streams:
         left = len(parts)
         lock = threading.Lock()
 
-        def on_part(place: int, part: Future[dict[int, str]]) -> None:
+        def on_part(part: Future[dict[int, str]]) -> None:
             nonlocal left
             error = part.exception()
             with lock:
                 left -= 1
                 if error is None:
-                    first = place << _SHIFT
-                    refused.update({first + n: why for n, why in part.result().items()})
+                    refused.update(part.result())
                 finished = left == 0
             if error is not None and not done.done():
                 done.set_exception(error)
             elif finished and not done.done():
                 done.set_result(refused)
 
-        for place, own in parts.items():
-            future = self._pullers[place].ack(own)
-            future.add_done_callback(lambda part, place=place: on_part(place, part))  # type: ignore[misc]
+        for puller, own in parts:
+            puller.ack(own).add_done_callback(on_part)
         return done
 
     def nack(self, spans: Sequence[Span]) -> None:
-        for place, own in self._by_stream(spans):
-            self._pullers[place].nack(own)
+        for puller, own in self._by_stream(spans):
+            puller.nack(own)
 
     def close(self) -> None:
         """Give all messages back, and stop."""
@@ -113,20 +113,19 @@ class Streams:
         for thread in self._threads:
             thread.join(2.0)
 
-    def _take(self, place: int) -> None:
+    def _take(self, puller: Puller) -> None:
         try:
             while not self._closing.is_set():
-                pulled = self._pullers[place].take(TAKEN_ROWS, timeout_s=1.0)
+                pulled = puller.take(TAKEN_ROWS, timeout_s=1.0)
                 if pulled is not None:
-                    self._arrived(pulled.batch, (place << _SHIFT) + pulled.first)
+                    self._arrived(pulled.batch, pulled.first)
         except Exception as error:  # noqa: BLE001 - any error must fail the query
             if not self._closing.is_set():
                 self._failed(error)
 
-    def _by_stream(self, spans: Sequence[Span]) -> Iterator[tuple[int, list[Span]]]:
-        """Yield each stream's place and its own numbers. No span covers two streams."""
-        for place in range(len(self._pullers)):
-            first = place << _SHIFT
-            own = [(low - first, high - first) for low, high in spans if low >> _SHIFT == place]
+    def _by_stream(self, spans: Sequence[Span]) -> Iterator[tuple[Puller, list[Span]]]:
+        """Yield each stream and its own numbers. No span covers two streams."""
+        for place, puller in enumerate(self._pullers):
+            own = [span for span in spans if span[0] >> _SHIFT == place]
             if own:
-                yield place, own
+                yield puller, own

@@ -9,10 +9,18 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from tests.unit.connectors.kafka.cluster import MemoryCluster
+from tests.unit.connectors.kafka.cluster import QUERY, MemoryCluster
 from tests.waiting import eventually
 
-from epochal.connectors.kafka.committer.listener_inbox import ListenerInbox, RunStatus, must_await
+from epochal.connectors.kafka.committer.offset_committer import (
+    Ended,
+    FinishedBatch,
+    ListenerEvent,
+    ListenerInbox,
+    Started,
+)
+from epochal.connectors.kafka.committer.spark_queries import is_awaited
+from epochal.connectors.kafka.offsets import Position
 from epochal.errors import OptionError
 from epochal.kafka import KafkaGroup, OffsetCommitter
 
@@ -225,12 +233,15 @@ def test_a_session_that_cannot_be_asked_is_the_reason_of_a_failed_flush(
 
 
 @pytest.mark.parametrize("is_active", [True, False])
-@pytest.mark.parametrize("ends_by_itself", [True, False])
+@pytest.mark.parametrize("trigger", ["AvailableNowTrigger$", "ProcessingTimeTrigger"])
 def test_only_the_end_of_a_running_query_without_end_is_not_awaited(
-    is_active: bool, ends_by_itself: bool
+    is_active: bool, trigger: str
 ) -> None:
-    awaited = must_await(RunStatus(is_active, ends_by_itself))
-    assert awaited == (not is_active or ends_by_itself)
+    kind = SimpleNamespace(getSimpleName=lambda: trigger)
+    run = SimpleNamespace(
+        trigger=lambda: SimpleNamespace(getClass=lambda: kind), isActive=lambda: is_active
+    )
+    assert is_awaited(run) == (not is_active or trigger == "AvailableNowTrigger$")
 
 
 def test_a_flood_of_events_is_bounded_and_the_newest_is_committed(
@@ -260,3 +271,27 @@ def test_a_flood_of_events_is_bounded_and_the_newest_is_committed(
 def test_wrong_arguments_are_rejected_at_construction(wrong: object) -> None:
     with pytest.raises(OptionError):
         wrong()  # type: ignore[operator]
+
+
+def progressed(batch: int) -> FinishedBatch:
+    return FinishedBatch("r", None, Position(QUERY, batch, ()))
+
+
+def drained(inbox: ListenerInbox) -> list[ListenerEvent]:
+    return [inbox.take() for _ in range(len(inbox))]
+
+
+def test_a_full_inbox_drops_its_oldest_progress_and_keeps_starts_and_ends() -> None:
+    inbox = ListenerInbox(4)
+    started, ended = Started(QUERY, "r", None), Ended(QUERY, "r")
+    for event in (started, progressed(1), progressed(2), progressed(3), progressed(4), ended):
+        inbox.put(event)
+    assert inbox.dropped == 2
+    assert drained(inbox) == [started, progressed(3), progressed(4), ended]
+
+
+def test_an_inbox_full_of_starts_is_bounded_too() -> None:
+    inbox = ListenerInbox(2)
+    for run in "abc":
+        inbox.put(Started(QUERY, run, None))
+    assert drained(inbox) == [Started(QUERY, "b", None), Started(QUERY, "c", None)]

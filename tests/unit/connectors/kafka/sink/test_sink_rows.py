@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epochal.connectors.kafka.sink import sink_rows
-from epochal.connectors.kafka.sink.producer import RecordProducer, RowPlaces
-from epochal.connectors.kafka.sink.sink_plain import PlainWriter
+from epochal.connectors.kafka.sink.producer import RecordProducer
+from epochal.connectors.kafka.sink.record_writers import PlainWriter, RecordWriters, RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import (
     HEADERS,
     SMALL_BATCH_ROWS,
@@ -214,7 +214,7 @@ def outcome(case: Case, few: int) -> Any:
         places._producer = cast(RecordProducer, broker)
         bad = [dict(places.bad_rows(batch, LIMIT)) for _ in range(2)]
         broker.asked.clear()
-        writer = PlainWriter(plan, cast(RecordProducer, broker), LIMIT)
+        writer = PlainWriter(RecordWriters(plan, LIMIT, {}), cast(RecordProducer, broker))
         try:
             writer.write(batch)
             error = ""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 
@@ -53,13 +54,14 @@ def opened(logs: Logs, files: MemoryFiles | None = None, **given: str) -> KafkaS
     if not {"subscribePattern", "assign"} & set(given):
         options = {"subscribe": "t", **options}
     files = files or MemoryFiles()
-    return KafkaSource(read_source_options(options), files, 0, client=logs, clock=ManualClock())
+    asked = read_source_options(options)
+    return KafkaSource(asked, files, 0, client=cast(Any, logs), clock=ManualClock())
 
 
 def bounded(logs: Logs, clock: ManualClock | None = None, **given: str) -> KafkaSource:
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **given}
     asked, clock = read_source_options(options), clock or ManualClock()
-    return KafkaSource(asked, MemoryFiles(), 0, client=logs, clock=clock)
+    return KafkaSource(asked, MemoryFiles(), 0, client=cast(Any, logs), clock=clock)
 
 
 def at(*offsets: int, topic: str = "t") -> Positions:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from epochal.connectors.kafka.source.record_waiter import RecordWaiter
+from epochal.connectors.kafka.source.kafka_reader import RecordWaiter
 
 
 class Client:

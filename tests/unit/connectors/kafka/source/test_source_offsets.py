@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
+from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.connectors.kafka.source.source_offsets import (
     AtOffsets,
     AtTimes,
     Everywhere,
     NoMatch,
     Starting,
-    asked_times,
-    check_named,
-    offsets_for_times,
     parse_assigned,
     parse_logged,
     parse_partition_id,
@@ -25,6 +24,7 @@ from epochal.connectors.kafka.source.source_offsets import (
     spark_json,
     to_offsets,
     to_positions,
+    wanted_offsets,
 )
 from epochal.errors import KafkaStartError, MalformedFileError, OptionError
 
@@ -116,24 +116,36 @@ def test_assignments_of_nothing_are_refused(text: str) -> None:
         parse_assigned(text)
 
 
+def wanted(
+    start: Starting, *numbers: int, records: Mapping[int, int | None] | None = None
+) -> list[int]:
+    """Where partitions start; `records` has their first offsets after the times."""
+
+    def at_times(times_ms: Mapping[KafkaPartition, int]) -> dict[KafkaPartition, int | None]:
+        assert times_ms == {("t", number): 9 for number in numbers}
+        return {("t", number): offset for number, offset in (records or {}).items()}
+
+    return list(wanted_offsets(start, [("t", number) for number in numbers], at_times).values())
+
+
 def test_a_start_must_name_every_partition_and_no_other() -> None:
-    check_named("START", "startingOffsets", [("t", 0)], [("t", 0)])
+    assert wanted(AtOffsets({("t", 0): 5}), 0) == [5]
     with pytest.raises(KafkaStartError, match=r"names t-0, t-2; to be read are t-0, t-1") as caught:
-        check_named("START", "startingOffsets", [("t", 0), ("t", 2)], [("t", 0), ("t", 1)])
+        wanted(AtOffsets({("t", 0): 5, ("t", 2): 5}), 0, 1)
     assert caught.value.condition == "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+    with pytest.raises(KafkaStartError) as caught:
+        wanted(AtTimes({("t", 0): 9}, None, NoMatch.ERROR), 0, 1)
+    assert caught.value.condition == "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
 
 
 def test_one_time_is_looked_up_in_every_partition() -> None:
-    every = AtTimes({}, 9, NoMatch.ERROR)
-    assert asked_times(every, [("t", 0), ("t", 1)]) == {("t", 0): 9, ("t", 1): 9}
+    assert wanted(AtTimes({}, 9, NoMatch.ERROR), 0, 1, records={0: 4, 1: 7}) == [4, 7]
 
 
 def test_no_record_after_a_time_is_an_error_or_the_end_as_configured() -> None:
-    asked, found = {("t", 0): 9, ("t", 1): 9}, {("t", 0): 4, ("t", 1): None}
-    at_end = AtTimes({}, 9, NoMatch.LATEST)
-    assert offsets_for_times(at_end, asked, found) == {("t", 0): 4, ("t", 1): -1}
+    assert wanted(AtTimes({}, 9, NoMatch.LATEST), 0, 1, records={0: 4, 1: None}) == [4, -1]
     with pytest.raises(KafkaStartError, match="t-1 has no record at or after timestamp 9"):
-        offsets_for_times(AtTimes({}, 9, NoMatch.ERROR), asked, found)
+        wanted(AtTimes({}, 9, NoMatch.ERROR), 0, 1, records={0: 4, 1: None})
 
 
 def test_starts_are_moved_into_the_existing_range() -> None:

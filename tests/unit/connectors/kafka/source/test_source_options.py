@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from epochal.connectors.kafka.kafka_settings import consumer_settings
+from epochal.connectors.kafka.kafka_settings import CONSUMER_REFUSED, consumer_settings
 from epochal.connectors.kafka.source.source_offsets import AtTimes, Everywhere, NoMatch
 from epochal.connectors.kafka.source.source_options import (
     REFUSED,
@@ -122,26 +122,10 @@ def test_uncommitted_records_are_read_by_default_as_in_spark() -> None:
     assert options().settings["isolation.level"] == "read_uncommitted"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "key.deserializer",
-        "interceptor.classes",
-        "max.poll.records",
-        "session.timeout.ms",
-        "ssl.engine.factory.class",
-    ],
-)
+@pytest.mark.parametrize("name", sorted(CONSUMER_REFUSED))
 def test_settings_without_a_counterpart_are_refused_by_name(name: str) -> None:
     with pytest.raises(OptionError, match=name):
         options(**{f"kafka.{name}": "x"})
-
-
-def test_one_setting_by_two_names_is_refused() -> None:
-    with pytest.raises(OptionError, match="are the same setting"):
-        options(**{"kafka.fetch.max.wait.ms": "1", "kafka.fetch.wait.max.ms": "2"})
 
 
 def test_the_error_for_an_unreadable_store_names_where_to_set_another() -> None:

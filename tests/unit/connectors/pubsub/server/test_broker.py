@@ -103,7 +103,7 @@ def buried_world(settings: Settings) -> World:
 
 def test_a_message_that_fails_too_often_moves_to_the_dead_letters() -> None:
     world = buried_world(Settings(dead_letter_topic=GRAVE, max_attempts=5))
-    world.publish("a", kind="x")
+    world.publish("a")
     for _ in range(4):
         world.nack(*world.entries())
     assert world.pull(name=GRAVES) == []
@@ -112,13 +112,7 @@ def test_a_message_that_fails_too_often_moves_to_the_dead_letters() -> None:
     world.wait(10)
     assert world.pull() == []
     (dead,) = world.entries(name=GRAVES)
-    assert dead.message.attributes == {
-        "kind": "x",
-        "CloudPubSubDeadLetterSourceDeliveryCount": "5",
-        "CloudPubSubDeadLetterSourceSubscription": "sub",
-        "CloudPubSubDeadLetterSourceSubscriptionProject": "p",
-        "CloudPubSubDeadLetterSourceTopicPublishTime": "2023-11-14T22:13:20.000000Z",
-    }
+    assert dead.message.attributes["CloudPubSubDeadLetterSourceDeliveryCount"] == "5"
     world.ack(dead, name=GRAVES)
     assert world.broker.memory.used == 0
 

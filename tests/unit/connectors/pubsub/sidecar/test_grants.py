@@ -9,13 +9,11 @@ from epochal.connectors.pubsub.sidecar.grants import (
     FLUSH_AFTER_S,
     BatchPlan,
     Grants,
-    Mine,
-    Orders,
-    PartitionHeld,
     Reason,
-    SidecarReport,
 )
+from epochal.connectors.pubsub.sidecar.sidecar_messages import Grant, Settle, SidecarReport
 
+MINE, HELD_BY_A = Grant(mine=True), Grant(mine=False, holder="a")
 ROWS = SidecarReport(buffered_rows=100)
 
 
@@ -37,9 +35,9 @@ def test_a_sidecar_without_rows_sends_readers_to_one_with_rows(grants: Grants) -
     grants.heard("a", SidecarReport(buffered_rows=100), 0)
     grants.heard("b", SidecarReport(), 0)
     batch = planned(grants)
-    assert grants.claim((batch, 0), "b", 0, 0) == PartitionHeld("a")
-    assert grants.claim((batch, 0), "a", 100, 0) == Mine()
-    assert grants.claim((batch, 1), "b", 0, 0) == PartitionHeld("a")
+    assert grants.claim((batch, 0), "b", 0, 0) == HELD_BY_A
+    assert grants.claim((batch, 0), "a", 100, 0) == MINE
+    assert grants.claim((batch, 1), "b", 0, 0) == HELD_BY_A
 
 
 def test_rows_that_are_promised_are_not_promised_again() -> None:
@@ -48,13 +46,13 @@ def test_rows_that_are_promised_are_not_promised_again() -> None:
     grants.heard("b", SidecarReport(), 0)
     batch = planned(grants)
     answers = [grants.claim((batch, number), "b", 0, 0) for number in range(3)]
-    assert answers == [PartitionHeld("a"), PartitionHeld("a"), PartitionHeld("a")]
+    assert answers == [HELD_BY_A, HELD_BY_A, HELD_BY_A]
     richer = Grants(partitions=3, rows_per_partition=1000)
     richer.heard("a", SidecarReport(buffered_rows=2), 0)
     richer.heard("b", SidecarReport(), 0)
     batch = planned(richer)
     answers = [richer.claim((batch, number), "b", 0, 0) for number in range(3)]
-    assert answers == [PartitionHeld("a"), PartitionHeld("a"), Mine()]
+    assert answers == [HELD_BY_A, HELD_BY_A, MINE]
 
 
 def test_counting_goes_on_from_the_offset_that_spark_names(grants: Grants) -> None:
@@ -80,7 +78,7 @@ def test_an_idle_stream_flushes_its_last_batch_once(grants: Grants) -> None:
     flush = grants.next_batch(batch, FLUSH_AFTER_S)
     assert flush == BatchPlan(batch + 1, 0, 1000, Reason.FLUSH)
     grants.commit(batch)
-    assert grants.orders("a") == Orders(batch, ((batch, 0),))
+    assert grants.orders("a") == Settle(batch, ((batch, 0),))
     assert grants.next_batch(batch + 1, FLUSH_AFTER_S * 9) is None
 
 
@@ -117,7 +115,7 @@ def test_partitions_share_what_is_buffered_up_to_their_limit() -> None:
 def test_an_idle_query_runs_one_more_batch_if_its_progress_shows_a_backlog(grants: Grants) -> None:
     batch = planned(grants, "a")
     grants.show(100)
-    assert grants.claim((batch, 0), "a", 100, 0) == Mine()
+    assert grants.claim((batch, 0), "a", 100, 0) == MINE
     grants.filled((batch, 0), "a", 100)
     grants.heard("a", SidecarReport(held_rows=100), 1)
     flush = grants.next_batch(batch, 2)

@@ -1,13 +1,21 @@
-"""Pub/Sub source of the continuous engine: tasks read messages and acknowledge committed ones.
+"""Pub/Sub source and sink of the continuous engine. By default both deliver at least once.
 
-Each partition is one StreamingPull; Pub/Sub decides which stream gets which message. A partition's
-position is the number of messages it has delivered. It cannot be used to read messages again, and
-it need not be: messages of an epoch that was never committed were never acknowledged, so Pub/Sub
-redelivers them.
+Source: tasks read messages and acknowledge committed ones. Each partition is one StreamingPull;
+Pub/Sub decides which stream gets which message. A partition's position is the number of messages it
+has delivered. It cannot be used to read messages again, and it need not be: messages of an epoch
+that was never committed were never acknowledged, so Pub/Sub redelivers them.
+
+Sink: messages are published as soon as a batch is full or has lingered, without waiting for the
+epoch's end. An epoch is prepared once Pub/Sub has confirmed all of its messages. So readers see
+messages before the epoch is decided, and see them again if the epoch is repeated. `epochAttributes`
+marks each message with its epoch.
 
 Note: Pub/Sub may also redeliver a message after its epoch was committed, because the
 acknowledgement was lost with the task or for no visible reason. By default the query then processes
 a duplicate. With `delivery=exactly-once` the query drops it by its id; see docs/decisions/0008.
+
+Note: a repeated epoch need not contain the same rows. A duplicate of the sink's has the same marks
+for query and epoch, but the mark for the row names the same row only if the query is deterministic.
 """
 
 from __future__ import annotations
@@ -15,31 +23,49 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Protocol
 
 import pyarrow as pa
 
-from epochal.connectors.contract import AcknowledgingReader, Positions, ReaderFactory, Source
-from epochal.connectors.formats import Identity, SourceRequest
-from epochal.connectors.pubsub.connection import Connection, Subscriptions
-from epochal.connectors.pubsub.engine.hand_back import HandBack
-from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
-from epochal.connectors.pubsub.parse.parse import Parser, ParseSpec, parse_spec
+from epochal.connectors.at_least_once import AtLeastOnceSink
+from epochal.connectors.contract import (
+    AcknowledgingReader,
+    BadRows,
+    Positions,
+    Prepare,
+    ReaderFactory,
+    SinkWriter,
+    Source,
+    WriterContext,
+)
+from epochal.connectors.formats import COMPLETE, Identity, SinkRequest, SourceRequest
+from epochal.connectors.pubsub.connection import (
+    Connection,
+    Subscriptions,
+    delete_subscription,
+    prepare_subscription,
+)
+from epochal.connectors.pubsub.parse import DeadLetters, Parser, ParseSpec, parse_spec
+from epochal.connectors.pubsub.publish.encode import Encoded, Encoder, Marks, plan_layout
+from epochal.connectors.pubsub.publish.publisher import Publisher
 from epochal.connectors.pubsub.pubsub_options import (
     ColumnNames,
     Delivery,
+    SinkOptions,
     SourceOptions,
     settle_options,
+    sink_options,
     source_options,
 )
 from epochal.connectors.pubsub.pull.ack_leases import Span
+from epochal.connectors.pubsub.pull.hand_back import HandBack
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
-from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, pull_settings
-from epochal.errors import OptionError, PubSubError
+from epochal.connectors.pubsub.pull.streaming_pull import Puller
+from epochal.errors import OptionError, PayloadError, PubSubError
 
 logger = logging.getLogger(__name__)
 
@@ -54,23 +80,13 @@ class PubSubReaders(ReaderFactory):
     parse: ParseSpec | None
 
     def open(self, partitions: Positions) -> PubSubReader:
-        options, settings = self.options, pull_settings(self.options)
+        options = self.options
         hand_back = HandBack(options) if partitions else None
         pullers = {
-            name: Puller(Connection(options), settings, holdings=hand_back, stream=number)
+            name: Puller(Connection(options), options, hand_back=hand_back, stream=number)
             for number, name in enumerate(partitions)
         }
         return PubSubReader(options, self.parse, partitions, pullers, hand_back)
-
-
-class Pulls(Protocol):
-    """The part of `Puller` that a reader uses. The simulation has its own implementation."""
-
-    def take(self, max_rows: int) -> Pulled | None: ...
-
-    def ack(self, spans: Sequence[Span]) -> Future[dict[int, str]]: ...
-
-    def close(self, *, timeout_s: float) -> None: ...
 
 
 class PubSubSource(Source):
@@ -82,7 +98,6 @@ class PubSubSource(Source):
         self, options: SourceOptions, parse: ParseSpec | None, *, parallelism: int = 1
     ) -> None:
         self._options = options = settle_options(options)
-        self._parse = parse
         self._partitions = options.num_partitions or parallelism
         self._schema, self._readers = row_schema(options, parse), PubSubReaders(options, parse)
 
@@ -95,15 +110,7 @@ class PubSubSource(Source):
         return self._readers
 
     def initial(self) -> Positions:
-        """Create the subscription and seek, if the options ask for it."""
-        options, connection = self._options, Connection(self._options)
-        try:
-            calls = Subscriptions(connection)
-            calls.ensure(options)
-            if options.seek_target is not None:
-                calls.seek(options.subscription, options.seek_target)
-        finally:
-            connection.close()
+        prepare_subscription(self._options, new=True)
         return {str(number): "0" for number in range(self._partitions)}
 
     def resume(self, offset: str) -> Positions:
@@ -117,11 +124,9 @@ class PubSubSource(Source):
         cannot be reached. The engine then shows the query as degraded; it looks again soon, so the
         call is not retried here.
         """
-        connection = Connection(replace(self._options, retry_timeout=timedelta(0)))
-        try:
-            Subscriptions(connection).look(self._options.subscription)
-        finally:
-            connection.close()
+        options = replace(self._options, retry_timeout=timedelta(0))
+        with closing(Connection(options)) as connection:
+            Subscriptions(connection).look(options.subscription)
         wanted = (str(number) for number in range(self._partitions))
         return {partition: "0" for partition in wanted if partition not in known}
 
@@ -142,13 +147,8 @@ class PubSubSource(Source):
         """Nothing: tasks do it."""
 
     def close(self) -> None:
-        """Delete the subscription, if the options ask for it."""
         if self._options.delete_subscription_on_stream_stop:
-            connection = Connection(self._options)
-            try:
-                Subscriptions(connection).delete(self._options.subscription)
-            finally:
-                connection.close()
+            delete_subscription(self._options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class PubSubReader(AcknowledgingReader):
         options: SourceOptions,
         parse: ParseSpec | None,
         partitions: Positions,
-        pullers: Mapping[str, Pulls],
+        pullers: Mapping[str, Puller],
         hand_back: HandBack | None = None,
     ) -> None:
         self._hand_back = hand_back
@@ -274,14 +274,12 @@ def redelivery_identity(options: Mapping[str, str]) -> Identity | None:
 
 
 def open_pubsub_source(request: SourceRequest) -> PubSubSource:
-    """Open the source."""
     options = source_options(request.options)
     parse = parse_spec(options, request.schema)
     return PubSubSource(options, parse, parallelism=request.parallelism)
 
 
 def row_schema(options: SourceOptions, parse: ParseSpec | None) -> pa.Schema:
-    """Return the source's columns for these options."""
     if options.column_names is not ColumnNames.EPOCHAL:
         raise OptionError(
             f"pubsub: columnNames={options.column_names} is for queries that move from Databricks "
@@ -302,3 +300,90 @@ def _note_refusals(future: Future[dict[int, str]]) -> None:
         logger.warning(
             "%d acknowledgements came too late; messages will be redelivered", len(refused)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PubSubWriters:
+    """Opens writers in tasks."""
+
+    options: SinkOptions
+    query_id: str
+
+    def open(self, context: WriterContext) -> PubSubWriter:
+        return PubSubWriter(self.options, self.query_id, context)
+
+
+class PubSubSink(AtLeastOnceSink):
+    """The driver's side. It checks options and columns before any task starts."""
+
+    def __init__(self, options: SinkOptions, schema: pa.Schema, query_id: str) -> None:
+        options = settle_options(options)
+        plan_layout(schema, options)
+        super().__init__(PubSubWriters(options, query_id))
+
+
+def open_pubsub_sink(request: SinkRequest) -> PubSubSink:
+    if request.output_mode == COMPLETE:
+        raise OptionError(
+            "pubsub: output mode complete would publish the whole result in every epoch. Use "
+            "append or update."
+        )
+    return PubSubSink(sink_options(request.options), request.schema, request.query_id)
+
+
+REFUSED = (PayloadError, ValueError, OverflowError)
+"""Raised for a row that cannot become a message. Python's dates end with the year 9999."""
+
+
+class PubSubWriter(SinkWriter):
+    """Publishes the rows of one task."""
+
+    checks_rows = True
+
+    def __init__(self, options: SinkOptions, query_id: str, context: WriterContext) -> None:
+        self._options, self._query_id, self._task = options, query_id, context.task
+        self._encoder = Encoder(context.schema, options)
+        self._publisher = Publisher(Connection(options), options)
+        self._epoch, self._row = context.epoch, 0
+        self._checked: tuple[pa.RecordBatch, Encoded] | None = None
+        """The batch that was checked last and had no bad row, and its messages."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        checked, self._checked = self._checked, None
+        encoded = checked[1] if checked and checked[0] is batch else self._encode(batch)
+        self._row += batch.num_rows
+        self._publisher.add(encoded.messages, encoded.keys)
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        try:
+            # If all rows are good, `write` gets the same batch.
+            self._checked = batch, self._encode(batch)
+            return {}
+        except REFUSED:
+            self._checked = None
+        bad = {}
+        for index in range(batch.num_rows):
+            try:
+                self._encode(batch.slice(index, 1))
+            except REFUSED as error:
+                bad[index] = str(error).rstrip(".")
+        return bad
+
+    def _encode(self, batch: pa.RecordBatch) -> Encoded:
+        marks = None
+        if self._options.epoch_attributes:
+            marks = Marks(self._query_id, self._epoch, self._task)
+        return self._encoder.encode(batch, marks, self._row)
+
+    def cut(self, epoch: int) -> Prepare:
+        mark = self._publisher.mark()
+        self._epoch, self._row = epoch + 1, 0
+
+        def prepare() -> bytes:
+            self._publisher.flush(mark)
+            return b""
+
+        return prepare
+
+    def close(self) -> None:
+        self._publisher.close()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.sink_plain import PlainWriter
+from epochal.connectors.kafka.sink.record_writers import PlainWriter, RecordWriters
 from epochal.connectors.kafka.sink.sink_rows import Record, record_plan
 from epochal.errors import KafkaUnavailableError
 
@@ -40,7 +40,8 @@ class Queue:
 
 
 def writer_over(queue: Queue) -> PlainWriter:
-    return PlainWriter(record_plan(SCHEMA, "t"), cast(RecordProducer, queue), 1_000)
+    writers = RecordWriters(record_plan(SCHEMA, "t"), 1_000, {})
+    return PlainWriter(writers, cast(RecordProducer, queue))
 
 
 def row(value: str) -> Any:

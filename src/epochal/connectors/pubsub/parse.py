@@ -2,7 +2,7 @@
 
 Rows get two columns: `parsed`, a struct, and `parse_error`, the reason if `parsed` is null. A
 payload that does not match the schema never fails the query. It is reported in `parse_error`, or
-sent to a dead-letter topic with the reason as an attribute (`dead_letters`).
+sent to a dead-letter topic with the reason as an attribute.
 
 Note: for JSON, a field that the schema does not name is ignored, and a missing field is null. A
 field of the wrong type is an error, not a null.
@@ -11,7 +11,9 @@ field of the wrong type is an error, not a null.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,23 @@ from epochal.connectors.payloads.payload_columns import (
     PARSE_ERROR,
     PARSED,
     PayloadDecoder,
+    as_column,
+    decode_each,
 )
-from epochal.connectors.pubsub.pubsub_options import SourceOptions
-from epochal.errors import OptionError
+from epochal.connectors.pubsub.publish.encode import (
+    MAX_ATTRIBUTES,
+    MAX_VALUE_BYTES,
+    RESERVED_KEY,
+    Encoder,
+)
+from epochal.connectors.pubsub.pubsub_options import SinkOptions, SourceOptions, full_name
+from epochal.errors import OptionError, PayloadError
 from epochal.options import option_name
 from epochal.record_batches import batch_of
 
 FORMATS = ("json", "avro", "protobuf")
+ENCODING = "googclient_schemaencoding"
+ERROR_ATTRIBUTE, ID_ATTRIBUTE = "epochal-parse-error", "epochal-message-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +151,6 @@ def _decoder(spec: ParseSpec) -> PayloadDecoder:
             assert spec.schema is not None
             return JsonDecoder(pa.struct(list(spec.schema)))
         case "avro":
-            from epochal.connectors.pubsub.parse.parse_avro import AvroDecoder
-
             return AvroDecoder(spec.document)
         case "protobuf":
             from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_of
@@ -175,3 +185,100 @@ def _ddl(text: str) -> pa.Schema:
 def _extend(batch: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
     names = [*batch.schema.names, *columns]
     return batch_of([*batch.columns, *columns.values()], names, batch.num_rows)
+
+
+class AvroDecoder:
+    """Decodes Avro payloads, binary or JSON, without a header, as Pub/Sub's schemas encode them.
+
+    Note: the message's attribute `googclient_schemaencoding` names the encoding. A message without
+    the attribute is binary.
+    """
+
+    def __init__(self, document: bytes) -> None:
+        import fastavro
+
+        from epochal.connectors.payloads import avro_payloads
+
+        self._fastavro, self._plain = fastavro, avro_payloads.plain
+        self._schema = avro_payloads.parsed_schema(document, "pubsub: parseSchema")
+        self.type = avro_payloads.record_type(self._schema, "pubsub: parseSchema")
+
+    def decode(self, payloads: Sequence[bytes], attributes: Any) -> tuple[Any, list[str | None]]:
+        encodings = [dict(pairs or ()).get(ENCODING) for pairs in attributes.to_pylist()]
+
+        def row(index: int, payload: bytes) -> Any:
+            if encodings[index] == "JSON":
+                return next(self._fastavro.json_reader(StringIO(payload.decode()), self._schema))
+            stream = BytesIO(payload)
+            record = self._fastavro.schemaless_reader(stream, self._schema, None)
+            left = len(payload) - stream.tell()
+            if left:
+                raise PayloadError(f"{left} bytes follow the record")
+            return record
+
+        # On malformed input, fastavro raises many exceptions: IndexError, EOFError, KeyError, …
+        values, errors = decode_each(payloads, row, Exception)
+        return as_column([self._plain(value) for value in values], errors, self.type)
+
+
+class DeadLetters:
+    """Publishes messages that cannot be parsed to the topic in `deadLetterTopicId`.
+
+    A dead letter has the message's data and attributes, plus two attributes: the error and the id
+    of the original message. A message may be acknowledged only after its dead letter is published.
+    Otherwise a crash between the two would lose it.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        # Only dead letters need gRPC. Without them rows are also parsed in Spark's forked workers.
+        from epochal.connectors.pubsub.connection import Connection
+        from epochal.connectors.pubsub.publish.publisher import Publisher
+
+        topic = full_name("topics", options.dead_letter_topic_id or "", options)
+        self._options = SinkOptions(topic_id=topic)
+        self._publisher = Publisher(Connection(options), self._options)
+        self._encoder: Encoder | None = None
+
+    def take(self, parsed: Parsed) -> pa.RecordBatch:
+        """Send the rows that could not be parsed, and return the others."""
+        good, bad = parsed.split()
+        if bad.num_rows:
+            letters = _letters(bad)
+            if self._encoder is None:
+                self._encoder = Encoder(letters.schema, self._options)
+            self._publisher.add(self._encoder.encode(letters).messages)
+        return good
+
+    def mark(self) -> int:
+        """Return a mark that covers every dead letter sent so far."""
+        return self._publisher.mark()
+
+    def is_published(self, mark: int | None, wait: bool = False) -> bool:
+        """Whether everything up to a mark is published; raises if the topic refuses it."""
+        if mark is None:
+            return True
+        if wait:
+            self._publisher.flush(mark)
+        return self._publisher.is_published(mark)
+
+    def close(self) -> None:
+        self._publisher.close()
+
+
+def _letters(bad: pa.RecordBatch) -> pa.RecordBatch:
+    attributes = []
+    for pairs, error, message_id in zip(
+        bad.column("attributes").to_pylist(),
+        bad.column(PARSE_ERROR).to_pylist(),
+        bad.column("message_id").to_pylist(),
+        strict=True,
+    ):
+        # Pub/Sub itself adds attributes with reserved names, but accepts none from a publisher.
+        free = [pair for pair in pairs or () if not pair[0].lower().startswith(RESERVED_KEY)]
+        reason = str(error).encode()[:MAX_VALUE_BYTES].decode(errors="ignore")
+        own = [(ERROR_ATTRIBUTE, reason), (ID_ATTRIBUTE, message_id)]
+        attributes.append([*free[: MAX_ATTRIBUTES - len(own)], *own])
+    kind = bad.schema.field("attributes").type
+    return batch_of(
+        [bad.column("data"), pa.array(attributes, kind)], ["data", "attributes"], bad.num_rows
+    )

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.pubsub.engine.hand_back import decode_ids, encode_ids
 from epochal.connectors.pubsub.pull.ack_leases import id_rows
+from epochal.connectors.pubsub.pull.hand_back import decode_ids, encode_ids
 
 
 @pytest.mark.parametrize("ids", [["one", "two"], ["one", "three"], ["", ""], ["x" * 180] * 100])

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from epochal.connectors.pubsub.parse.parse import ParseSpec, parse_spec
+from epochal.connectors.pubsub.parse import ParseSpec, parse_spec
 from epochal.connectors.pubsub.publish.encode import Encoder
 from epochal.connectors.pubsub.pubsub_options import SinkOptions, source_options
 from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA

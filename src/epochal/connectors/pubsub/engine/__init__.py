@@ -1,1 +1,0 @@
-"""Pub/Sub source and sink for continuous queries."""

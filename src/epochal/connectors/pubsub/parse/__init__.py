@@ -1,1 +1,0 @@
-"""Parses message payloads (JSON, Avro, Protobuf) into columns."""
