@@ -23,9 +23,8 @@ from typing import assert_never
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
-from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.committed import CommittedEpoch
-from epochal.epoch.contract import Positions
+from epochal.epoch.contract import Positions, acknowledged_in_tasks
 from epochal.epoch.coordinator import EpochCoordinator, Phase
 from epochal.epoch.durable import (
     EpochResources,

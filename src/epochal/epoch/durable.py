@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
-from epochal.epoch.acknowledging import acknowledged_in_tasks
-from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
+from epochal.epoch.contract import CommittedSink, LoggedSource, Positions, acknowledged_in_tasks
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
 from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.event_time.query_watermark import QueryWatermark, WatermarksMove, watermark_of
