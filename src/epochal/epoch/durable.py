@@ -21,6 +21,7 @@ from epochal.epoch.manifest import (
     Manifest,
     OpenUnit,
     commit_mark,
+    is_live,
     manifest_of,
     manifest_to_json,
 )
@@ -37,7 +38,6 @@ from epochal.epoch.recovery import (
     open_epoch,
     plan_recovery,
 )
-from epochal.epoch.state_ids import is_live
 from epochal.errors import CheckpointLostError, ClaimExpiredError
 from epochal.files import Files, join_url
 

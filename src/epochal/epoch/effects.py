@@ -21,8 +21,8 @@ from typing import TypeAlias
 
 from epochal.checkpoint.entries import StateUniqueIds
 from epochal.epoch.event_time.units import UnitMark
+from epochal.epoch.manifest import ids_of
 from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, PreparedState
-from epochal.epoch.state_ids import ids_of
 
 
 @dataclass(frozen=True, slots=True)

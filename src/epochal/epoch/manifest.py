@@ -7,21 +7,28 @@ the state, and `state` only the unique ids that Spark's files will have, if they
 
 The commit entry of the epoch has the same key. If it is missing there, we were killed after the
 decision, and Spark has run the batch: it left a state and a commit of its own.
+
+With checkpoint format 2 the name of a state file contains a unique id, and only the commit entry of
+an epoch says which ids are live. A task gives a version its id when it prepares it. The manifest
+thereby contains the ids, so an epoch that is finished after a crash is committed with the same
+ones.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from epochal.checkpoint.entries import CommitEntry, OffsetEntry
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry, StateUniqueIds
 from epochal.checkpoint.layout import OWN_KEY
 from epochal.checkpoint.spark_json import JsonValue, list_of, long_of, string_of
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
-from epochal.epoch.messages import PreparedState
-from epochal.errors import MalformedFileError
+from epochal.epoch.messages import PreparedState, by_store
+from epochal.errors import EpochError, MalformedFileError
+from epochal.state.files.chain import id_of_prepared
 
 MANIFEST_KEY = OWN_KEY
 MANIFEST_VERSION = 2
@@ -98,6 +105,38 @@ def commit_mark(run_id: str) -> dict[str, JsonValue]:
 def is_finished_by_another(manifest: Manifest, commit: CommitEntry | None) -> bool:
     """Whether somebody else has run the epoch that we had decided: Spark, after we were killed."""
     return manifest.marks_commit and commit is not None and MANIFEST_KEY not in commit.extra
+
+
+def ids_of(states: Sequence[PreparedState]) -> StateUniqueIds | None:
+    """Return the ids in the names of an epoch's state files; None if the names have none.
+
+    Spark lists the stores of a partition in the order of their names.
+    """
+    if not any(id_of_prepared(state.name) for state in states):
+        return None
+    ids: dict[int, tuple[tuple[str, ...], ...]] = {}
+    for operator, of_operator in groupby(sorted(states, key=by_store), lambda s: s.operator):
+        partitions = {
+            partition: tuple(id_of_prepared(store.name) for store in stores)
+            for partition, stores in groupby(of_operator, lambda s: s.partition)
+        }
+        if list(partitions) != list(range(len(partitions))) or "" in sum(partitions.values(), ()):
+            raise EpochError(
+                f"Operator {operator} has state of the partitions {list(partitions)}, but a commit "
+                f"must name the files of every partition from 0 on. This is a bug."
+            )
+        ids[operator] = tuple(partitions.values())
+    return ids
+
+
+def is_live(states: Sequence[PreparedState], commit: CommitEntry | None) -> bool:
+    """Return whether a commit names these versions, or has no ids to name them by.
+
+    It does not if Spark ran the epoch again after it had been decided and not committed.
+    """
+    if commit is None or not commit.state_unique_ids:
+        return True
+    return ids_of(states) == commit.state_unique_ids
 
 
 def manifest_of(entry: OffsetEntry, path: str, epoch: int | None = None) -> Manifest | None:

@@ -15,8 +15,7 @@ from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.pinned import PROVIDER, STATE_FORMAT, conf_in_force, conf_of_new_query
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.continuous.plan.logical import Node, Stateful, preorder
-from epochal.epoch.manifest import manifest_of
-from epochal.epoch.state_ids import ids_of
+from epochal.epoch.manifest import ids_of, manifest_of
 from epochal.errors import OptionError
 from epochal.files import Files, open_files
 from epochal.state.store.store_format import DATABASE_FORMAT
