@@ -23,7 +23,7 @@ from typing import assert_never
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
-from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.committed import CommittedEpoch, EpochTimings
 from epochal.epoch.contract import Positions, acknowledged_in_tasks
 from epochal.epoch.coordinator import EpochCoordinator, Phase
 from epochal.epoch.durable import (
@@ -57,7 +57,6 @@ from epochal.epoch.effects import (
 from epochal.epoch.epoch_files.publication import Publication
 from epochal.epoch.epoch_files.retention import Retention
 from epochal.epoch.epoch_files.state_chain import StateChain, extended
-from epochal.epoch.epoch_timings import EpochTimings
 from epochal.epoch.event_time.unit_ends import SourcePlaces, first_unit, open_unit
 from epochal.epoch.manifest import OpenUnit
 from epochal.epoch.messages import (

@@ -65,6 +65,7 @@ from epochal.errors import EpochalError, OptionError, QueryError, QueryFailedErr
 from epochal.errors.base import FailureKind
 from epochal.errors.failures import kind_of
 from epochal.metrics.logs import set_log_context
+from epochal.metrics.run_records import StatusChanged
 
 logger = logging.getLogger(__name__)
 
@@ -436,9 +437,11 @@ class Engine:
                 self._inbox.put(RefreshDue())
 
     def _write_telemetry(self, report: dict[str, Any] | None) -> None:
-        at = self.state
-        status = at.message, at.committed, at.attempt, at.restarts, at.trouble
-        self._telemetry.tick(*status, report)
+        at, now_ms = self.state, self._clock.now_ms()
+        status = StatusChanged(
+            now_ms, at.message, at.committed, at.attempt, at.restarts, at.trouble
+        )
+        self._telemetry.tick(status, report)
 
     def _look_for_stop(self) -> None:
         try:
