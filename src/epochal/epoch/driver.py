@@ -57,7 +57,7 @@ from epochal.epoch.effects import (
 from epochal.epoch.epoch_files.publication import Publication
 from epochal.epoch.epoch_files.retention import Retention
 from epochal.epoch.epoch_files.state_chain import StateChain, extended
-from epochal.epoch.event_time.unit_ends import SourcePlaces, first_unit, open_unit
+from epochal.epoch.event_time.unit_ends import Readers, SourcePlaces, first_unit, open_unit
 from epochal.epoch.manifest import OpenUnit
 from epochal.epoch.messages import (
     EpochReply,
@@ -73,7 +73,6 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.open_epoch import clip
 from epochal.epoch.pace import Pace
-from epochal.epoch.planned_ends import Readers
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 

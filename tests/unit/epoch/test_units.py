@@ -9,11 +9,16 @@ from dataclasses import dataclass
 import pytest
 
 from epochal.epoch.contract import LoggedSource
-from epochal.epoch.event_time.unit_ends import SourcePlaces, ends_of_waiting, first_unit, open_unit
+from epochal.epoch.event_time.unit_ends import (
+    Readers,
+    SourcePlaces,
+    ends_of_waiting,
+    first_unit,
+    open_unit,
+)
 from epochal.epoch.event_time.units import HOLDS_NOTHING, UnitMark, Units
 from epochal.epoch.manifest import Manifest, OpenUnit, manifest_from_json, manifest_to_json
 from epochal.epoch.messages import ReaderWaits
-from epochal.epoch.planned_ends import Readers
 from epochal.errors import MalformedFileError
 
 
