@@ -23,7 +23,7 @@ from epochal.connectors.registry import open_sink
 from epochal.epoch.contract import LoggedSource
 from epochal.epoch.durable import EpochResources, decide, follow_up, recover
 from epochal.epoch.effects import CommitSink, Decide, LogCommit
-from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.files import open_files
 
 ROWS = pa.schema([("key", pa.int64()), ("n", pa.int64())])

@@ -18,6 +18,7 @@ from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     PreparedState,
@@ -26,7 +27,6 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
 from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.testing.clock import ManualClock

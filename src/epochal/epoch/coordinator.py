@@ -48,7 +48,7 @@ from epochal.epoch.effects import (
     ReadingHeld,
     Tick,
 )
-from epochal.epoch.epoch_files.publication import Publication
+from epochal.epoch.epoch_files.state_chain import Publication
 from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.epoch.messages import (
     CommitPartitionEpoch,

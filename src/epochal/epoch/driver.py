@@ -54,9 +54,8 @@ from epochal.epoch.effects import (
     Step,
     Tick,
 )
-from epochal.epoch.epoch_files.publication import Publication
 from epochal.epoch.epoch_files.retention import Retention
-from epochal.epoch.epoch_files.state_chain import StateChain, extended
+from epochal.epoch.epoch_files.state_chain import Publication, StateChain, extended
 from epochal.epoch.event_time.unit_ends import Readers, SourcePlaces, first_unit, open_unit
 from epochal.epoch.manifest import OpenUnit
 from epochal.epoch.messages import (
@@ -335,7 +334,6 @@ class EpochDriver:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        self._resources.state.close()
 
     def _step(self, event: Event | TaskActive) -> None:
         with self._lock:

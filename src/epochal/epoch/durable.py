@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.epoch.contract import CommittedSink, LoggedSource, Positions, acknowledged_in_tasks
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
-from epochal.epoch.epoch_files.state_chain import StateChain
+from epochal.epoch.epoch_files.chain_files import StateFiles
+from epochal.epoch.epoch_files.state_chain import StateChain, oldest_retained
 from epochal.epoch.event_time.query_watermark import QueryWatermark, WatermarksMove, watermark_of
 from epochal.epoch.event_time.units import Units
 from epochal.epoch.manifest import (
@@ -26,7 +27,6 @@ from epochal.epoch.manifest import (
     manifest_to_json,
 )
 from epochal.epoch.messages import PreparedState
-from epochal.epoch.publish_state import StateFiles
 from epochal.epoch.recovery import (
     DropEpoch,
     ForgetPlanned,
@@ -343,17 +343,11 @@ def _commit_before(resources: EpochResources, version: int) -> CommitEntry:
 def _floor(
     resources: EpochResources, logs: Logs, first_epoch: int, chain: StateChain | None
 ) -> int:
-    """Return the lowest version that a retained entry in the log starts from.
-
-    The log may have older entries. They do not count: otherwise a query that restarts before it
-    has committed as many epochs as are retained would never delete anything.
-    """
+    """Return the lowest version that a retained entry in the log starts from."""
     published = first_epoch if chain is None else chain.published
     if not resources.is_stateful or not logs.offset_ids:
         return published
-    retained_from = first_epoch - resources.min_batches_to_retain
-    older = [epoch for epoch in logs.offset_ids if epoch <= retained_from]
-    oldest = older[-1] if older else logs.offset_ids[0]
+    oldest = oldest_retained(logs.offset_ids, first_epoch, resources.min_batches_to_retain)
     entry, path = resources.offsets.get(oldest), join_url(resources.offsets.url, str(oldest))
     manifest = None if entry is None else manifest_of(entry, path, oldest)
     if manifest is None or manifest.chain is None:

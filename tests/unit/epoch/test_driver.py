@@ -20,6 +20,7 @@ from epochal.epoch.coordinator import Phase
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, newest_attempt
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState, ReadingHeld
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -37,7 +38,6 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
 from epochal.errors import (
     CheckpointLostError,
     ClaimExpiredError,

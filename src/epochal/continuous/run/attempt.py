@@ -36,9 +36,9 @@ from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import EpochReply, EpochRequest, OneWay
-from epochal.epoch.publish_state import StateFiles
 from epochal.errors import HostSilentError, PubSubUnavailableError
 from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import EndpointType

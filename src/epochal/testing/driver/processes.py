@@ -31,6 +31,7 @@ from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -45,7 +46,6 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
 from epochal.files import Files
 from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock
