@@ -26,10 +26,14 @@ from epochal.continuous.run.open_query import Opened
 from epochal.continuous.run.query_settings import check_kept, no_slot_left, task_count
 from epochal.continuous.run.run_events import AttemptFailed, JobEnded
 from epochal.continuous.run.take_over import pinned_partitions
-from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
+from epochal.continuous.spark_job.barrier_job import (
+    BarrierJob,
+    check_workers,
+    count_slots,
+    wait_for_slots,
+)
 from epochal.continuous.spark_job.placement import exclude, executors
 from epochal.continuous.spark_job.task_hosts import pulsing
-from epochal.continuous.spark_job.worker_probe import check_workers
 from epochal.continuous.tasks.task_stores import StateStart
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
