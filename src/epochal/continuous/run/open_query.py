@@ -27,7 +27,7 @@ from epochal.continuous.plan.stages import QueryPlan, Target, is_linear
 from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
-from epochal.continuous.run.state_settings import check_state, settings_in_force, state_conf
+from epochal.continuous.run.take_over import check_state, settings_in_force, state_conf
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
 from epochal.epoch.committed import CommittedEpoch
 from epochal.errors import EpochalError, OptionError
