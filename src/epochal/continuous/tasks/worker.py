@@ -37,9 +37,8 @@ from epochal.connectors.contract import WriterContext
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task, schemas_of
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.reports import TaskReports, failure_report
-from epochal.continuous.tasks.state_publisher import StatePublisher
 from epochal.continuous.tasks.task import EpochCut, TaskCore
-from epochal.continuous.tasks.task_stores import StateStart, TaskStores
+from epochal.continuous.tasks.task_stores import StatePublisher, StateStart, TaskStores
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
