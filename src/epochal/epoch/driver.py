@@ -57,7 +57,7 @@ from epochal.epoch.effects import (
 from epochal.epoch.epoch_files.retention import Retention
 from epochal.epoch.epoch_files.state_chain import Publication, StateChain, extended
 from epochal.epoch.event_time.unit_ends import Readers, SourcePlaces, first_unit, open_unit
-from epochal.epoch.manifest import OpenUnit
+from epochal.epoch.manifest import Manifest, OpenUnit
 from epochal.epoch.messages import (
     EpochReply,
     EpochRequest,
@@ -377,18 +377,20 @@ class EpochDriver:
             case Decide():
                 positions = self._readers.by_source(step.positions)
                 offsets = self._timings.decided(step, positions)
-                started_ms = self._started_ms(step.epoch)
-                decide(
-                    self._resources,
+                manifest = Manifest(
+                    step.epoch,
                     self.attempt,
-                    step,
-                    self._template,
+                    self._resources.run_id,
                     positions,
-                    offsets,
-                    started_ms,
-                    self._chain(step),
-                    open_unit(step.unit, self._readers),
+                    step.messages,
+                    step.state,
+                    step.highs,
+                    chain=self._chain(step),
+                    unit=open_unit(step.unit, self._readers),
                 )
+                started_ms = self._started_ms(step.epoch)
+                template, watermark_ms = self._template, step.watermark_ms
+                decide(self._resources, manifest, template, offsets, watermark_ms, started_ms)
             case CommitSink():
                 follow_up(self._resources, step)
                 # Before the state is published: the sink may hold another attempt's epoch.
