@@ -82,24 +82,18 @@ class RpcServer:
     """Serves the endpoints of one driver; `address` has all that its clients need to connect."""
 
     def __init__(
-        self,
-        *,
-        advertised_host: str,
-        bind_host: str = "0.0.0.0",
-        port: int = 0,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
+        self, *, advertised_host: str, bind_host: str = "0.0.0.0", port: int = 0
     ) -> None:
         self.counters = RpcCounters()
         self._endpoints: dict[str, tuple[EndpointType, Handler]] = {}
-        self._max_frame_bytes = max_frame_bytes
         server, client = CurveKeys.new(), CurveKeys.new()
         self._context = zmq.Context()
         self._gatekeeper = Gatekeeper(self._context, client.public)
         self._router = self._context.socket(zmq.ROUTER)
         protect(self._router, server)
         # ZeroMQ closes the connection of a peer that sends a longer frame. The limit is above
-        # max_frame_bytes so that frames that are slightly too long arrive and are counted.
-        self._router.setsockopt(zmq.MAXMSGSIZE, 2 * max_frame_bytes)
+        # MAX_FRAME_BYTES so that frames that are slightly too long arrive and are counted.
+        self._router.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_FRAME_BYTES)
         # HANDOVER lets a client that reconnects keep its identity. MANDATORY makes `send` fail
         # for an unknown peer instead of dropping the frame silently.
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -244,10 +238,6 @@ class RpcServer:
 
     def _answer(self, peer: PeerId, frame: bytes) -> bytes | None:
         try:
-            if len(frame) > self._max_frame_bytes:
-                raise RpcFrameError(
-                    f"it has {len(frame)} bytes, the limit is {self._max_frame_bytes}", "oversized"
-                )
             request = decode_request(frame)
         except RpcFrameError as error:
             self.counters.count(error.fault)
@@ -255,43 +245,33 @@ class RpcServer:
             return None
         try:
             result = self._handle(request, peer)
-        except StaleAttemptError as error:
-            self.counters.stale += 1
-            kind, reason = type(error).__name__, str(error)
-        except EpochalError as error:
-            self.counters.failed += 1
-            kind, reason = type(error).__name__, str(error)
         except Exception as error:
-            # A bug in one endpoint must not stop the others.
-            self.counters.failed += 1
-            logger.exception("endpoint %s failed", request.endpoint)
-            kind, reason = type(error).__name__, str(error)
-        else:
-            return None if request.call == ONE_WAY else encode_reply(request.call, result)
-        return None if request.call == ONE_WAY else encode_failure(request.call, kind, reason)
+            self.counters.count("stale" if isinstance(error, StaleAttemptError) else "failed")
+            if not isinstance(error, EpochalError):
+                # A bug in one endpoint must not stop the others.
+                logger.exception("endpoint %s failed", request.endpoint)
+            if request.call == ONE_WAY:
+                return None
+            return encode_failure(request.call, type(error).__name__, str(error))
+        return None if request.call == ONE_WAY else encode_reply(request.call, result)
 
     def _handle(self, request: Request, peer: PeerId) -> Any:
         name = request.endpoint
-        wanted = self._endpoints.get(name)
-        if wanted is None:
+        registered = self._endpoints.get(name)
+        if registered is None:
             self.counters.unknown_endpoint += 1
             raise RpcFrameError(f"it is for endpoint {name!r}, which does not exist")
-        endpoint, handle = wanted
+        endpoint, handle = registered
         try:
             message = decode_body(endpoint.requests, request.body)
         except RpcFrameError as error:
             self.counters.count(error.fault)
             raise
         if endpoint.one_way is not None:
-            _check_mode(name, message, isinstance(message, endpoint.one_way), request.call)
+            is_one_way = isinstance(message, endpoint.one_way)
+            if is_one_way != (request.call == ONE_WAY):
+                wanted = "is one-way: send it" if is_one_way else "is answered: ask it"
+                error = RpcFrameError(f"{type(message).__name__} of endpoint {name} {wanted}")
+                logger.warning("%s", error)
+                raise error
         return handle(message, peer)
-
-
-def _check_mode(name: str, message: object, is_one_way: bool, call: int) -> None:
-    if is_one_way == (call == ONE_WAY):
-        return
-    kind = type(message).__name__
-    wanted = "is one-way: send it" if is_one_way else "is answered: ask it"
-    error = RpcFrameError(f"{kind} of endpoint {name} {wanted}")
-    logger.warning("%s", error)
-    raise error
