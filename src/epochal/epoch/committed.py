@@ -56,7 +56,6 @@ class CommittedEpoch:
 
     @property
     def has_data(self) -> bool:
-        """Whether the epoch read, wrote or changed any row."""
         return bool(
             sum(self.rows_in) or self.rows_out or any(up or gone for _, _, up, gone in self.state)
         )
@@ -75,7 +74,6 @@ class _Timing:
     took: dict[type[Step], float] = field(default_factory=dict)
 
     def ms(self, step: type[Step]) -> int:
-        """Return how long a step took."""
         return round(1000 * self.took.get(step, 0.0))
 
 
@@ -117,11 +115,9 @@ class EpochTimings:
         return timing.offsets
 
     def started_ms(self, epoch: int) -> int:
-        """Return when the epoch began."""
         return self._of(epoch).started_ms
 
     def took(self, step: Step, seconds: float) -> None:
-        """Record how long a step took."""
         with self._lock:
             timing = self._epochs.get(step.epoch)
         if timing is None:

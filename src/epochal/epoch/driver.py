@@ -277,7 +277,6 @@ class EpochDriver:
         return bool(limits)
 
     def held_at(self, held: ReadingHeld) -> tuple[Positions, ...]:
-        """Return where reading is held, per source."""
         return self._readers.by_source(held.positions)
 
     def plan(self, held: ReadingHeld, ends: Sequence[Positions]) -> bool:
@@ -293,7 +292,6 @@ class EpochDriver:
         return True
 
     def finish(self) -> None:
-        """Let all tasks leave."""
         self._step(Finish())
 
     def dismiss(self) -> None:

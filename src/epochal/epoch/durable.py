@@ -72,7 +72,6 @@ class EpochResources:
 
     @property
     def query(self) -> QueryShape:
-        """What recovery must know of the query."""
         return QueryShape(
             len(self.sources),
             self.delays_ms,
@@ -105,11 +104,9 @@ class Recovered(RecoveryPlan):
 
     @property
     def published(self) -> int:
-        """The version of Spark's files to start from."""
         return self.first_epoch if self.chain is None else self.chain.published
 
     def watermark(self, query: QueryShape, template: OffsetEntry, units: Units) -> QueryWatermark:
-        """Return the watermark of the attempt that begins here."""
         return QueryWatermark(
             first_epoch=self.first_epoch,
             highs=self.highs,
@@ -137,7 +134,6 @@ def read_logs(resources: EpochResources) -> Logs:
 
 
 def planned_entries(planned: Files | None) -> dict[int, OffsetEntry]:
-    """Return the entries that were set aside, by epoch."""
     return {} if planned is None else dict(OffsetLog(planned, read_only=True).get_range())
 
 

@@ -108,5 +108,4 @@ def stalled(epoch: int, opened: OpenEpoch | None, tasks: int, seconds: float) ->
 
 
 def clip(value: object) -> str:
-    """Return what a message shows of a report."""
     return str(value)[:300]

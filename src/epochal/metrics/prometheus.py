@@ -97,7 +97,6 @@ class MetricsServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and port that it listens on."""
         host, port = self._http.server_address[:2]
         return str(host), int(port)
 
@@ -107,7 +106,6 @@ class MetricsServer:
         return self.address[1]
 
     def add(self, collect: Collect) -> None:
-        """Export the metrics of another collector."""
         with self._lock:
             self._collectors.append(collect)
 
@@ -118,13 +116,11 @@ class MetricsServer:
             self._ended = [*self._ended, collect][-KEPT_ENDED:]
 
     def text(self) -> str:
-        """The answer to a scrape."""
         with self._lock:
             collectors = [*self._ended, *self._collectors]
         return text_of(merge_metrics(metric for collect in collectors for metric in collect()))
 
     def close(self) -> None:
-        """Stop serving."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()

@@ -147,7 +147,6 @@ class QueryMetrics:
         self._late: defaultdict[str, int] = defaultdict(int)
 
     def write(self, records: list[Record]) -> None:
-        """Add records, oldest first."""
         with self._lock:
             for record in records:
                 self._add(record)

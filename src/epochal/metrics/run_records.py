@@ -108,7 +108,6 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
-    """Encode a record as one line of JSON."""
     return _encoder.encode(record) + b"\n"
 
 

@@ -138,7 +138,6 @@ class RpcServer:
         self._endpoints.pop(name, None)
 
     def start(self) -> RpcServer:
-        """Start serving."""
         self._thread.start()
         logger.info("listening at %s", self.address.url)
         return self

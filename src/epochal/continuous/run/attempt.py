@@ -93,7 +93,6 @@ class Attempt:
         self._job: BarrierJob | None = None
 
     def start(self) -> None:
-        """Start the epochs and the tasks."""
         opened, tasks = self._opened, self._opened.tasks
         readers = [(each.source, each.partition) for each in self._readers]
         held_at = tuple(each.position for each in self._readers) if opened.plans_epochs else None
@@ -167,7 +166,6 @@ class Attempt:
         return self._recovered.published == self.first_epoch or not self._opened.plan.stages
 
     def finish(self) -> None:
-        """Let the tasks leave."""
         self._driver.finish()
 
     def end(self, timeout_seconds: float) -> None:
@@ -280,12 +278,10 @@ def _find_slots(
 
 
 def endpoint_of(run_id: str) -> EndpointType:
-    """Return the endpoint to which the tasks of a run connect."""
     return EndpointType(f"EpochCoordinator-{run_id}", EpochRequest, EpochReply, OneWay)
 
 
 def register_coordinator(server: RpcServer, endpoint: EndpointType, handle: Handler) -> None:
-    """Let the tasks of a run reach its coordinator."""
     server.register(endpoint, handle)
     trace.info("Registered EpochCoordinator endpoint %s", endpoint.name)
 

@@ -164,7 +164,6 @@ class Engine:
         return self._reporter.reports()
 
     def explanation(self) -> str:
-        """Return the plan as text."""
         return self._opened.explanation()
 
     def wait_until_read(self, timeout_seconds: float | None) -> None:
@@ -269,7 +268,6 @@ class Engine:
             attempt.end(JOB_END_SECONDS)
 
     def _follow(self, attempt: Attempt) -> Outcome:
-        """Process events until the attempt ends."""
         stopping = leaving = False
         deadline: float | None = None
         epochs = PlannedEpochs(attempt, self._opened, self._clock, self._inbox.put, self._show)

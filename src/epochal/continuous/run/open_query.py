@@ -98,7 +98,6 @@ class Opened:
         return self.guard.next_attempt(above=newest_decided)
 
     def settle_partitions(self, count: int) -> None:
-        """Set the number of state partitions."""
         self.plan = replace(self.plan, state_partitions=count)
         operators = tuple(
             OperatorNote(stage.operator_id, stage.stateful.name, count, len(stage.stateful.stores))
@@ -107,7 +106,6 @@ class Opened:
         self.note = replace(self.note, operators=operators)
 
     def refresh(self) -> None:
-        """Read the tables of the query again, if it has any."""
         if self.refreshed is not None:
             found = self.refreshed()
             self.plan = replace(

@@ -56,7 +56,6 @@ class ProgressMaker:
         self._quiet_since_ms = now_ms
 
     def add(self, epoch: CommittedEpoch) -> None:
-        """Add a committed epoch."""
         self._epochs.append(epoch)
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:

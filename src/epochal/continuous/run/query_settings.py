@@ -203,7 +203,6 @@ class EngineOptions:
 
     @property
     def pace(self) -> Pace:
-        """The options of the coordinator."""
         return Pace(
             epoch_seconds=self.epoch.total_seconds(),
             idle_epoch_seconds=max(self.idle_epoch, self.epoch).total_seconds(),
@@ -217,7 +216,6 @@ class EngineOptions:
 
     @property
     def restarts(self) -> RestartPolicy:
-        """The options for restarts after failures."""
         return RestartPolicy(self.max_restarts, self.outage_timeout.total_seconds())
 
 

@@ -68,7 +68,6 @@ class QueryDefinition:
         )
 
     def open_source(self, source: StreamSource, checkpoint: Files) -> Source:
-        """Open one of the sources."""
         return open_source(
             source.format,
             source.options,

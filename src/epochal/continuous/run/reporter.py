@@ -53,7 +53,6 @@ class Reporter:
                 self._maker = ProgressMaker(note, offsets, self._clock.now_ms())
 
     def add(self, epoch: CommittedEpoch, positions: Sequence[Positions]) -> None:
-        """Add a committed epoch, and where it ended."""
         with self._lock:
             self._positions = positions
             if self._maker is not None:

@@ -141,7 +141,6 @@ def find_checkpoint(location: str | None) -> FoundCheckpoint:
 
 
 def found_in(files: Files) -> FoundCheckpoint:
-    """Read what the checkpoint in `files` pins."""
     commit = CommitLog(files.at(COMMITS), read_only=True).get_latest()
     return FoundCheckpoint(files.url, newest_entry(files), None if commit is None else commit[1])
 
@@ -185,7 +184,6 @@ def settings_in_force(files: Files, session: Mapping[str, str]) -> dict[str, str
 def state_conf(
     files: Files, settings: Mapping[str, str], session: Mapping[str, str]
 ) -> StateStoreConf:
-    """How the checkpoint keeps its state."""
     conf, version = StateStoreConf.from_spark(settings), found_in(files).state_format(session)
     return replace(conf, checkpoint_format_version=version)
 

@@ -72,7 +72,6 @@ class StateCoordinator:
 
     @property
     def address(self) -> RpcAddress:
-        """Its address and the keys to connect with."""
         return self._server.address
 
     def stop(self) -> None:

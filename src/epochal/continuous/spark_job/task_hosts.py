@@ -44,7 +44,6 @@ class TaskPlaced(msgspec.Struct, frozen=True, array_like=True, tag="placed"):
 
 
 def endpoint_of(run_id: str) -> EndpointType:
-    """Return the endpoint to which the tasks of a run report their executor."""
     return EndpointType(f"TaskPlaces-{run_id}", TaskPlaced, Done)
 
 
@@ -57,11 +56,9 @@ class Pulses:
         self._looked: float | None = None
 
     def heard(self, task: int, now: float) -> None:
-        """Note a pulse of a task."""
         self._heard[task] = now
 
     def left(self, task: int) -> None:
-        """Expect no more pulses of a task."""
         self._heard.pop(task, None)
 
     def take_silent(self, now: float) -> dict[int, float]:
@@ -123,7 +120,6 @@ class TaskHosts:
             self._attempt, self._pulses = attempt, Pulses(self._silence_seconds)
 
     def end(self) -> None:
-        """Expect no more pulses."""
         self.begin(-1)
 
     def note(self, placed: TaskPlaced, peer: bytes = b"") -> None:

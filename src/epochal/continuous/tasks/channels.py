@@ -61,11 +61,9 @@ class Channels:
 
     @property
     def refused(self) -> int:
-        """Number of peers that failed to authenticate."""
         return self._gatekeeper.refused
 
     def connect(self, peers: Iterable[Peer]) -> None:
-        """Open a socket to each of these tasks."""
         for peer in peers:
             push = self._context.socket(zmq.PUSH)
             push.setsockopt(zmq.SNDHWM, QUEUED_FRAMES)

@@ -96,7 +96,6 @@ class Outbox:
         highs: tuple[int, ...],
         size: int,
     ) -> None:
-        """Queue rows for a task."""
         channel = self._channels[target]
         channel.last_seq += 1
         self._data_waiting += 1
@@ -116,7 +115,6 @@ class Outbox:
         )
 
     def mark(self, epoch: int, highs: tuple[int, ...]) -> None:
-        """End an epoch on every channel."""
         for channel in self._channels.values():
             channel.last_seq += 1
             channel.waiting.append(
@@ -207,7 +205,6 @@ class Inbox:
         self._channels = list(self._of.values())
 
     def knows(self, frame: Frame) -> bool:
-        """Whether the frame's channel leads here."""
         return (frame.edge, frame.sender) in self._of
 
     def receive(self, frame: Frame) -> None:
@@ -271,7 +268,6 @@ class Inbox:
 
     @property
     def aligned(self) -> bool:
-        """Whether the epoch has ended on all channels."""
         return all(channel.marked for channel in self._channels)
 
     def advance(self) -> None:

@@ -187,7 +187,6 @@ def _decode_batch(body: pa.Buffer, schema: pa.Schema, runs: Runs) -> pa.RecordBa
 
 
 def group_rows(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
-    """Return the rows of data frames by their state partition."""
     found: dict[int, list[pa.RecordBatch]] = {}
     for frame in frames:
         batch = cast(pa.RecordBatch, frame.batch)

@@ -179,7 +179,6 @@ class TaskCore:
 
     @property
     def reading(self) -> int:
-        """The epoch that the sources are reading."""
         return self._reading
 
     @property
@@ -226,7 +225,6 @@ class TaskCore:
         return out.frames
 
     def close(self) -> None:
-        """Close readers and writer."""
         self._sources.close()
         self._writer.close()
 

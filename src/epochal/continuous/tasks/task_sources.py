@@ -118,7 +118,6 @@ class OpenSource:
                 highs[watermark] = max(highs[watermark], reached)
 
     def waits(self) -> list[ReaderWaits]:
-        """Return the readers that have rows waiting."""
         return [
             ReaderWaits(self.numbers[partition], end, tuple(self.highs[partition]))
             for partition, end in self.reader.waiting().items()
@@ -177,7 +176,6 @@ class TaskSources:
             source.reader.limit({p: self._limits[number] for p, number in source.numbers.items()})
 
     def limits_reached(self) -> bool:
-        """Whether all readers have arrived at their limits."""
         return all(self._limits[number] == at for number, at in self.positions().items())
 
     def positions(self) -> dict[int, Position]:
@@ -217,6 +215,5 @@ class TaskSources:
                 source.acknowledging.committed(epoch)
 
     def close(self) -> None:
-        """Close all readers."""
         for source in self.open.values():
             source.reader.close()

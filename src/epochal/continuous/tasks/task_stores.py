@@ -154,7 +154,6 @@ class TaskStores:
         self._is_stateful = bool(plan.stages)
 
     def load(self, operators: Sequence[StatefulOperator], start: StateStart) -> None:
-        """Read every store and pass its rows to its operator."""
         by_id = dict(zip(self._operators, operators, strict=True))
         stores = list(self._stores.values())
         # Files are read in parallel, because storage may be far away. Rows are decoded here, one

@@ -94,7 +94,6 @@ def read_chain(
 
 
 def read_epoch(files: Files, name: str) -> EpochFile:
-    """Read one file."""
     url = join_url(files.url, name)
     with storage_errors(url):
         try:

@@ -43,7 +43,6 @@ class EpochRun:
 
     @property
     def tasks(self) -> int:
-        """How many tasks the attempt had."""
         return len(self.checksums)
 
 
@@ -63,7 +62,6 @@ class StateChain:
 
     @property
     def version(self) -> int:
-        """The version that the chain makes."""
         return self.runs[-1].last + 1 if self.runs else self.published
 
     @property

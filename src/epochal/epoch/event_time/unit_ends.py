@@ -25,12 +25,10 @@ class Readers:
     """(source, partition id)."""
 
     def by_source(self, positions: Sequence[str]) -> tuple[dict[str, str], ...]:
-        """Return the positions of each source's partitions."""
         assert len(positions) == len(self.partitions)
         return self.some_by_source(dict(enumerate(positions)))
 
     def some_by_source(self, positions: Mapping[int, str]) -> tuple[dict[str, str], ...]:
-        """Return the positions of these readers, per source."""
         of_sources: tuple[dict[str, str], ...] = tuple({} for _ in range(self.sources))
         for reader, position in positions.items():
             source, partition = self.partitions[reader]
