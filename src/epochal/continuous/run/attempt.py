@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from py4j.protocol import Py4JError
@@ -96,7 +97,10 @@ class Attempt:
         opened, tasks = self._opened, self._opened.tasks
         readers = [(each.source, each.partition) for each in self._readers]
         held_at = tuple(each.position for each in self._readers) if opened.plans_epochs else None
-        template = _template(opened, self._recovered)
+        template = None  # the driver copies the entry that there is
+        if self._recovered.base is None and self._recovered.planned is None:
+            partitions = {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
+            template = OffsetEntry(1, (), conf={**opened.settings, **partitions})
         begins = bool(opened.plan.watermarks) and self._recovered.unit is None and not held_at
         self._driver.start(
             readers,
@@ -216,18 +220,11 @@ def prepare_attempt(
     """Publish the next attempt, finish what the last one decided, and wait for free slots."""
     # A log that is opened for writing creates its directory. `next_attempt` comes first, because it
     # raises if the checkpoint was deleted or taken.
-    number = opened.next_attempt(
-        newest_attempt(OffsetLog(opened.files.at(OFFSETS), read_only=True))
-    )
-    offsets = OffsetLog(opened.files.at(OFFSETS))
-    endpoint = endpoint_of(opened.run_id)
-
-    def push(peers: Sequence[bytes], message: EpochReply) -> None:
-        opened.server.push(endpoint, peers, message)
-
+    logged = OffsetLog(opened.files.at(OFFSETS), read_only=True)
+    number = opened.next_attempt(newest_attempt(logged))
     resources = EpochResources(
         url=opened.files.url,
-        offsets=offsets,
+        offsets=OffsetLog(opened.files.at(OFFSETS)),
         commits=CommitLog(opened.files.at(COMMITS)),
         sources=opened.sources,
         sink=opened.sink,
@@ -243,15 +240,14 @@ def prepare_attempt(
         is_stateful=bool(opened.plan.stages),
     )
     listeners = Listeners(
-        push=push,
+        push=partial(opened.server.push, endpoint_of(opened.run_id)),
         committed=on_committed,
         failed=lambda error: post(AttemptFailed(number, error)),
         held=post,
         acknowledged=on_acknowledged,
     )
-    driver = EpochDriver(
-        resources, listeners, attempt=number, clock=clock, pace=opened.options.pace
-    )
+    pace = opened.options.pace
+    driver = EpochDriver(resources, listeners, attempt=number, clock=clock, pace=pace)
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
     opened.find_ends(positions)
@@ -267,7 +263,9 @@ def _find_slots(
     seconds, first = opened.options.slot_timeout.total_seconds(), not opened.tasks
     if first:
         opened.tasks = opened.wanted_tasks = _choose_tasks(sc, opened, readers, seconds, clock)
-        _settle_state(opened)
+        chosen = opened.options.state_partitions or opened.state_partitions or opened.tasks
+        opened.settle_partitions(pinned_partitions(opened.files) or chosen)
+        settle_shape(opened.files, opened.plan)
     else:
         opened.tasks = _remaining_tasks(sc, opened, clock, stopped)
     wait_for_slots(sc, opened.tasks, seconds, clock, stopped)
@@ -355,16 +353,3 @@ def _remaining_tasks(
     elif free > last < wanted:
         logger.info("slots have come back: %d of %d tasks run again", min(free, wanted), wanted)
     return max(1, min(wanted, free))
-
-
-def _settle_state(opened: Opened) -> None:
-    chosen = opened.options.state_partitions or opened.state_partitions or opened.tasks
-    opened.settle_partitions(pinned_partitions(opened.files) or chosen)
-    settle_shape(opened.files, opened.plan)
-
-
-def _template(opened: Opened, recovered: Recovered) -> OffsetEntry | None:
-    if recovered.base is not None or recovered.planned is not None:
-        return None  # the driver copies that entry
-    partitions = {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
-    return OffsetEntry(1, (), conf={**opened.settings, **partitions})
