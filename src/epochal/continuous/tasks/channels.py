@@ -21,7 +21,6 @@ from epochal.continuous.tasks.frames import (
     MAX_FRAME_BYTES,
     Frame,
     decode_frame,
-    encode_batch,
     encode_frame,
 )
 from epochal.epoch.messages import Peer
@@ -75,7 +74,7 @@ class Channels:
 
     def send(self, target: int, frame: Frame) -> None:
         """Send a frame without waiting; RowTooLargeError if the receiver would refuse its rows."""
-        body = b"" if frame.batch is None else encode_batch(frame.batch)
+        body = b"" if frame.batch is None else frame.batch.serialize()
         if len(body) > MAX_BODY_BYTES:
             raise RowTooLargeError(frame.edge, len(body), MAX_BODY_BYTES)
         data = encode_frame(frame, body)
