@@ -33,8 +33,8 @@ from epochal.continuous.run.attempt import Attempt, prepare_attempt, start_serve
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.open_query import Opened, open_query
 from epochal.continuous.run.planned_epochs import PlannedEpochs
+from epochal.continuous.run.progress import Reporter
 from epochal.continuous.run.query_spec import QueryDefinition
-from epochal.continuous.run.reporter import Reporter
 from epochal.continuous.run.restarts import (
     GiveUp,
     RestartAfter,
