@@ -202,7 +202,7 @@ class Attempt:
             max_epochs_in_flight=opened.options.max_epochs_in_flight,
             epoch_seconds=opened.options.epoch.total_seconds(),
             evaluator_mb=opened.options.evaluator_mb,
-            needs_evaluator=opened.needs_evaluator,
+            needs_evaluator=opened.definition.needs_evaluator,
             batch_time_ms=None if found.planned is None else found.planned.timestamp_ms or None,
         )
 
@@ -263,8 +263,9 @@ def _find_slots(
     seconds, first = opened.options.slot_timeout.total_seconds(), not opened.tasks
     if first:
         opened.tasks = opened.wanted_tasks = _choose_tasks(sc, opened, readers, seconds, clock)
-        chosen = opened.options.state_partitions or opened.state_partitions or opened.tasks
-        opened.settle_partitions(pinned_partitions(opened.files) or chosen)
+        pinned, definition = pinned_partitions(opened.files), opened.definition
+        chosen = opened.options.state_partitions or definition.state_partitions
+        opened.settle_partitions(pinned or chosen or opened.tasks)
         settle_shape(opened.files, opened.plan)
     else:
         opened.tasks = _remaining_tasks(sc, opened, clock, stopped)
@@ -322,7 +323,8 @@ def _with_new_partitions(source: Source, known: Positions) -> Positions:
 def _choose_tasks(
     sc: SparkContext, opened: Opened, readers: int, slot_seconds: float, clock: Clock
 ) -> int:
-    options, stateful, kept = opened.options, bool(opened.plan.stages), opened.kept_slots
+    options, kept = opened.options, opened.definition.sink.slots
+    stateful = bool(opened.plan.stages)
     total = count_slots(sc).total
     wanted = task_count(options, readers, stateful, total, kept)
     check_kept(wanted, total, kept, opened.note.sink)
