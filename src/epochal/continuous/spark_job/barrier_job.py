@@ -220,7 +220,7 @@ def check_workers(sc: SparkContext) -> None:
     if sc in _checked:
         return
     context: Any = sc._jsc
-    wishes = [[f"executor_{each.host}_{each.executor_id}"] for each in executors(sc)] or [[]]
+    wishes = [[executor.location] for executor in executors(sc)] or [[]]
     numbers: Sequence[Any] = range(len(wishes))
     asking = placed(sc, numbers, wishes).mapPartitions(_answering(QUESTION))
     job, python = for_worker_python(asking)

@@ -34,6 +34,11 @@ class Executor:
     host: str
     executor_id: str
 
+    @property
+    def location(self) -> str:
+        """As a preferred location."""
+        return f"executor_{self.host}_{self.executor_id}"
+
 
 def placed(
     sc: SparkContext, items: Sequence[bytes], locations: Sequence[Sequence[str]]
@@ -93,12 +98,9 @@ def executors(sc: SparkContext) -> list[Executor]:
     gone = {"driver", *excluded(sc)}
     context: Any = sc._jsc
     listed = context.sc().statusStore().executorList(True)
-    found = [listed.apply(index) for index in range(listed.size())]
-    return [
-        Executor(each.hostPort().rpartition(":")[0], each.id())
-        for each in found
-        if each.id() not in gone
-    ]
+    summaries = [listed.apply(index) for index in range(listed.size())]
+    found = [Executor(each.hostPort().rpartition(":")[0], each.id()) for each in summaries]
+    return [executor for executor in found if executor.executor_id not in gone]
 
 
 def this_executor() -> Executor:
@@ -111,10 +113,8 @@ def this_executor() -> Executor:
     while pid > 1:
         arguments = _arguments(pid)
         if "--executor-id" in arguments and "--hostname" in arguments:
-            return Executor(
-                arguments[arguments.index("--hostname") + 1],
-                arguments[arguments.index("--executor-id") + 1],
-            )
+            value = dict(zip(arguments, arguments[1:], strict=False))
+            return Executor(value["--hostname"], value["--executor-id"])
         pid = _parent(pid)
     return Executor("localhost", "driver")
 
@@ -134,11 +134,10 @@ def _placed(sc: SparkContext, items: Sequence[Any], locations: Sequence[Sequence
 
 
 def _pickled(rdd: RDD[Any]) -> RDD[Any]:
-    serializer = rdd._jrdd_deserializer
-    batched = isinstance(serializer, BatchedSerializer) and isinstance(
-        serializer.serializer, CPickleSerializer
-    )
-    return rdd if batched else rdd._reserialize(AutoBatchedSerializer(CPickleSerializer()))
+    match rdd._jrdd_deserializer:
+        case BatchedSerializer(serializer=CPickleSerializer()):
+            return rdd
+    return rdd._reserialize(AutoBatchedSerializer(CPickleSerializer()))
 
 
 def _arguments(pid: int) -> list[str]:
@@ -164,7 +163,5 @@ def _parent(pid: int) -> int:
 
 
 def _ps(pid: int, column: str) -> str:
-    found = subprocess.run(
-        ["ps", "-o", f"{column}=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip()
+    command = ["ps", "-o", f"{column}=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
