@@ -33,7 +33,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import RDD, InheritableThread, SparkContext
+from pyspark import InheritableThread, SparkContext
 
 from epochal.clock import Clock
 from epochal.connectors.worker_python import (
@@ -226,18 +226,14 @@ def check_workers(sc: SparkContext) -> None:
     job, python = for_worker_python(asking)
     if not (context.sc().isLocal() and is_own(python)):
         own = own_python()
-        for found in _answers(job, python):
-            check_python(found, own)
+        try:
+            answers = job.collect()
+        except Py4JJavaError as error:
+            reason = f"{python} does not start there ({headline(failure_text(error)).rstrip('.')})"
+            raise WorkerPythonError(reason, sys.executable) from error
+        for answer in answers:
+            check_python(PythonFound(*answer), own)
     _checked[sc] = True
-
-
-def _answers(job: RDD[list[str]], python: str) -> list[PythonFound]:
-    try:
-        answers = job.collect()
-    except Py4JJavaError as error:
-        reason = f"{python} does not start there ({headline(failure_text(error)).rstrip('.')})"
-        raise WorkerPythonError(reason, sys.executable) from error
-    return [PythonFound(*each) for each in answers]
 
 
 def _answering(question: str) -> Callable[[Iterable[int]], Iterator[list[str]]]:
@@ -263,7 +259,11 @@ def warm_workers(sc: SparkContext) -> Iterator[None]:
     own = is_own(sc.pythonExec)
     with worker_python(sc) as python:
         if own and is_own(python):
-            _choose_daemon(sc)
+            context: Any = sc._jsc
+            settings = context.sc().conf()
+            # On a local master it is chosen here, unless the user has chosen one.
+            if context.sc().isLocal() and not settings.contains(SETTING):
+                settings.set(SETTING, DAEMON)
         sc.environment[MODULES] = ",".join(WARM)
         try:
             yield
@@ -279,14 +279,6 @@ def warm_evaluator(sc: SparkContext, memory_mb: int) -> None:
     context: Any = sc._jsc
     if context.sc().isLocal():
         start_early(memory_mb)
-
-
-def _choose_daemon(sc: SparkContext) -> None:
-    """Choose the warm daemon on a local master, unless the user has chosen one."""
-    context: Any = sc._jsc
-    settings = context.sc().conf()
-    if context.sc().isLocal() and not settings.contains(SETTING):
-        settings.set(SETTING, DAEMON)
 
 
 class BarrierJob:
