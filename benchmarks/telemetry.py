@@ -52,8 +52,8 @@ def main() -> None:
 
 
 def epoch_of(number: int) -> CommittedEpoch:
-    now = 1_700_000_000_000 + 100 * number
-    return CommittedEpoch(number, now, now + 100, now + 115, (1_000,), 900, ('{"t":{"0":1}}',))
+    now, offsets = 1_700_000_000_000 + 100 * number, ('{"t":{"0":1}}',)
+    return CommittedEpoch(number, now, now + 100, now + 115, (1_000,), 900, offsets=offsets)
 
 
 def progress_of(number: int, partitions: int = 50) -> Progressed:

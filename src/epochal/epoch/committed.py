@@ -11,21 +11,17 @@ from epochal.clock import Clock
 from epochal.epoch.contract import LoggedSource, Positions
 from epochal.epoch.effects import Acknowledge, CommitSink, Decide, LogCommit, PublishState, Step
 from epochal.epoch.messages import EpochStarted
+from epochal.metrics.run_records import EpochDone
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedEpoch:
-    """One committed epoch."""
+class CommittedEpoch(EpochDone, frozen=True, kw_only=True):
+    """One committed epoch: its record, without attempt and acknowledgement, and what reports add.
 
-    epoch: int
-    started_ms: int
-    cut_ms: int
-    """When the next epoch was announced, so that this one ended."""
-    committed_ms: int
-    rows_in: tuple[int, ...]
-    """Per source."""
-    rows_out: int
-    offsets: tuple[str, ...]
+    The durations `wal_ms`, `sink_ms`, `publish_ms` and `commit_ms` are those of its four steps:
+    decision, sink commit, publication of state, commit log.
+    """
+
+    offsets: tuple[str, ...] = ()
     """Per source, where the epoch ended, as Spark logs it."""
     state: tuple[tuple[int, int, int, int], ...] = ()
     """(operator, rows in total, rows updated, rows removed), over all tasks."""
@@ -35,20 +31,6 @@ class CommittedEpoch:
     """Highest event time seen; None if none."""
     settled: bool = True
     """Whether no later epoch closes windows, unless it has rows."""
-    wal_ms: int = 0
-    sink_ms: int = 0
-    publish_ms: int = 0
-    commit_ms: int = 0
-    """Durations of the four steps: decision, sink commit, publication of state, commit log."""
-    prepare_ms: int = 0
-    """From the cut until the epoch was durable in all tasks."""
-    state_ms: float = 0
-    stage_ms: float = 0
-    """Within `prepare_ms`: the slowest task's time to write state, and to stage output."""
-    queue_ms: int = 0
-    """How long the epoch then waited for earlier epochs."""
-    dead_letters: int = 0
-    """Rows that the sink refused; not in `rows_out`."""
     observed: tuple[tuple[str, bytes], ...] = ()
     """(name, buffers) of `observe`, per task with rows."""
     late_rows: tuple[tuple[int, int], ...] = ()

@@ -296,7 +296,7 @@ def _event_time(last: CommittedEpoch) -> dict[str, str]:
     return {**highest, "watermark": iso(max(0, last.watermark_ms))}
 
 
-def _mean(times_ms: Sequence[int]) -> int:
+def _mean(times_ms: Sequence[float]) -> int:
     return round(sum(times_ms) / len(times_ms)) if times_ms else 0
 
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from tests.unit.metrics.runs import RUN
 
 from epochal.continuous.run.telemetry import Telemetry, record_of
