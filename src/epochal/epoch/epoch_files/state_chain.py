@@ -24,15 +24,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 REST = 9
 """After a publication the tasks rest for this many times its length, if that is longer than the
 interval. So they spend at most a tenth of their time on it, however large the state is."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpochRun:
+class EpochRun(msgspec.Struct, frozen=True, array_like=True):
     """Epochs that one attempt decided one after the other."""
 
     first: int
@@ -81,7 +82,9 @@ def extended(
 ) -> StateChain:
     """The chain of `epoch`, decided by an attempt that started at `first_epoch` after `before`."""
     older = (
-        replace(run, first=max(run.first, published)) for run in before if run.last >= published
+        msgspec.structs.replace(run, first=max(run.first, published))
+        for run in before
+        if run.last >= published
     )
     own = EpochRun(max(first_epoch, published), epoch, attempt, checksums)
     return StateChain(published, (*older, own))
