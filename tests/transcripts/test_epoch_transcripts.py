@@ -186,13 +186,13 @@ def shown(effects: list[Effect]) -> list[str]:
 
 def effect_line(effect: Effect) -> str:
     match effect:
-        case Decide(epoch, positions, messages, state, highs, watermark_ms):
+        case Decide(epoch, positions, messages, state, marks):
             ends, wrote = " ".join(positions), " ".join(each.decode() for each in messages)
             parts = [f"Decide {epoch}: {ends} | {wrote}"]
             parts += [f"state of {', '.join(str(each.partition) for each in state)}"] * bool(state)
             if effect.checksums:
                 parts.append(f"version {effect.published} and epoch files {effect.checksums}")
-            parts += [f"highs {highs[0]}, watermark {watermark_ms}"] if highs else []
+            parts += [f"highs {marks.highs[0]}, watermark {marks.own_ms}"] if marks.highs else []
             return " | ".join(parts)
         case CommitSink(epoch):
             return f"CommitSink {epoch}"

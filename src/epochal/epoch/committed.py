@@ -90,7 +90,7 @@ class EpochTimings:
         """Record where an epoch ends; return the sources' offsets for it."""
         timing = self._of(step.epoch)
         timing.decided_ms = self._clock.now_ms()
-        timing.highs, timing.settled = step.highs, step.settled
+        timing.highs, timing.settled = step.marks.highs, step.marks.settled
         timing.offsets = tuple(
             source.offset(at) for source, at in zip(self._sources, positions, strict=True)
         )

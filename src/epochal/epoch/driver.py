@@ -382,13 +382,12 @@ class EpochDriver:
                     positions,
                     step.messages,
                     step.state,
-                    step.highs,
+                    step.marks.highs,
                     chain=self._chain(step),
-                    unit=open_unit(step.unit, self._readers),
+                    unit=open_unit(step.marks.unit, self._readers),
                 )
-                started_ms = self._started_ms(step.epoch)
-                template, watermark_ms = self._template, step.watermark_ms
-                decide(self._resources, manifest, template, offsets, watermark_ms, started_ms)
+                times_ms = step.marks.own_ms, self._started_ms(step.epoch)
+                decide(self._resources, manifest, self._template, offsets, *times_ms)
             case CommitSink():
                 follow_up(self._resources, step)
                 # Before the state is published: the sink may hold another attempt's epoch.

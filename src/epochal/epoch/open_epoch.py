@@ -50,18 +50,8 @@ class OpenEpoch:
         messages = tuple(report.message for report in reports)
         state = tuple(sorted((store for report in reports for store in report.state), key=by_store))
         checksums = tuple(report.checksum for report in reports)
-        decide = Decide(
-            epoch,
-            positions,
-            messages,
-            state,
-            marks.highs,
-            marks.own_ms,
-            marks.settled,
-            () if min(checksums, default=-1) < 0 else checksums,
-            published,
-            marks.unit,
-        )
+        written = () if min(checksums, default=-1) < 0 else checksums
+        decide = Decide(epoch, positions, messages, state, marks, written, published)
         after = steps_after_decision(
             epoch, state, messages, marks.next_ms, sink_decides=sink_decides
         )
