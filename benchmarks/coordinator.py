@@ -40,7 +40,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace
 from epochal.rpc.curve import CurveKeys, introduce
 from epochal.rpc.envelope import (
     ONE_WAY,

@@ -37,7 +37,7 @@ from epochal.epoch.messages import (
     StatePublished,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace
 from epochal.files import Files
 from epochal.files.local import LocalFiles
 from epochal.state.rows.types import AtomicType, StructField, StructType

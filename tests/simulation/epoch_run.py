@@ -26,7 +26,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace
 from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.testing.clock import ManualClock

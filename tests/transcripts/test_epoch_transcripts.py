@@ -49,7 +49,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace
 from epochal.errors import EpochError
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "epoch").glob("*.txt"))

@@ -72,8 +72,7 @@ from epochal.epoch.messages import (
     TaskReady,
     TwoWay,
 )
-from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import OpenEpoch, Pace, backlog_error, clip, record, stalled
 from epochal.errors import EpochProtocolError, RendezvousError, StaleAttemptError, TaskFailedError
 
 Answer: TypeAlias = tuple[EpochReply, list[Effect]]

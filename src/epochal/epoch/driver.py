@@ -70,8 +70,7 @@ from epochal.epoch.messages import (
     StopContinuousExecutionWrites,
     TaskActive,
 )
-from epochal.epoch.open_epoch import clip
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace, clip
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 

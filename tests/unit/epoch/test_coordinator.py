@@ -16,7 +16,7 @@ from epochal.epoch.messages import (
     ReportPartitionOffset,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace
 from epochal.errors import StaleAttemptError
 
 

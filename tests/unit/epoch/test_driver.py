@@ -37,7 +37,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace
 from epochal.errors import (
     CheckpointLostError,
     ClaimExpiredError,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from epochal.continuous.run.restarts import RestartPolicy
-from epochal.epoch.pace import MAX_BACKLOG, MAX_EPOCHS_IN_FLIGHT, Pace
+from epochal.epoch.open_epoch import MAX_BACKLOG, MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.errors import OptionError
 from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB, MIN_MEMORY_MB
 from epochal.options import ByteSize, option_name, options_of, read_options

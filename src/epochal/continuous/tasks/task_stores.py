@@ -34,7 +34,7 @@ from epochal.epoch.epoch_files.chain_files import in_parallel, read_chain, write
 from epochal.epoch.epoch_files.epoch_file import Header, StoreFileEntry, encode_epoch, file_name
 from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.messages import EpochStarted, PreparedState, StatePublished, by_store
-from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT
+from epochal.epoch.open_epoch import MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import EpochalError, EpochError, StateLoadError
 from epochal.files import Files
 from epochal.state.disk.disk_rows import DiskRows

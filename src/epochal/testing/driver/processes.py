@@ -46,7 +46,7 @@ from epochal.epoch.messages import (
     StatePublished,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace
 from epochal.files import Files
 from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock
