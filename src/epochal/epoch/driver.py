@@ -55,7 +55,7 @@ from epochal.epoch.effects import (
     Tick,
 )
 from epochal.epoch.epoch_files.retention import Retention
-from epochal.epoch.epoch_files.state_chain import Publication, StateChain, extended
+from epochal.epoch.epoch_files.state_chain import EpochRun, Publication, StateChain, extended
 from epochal.epoch.event_time.unit_ends import Readers, SourcePlaces, first_unit, open_unit
 from epochal.epoch.manifest import Manifest, OpenUnit
 from epochal.epoch.messages import (
@@ -429,14 +429,9 @@ class EpochDriver:
         assert found is not None
         if not step.checksums:
             return None
-        return extended(
-            () if found.chain is None else found.chain.runs,
-            published=step.published,
-            first_epoch=found.first_epoch,
-            epoch=step.epoch,
-            attempt=self.attempt,
-            checksums=step.checksums,
-        )
+        before = () if found.chain is None else found.chain.runs
+        own = EpochRun(found.first_epoch, step.epoch, self.attempt, step.checksums)
+        return extended(before, own, step.published)
 
     def _started_ms(self, epoch: int) -> int:
         """Return when an epoch began: a batch that runs again has the time of its first run."""

@@ -71,23 +71,14 @@ class StateChain:
         return list(self.epochs) == list(range(self.published, self.version))
 
 
-def extended(
-    before: Sequence[EpochRun],
-    *,
-    published: int,
-    first_epoch: int,
-    epoch: int,
-    attempt: int,
-    checksums: tuple[int, ...],
-) -> StateChain:
-    """The chain of `epoch`, decided by an attempt that started at `first_epoch` after `before`."""
-    older = (
+def extended(before: Sequence[EpochRun], own: EpochRun, published: int) -> StateChain:
+    """The chain of the newest epoch of `own`, decided by an attempt that started after `before`."""
+    runs = [
         msgspec.structs.replace(run, first=max(run.first, published))
-        for run in before
+        for run in (*before, own)
         if run.last >= published
-    )
-    own = EpochRun(max(first_epoch, published), epoch, attempt, checksums)
-    return StateChain(published, (*older, own))
+    ]
+    return StateChain(published, tuple(runs))
 
 
 def is_stray(name: tuple[int, int, int], attempt: int, first_epoch: int) -> bool:

@@ -28,9 +28,7 @@ def test_a_chain_grows_with_its_attempt_and_shrinks_with_publications() -> None:
     before = (EpochRun(2, 4, 1, (10, 11)), EpochRun(5, 6, 2, (20,)))
 
     def after(epoch: int, published: int) -> StateChain:
-        return extended(
-            before, published=published, first_epoch=7, epoch=epoch, attempt=3, checksums=(30,)
-        )
+        return extended(before, EpochRun(7, epoch, 3, (30,)), published)
 
     assert after(7, 2) == StateChain(2, (*before, EpochRun(7, 7, 3, (30,))))
     assert after(9, 4).runs == (EpochRun(4, 4, 1, (10, 11)), before[1], EpochRun(7, 9, 3, (30,)))
