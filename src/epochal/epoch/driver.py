@@ -23,6 +23,7 @@ from typing import assert_never
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
+from epochal.epoch import messages
 from epochal.epoch.committed import CommittedEpoch, EpochTimings
 from epochal.epoch.contract import Positions, acknowledged_in_tasks
 from epochal.epoch.coordinator import EpochCoordinator, Phase
@@ -58,18 +59,6 @@ from epochal.epoch.epoch_files.retention import Retention
 from epochal.epoch.epoch_files.state_chain import EpochRun, Publication, StateChain, extended
 from epochal.epoch.event_time.unit_ends import Readers, SourcePlaces, first_unit, open_unit
 from epochal.epoch.manifest import Manifest, OpenUnit
-from epochal.epoch.messages import (
-    EpochReply,
-    EpochRequest,
-    EpochStarted,
-    Leave,
-    OneWay,
-    RegisterTask,
-    SetReaderPartitions,
-    SetWriterPartitions,
-    StopContinuousExecutionWrites,
-    TaskActive,
-)
 from epochal.epoch.open_epoch import Pace, clip
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
@@ -90,7 +79,7 @@ acknowledgement includes them."""
 class Listeners:
     """Callbacks of the driver. They are called from any thread and must not block."""
 
-    push: Callable[[Sequence[bytes], EpochReply], None]
+    push: Callable[[Sequence[bytes], messages.EpochReply], None]
     """Send a message to these peers."""
     committed: Callable[[CommittedEpoch, tuple[Positions, ...]], None]
     failed: Callable[[Exception], None]
@@ -195,8 +184,8 @@ class EpochDriver:
                     is_stateful=self._resources.is_stateful,
                 ),
             )
-        self.handle(SetReaderPartitions(self.attempt, len(readers)))
-        self.handle(SetWriterPartitions(self.attempt, tasks))
+        self.handle(messages.SetReaderPartitions(self.attempt, len(readers)))
+        self.handle(messages.SetWriterPartitions(self.attempt, tasks))
         self.tick()
         if background:
             self._threads = [
@@ -214,18 +203,20 @@ class EpochDriver:
             for thread in self._threads:
                 thread.start()
 
-    def handle(self, message: EpochRequest, peer: bytes = b"") -> EpochReply | None:
+    def handle(
+        self, message: messages.EpochRequest, peer: bytes = b""
+    ) -> messages.EpochReply | None:
         """Process a task's message; return the reply if it is a request. Refusals raise."""
         coordinator = self.coordinator
         with self._lock:
             coordinator.now = self._clock.monotonic()
             was_idle = coordinator.is_idle
-            reply: EpochReply | None = None
-            if isinstance(message, OneWay):
+            reply: messages.EpochReply | None = None
+            if isinstance(message, messages.OneWay):
                 effects = coordinator.step(message)
             else:
                 reply, effects = coordinator.ask(message)
-            if isinstance(message, RegisterTask):
+            if isinstance(message, messages.RegisterTask):
                 self._peers[message.task] = peer
             failed = self._dispatch(effects, message)
             if was_idle and not coordinator.is_idle:
@@ -261,7 +252,7 @@ class EpochDriver:
         report that, so it would be committed with the next idle epoch only.
         """
         if self._coordinator is not None and not self._plans:
-            self._step(TaskActive(self.attempt, 0, self._coordinator.current))
+            self._step(messages.TaskActive(self.attempt, 0, self._coordinator.current))
 
     def limit(self, held: ReadingHeld) -> bool:
         """Read on to the next positions that the sources' offsets express exactly.
@@ -300,7 +291,7 @@ class EpochDriver:
         """
         with self._lock:
             peers = [peer for peer in self._peers.values() if peer]
-        self._listeners.push(peers, Leave(self.attempt))
+        self._listeners.push(peers, messages.Leave(self.attempt))
 
     def stop(self) -> bool:
         """Hold, limit and finish, each as soon as the one before is done."""
@@ -321,7 +312,7 @@ class EpochDriver:
     def close(self) -> None:
         """Ignore reports from now on, and end all threads after the step under way."""
         if self._coordinator is not None:
-            self.handle(StopContinuousExecutionWrites(self.attempt))
+            self.handle(messages.StopContinuousExecutionWrites(self.attempt))
         with self._lock:
             self._closed = True
             for condition in (self._work, self._timing, self._to_acknowledge):
@@ -332,21 +323,23 @@ class EpochDriver:
             if thread is not threading.current_thread():
                 thread.join()
 
-    def _step(self, event: Event | TaskActive) -> None:
+    def _step(self, event: Event | messages.TaskActive) -> None:
         with self._lock:
             self.coordinator.now = self._clock.monotonic()
             failed = self._dispatch(self.coordinator.step(event), event)
             self._timing.notify()
         self._report(failed)
 
-    def _dispatch(self, effects: Sequence[Effect], cause: EpochRequest | Event) -> Exception | None:
+    def _dispatch(
+        self, effects: Sequence[Effect], cause: messages.EpochRequest | Event
+    ) -> Exception | None:
         failed: Exception | None = None
         if trace.isEnabledFor(logging.DEBUG) and (effects or not isinstance(cause, Tick)):
             trace.debug("%s -> %s", clip(cause), ", ".join(map(clip, effects)) or "nothing to do")
         for effect in effects:
             match effect:
                 case Push(message, task):
-                    if isinstance(message, EpochStarted):
+                    if isinstance(message, messages.EpochStarted):
                         self._timings.started(message)
                     peers = self._peers.values() if task is None else [self._peers.get(task, b"")]
                     self._listeners.push([peer for peer in peers if peer], message)
