@@ -9,15 +9,21 @@ message.
 
 Note: A push is not reliable. It is lost, and counted, if its peer has ended or does not read. A
 client that depends on the information must be able to ask for it.
+
+With a local master all tasks run on this machine, so the driver listens on loopback only, unless
+`spark.driver.bindAddress` is set. On a cluster it listens where Spark's own driver does: at
+`spark.driver.bindAddress`, which is `spark.driver.host` by default. That setting does not
+show whether tasks are remote: Spark sets it to a name of this machine with a local master too.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import socket as sockets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +32,6 @@ import zmq
 
 from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError, StaleAttemptError
 from epochal.rpc.curve import CurveKeys, Gatekeeper, protect
-from epochal.rpc.driver_address import listening_address
 from epochal.rpc.envelope import (
     MAX_FRAME_BYTES,
     ONE_WAY,
@@ -42,6 +47,9 @@ from epochal.rpc.envelope import (
 )
 
 logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+_LOCAL = re.compile(r"local(?:\[.*\])?")
 
 QUEUED_FRAMES = 10_000
 """Frames that may wait per peer and direction. Above this number the sender waits."""
@@ -274,3 +282,41 @@ class RpcServer:
                 logger.warning("%s", error)
                 raise error
         return handle(message, peer)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverAddress:
+    host: str
+    """The host that tasks connect to."""
+    bind: str
+    """The name or address that the driver binds to."""
+
+
+def driver_address(conf: Mapping[str, str]) -> DriverAddress:
+    """Return loopback for a local master, else the addresses that Spark itself uses."""
+    bind = conf.get("spark.driver.bindAddress")
+    if not bind and _LOCAL.fullmatch(conf.get("spark.master", "")):
+        return DriverAddress(LOOPBACK, LOOPBACK)
+    host = conf.get("spark.driver.host")
+    return DriverAddress(host or LOOPBACK, bind or host or LOOPBACK)
+
+
+def local_host(peer: str) -> str:
+    """The address of the local interface that routes to `peer`; `peer` can reach us there."""
+    family = sockets.AF_INET6 if ":" in peer else sockets.AF_INET
+    with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
+        # Connecting a datagram socket only chooses a route. No packet leaves the machine, so any
+        # port would do.
+        probe.connect((peer, 9))
+        return str(probe.getsockname()[0])
+
+
+def listening_address(host: str) -> str:
+    """The numeric address of a host name, because ZeroMQ listens at numeric addresses only.
+
+    IPv4 is preferred. OSError if the name is unknown.
+    """
+    bare = host.removeprefix("[").removesuffix("]")
+    infos = sockets.getaddrinfo(bare, None, type=sockets.SOCK_STREAM)
+    addresses = sorted(infos, key=lambda info: info[0] != sockets.AF_INET)
+    return str(addresses[0][4][0])

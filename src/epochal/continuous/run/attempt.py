@@ -45,9 +45,8 @@ from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import EpochReply, EpochRequest, OneWay
 from epochal.errors import HostSilentError, PubSubUnavailableError
-from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import EndpointType
-from epochal.rpc.server import Handler, RpcServer
+from epochal.rpc.server import Handler, RpcServer, driver_address
 
 logger = logging.getLogger(__name__)
 trace = logging.getLogger("epochal.epoch.coordinator")

@@ -32,9 +32,8 @@ from epochal.connectors.worker_python import worker_python
 from epochal.continuous.spark_job.placement import placed_beside, this_executor, unpacked
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
-from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import RpcAddress
-from epochal.rpc.server import RpcServer
+from epochal.rpc.server import RpcServer, driver_address
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.state.store.compatibility import settle_operator, settle_schema

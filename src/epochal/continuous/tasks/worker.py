@@ -60,8 +60,8 @@ from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys
-from epochal.rpc.driver_address import local_host
 from epochal.rpc.envelope import EndpointType, RpcAddress
+from epochal.rpc.server import local_host
 from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)

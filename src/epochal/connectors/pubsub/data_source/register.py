@@ -18,7 +18,7 @@ from epochal.connectors.pubsub.data_source.spark_source import SparkPubSubReader
 from epochal.connectors.pubsub.pubsub_access import EMULATOR
 from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX
 from epochal.connectors.worker_python import check_here, worker_python
-from epochal.rpc.driver_address import driver_address
+from epochal.rpc.server import driver_address
 
 
 class PubSubDataSource(SparkPubSubReaders, SparkPubSubWriters, DataSource):  # type: ignore[misc]
