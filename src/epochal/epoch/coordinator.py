@@ -51,8 +51,14 @@ from epochal.epoch.effects import (
 )
 from epochal.epoch.epoch_files.state_chain import Publication
 from epochal.epoch.event_time.query_watermark import QueryWatermark
-from epochal.epoch.open_epoch import OpenEpoch, Pace, backlog_error, clip, record, stalled
-from epochal.errors import EpochProtocolError, RendezvousError, StaleAttemptError, TaskFailedError
+from epochal.epoch.open_epoch import OpenEpoch, Pace, backlog_error, clip, record
+from epochal.errors import (
+    EpochProtocolError,
+    EpochStalledError,
+    RendezvousError,
+    StaleAttemptError,
+    TaskFailedError,
+)
 
 Answer: TypeAlias = tuple[messages.EpochReply, list[Effect]]
 
@@ -331,7 +337,11 @@ class EpochCoordinator:
             return self._fail(error)
         if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
             self._complete.add(epoch)
-        return self._decide_complete() or self._check_backlog()
+        if effects := self._decide_complete():
+            return effects
+        most, limit = max(self._readers, self._tasks), self.pace.max_backlog
+        error = backlog_error(self._open, self._complete, most, limit)
+        return self._fail(error) if error else []
 
     def _decide_complete(self) -> list[Effect]:
         effects: list[Effect] = []
@@ -363,11 +373,6 @@ class EpochCoordinator:
         if self._watermark.wants_epoch(self.current):
             self._newest_active = max(self._newest_active, self.current)
 
-    def _check_backlog(self) -> list[Effect]:
-        most, limit = max(self._readers, self._tasks), self.pace.max_backlog
-        error = backlog_error(self._open, self._complete, most, limit)
-        return self._fail(error) if error else []
-
     def _newest_ended(self) -> int:
         # A limited epoch is cut by the tasks, so it may be reported while it is still current.
         return self.current if self._limited else self.current - 1
@@ -396,9 +401,12 @@ class EpochCoordinator:
             case Phase.PREPARING:
                 return self._time_out("become ready", self._ready, self.pace.ready_seconds)
             case _ if (stall := self._stall_due()) is not None and stall <= now:
-                epoch, seconds = self.committed + 1, self.pace.stall_seconds
-                opened = self._open.get(epoch, OpenEpoch()) if epoch > self.decided else None
-                return self._fail(stalled(epoch, opened, self._tasks, seconds))
+                epoch, tasks = self.committed + 1, self._tasks
+                opened = self._open.get(epoch, OpenEpoch())
+                reported: Collection[int] = opened.commits if epoch > self.decided else range(tasks)
+                missing = tuple(task for task in range(tasks) if task not in reported)
+                seconds = self.pace.stall_seconds
+                return self._fail(EpochStalledError(epoch, missing, tasks, seconds))
             case _ if self._publish_due() is not None:
                 return self._publish()
             case _:

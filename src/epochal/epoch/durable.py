@@ -122,29 +122,26 @@ class Recovered(RecoveryPlan):
 def read_logs(resources: EpochResources) -> Logs:
     """Read the part of the logs that recovery depends on."""
     offset_ids, commit_ids = resources.offsets.batch_ids(), resources.commits.batch_ids()
-    found = ((epoch, resources.offsets.get(epoch)) for epoch in offset_ids[-2:])
+    newest = ((epoch, resources.offsets.get(epoch)) for epoch in offset_ids[-2:])
+    planned = resources.planned
     return Logs(
         resources.url,
         tuple(offset_ids),
         tuple(commit_ids),
-        {epoch: entry for epoch, entry in found if entry is not None},
+        {epoch: entry for epoch, entry in newest if entry is not None},
         resources.commits.get(commit_ids[-1]) if commit_ids else None,
-        planned_entries(resources.planned),
+        {} if planned is None else dict(OffsetLog(planned, read_only=True).get_range()),
     )
-
-
-def planned_entries(planned: Files | None) -> dict[int, OffsetEntry]:
-    return {} if planned is None else dict(OffsetLog(planned, read_only=True).get_range())
 
 
 def newest_attempt(offsets: OffsetLog) -> int:
     """Return the newest attempt in the last two decisions, -1 if none. New ones must be higher."""
-    found = -1
+    newest = -1
     for epoch in offsets.batch_ids()[-2:]:
         entry = offsets.get(epoch)
         manifest = manifest_of(entry, join_url(offsets.url, str(epoch))) if entry else None
-        found = max(found, manifest.attempt if manifest else -1)
-    return found
+        newest = max(newest, manifest.attempt if manifest else -1)
+    return newest
 
 
 def recover(resources: EpochResources, attempt: int) -> Recovered:

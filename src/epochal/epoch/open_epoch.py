@@ -9,13 +9,7 @@ from typing import Any
 from epochal.epoch.effects import Acknowledge, Decide, Step, steps_after_decision
 from epochal.epoch.event_time.query_watermark import EpochMarks
 from epochal.epoch.messages import CommitPartitionEpoch, ReaderWaits, by_store
-from epochal.errors import (
-    EpochBacklogError,
-    EpochConflictError,
-    EpochError,
-    EpochProtocolError,
-    EpochStalledError,
-)
+from epochal.errors import EpochBacklogError, EpochConflictError, EpochError, EpochProtocolError
 
 EPOCH_SECONDS = 0.1
 MAX_EPOCHS_IN_FLIGHT = 8
@@ -112,12 +106,6 @@ def backlog_error(
     }
     over = next((queue for queue, size in queues.items() if size > limit), None)
     return EpochBacklogError(over, queues[over], limit) if over else None
-
-
-def stalled(epoch: int, opened: OpenEpoch | None, tasks: int, seconds: float) -> EpochStalledError:
-    """Return the error of an epoch that is not committed in time; `opened` is None if decided."""
-    missing = () if opened is None else sorted(set(range(tasks)) - set(opened.commits))
-    return EpochStalledError(epoch, tuple(missing), tasks, seconds)
 
 
 def clip(value: object) -> str:
