@@ -23,19 +23,10 @@ from typing import assert_never
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
-from epochal.epoch import messages
+from epochal.epoch import durable, messages
 from epochal.epoch.committed import CommittedEpoch, EpochTimings
 from epochal.epoch.contract import Positions, acknowledged_in_tasks
 from epochal.epoch.coordinator import EpochCoordinator, Phase
-from epochal.epoch.durable import (
-    EpochResources,
-    Recovered,
-    acknowledge,
-    confirm,
-    decide,
-    follow_up,
-    recover,
-)
 from epochal.epoch.effects import (
     Acknowledge,
     Broken,
@@ -94,7 +85,7 @@ class EpochDriver:
 
     def __init__(
         self,
-        resources: EpochResources,
+        resources: durable.EpochResources,
         listeners: Listeners,
         *,
         attempt: int,
@@ -104,7 +95,7 @@ class EpochDriver:
         self.attempt = attempt
         self._resources, self._listeners = resources, listeners
         self._clock, self._pace = clock, pace
-        self._recovered: Recovered | None = None
+        self._recovered: durable.Recovered | None = None
         self._coordinator: EpochCoordinator | None = None
         self._template = OffsetEntry(1, ())
         self._readers = Readers(len(resources.sources))
@@ -128,9 +119,9 @@ class EpochDriver:
         assert self._coordinator is not None, "not started"
         return self._coordinator
 
-    def recover(self) -> Recovered:
+    def recover(self) -> durable.Recovered:
         """Fence earlier attempts, finish or drop their open epoch, return where to continue."""
-        self._recovered = recover(self._resources, self.attempt)
+        self._recovered = durable.recover(self._resources, self.attempt)
         return self._recovered
 
     def start(
@@ -379,13 +370,13 @@ class EpochDriver:
                     unit=open_unit(step.marks.unit, self._readers),
                 )
                 times_ms = step.marks.own_ms, self._started_ms(step.epoch)
-                decide(self._resources, manifest, self._template, offsets, *times_ms)
+                durable.decide(self._resources, manifest, self._template, offsets, *times_ms)
             case CommitSink():
-                follow_up(self._resources, step)
+                durable.follow_up(self._resources, step)
                 # Before the state is published: the sink may hold another attempt's epoch.
-                confirm(self._resources, self.attempt, step.epoch)
+                durable.confirm(self._resources, self.attempt, step.epoch)
             case PublishState() | LogCommit():
-                follow_up(self._resources, step)
+                durable.follow_up(self._resources, step)
             case Acknowledge():
                 self._conclude(step)
             case ReadingHeld():
@@ -411,7 +402,7 @@ class EpochDriver:
                 self._acknowledgements.append((step.epoch, positions))
                 self._to_acknowledge.notify()
         else:
-            acknowledge(self._resources, step.epoch, positions)
+            durable.acknowledge(self._resources, step.epoch, positions)
         retention, floor = self._retention, self.coordinator.publication.floor
         assert retention is not None
         (retention.note if self._threads else retention.tidy)(step.epoch, floor)
@@ -468,5 +459,5 @@ class EpochDriver:
                 epoch, positions = self._acknowledgements.popleft()
             before = self._clock.monotonic()
             with log_context(epoch=epoch):
-                acknowledge(self._resources, epoch, positions)
+                durable.acknowledge(self._resources, epoch, positions)
             self._listeners.acknowledged(epoch, self._clock.monotonic() - before)
