@@ -104,13 +104,9 @@ class Engine:
         self._opened, self._prepare_attempt, self._why_lost = opened, prepare, why_lost
         self._bus, self._on_end = bus, on_end
         self._clock, self._telemetry = clock, telemetry or Telemetry([], clock)
+        progress_ms, idle_ms = options.progress_interval // MS, options.idle_interval // MS
         self._reporter = Reporter(
-            opened.note,
-            opened.sources,
-            bus,
-            clock,
-            progress_ms=options.progress_interval // MS,
-            idle_ms=options.idle_interval // MS,
+            opened.note, opened.sources, bus, clock, progress_ms=progress_ms, idle_ms=idle_ms
         )
         self._restarts = Restarts(options.restarts, Random(options.seed))
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -181,15 +177,9 @@ class Engine:
                 )
 
         def is_read() -> bool:
-            return self._ended.is_set() or (
-                self._settled
-                and all(
-                    source.lag(positions, target or {}) <= 0
-                    for source, positions, target in zip(
-                        sources, self._positions, targets, strict=True
-                    )
-                )
-            )
+            read = zip(sources, self._positions, targets, strict=True)
+            lags = (source.lag(at, target or {}) for source, at, target in read)
+            return self._ended.is_set() or (self._settled and all(lag <= 0 for lag in lags))
 
         deadline = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
         while True:
@@ -422,12 +412,10 @@ class Engine:
             attempt = self._attempt
             if attempt is None:
                 continue
-            lost = self._why_lost()
-            if lost is not None:
+            if (lost := self._why_lost()) is not None:
                 self._inbox.put(AttemptFailed(attempt.number, lost))
                 return
-            silent = attempt.find_silent()
-            if silent is not None:
+            if (silent := attempt.find_silent()) is not None:
                 self._inbox.put(AttemptFailed(attempt.number, silent))
             if self._opened.ends is None and partitions.is_due():
                 self._look_for_partitions(attempt.number)
