@@ -84,6 +84,8 @@ class Attempt:
         self.offsets: list[str | None] = list(offsets)
         """Where the first epoch begins, as Spark logs it."""
         self._sc, self._opened, self._driver = sc, opened, driver
+        self.hold, self.wake, self.limit = driver.hold, driver.wake, driver.limit
+        self.finish = driver.finish
         self._recovered, self._post = recovered, post
         self.is_planned = recovered.planned is not None
         """Whether the first epoch was planned by Spark or an earlier attempt. This one ends after
@@ -141,18 +143,6 @@ class Attempt:
         thread.join(EXCLUDE_SECONDS)
         return HostSilentError(silent, lost)
 
-    def hold(self) -> bool:
-        """End the current epoch and read no more; return False if no task reads yet."""
-        return self._driver.hold()
-
-    def wake(self) -> None:
-        """End the current epoch soon, even if it has no rows."""
-        self._driver.wake()
-
-    def limit(self, held: ReadingHeld) -> bool:
-        """Read on to positions that offsets express exactly; return False if they are exact."""
-        return self._driver.limit(held)
-
     def plan(self, held: ReadingHeld) -> bool:
         """Let the next epoch be read to its planned end; return False if there is none yet."""
         return self._driver.plan(held, self._opened.next_ends(self._driver.held_at(held)))
@@ -167,9 +157,6 @@ class Attempt:
     def is_published(self) -> bool:
         """Whether Spark's state files contain all state that the attempt starts with."""
         return self._recovered.published == self.first_epoch or not self._opened.plan.stages
-
-    def finish(self) -> None:
-        self._driver.finish()
 
     def end(self, timeout_seconds: float) -> None:
         """End tasks and epochs in any state."""

@@ -68,10 +68,7 @@ class StateCoordinator:
         self._endpoint.register(self._server)
         self._server.start()
         self.ref = self._endpoint.ref()
-
-    @property
-    def address(self) -> RpcAddress:
-        return self._server.address
+        self.address = self._server.address
 
     def stop(self) -> None:
         """Stop serving. Jobs that still run fail when they next open a store."""

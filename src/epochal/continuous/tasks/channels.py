@@ -41,6 +41,8 @@ class Channels:
         self.key = keys.public
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gatekeeper = Gatekeeper(self._context, clients.public)
+        self.guard = self._gatekeeper.answer
+        """Answer pending authentication requests; needed if `wait` is not called for a while."""
         self._pull = self._context.socket(zmq.PULL)
         self._pull.setsockopt(zmq.RCVHWM, QUEUED_FRAMES)
         self._pull.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
@@ -106,10 +108,6 @@ class Channels:
         if ready and any(each in self._guards for each in ready):
             self._gatekeeper.answer()
         return ready
-
-    def guard(self) -> None:
-        """Answer pending authentication requests; needed if `wait` is not called for a while."""
-        self._gatekeeper.answer()
 
     def close(self) -> None:
         """Close all sockets; unsent frames are dropped, because the attempt is over."""

@@ -96,12 +96,8 @@ class _Stage:
         self.operator: StatefulOperator = plan.stateful.open(mine, state_partitions)
         self.chain = Chain(plan.operators)
         self.had_input = False
-        self._late_rows = 0
-
-    def take_late_rows(self) -> int:
-        """Return how many rows were dropped as late since the last call."""
-        before, self._late_rows = self._late_rows, getattr(self.operator, "late_rows", 0)
-        return self._late_rows - before
+        self.late_rows = 0
+        """Dropped as late until the last cut."""
 
 
 class TaskCore:
@@ -385,7 +381,8 @@ class TaskCore:
         ending = self._ending[epoch]
         ending.changes += [(stage.operator_id, each) for each in stage.operator.cut(epoch)]
         stage.chain.raise_highs(ending.watermarks)
-        if late_rows := stage.take_late_rows():
+        late_before, stage.late_rows = stage.late_rows, getattr(stage.operator, "late_rows", 0)
+        if late_rows := stage.late_rows - late_before:
             ending.late_rows.append((stage.operator_id, late_rows))
         inbox.advance()
         self._pass_on(index, epoch, out)
