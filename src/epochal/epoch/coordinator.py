@@ -51,6 +51,7 @@ from epochal.epoch.effects import (
 )
 from epochal.epoch.epoch_files.state_chain import Publication
 from epochal.epoch.event_time.query_watermark import QueryWatermark
+from epochal.epoch.messages import EpochStarted, Limits
 from epochal.epoch.open_epoch import OpenEpoch, Pace, backlog_error, clip, record
 from epochal.errors import (
     EpochProtocolError,
@@ -88,7 +89,7 @@ class EpochCoordinator:
         pace: Pace | None = None,
         tell_commits: bool = False,
         sink_decides: bool = False,
-        first_limits: tuple[tuple[int, str], ...] | None = None,
+        first_limits: Limits | None = None,
         held_at: tuple[str, ...] | None = None,
         publication: Publication | None = None,
     ) -> None:
@@ -241,7 +242,7 @@ class EpochCoordinator:
     def _finish(self) -> list[Effect]:
         """Let the tasks leave, after they have written the last state under Spark's names."""
         self._finishing = True
-        is_running = isinstance(self._announced, messages.EpochStarted)
+        is_running = isinstance(self._announced, EpochStarted)
         if is_running and self.publication.is_behind(self.committed):
             return self._publish()
         self.phase = Phase.LEFT
@@ -249,7 +250,7 @@ class EpochCoordinator:
         return [Push(self._announced)]
 
     def _publish(self) -> list[Effect]:
-        assert isinstance(self._announced, messages.EpochStarted)
+        assert isinstance(self._announced, EpochStarted)
         ordered = self.publication.order(self.committed, self.now, at_once=True)
         self._announced = msgspec.structs.replace(
             self._announced, publish=ordered, floor=self.publication.floor
@@ -260,7 +261,7 @@ class EpochCoordinator:
         self.committed = max(self.committed, epoch)
         self.publication.committed(self.committed)
         self._uncommitted_since = None if self.committed >= self._newest_ended() else self.now
-        if not self._tell_commits or not isinstance(self._announced, messages.EpochStarted):
+        if not self._tell_commits or not isinstance(self._announced, EpochStarted):
             return []
         self._announced = msgspec.structs.replace(self._announced, committed=self.committed)
         return [Push(self._announced)]
@@ -424,9 +425,7 @@ class EpochCoordinator:
         self.current += 1
         return self._announce(hold=hold)
 
-    def _announce(
-        self, *, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
-    ) -> list[Effect]:
+    def _announce(self, *, hold: bool = False, limits: Limits | None = None) -> list[Effect]:
         self._announced = started = self._started(hold, limits)
         self._want_epoch()
         self._since = self.now
@@ -434,12 +433,10 @@ class EpochCoordinator:
             self._uncommitted_since = self.now
         return [Push(started)]
 
-    def _started(
-        self, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
-    ) -> messages.EpochStarted:
+    def _started(self, hold: bool = False, limits: Limits | None = None) -> EpochStarted:
         self._watermark.start(self.current)
         ordered = self.publication.order(self.committed, self.now)
-        return messages.EpochStarted(
+        return EpochStarted(
             self.attempt,
             self.current,
             self._watermark.floor(),
@@ -459,7 +456,7 @@ class EpochCoordinator:
         self._last_epoch = self.current
         return self._next_epoch(hold=True)
 
-    def _limit(self, limits: tuple[tuple[int, str], ...]) -> list[Effect]:
+    def _limit(self, limits: Limits) -> list[Effect]:
         if self._last_epoch is None or self.decided < self._last_epoch or self._limited:
             return self._fail(EpochProtocolError("Limits", "they must follow a hold"))
         self._limited = True

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from epochal.checkpoint.entries import StateUniqueIds
 from epochal.epoch.event_time.query_watermark import EpochMarks
 from epochal.epoch.manifest import ids_of
-from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, PreparedState
+from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, Limits, PreparedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Hold:
 class Limit:
     """After a hold: read on, each of these readers exactly to its position."""
 
-    limits: tuple[tuple[int, str], ...]
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.epoch.contract import LoggedSource, Positions
 from epochal.epoch.event_time.units import UnitMark, Units
 from epochal.epoch.manifest import OpenUnit
+from epochal.epoch.messages import Limits
 from epochal.epoch.recovery import QueryShape, offsets_of_sources
-
-Limits: TypeAlias = tuple[tuple[int, str], ...]
-"""(reader, position)."""
 
 
 @dataclass(frozen=True, slots=True)
