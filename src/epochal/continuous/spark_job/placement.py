@@ -14,6 +14,7 @@ import struct
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -111,11 +112,11 @@ def this_executor() -> Executor:
     """
     pid = os.getpid()
     while pid > 1:
-        arguments = _arguments(pid)
+        parent, arguments = _process(pid)
         if "--executor-id" in arguments and "--hostname" in arguments:
             value = dict(zip(arguments, arguments[1:], strict=False))
             return Executor(value["--hostname"], value["--executor-id"])
-        pid = _parent(pid)
+        pid = parent
     return Executor("localhost", "driver")
 
 
@@ -140,28 +141,19 @@ def _pickled(rdd: RDD[Any]) -> RDD[Any]:
     return rdd._reserialize(AutoBatchedSerializer(CPickleSerializer()))
 
 
-def _arguments(pid: int) -> list[str]:
-    if os.path.isdir("/proc/self"):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as source:
-                return source.read().decode(errors="replace").split("\0")
-        except OSError:
-            return []
-    return _ps(pid, "command").split()
-
-
-def _parent(pid: int) -> int:
-    if os.path.isdir("/proc/self"):
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as source:
-                # The process name is in parentheses and may contain anything, even parentheses. The
-                # parent's pid is the second field after it.
-                return int(source.read().rpartition(b")")[2].split()[1])
-        except OSError:
-            return 0
-    return int(_ps(pid, "ppid") or 0)
-
-
-def _ps(pid: int, column: str) -> str:
-    command = ["ps", "-o", f"{column}=", "-p", str(pid)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+def _process(pid: int) -> tuple[int, list[str]]:
+    """Return the parent of a process and its command line; 0 and nothing if it is gone."""
+    if not os.path.isdir("/proc/self"):
+        command = ["ps", "-o", "ppid=", "-o", "command=", "-p", str(pid)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = ran.stdout.split() or ["0"]
+        return int(found[0]), found[1:]
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return 0, []
+    # The process name is in parentheses and may contain anything, even parentheses. The parent's
+    # pid is the second field after it.
+    parent = int(status.rpartition(b")")[2].split()[1])
+    return parent, arguments.decode(errors="replace").split("\0")
