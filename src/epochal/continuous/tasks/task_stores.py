@@ -225,14 +225,9 @@ class TaskStores:
         Then delete files that only versions below `floor` need. Safe to repeat.
         """
 
-        def write(key: StoreKey) -> None:
-            self._stores[key].provider.write_base(epoch + 1, rows[key])
-
-        def clean(key: StoreKey) -> None:
-            self._stores[key].provider.delete_below(floor)
-
-        in_parallel(write, rows, self._writers)
-        in_parallel(clean, rows, self._writers)
+        providers, threads = {key: self._stores[key].provider for key in rows}, self._writers
+        in_parallel(lambda key: providers[key].write_base(epoch + 1, rows[key]), rows, threads)
+        in_parallel(lambda key: providers[key].delete_below(floor), rows, threads)
 
     def close(self) -> None:
         """Close all stores. Epoch files stay on disk: their epochs may still be decided."""
