@@ -110,17 +110,19 @@ class ProgressMaker:
                 "processedRowsPerSecond": rows * 1000 / busy_ms,
             }
 
-        of_sources = self._note.sources, self._start, last.offsets, rows_in, latest, behind
+        note, start = self._note, self._start
+        of_sources: tuple[Sequence[Any], ...]
+        of_sources = note.sources, start, last.offsets, rows_in, latest, behind
         sources = [
             {
                 "description": description,
-                "startOffset": _parsed(start),
+                "startOffset": _parsed(begin),
                 "endOffset": _parsed(end),
                 "latestOffset": _parsed(end if newest is None else newest),
                 **rates(rows or 0),
                 "metrics": {} if lag is None else {"behindLatest": str(lag)},
             }
-            for description, start, end, rows, newest, lag in zip_longest(*of_sources)
+            for description, begin, end, rows, newest, lag in zip_longest(*of_sources)
         ]
         self._start = list(last.offsets)
         letters = sum(epoch.dead_letters for epoch in epochs)
