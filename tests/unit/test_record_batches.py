@@ -25,12 +25,7 @@ from epochal.continuous.operators.stateless.row_operators import (
     MapInPandasSpec,
     ProjectSpec,
 )
-from epochal.continuous.tasks.frames import (
-    Frame,
-    FrameKind,
-    decode_frame,
-    encode_frame,
-)
+from epochal.continuous.tasks.frames import Frame, FrameKind, decode_frame, encode_frame
 from epochal.continuous.tasks.key_split import KeySplit
 from epochal.files import open_files
 from epochal.record_batches import (

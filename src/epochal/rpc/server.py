@@ -89,9 +89,7 @@ class RpcCounters:
 class RpcServer:
     """Serves the endpoints of one driver; `address` has all that its clients need to connect."""
 
-    def __init__(
-        self, *, advertised_host: str, bind_host: str = "0.0.0.0", port: int = 0
-    ) -> None:
+    def __init__(self, *, advertised_host: str, bind_host: str = "0.0.0.0", port: int = 0) -> None:
         self.counters = RpcCounters()
         self._endpoints: dict[str, tuple[EndpointType, Handler]] = {}
         server, client = CurveKeys.new(), CurveKeys.new()

@@ -14,6 +14,7 @@ import struct
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -114,7 +115,7 @@ def this_executor() -> Executor:
     while pid > 1:
         parent, arguments = _process(pid)
         if "--executor-id" in arguments and "--hostname" in arguments:
-            value = dict(zip(arguments, arguments[1:], strict=False))
+            value = dict(pairwise(arguments))
             return Executor(value["--hostname"], value["--executor-id"])
         pid = parent
     return Executor("localhost", "driver")
