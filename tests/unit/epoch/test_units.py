@@ -135,5 +135,5 @@ def test_a_restart_finds_the_unit_in_the_log(ends: Mapping[int, str]) -> None:
 
 def test_a_unit_that_is_not_one_is_refused() -> None:
     value = manifest_to_json(Manifest(3, 1, "run", (), (), ()))
-    with pytest.raises(MalformedFileError, match=r"Expected `object`, got `int` - at `\$.unit`"):
+    with pytest.raises(MalformedFileError, match=r"got `int` - at `\$\.unit`"):
         manifest_from_json({**value, "unit": 7}, "offsets/3")
