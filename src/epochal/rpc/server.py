@@ -276,9 +276,9 @@ class RpcServer:
             is_one_way = isinstance(message, endpoint.one_way)
             if is_one_way != (request.call == ONE_WAY):
                 wanted = "is one-way: send it" if is_one_way else "is answered: ask it"
-                error = RpcFrameError(f"{type(message).__name__} of endpoint {name} {wanted}")
-                logger.warning("%s", error)
-                raise error
+                wrong = RpcFrameError(f"{type(message).__name__} of endpoint {name} {wanted}")
+                logger.warning("%s", wrong)
+                raise wrong
         return handle(message, peer)
 
 

@@ -110,9 +110,9 @@ class ProgressMaker:
                 "processedRowsPerSecond": rows * 1000 / busy_ms,
             }
 
-        note, start = self._note, self._start
-        of_sources: tuple[Sequence[Any], ...]
-        of_sources = note.sources, start, last.offsets, rows_in, latest, behind
+        begins, ends = self._start, last.offsets
+        names = self._note.sources
+        of_sources: list[Sequence[Any]] = [names, begins, ends, rows_in, latest, behind]
         sources = [
             {
                 "description": description,
