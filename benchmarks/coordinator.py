@@ -26,6 +26,7 @@ from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.coordinator import EpochCoordinator
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -39,8 +40,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.open_epoch import Pace
 from epochal.rpc.curve import CurveKeys, introduce
 from epochal.rpc.envelope import (
     ONE_WAY,

@@ -27,6 +27,7 @@ from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochStarted,
@@ -36,8 +37,7 @@ from epochal.epoch.messages import (
     StatePublished,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.open_epoch import Pace
 from epochal.files import Files
 from epochal.files.local import LocalFiles
 from epochal.state.rows.types import AtomicType, StructField, StructType

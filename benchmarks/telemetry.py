@@ -26,7 +26,7 @@ from epochal.metrics.otel_spans import SpanWriter
 from epochal.metrics.prometheus import text_of
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
-from epochal.metrics.run_records import Progressed, RecordOutput, RunStarted
+from epochal.metrics.run_records import Progressed, RecordOutput, RunStarted, StatusChanged
 
 EPOCHS = 20_000
 REPORTS = 2_000
@@ -52,8 +52,8 @@ def main() -> None:
 
 
 def epoch_of(number: int) -> CommittedEpoch:
-    now = 1_700_000_000_000 + 100 * number
-    return CommittedEpoch(number, now, now + 100, now + 115, (1_000,), 900, ('{"t":{"0":1}}',))
+    now, offsets = 1_700_000_000_000 + 100 * number, ('{"t":{"0":1}}',)
+    return CommittedEpoch(number, now, now + 100, now + 115, (1_000,), 900, offsets=offsets)
 
 
 def progress_of(number: int, partitions: int = 50) -> Progressed:
@@ -102,7 +102,7 @@ def watching(report: Report, name: str, output: RecordOutput) -> None:
         telemetry.acknowledged(number, 0.001)
 
     def work() -> None:
-        telemetry.tick("Processing", 0, 0, 0, "", None)
+        telemetry.tick(StatusChanged(0, "Processing", 0, 0, 0), None)
 
     took = cpu_us(work, EPOCHS // 2)
     reports = [progress_of(number) for number in range(REPORTS)]
@@ -139,7 +139,7 @@ def tail(report: Report, directory: Path) -> None:
     for number in range(rounds):
         for each in range(EPOCHS_PER_SECOND):
             telemetry.committed(epoch_of(EPOCHS_PER_SECOND * number + each), 0)
-        telemetry.tick("Processing", 0, 0, 0, "", progress_of(number).report)
+        telemetry.tick(StatusChanged(0, "Processing", 0, 0, 0), progress_of(number).report)
         before = time.thread_time()
         reader.read()
         spent += time.thread_time() - before

@@ -47,9 +47,9 @@ from epochal.continuous.tasks.worker import TaskAssignment
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.messages import EpochReply, EpochRequest, TaskReady
-from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.open_epoch import Pace
 from epochal.files import open_files
 from epochal.rpc.envelope import EndpointType, PeerId
 from epochal.rpc.server import RpcServer

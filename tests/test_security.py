@@ -70,7 +70,7 @@ CARRIES_CODE = {
     "cli/run_program.py",
     # The question about a worker's versions, a constant: it must run where `epochal` is missing.
     "connectors/worker_python.py",
-    "continuous/spark_job/worker_probe.py",
+    "continuous/spark_job/barrier_job.py",
 }
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from epochal.version import __version__
@@ -33,6 +34,11 @@ __all__ = [
     "write_stream",
 ]
 
+_MODULES_OF_STATE = {
+    "map_partitions_with_state_store": "epochal.continuous.spark_job.state_rdd",
+    "read_state": "epochal.tools.read_state.read",
+    "read_state_changes": "epochal.tools.read_state.changes",
+}
 _PUBLIC_MODULES = frozenset(
     ("checkpoint", "connectors", "continuous", "errors", "kafka", "state", "testing")
 )
@@ -88,19 +94,8 @@ def streams(spark: SparkSession) -> StreamingQueryManager:
 
 def __getattr__(name: str) -> Any:
     """Import what reads and writes state when it is first used."""
-    match name:
-        case "map_partitions_with_state_store":
-            from epochal.continuous.spark_job.state_rdd import map_partitions_with_state_store
-
-            return map_partitions_with_state_store
-        case "read_state":
-            from epochal.tools.read_state.read import read_state
-
-            return read_state
-        case "read_state_changes":
-            from epochal.tools.read_state.changes import read_state_changes
-
-            return read_state_changes
+    if name in _MODULES_OF_STATE:
+        return getattr(import_module(_MODULES_OF_STATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

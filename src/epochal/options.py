@@ -16,7 +16,7 @@ import enum
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -67,40 +67,43 @@ class OptionInfo:
 def read_options(cls: type[T], given: Mapping[str, str], *, of: str) -> T:
     """Build a `cls` from the options that a user gave; errors start with `of`."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    names = {name.lower(): field.name for field in fields.values() for name in _names(field)}
-    prefixes = {
-        field.metadata["prefix"].lower(): field.name
-        for field in fields.values()
-        if "prefix" in field.metadata
+    options = dict(_described(cls))
+    names = {
+        name.lower(): field
+        for field, option in options.items()
+        if not option.prefix
+        for name in (option.name, *option.also)
     }
-    values: dict[str, Any] = {name: {} for name in prefixes.values()}
+    prefixes = {option.name.lower(): field for field, option in options.items() if option.prefix}
+    values: dict[str, Any] = {field: {} for field in prefixes.values()}
     chosen: dict[str, str] = {}
     for key, text in given.items():
-        name = names.get(key.lower())
-        if name is not None:
-            if name in chosen:
+        field = names.get(key.lower())
+        if field is not None:
+            if field in chosen:
                 raise OptionError(
-                    f"{of}: {chosen[name]} and {key} are names of the same option: give only one "
+                    f"{of}: {chosen[field]} and {key} are names of the same option: give only one "
                     f"of them."
                 )
-            chosen[name] = key
-            values[name] = _parsed(hints[name], text, f"{of}: {option_name(name)}")
+            chosen[field] = key
+            values[field] = _parsed(hints[field], text, f"{of}: {options[field].name}")
             continue
         prefix = next((p for p in prefixes if key.lower().startswith(p)), None)
         if prefix is None:
-            raise OptionError(_unknown(of, key, cls))
+            known = [name for option in options.values() for name in (option.name, *option.also)]
+            raise OptionError(
+                f"{of} has no option {key!r}; it would be ignored.{suggestion(key, known)}"
+            )
         values[prefixes[prefix]][key[len(prefix) :]] = str(text)
-    missing = [option.name for option, field in _described(cls) if option.required]
-    missing = [name for name in missing if _field_of(cls, name) not in values]
-    if missing:
-        raise OptionError(f"{of}: option {missing[0]} must be given.")
+    for field, option in options.items():
+        if option.required and field not in values:
+            raise OptionError(f"{of}: option {option.name} must be given.")
     return cls(**values)
 
 
 def options_of(cls: type[Any]) -> list[OptionInfo]:
     """The options of a class, in the order of its fields."""
-    return [option for option, _ in _described(cls)]
+    return [option for _, option in _described(cls)]
 
 
 def option_name(field: str) -> str:
@@ -145,35 +148,17 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f" Known: {', '.join(known)}." if known else ""
 
 
-def _described(cls: type[Any]) -> list[tuple[OptionInfo, dataclasses.Field[Any]]]:
-    found = []
+def _described(cls: type[Any]) -> Iterator[tuple[str, OptionInfo]]:
+    """Yield every field of a class and the option that it is."""
     for field in dataclasses.fields(cls):
-        prefix = field.metadata.get("prefix")
-        required = (
-            prefix is None
-            and field.default is dataclasses.MISSING
-            and field.default_factory is dataclasses.MISSING
-        )
-        name = prefix if prefix is not None else option_name(field.name)
         also = tuple(field.metadata.get("also", ()))
-        default = "" if required or prefix is not None else _shown(field.default)
-        found.append((OptionInfo(name, also, required, default, prefix is not None), field))
-    return found
-
-
-def _field_of(cls: type[Any], name: str) -> str:
-    return next(field.name for option, field in _described(cls) if option.name == name)
-
-
-def _names(field: dataclasses.Field[Any]) -> tuple[str, ...]:
-    if "prefix" in field.metadata:
-        return ()
-    return (option_name(field.name), *field.metadata.get("also", ()))
-
-
-def _unknown(of: str, key: str, cls: type[Any]) -> str:
-    known = [name for option in options_of(cls) for name in (option.name, *option.also)]
-    return f"{of} has no option {key!r}; it would be ignored.{suggestion(key, known)}"
+        if "prefix" in field.metadata:
+            yield field.name, OptionInfo(field.metadata["prefix"], also, False, "", True)
+            continue
+        missing = dataclasses.MISSING
+        required = field.default is missing and field.default_factory is missing
+        default = "" if required else _shown(field.default)
+        yield field.name, OptionInfo(option_name(field.name), also, required, default, False)
 
 
 def parse_size(text: str, what: str) -> int:

@@ -7,6 +7,11 @@ return no rows. The functions below return them. Elsewhere the tests forbid Arro
 Note: Arrow keeps the number in `select`, `slice`, `filter`, `take` and IPC of batches, and in
 `Table.from_batches`, `combine_chunks` and `to_batches`. It loses it in `slice` and `take` of a
 table, and when a batch or table is pickled: `with_a_column` makes a table that can be.
+
+It also says up to how many rows a batch is small. A call of Arrow's compute functions takes 5 to
+20 µs, whatever the number of rows, and a batch takes about ten of them. Between turns of a task the
+thread sleeps, and the caches of the processor are cold when it wakes up: then each different
+function of NumPy or Arrow costs about 10 µs. So small batches avoid them.
 """
 
 from __future__ import annotations
@@ -19,6 +24,16 @@ import pyarrow as pa
 Names: TypeAlias = pa.Schema | list[str]
 
 _EMPTY_STRUCT = pa.struct([])
+
+FEW_ROWS = 64
+"""Below this number of rows, plain Python takes a small part of what Arrow's functions take."""
+
+FEW_KEYS = 128
+"""Up to this number of rows, partitions of keys are looked up: to hash ten rows by columns costs as
+much as to hash a thousand."""
+
+FEW_SLICES = 16
+"""Up to this number of rows, it is faster to join slices of one row each than to `take` them."""
 
 
 def batch_of(columns: Sequence[Any], schema: Names, rows: int) -> pa.RecordBatch:

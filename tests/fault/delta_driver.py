@@ -22,8 +22,9 @@ from epochal.connectors.contract import Positions, WriterContext
 from epochal.connectors.registry import open_sink
 from epochal.epoch.contract import LoggedSource
 from epochal.epoch.durable import EpochResources, decide, follow_up, recover
-from epochal.epoch.effects import CommitSink, Decide, LogCommit
-from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.effects import CommitSink, LogCommit
+from epochal.epoch.epoch_files.chain_files import StateFiles
+from epochal.epoch.manifest import Manifest
 from epochal.files import open_files
 
 ROWS = pa.schema([("key", pa.int64()), ("n", pa.int64())])
@@ -114,8 +115,8 @@ def main(checkpoint: str, table: str, attempt: int, mode: str) -> None:
         end = at + rng.choice((0, 1, 5, 20))
         messages = prepare(sink, epoch, attempt, rows_of(at, end, mode) if end > at else [])
         positions = ({"0": str(end)},)
-        step = Decide(epoch, (), messages, (), (), 0)
-        decide(resources, attempt, step, template, positions, [json.dumps(positions[0])], 0)
+        manifest = Manifest(epoch, attempt, resources.run_id, positions, messages, ())
+        decide(resources, manifest, template, [json.dumps(positions[0])], 0, 0)
         follow_up(resources, CommitSink(epoch, messages))
         follow_up(resources, LogCommit(epoch, 0))
         at, epoch = end, epoch + 1

@@ -29,10 +29,10 @@ from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, EpochRequest, TaskActive
-from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.open_epoch import Pace
 from epochal.files import open_files
 from epochal.rpc.envelope import EndpointType, PeerId, RpcAddress
 from epochal.rpc.server import RpcServer

@@ -18,6 +18,7 @@ from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     PreparedState,
@@ -25,8 +26,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.open_epoch import Pace
 from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.testing.clock import ManualClock

@@ -167,7 +167,8 @@ def take_positions_from_the_next_report(patch: pytest.MonkeyPatch) -> None:
     def make_durable(self: TaskProcess) -> None:
         assert self.core is not None
         now = tuple(sorted(self.core._sources.positions().items()))
-        self.cuts[0] = replace(self.cuts[0], positions=now)
+        report = msgspec.structs.replace(self.cuts[0].report, positions=now)
+        self.cuts[0] = replace(self.cuts[0], report=report)
         real(self)
 
     patch.setattr(TaskProcess, "make_durable", make_durable)

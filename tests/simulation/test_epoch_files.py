@@ -18,7 +18,7 @@ from epochal.epoch import durable
 from epochal.epoch.driver import EpochDriver
 from epochal.epoch.epoch_files import chain_files
 from epochal.epoch.epoch_files.epoch_file import checksum_of
-from epochal.epoch.epoch_files.publication import Publication
+from epochal.epoch.epoch_files.state_chain import Publication
 from epochal.files import Files
 from epochal.testing.driver.processes import DriverProcess, TaskProcess
 from epochal.testing.driver.staged_sink import OUTPUT

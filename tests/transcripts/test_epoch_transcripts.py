@@ -27,7 +27,7 @@ from epochal.epoch.effects import (
     ReadingHeld,
     Tick,
 )
-from epochal.epoch.epoch_files.publication import Publication
+from epochal.epoch.epoch_files.state_chain import Publication
 from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -49,7 +49,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace
 from epochal.errors import EpochError
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "epoch").glob("*.txt"))
@@ -186,13 +186,13 @@ def shown(effects: list[Effect]) -> list[str]:
 
 def effect_line(effect: Effect) -> str:
     match effect:
-        case Decide(epoch, positions, messages, state, highs, watermark_ms):
+        case Decide(epoch, positions, messages, state, marks):
             ends, wrote = " ".join(positions), " ".join(each.decode() for each in messages)
             parts = [f"Decide {epoch}: {ends} | {wrote}"]
             parts += [f"state of {', '.join(str(each.partition) for each in state)}"] * bool(state)
             if effect.checksums:
                 parts.append(f"version {effect.published} and epoch files {effect.checksums}")
-            parts += [f"highs {highs[0]}, watermark {watermark_ms}"] if highs else []
+            parts += [f"highs {marks.highs[0]}, watermark {marks.own_ms}"] if marks.highs else []
             return " | ".join(parts)
         case CommitSink(epoch):
             return f"CommitSink {epoch}"

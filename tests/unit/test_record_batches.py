@@ -25,13 +25,7 @@ from epochal.continuous.operators.stateless.row_operators import (
     MapInPandasSpec,
     ProjectSpec,
 )
-from epochal.continuous.tasks.frames import (
-    Frame,
-    FrameKind,
-    decode_frame,
-    encode_batch,
-    encode_frame,
-)
+from epochal.continuous.tasks.frames import Frame, FrameKind, decode_frame, encode_frame
 from epochal.continuous.tasks.key_split import KeySplit
 from epochal.files import open_files
 from epochal.record_batches import (
@@ -103,7 +97,7 @@ def test_what_arrow_does_to_batches_keeps_the_rows() -> None:
 def test_rows_cross_the_exchange() -> None:
     ((task, rows, runs),) = KeySplit(NOTHING, (), 4, 2).split(without_columns(5))
     sent = Frame(FrameKind.DATA, 1, 0, 0, 7, 1, runs=runs)
-    found = decode_frame(encode_frame(sent, encode_batch(rows)), [NOTHING])
+    found = decode_frame(encode_frame(sent, rows.serialize()), [NOTHING])
     assert found.batch is not None
     assert (task, found.batch.num_rows, found.runs) == (0, 5, ((0, 5),))
     assert KeySplit(NOTHING, (), 4, 2).size(rows) == 0

@@ -17,7 +17,7 @@ from zipfile import ZipFile
 import pytest
 from tests.waiting import eventually
 
-from epochal.continuous.spark_job.warm_workers import WARM
+from epochal.continuous.spark_job.barrier_job import WARM
 from epochal.warm_daemon import MODULES, drop_archives
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -97,7 +97,7 @@ class AcknowledgingReader(SourceReader, Protocol):
     """A reader that acknowledges its rows itself, as Pub/Sub needs it.
 
     The readers of a source that declares `acknowledges_in_tasks` must have these two methods; for
-    other sources the engine never calls them. See `epochal.epoch.acknowledging`.
+    other sources the engine never calls them. See `epochal.epoch.contract`.
     """
 
     def ended(self, epoch: int) -> None:

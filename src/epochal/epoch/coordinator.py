@@ -34,6 +34,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from epochal.epoch import messages
 from epochal.epoch.effects import (
     Broken,
     Effect,
@@ -48,35 +49,19 @@ from epochal.epoch.effects import (
     ReadingHeld,
     Tick,
 )
-from epochal.epoch.epoch_files.publication import Publication
+from epochal.epoch.epoch_files.state_chain import Publication
 from epochal.epoch.event_time.query_watermark import QueryWatermark
-from epochal.epoch.messages import (
-    CommitPartitionEpoch,
-    Done,
-    EpochReply,
-    EpochStarted,
-    GetCurrentEpoch,
-    IncrementAndGetEpoch,
-    Leave,
-    OneWay,
-    Peer,
-    Peers,
-    RegisterTask,
-    ReportPartitionOffset,
-    SetReaderPartitions,
-    SetWriterPartitions,
-    StatePublished,
-    StopContinuousExecutionWrites,
-    TaskActive,
-    TaskFailed,
-    TaskReady,
-    TwoWay,
+from epochal.epoch.messages import EpochStarted, Limits
+from epochal.epoch.open_epoch import OpenEpoch, Pace, backlog_error, clip, record
+from epochal.errors import (
+    EpochProtocolError,
+    EpochStalledError,
+    RendezvousError,
+    StaleAttemptError,
+    TaskFailedError,
 )
-from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record, stalled
-from epochal.epoch.pace import Pace
-from epochal.errors import EpochProtocolError, RendezvousError, StaleAttemptError, TaskFailedError
 
-Answer: TypeAlias = tuple[EpochReply, list[Effect]]
+Answer: TypeAlias = tuple[messages.EpochReply, list[Effect]]
 
 
 class Phase(StrEnum):
@@ -104,7 +89,7 @@ class EpochCoordinator:
         pace: Pace | None = None,
         tell_commits: bool = False,
         sink_decides: bool = False,
-        first_limits: tuple[tuple[int, str], ...] | None = None,
+        first_limits: Limits | None = None,
         held_at: tuple[str, ...] | None = None,
         publication: Publication | None = None,
     ) -> None:
@@ -120,9 +105,9 @@ class EpochCoordinator:
         self.pace = pace or Pace()
         self._readers, self._tasks = readers, tasks
         self._watermark = watermark or QueryWatermark(first_epoch=first_epoch)
-        self._registered: dict[int, RegisterTask] = {}
+        self._registered: dict[int, messages.RegisterTask] = {}
         self._ready: set[int] = set()
-        self._announced: EpochReply = Done()
+        self._announced: messages.EpochReply = messages.Done()
         self._open: defaultdict[int, OpenEpoch] = defaultdict(OpenEpoch)
         self._complete: set[int] = set()
         self.query_writes_stopped = False
@@ -143,7 +128,7 @@ class EpochCoordinator:
         self._uncommitted_since: float | None = None
         """When the wait for a commit began; None while every epoch that ended is committed."""
 
-    def step(self, event: OneWay | Event) -> list[Effect]:
+    def step(self, event: messages.OneWay | Event) -> list[Effect]:
         """Process one message or event; return what must be done now, in this order."""
         match event:
             case Performed() | Tick() | Hold() | Limit() | Finish() | Broken():
@@ -152,46 +137,46 @@ class EpochCoordinator:
         if self.query_writes_stopped or self.phase in (Phase.FAILED, Phase.LEFT):
             return []
         match event:
-            case CommitPartitionEpoch(active=active):
+            case messages.CommitPartitionEpoch(active=active):
                 # Also in a repeated report: what it says of the epoch that is being read is true.
                 self._note_sign(active)
                 return self._report(event)
-            case ReportPartitionOffset():
+            case messages.ReportPartitionOffset():
                 return self._report(event)
-            case TaskActive(epoch=epoch):
+            case messages.TaskActive(epoch=epoch):
                 self._note_sign(epoch)
                 return []
-            case TaskReady(task=task):
+            case messages.TaskReady(task=task):
                 return self._make_ready(task)
-            case TaskFailed(task=task, error=error, traceback=text, kind=kind):
+            case messages.TaskFailed(task=task, error=error, traceback=text, kind=kind):
                 return self._fail(TaskFailedError(task, error, text, kind))
-            case StatePublished(task=task, epoch=epoch):
+            case messages.StatePublished(task=task, epoch=epoch):
                 complete = self.publication.report(task, epoch, self._tasks, self.now)
                 return self._finish() if complete and self._finishing else []
 
-    def ask(self, message: TwoWay) -> Answer:
+    def ask(self, message: messages.TwoWay) -> Answer:
         """Answer a request; return the answer and what else must be done now."""
         self._check_attempt(message.attempt)
         match message:
-            case GetCurrentEpoch():
+            case messages.GetCurrentEpoch():
                 return self._announced, []
-            case IncrementAndGetEpoch():
+            case messages.IncrementAndGetEpoch():
                 if self.phase is not Phase.RUNNING or self._last_epoch is not None:
                     raise EpochProtocolError("IncrementAndGetEpoch", "no epoch is being read")
                 pushes = self._next_epoch()
                 return self._announced, pushes
-            case SetReaderPartitions(count=count):
+            case messages.SetReaderPartitions(count=count):
                 self._refuse_change("reader", self._readers, count)
                 self._readers = count
-            case SetWriterPartitions(count=count):
+            case messages.SetWriterPartitions(count=count):
                 self._refuse_change("writer", self._tasks, count)
                 self._tasks = count
-                return Done(), self._announce_peers()
-            case StopContinuousExecutionWrites():
+                return messages.Done(), self._announce_peers()
+            case messages.StopContinuousExecutionWrites():
                 self.query_writes_stopped = True
-            case RegisterTask():
-                return Done(), self._register(message)
-        return Done(), []
+            case messages.RegisterTask():
+                return messages.Done(), self._register(message)
+        return messages.Done(), []
 
     @property
     def is_idle(self) -> bool:
@@ -257,10 +242,11 @@ class EpochCoordinator:
     def _finish(self) -> list[Effect]:
         """Let the tasks leave, after they have written the last state under Spark's names."""
         self._finishing = True
-        if self.publication.is_behind(self.committed) and isinstance(self._announced, EpochStarted):
+        is_running = isinstance(self._announced, EpochStarted)
+        if is_running and self.publication.is_behind(self.committed):
             return self._publish()
         self.phase = Phase.LEFT
-        self._announced = Leave(self.attempt, self._committed_for_tasks())
+        self._announced = messages.Leave(self.attempt, self._committed_for_tasks())
         return [Push(self._announced)]
 
     def _publish(self) -> list[Effect]:
@@ -284,7 +270,7 @@ class EpochCoordinator:
         """The newest committed epoch, if a source acknowledges in its tasks; else -1."""
         return self.committed if self._tell_commits else -1
 
-    def _register(self, message: RegisterTask) -> list[Effect]:
+    def _register(self, message: messages.RegisterTask) -> list[Effect]:
         task = message.task
         known = self._registered.get(task)
         if not 0 <= task < self._tasks:
@@ -306,10 +292,9 @@ class EpochCoordinator:
             return []
         self.phase = Phase.PREPARING
         self._since = self.now
-        peers = tuple(
-            Peer(task, each.url, each.key) for task, each in sorted(self._registered.items())
-        )
-        self._announced = Peers(self.attempt, peers)
+        registered = sorted(self._registered.items())
+        peers = tuple(messages.Peer(task, found.url, found.key) for task, found in registered)
+        self._announced = messages.Peers(self.attempt, peers)
         return [Push(self._announced)]
 
     def _make_ready(self, task: int) -> list[Effect]:
@@ -327,7 +312,9 @@ class EpochCoordinator:
         effects = self._announce(limits=self._first_limits)
         return effects + (self._hold() if self._hold_asked else [])
 
-    def _report(self, report: CommitPartitionEpoch | ReportPartitionOffset) -> list[Effect]:
+    def _report(
+        self, report: messages.CommitPartitionEpoch | messages.ReportPartitionOffset
+    ) -> list[Effect]:
         epoch = report.epoch
         if self.phase is not Phase.RUNNING or epoch > self._newest_ended():
             reason = f"it has not ended: {self.current} is being read, the query is {self.phase}"
@@ -338,9 +325,9 @@ class EpochCoordinator:
             return []
         opened = self._open[epoch]
         match report:
-            case ReportPartitionOffset(reader=reader, position=position):
+            case messages.ReportPartitionOffset(reader=reader, position=position):
                 error = record(opened.ends, reader, position, self._readers, "Reader", epoch)
-            case CommitPartitionEpoch(task=task, positions=positions):
+            case messages.CommitPartitionEpoch(task=task, positions=positions):
                 error = record(opened.commits, task, report, self._tasks, "Task", epoch)
                 for reader, position in positions:
                     error = error or record(
@@ -351,7 +338,11 @@ class EpochCoordinator:
             return self._fail(error)
         if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
             self._complete.add(epoch)
-        return self._decide_complete() or self._check_backlog()
+        if effects := self._decide_complete():
+            return effects
+        most, limit = max(self._readers, self._tasks), self.pace.max_backlog
+        error = backlog_error(self._open, self._complete, most, limit)
+        return self._fail(error) if error else []
 
     def _decide_complete(self) -> list[Effect]:
         effects: list[Effect] = []
@@ -383,11 +374,6 @@ class EpochCoordinator:
         if self._watermark.wants_epoch(self.current):
             self._newest_active = max(self._newest_active, self.current)
 
-    def _check_backlog(self) -> list[Effect]:
-        most, limit = max(self._readers, self._tasks), self.pace.max_backlog
-        error = backlog_error(self._open, self._complete, most, limit)
-        return self._fail(error) if error else []
-
     def _newest_ended(self) -> int:
         # A limited epoch is cut by the tasks, so it may be reported while it is still current.
         return self.current if self._limited else self.current - 1
@@ -416,9 +402,12 @@ class EpochCoordinator:
             case Phase.PREPARING:
                 return self._time_out("become ready", self._ready, self.pace.ready_seconds)
             case _ if (stall := self._stall_due()) is not None and stall <= now:
-                epoch, seconds = self.committed + 1, self.pace.stall_seconds
-                opened = self._open.get(epoch, OpenEpoch()) if epoch > self.decided else None
-                return self._fail(stalled(epoch, opened, self._tasks, seconds))
+                epoch, tasks = self.committed + 1, self._tasks
+                opened = self._open.get(epoch, OpenEpoch())
+                reported: Collection[int] = opened.commits if epoch > self.decided else range(tasks)
+                missing = tuple(task for task in range(tasks) if task not in reported)
+                seconds = self.pace.stall_seconds
+                return self._fail(EpochStalledError(epoch, missing, tasks, seconds))
             case _ if self._publish_due() is not None:
                 return self._publish()
             case _:
@@ -436,9 +425,7 @@ class EpochCoordinator:
         self.current += 1
         return self._announce(hold=hold)
 
-    def _announce(
-        self, *, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
-    ) -> list[Effect]:
+    def _announce(self, *, hold: bool = False, limits: Limits | None = None) -> list[Effect]:
         self._announced = started = self._started(hold, limits)
         self._want_epoch()
         self._since = self.now
@@ -446,9 +433,7 @@ class EpochCoordinator:
             self._uncommitted_since = self.now
         return [Push(started)]
 
-    def _started(
-        self, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
-    ) -> EpochStarted:
+    def _started(self, hold: bool = False, limits: Limits | None = None) -> EpochStarted:
         self._watermark.start(self.current)
         ordered = self.publication.order(self.committed, self.now)
         return EpochStarted(
@@ -471,7 +456,7 @@ class EpochCoordinator:
         self._last_epoch = self.current
         return self._next_epoch(hold=True)
 
-    def _limit(self, limits: tuple[tuple[int, str], ...]) -> list[Effect]:
+    def _limit(self, limits: Limits) -> list[Effect]:
         if self._last_epoch is None or self.decided < self._last_epoch or self._limited:
             return self._fail(EpochProtocolError("Limits", "they must follow a hold"))
         self._limited = True
@@ -480,7 +465,7 @@ class EpochCoordinator:
 
     def _fail(self, error: Exception) -> list[Effect]:
         self.phase = Phase.FAILED
-        self._announced = Leave(self.attempt, self._committed_for_tasks())
+        self._announced = messages.Leave(self.attempt, self._committed_for_tasks())
         return [Fail(error), Push(self._announced)]
 
     def _refuse_change(self, what: str, known: int, count: int) -> None:

@@ -23,19 +23,10 @@ from typing import assert_never
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
-from epochal.epoch.acknowledging import acknowledged_in_tasks
-from epochal.epoch.committed import CommittedEpoch
-from epochal.epoch.contract import Positions
+from epochal.epoch import durable, messages
+from epochal.epoch.committed import CommittedEpoch, EpochTimings
+from epochal.epoch.contract import Positions, acknowledged_in_tasks
 from epochal.epoch.coordinator import EpochCoordinator, Phase
-from epochal.epoch.durable import (
-    EpochResources,
-    Recovered,
-    acknowledge,
-    confirm,
-    decide,
-    follow_up,
-    recover,
-)
 from epochal.epoch.effects import (
     Acknowledge,
     Broken,
@@ -55,27 +46,11 @@ from epochal.epoch.effects import (
     Step,
     Tick,
 )
-from epochal.epoch.epoch_files.publication import Publication
 from epochal.epoch.epoch_files.retention import Retention
-from epochal.epoch.epoch_files.state_chain import StateChain, extended
-from epochal.epoch.epoch_timings import EpochTimings
-from epochal.epoch.event_time.unit_ends import SourcePlaces, first_unit, open_unit
-from epochal.epoch.manifest import OpenUnit
-from epochal.epoch.messages import (
-    EpochReply,
-    EpochRequest,
-    EpochStarted,
-    Leave,
-    OneWay,
-    RegisterTask,
-    SetReaderPartitions,
-    SetWriterPartitions,
-    StopContinuousExecutionWrites,
-    TaskActive,
-)
-from epochal.epoch.open_epoch import clip
-from epochal.epoch.pace import Pace
-from epochal.epoch.planned_ends import Readers
+from epochal.epoch.epoch_files.state_chain import EpochRun, Publication, StateChain, extended
+from epochal.epoch.event_time.unit_ends import Readers, SourcePlaces, first_unit, open_unit
+from epochal.epoch.manifest import Manifest, OpenUnit
+from epochal.epoch.open_epoch import Pace, clip
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 
@@ -95,7 +70,7 @@ acknowledgement includes them."""
 class Listeners:
     """Callbacks of the driver. They are called from any thread and must not block."""
 
-    push: Callable[[Sequence[bytes], EpochReply], None]
+    push: Callable[[Sequence[bytes], messages.EpochReply], None]
     """Send a message to these peers."""
     committed: Callable[[CommittedEpoch, tuple[Positions, ...]], None]
     failed: Callable[[Exception], None]
@@ -110,7 +85,7 @@ class EpochDriver:
 
     def __init__(
         self,
-        resources: EpochResources,
+        resources: durable.EpochResources,
         listeners: Listeners,
         *,
         attempt: int,
@@ -120,7 +95,7 @@ class EpochDriver:
         self.attempt = attempt
         self._resources, self._listeners = resources, listeners
         self._clock, self._pace = clock, pace
-        self._recovered: Recovered | None = None
+        self._recovered: durable.Recovered | None = None
         self._coordinator: EpochCoordinator | None = None
         self._template = OffsetEntry(1, ())
         self._readers = Readers(len(resources.sources))
@@ -144,9 +119,9 @@ class EpochDriver:
         assert self._coordinator is not None, "not started"
         return self._coordinator
 
-    def recover(self) -> Recovered:
+    def recover(self) -> durable.Recovered:
         """Fence earlier attempts, finish or drop their open epoch, return where to continue."""
-        self._recovered = recover(self._resources, self.attempt)
+        self._recovered = durable.recover(self._resources, self.attempt)
         return self._recovered
 
     def start(
@@ -200,8 +175,8 @@ class EpochDriver:
                     is_stateful=self._resources.is_stateful,
                 ),
             )
-        self.handle(SetReaderPartitions(self.attempt, len(readers)))
-        self.handle(SetWriterPartitions(self.attempt, tasks))
+        self.handle(messages.SetReaderPartitions(self.attempt, len(readers)))
+        self.handle(messages.SetWriterPartitions(self.attempt, tasks))
         self.tick()
         if background:
             self._threads = [
@@ -219,18 +194,20 @@ class EpochDriver:
             for thread in self._threads:
                 thread.start()
 
-    def handle(self, message: EpochRequest, peer: bytes = b"") -> EpochReply | None:
+    def handle(
+        self, message: messages.EpochRequest, peer: bytes = b""
+    ) -> messages.EpochReply | None:
         """Process a task's message; return the reply if it is a request. Refusals raise."""
         coordinator = self.coordinator
         with self._lock:
             coordinator.now = self._clock.monotonic()
             was_idle = coordinator.is_idle
-            reply: EpochReply | None = None
-            if isinstance(message, OneWay):
+            reply: messages.EpochReply | None = None
+            if isinstance(message, messages.OneWay):
                 effects = coordinator.step(message)
             else:
                 reply, effects = coordinator.ask(message)
-            if isinstance(message, RegisterTask):
+            if isinstance(message, messages.RegisterTask):
                 self._peers[message.task] = peer
             failed = self._dispatch(effects, message)
             if was_idle and not coordinator.is_idle:
@@ -266,7 +243,7 @@ class EpochDriver:
         report that, so it would be committed with the next idle epoch only.
         """
         if self._coordinator is not None and not self._plans:
-            self._step(TaskActive(self.attempt, 0, self._coordinator.current))
+            self._step(messages.TaskActive(self.attempt, 0, self._coordinator.current))
 
     def limit(self, held: ReadingHeld) -> bool:
         """Read on to the next positions that the sources' offsets express exactly.
@@ -281,7 +258,6 @@ class EpochDriver:
         return bool(limits)
 
     def held_at(self, held: ReadingHeld) -> tuple[Positions, ...]:
-        """Return where reading is held, per source."""
         return self._readers.by_source(held.positions)
 
     def plan(self, held: ReadingHeld, ends: Sequence[Positions]) -> bool:
@@ -297,7 +273,6 @@ class EpochDriver:
         return True
 
     def finish(self) -> None:
-        """Let all tasks leave."""
         self._step(Finish())
 
     def dismiss(self) -> None:
@@ -307,7 +282,7 @@ class EpochDriver:
         """
         with self._lock:
             peers = [peer for peer in self._peers.values() if peer]
-        self._listeners.push(peers, Leave(self.attempt))
+        self._listeners.push(peers, messages.Leave(self.attempt))
 
     def stop(self) -> bool:
         """Hold, limit and finish, each as soon as the one before is done."""
@@ -328,7 +303,7 @@ class EpochDriver:
     def close(self) -> None:
         """Ignore reports from now on, and end all threads after the step under way."""
         if self._coordinator is not None:
-            self.handle(StopContinuousExecutionWrites(self.attempt))
+            self.handle(messages.StopContinuousExecutionWrites(self.attempt))
         with self._lock:
             self._closed = True
             for condition in (self._work, self._timing, self._to_acknowledge):
@@ -338,23 +313,24 @@ class EpochDriver:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        self._resources.state.close()
 
-    def _step(self, event: Event | TaskActive) -> None:
+    def _step(self, event: Event | messages.TaskActive) -> None:
         with self._lock:
             self.coordinator.now = self._clock.monotonic()
             failed = self._dispatch(self.coordinator.step(event), event)
             self._timing.notify()
         self._report(failed)
 
-    def _dispatch(self, effects: Sequence[Effect], cause: EpochRequest | Event) -> Exception | None:
+    def _dispatch(
+        self, effects: Sequence[Effect], cause: messages.EpochRequest | Event
+    ) -> Exception | None:
         failed: Exception | None = None
         if trace.isEnabledFor(logging.DEBUG) and (effects or not isinstance(cause, Tick)):
             trace.debug("%s -> %s", clip(cause), ", ".join(map(clip, effects)) or "nothing to do")
         for effect in effects:
             match effect:
                 case Push(message, task):
-                    if isinstance(message, EpochStarted):
+                    if isinstance(message, messages.EpochStarted):
                         self._timings.started(message)
                     peers = self._peers.values() if task is None else [self._peers.get(task, b"")]
                     self._listeners.push([peer for peer in peers if peer], message)
@@ -382,24 +358,25 @@ class EpochDriver:
             case Decide():
                 positions = self._readers.by_source(step.positions)
                 offsets = self._timings.decided(step, positions)
-                started_ms = self._started_ms(step.epoch)
-                decide(
-                    self._resources,
+                manifest = Manifest(
+                    step.epoch,
                     self.attempt,
-                    step,
-                    self._template,
+                    self._resources.run_id,
                     positions,
-                    offsets,
-                    started_ms,
-                    self._chain(step),
-                    open_unit(step.unit, self._readers),
+                    step.messages,
+                    step.state,
+                    step.marks.highs,
+                    chain=self._chain(step),
+                    unit=open_unit(step.marks.unit, self._readers),
                 )
+                times_ms = step.marks.own_ms, self._started_ms(step.epoch)
+                durable.decide(self._resources, manifest, self._template, offsets, *times_ms)
             case CommitSink():
-                follow_up(self._resources, step)
+                durable.follow_up(self._resources, step)
                 # Before the state is published: the sink may hold another attempt's epoch.
-                confirm(self._resources, self.attempt, step.epoch)
+                durable.confirm(self._resources, self.attempt, step.epoch)
             case PublishState() | LogCommit():
-                follow_up(self._resources, step)
+                durable.follow_up(self._resources, step)
             case Acknowledge():
                 self._conclude(step)
             case ReadingHeld():
@@ -425,7 +402,7 @@ class EpochDriver:
                 self._acknowledgements.append((step.epoch, positions))
                 self._to_acknowledge.notify()
         else:
-            acknowledge(self._resources, step.epoch, positions)
+            durable.acknowledge(self._resources, step.epoch, positions)
         retention, floor = self._retention, self.coordinator.publication.floor
         assert retention is not None
         (retention.note if self._threads else retention.tidy)(step.epoch, floor)
@@ -436,14 +413,9 @@ class EpochDriver:
         assert found is not None
         if not step.checksums:
             return None
-        return extended(
-            () if found.chain is None else found.chain.runs,
-            published=step.published,
-            first_epoch=found.first_epoch,
-            epoch=step.epoch,
-            attempt=self.attempt,
-            checksums=step.checksums,
-        )
+        before = () if found.chain is None else found.chain.runs
+        own = EpochRun(found.first_epoch, step.epoch, self.attempt, step.checksums)
+        return extended(before, own, step.published)
 
     def _started_ms(self, epoch: int) -> int:
         """Return when an epoch began: a batch that runs again has the time of its first run."""
@@ -487,5 +459,5 @@ class EpochDriver:
                 epoch, positions = self._acknowledgements.popleft()
             before = self._clock.monotonic()
             with log_context(epoch=epoch):
-                acknowledge(self._resources, epoch, positions)
+                durable.acknowledge(self._resources, epoch, positions)
             self._listeners.acknowledged(epoch, self._clock.monotonic() - before)

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
-from epochal.epoch.acknowledging import acknowledged_in_tasks
-from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
-from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
-from epochal.epoch.epoch_files.state_chain import StateChain
+from epochal.epoch.contract import CommittedSink, LoggedSource, Positions, acknowledged_in_tasks
+from epochal.epoch.effects import CommitSink, LogCommit, PublishState
+from epochal.epoch.epoch_files.chain_files import StateFiles
+from epochal.epoch.epoch_files.state_chain import StateChain, oldest_retained
 from epochal.epoch.event_time.query_watermark import QueryWatermark, WatermarksMove, watermark_of
 from epochal.epoch.event_time.units import Units
 from epochal.epoch.manifest import (
     MANIFEST_KEY,
     Manifest,
-    OpenUnit,
     commit_mark,
+    is_live,
     manifest_of,
     manifest_to_json,
 )
 from epochal.epoch.messages import PreparedState
-from epochal.epoch.publish_state import StateFiles
 from epochal.epoch.recovery import (
     DropEpoch,
     ForgetPlanned,
@@ -38,7 +38,6 @@ from epochal.epoch.recovery import (
     open_epoch,
     plan_recovery,
 )
-from epochal.epoch.state_ids import is_live
 from epochal.errors import CheckpointLostError, ClaimExpiredError
 from epochal.files import Files, join_url
 
@@ -73,7 +72,6 @@ class EpochResources:
 
     @property
     def query(self) -> QueryShape:
-        """What recovery must know of the query."""
         return QueryShape(
             len(self.sources),
             self.delays_ms,
@@ -83,25 +81,16 @@ class EpochResources:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """Where the attempt continues."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(RecoveryPlan):
+    """Where the attempt continues, after the steps of the plan."""
 
-    first_epoch: int
     positions: tuple[Positions, ...]
     state: tuple[PreparedState, ...] | None
     """The versions to load. None if Spark wrote the last epoch, so that the number `first_epoch`
     identifies them, or if there is no state yet."""
-    highs: tuple[int, ...]
-    watermark_ms: int
-    base: OffsetEntry | None
-    """The entry before the first epoch. It has the pinned settings and the log's version."""
-    late_ms: int = 0
-    """The watermark of the epoch before the first one."""
     offsets: tuple[str | None, ...] = ()
     """The offset of each source in `base`; empty if there is none."""
-    planned: OffsetEntry | None = None
-    """Where the first epoch must end, if Spark planned it and did not commit it."""
     settled: bool = True
     """Whether only more rows can close windows."""
     commit: CommitEntry = field(default_factory=CommitEntry)
@@ -112,16 +101,12 @@ class Recovered:
     """The files with the state before the first epoch; None if Spark's files have all of it."""
     floor: int = 0
     """The lowest version of the state that a retained decision starts from."""
-    unit: OpenUnit | None = None
-    """The unit of event time that the first epoch goes on with; None if a new one begins."""
 
     @property
     def published(self) -> int:
-        """The version of Spark's files to start from."""
         return self.first_epoch if self.chain is None else self.chain.published
 
     def watermark(self, query: QueryShape, template: OffsetEntry, units: Units) -> QueryWatermark:
-        """Return the watermark of the attempt that begins here."""
         return QueryWatermark(
             first_epoch=self.first_epoch,
             highs=self.highs,
@@ -137,30 +122,26 @@ class Recovered:
 def read_logs(resources: EpochResources) -> Logs:
     """Read the part of the logs that recovery depends on."""
     offset_ids, commit_ids = resources.offsets.batch_ids(), resources.commits.batch_ids()
-    found = ((epoch, resources.offsets.get(epoch)) for epoch in offset_ids[-2:])
+    newest = ((epoch, resources.offsets.get(epoch)) for epoch in offset_ids[-2:])
+    planned = resources.planned
     return Logs(
         resources.url,
         tuple(offset_ids),
         tuple(commit_ids),
-        {epoch: entry for epoch, entry in found if entry is not None},
+        {epoch: entry for epoch, entry in newest if entry is not None},
         resources.commits.get(commit_ids[-1]) if commit_ids else None,
-        planned_entries(resources.planned),
+        {} if planned is None else dict(OffsetLog(planned, read_only=True).get_range()),
     )
-
-
-def planned_entries(planned: Files | None) -> dict[int, OffsetEntry]:
-    """Return the entries that were set aside, by epoch."""
-    return {} if planned is None else dict(OffsetLog(planned, read_only=True).get_range())
 
 
 def newest_attempt(offsets: OffsetLog) -> int:
     """Return the newest attempt in the last two decisions, -1 if none. New ones must be higher."""
-    found = -1
+    newest = -1
     for epoch in offsets.batch_ids()[-2:]:
         entry = offsets.get(epoch)
         manifest = manifest_of(entry, join_url(offsets.url, str(epoch))) if entry else None
-        found = max(found, manifest.attempt if manifest else -1)
-    return found
+        newest = max(newest, manifest.attempt if manifest else -1)
+    return newest
 
 
 def recover(resources: EpochResources, attempt: int) -> Recovered:
@@ -203,22 +184,17 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
     if plan.base is not None:
         path = join_url(resources.offsets.url, str(plan.first_epoch - 1))
         offsets = offsets_of_sources(plan.base, resources.query, path)
+    of_plan: dict[str, Any] = {item.name: getattr(plan, item.name) for item in fields(plan)}
     return Recovered(
-        plan.first_epoch,
-        _start_positions(resources, plan, offsets),
-        state,
-        plan.highs,
-        plan.watermark_ms,
-        plan.base,
-        plan.late_ms,
-        offsets,
-        plan.planned,
-        _is_settled(resources.query, plan),
-        commit,
-        _has_output(resources, plan),
-        chain,
-        _floor(resources, logs, plan.first_epoch, chain),
-        plan.unit,
+        **of_plan,
+        positions=_start_positions(resources, plan, offsets),
+        state=state,
+        offsets=offsets,
+        settled=_is_settled(resources.query, plan),
+        commit=commit,
+        has_output=_has_output(resources, plan),
+        chain=chain,
+        floor=_floor(resources, logs, plan.first_epoch, chain),
     )
 
 
@@ -244,32 +220,18 @@ def drop_epoch(resources: EpochResources, epoch: int, entry: OffsetEntry) -> Non
 
 def decide(
     resources: EpochResources,
-    attempt: int,
-    step: Decide,
+    manifest: Manifest,
     template: OffsetEntry,
-    positions: tuple[Positions, ...],
     offsets: Sequence[str],
+    watermark_ms: int,
     timestamp_ms: int,
-    chain: StateChain | None = None,
-    unit: OpenUnit | None = None,
 ) -> None:
     """Create the offset entry. This is the decision: from now on the epoch is only finished."""
     # This check only stops a late driver early. Safety comes from `add` below, which creates the
     # entry only if there is none: of two drivers that race for an epoch, exactly one wins.
     if not resources.owned():
         raise ClaimExpiredError(resources.url, resources.run_id)
-    resources.sink.begin_commit(step.epoch, step.messages)
-    manifest = Manifest(
-        step.epoch,
-        attempt,
-        resources.run_id,
-        positions,
-        step.messages,
-        step.state,
-        step.highs,
-        chain=chain,
-        unit=unit,
-    )
+    resources.sink.begin_commit(manifest.epoch, manifest.messages)
     lines = resources.query.lines
     by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets[n] for n in lines)
     if template.version == 2:
@@ -277,14 +239,14 @@ def decide(
     entry = replace(
         template,
         offsets=by_source,
-        watermark_ms=step.watermark_ms,
+        watermark_ms=watermark_ms,
         timestamp_ms=timestamp_ms,
         control_batch_info=None,
         extra={**template.extra, MANIFEST_KEY: manifest_to_json(manifest)},
         keys=None,
         has_metadata=True,
     )
-    resources.offsets.create(step.epoch, entry)
+    resources.offsets.create(manifest.epoch, entry)
 
 
 def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCommit) -> None:
@@ -311,9 +273,9 @@ def confirm(resources: EpochResources, attempt: int, epoch: int) -> None:
     """
     if not resources.sink.decides:
         return
-    entry, path = resources.offsets.get(epoch), join_url(resources.offsets.url, str(epoch))
-    manifest = manifest_of(entry, path, epoch) if entry is not None else None
+    manifest = _decision(resources.offsets, epoch)
     if manifest is None or manifest.attempt != attempt:
+        path = join_url(resources.offsets.url, str(epoch))
         raise CheckpointLostError(
             resources.url, resources.run_id, f"{path} belongs to another attempt"
         )
@@ -334,6 +296,12 @@ def acknowledge(resources: EpochResources, epoch: int, positions: tuple[Position
             logger.exception("epoch %d could not be acknowledged", epoch)
 
 
+def _decision(offsets: OffsetLog, epoch: int) -> Manifest | None:
+    """Return the manifest of a logged epoch; None if it has none."""
+    entry = offsets.get(epoch)
+    return None if entry is None else manifest_of(entry, join_url(offsets.url, str(epoch)), epoch)
+
+
 def _commit_before(resources: EpochResources, version: int) -> CommitEntry:
     """Return the commit that names the files of a version, if they have unique ids."""
     if resources.commit_version < 2 or version == 0:
@@ -344,19 +312,12 @@ def _commit_before(resources: EpochResources, version: int) -> CommitEntry:
 def _floor(
     resources: EpochResources, logs: Logs, first_epoch: int, chain: StateChain | None
 ) -> int:
-    """Return the lowest version that a retained entry in the log starts from.
-
-    The log may have older entries. They do not count: otherwise a query that restarts before it
-    has committed as many epochs as are retained would never delete anything.
-    """
+    """Return the lowest version that a retained entry in the log starts from."""
     published = first_epoch if chain is None else chain.published
     if not resources.is_stateful or not logs.offset_ids:
         return published
-    retained_from = first_epoch - resources.min_batches_to_retain
-    older = [epoch for epoch in logs.offset_ids if epoch <= retained_from]
-    oldest = older[-1] if older else logs.offset_ids[0]
-    entry, path = resources.offsets.get(oldest), join_url(resources.offsets.url, str(oldest))
-    manifest = None if entry is None else manifest_of(entry, path, oldest)
+    oldest = oldest_retained(logs.offset_ids, first_epoch, resources.min_batches_to_retain)
+    manifest = _decision(resources.offsets, oldest)
     if manifest is None or manifest.chain is None:
         return min(published, oldest + 1)
     return min(published, manifest.chain.published)

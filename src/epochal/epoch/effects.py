@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from epochal.checkpoint.entries import StateUniqueIds
-from epochal.epoch.event_time.units import UnitMark
-from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, PreparedState
-from epochal.epoch.state_ids import ids_of
+from epochal.epoch.event_time.query_watermark import EpochMarks
+from epochal.epoch.manifest import ids_of
+from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, Limits, PreparedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,11 @@ class Decide:
     messages: tuple[bytes, ...]
     """What the sink's writers returned, by task."""
     state: tuple[PreparedState, ...]
-    highs: tuple[int, ...]
-    """Highest event time that any task has seen, per watermark of the plan; -1 if none."""
-    watermark_ms: int
-    """The watermark at the start of the epoch."""
-    settled: bool = True
-    """Whether no later epoch closes windows, unless it has rows."""
+    marks: EpochMarks
     checksums: tuple[int, ...] = ()
     """Of the tasks' epoch files; empty if the query has no state."""
     published: int = 0
     """The version of Spark's state files that the decision starts from."""
-    unit: UnitMark | None = None
-    """The unit of event time that is not read to its end; None if all event times count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +110,7 @@ def steps_after_decision(
 ) -> tuple[CommitSink | PublishState | LogCommit, ...]:
     """Return the steps that finish an epoch, in their order."""
     commit, log = CommitSink(epoch, messages), LogCommit(epoch, next_watermark_ms, ids_of(state))
-    own_files = tuple(each for each in state if each.checksum >= 0)
+    own_files = tuple(version for version in state if version.checksum >= 0)
     if not own_files:
         return commit, log
     publish = PublishState(epoch, own_files)
@@ -154,7 +147,7 @@ class Hold:
 class Limit:
     """After a hold: read on, each of these readers exactly to its position."""
 
-    limits: tuple[tuple[int, str], ...]
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ import msgspec
 
 from epochal.errors.base import FailureKind
 
+Limits: TypeAlias = tuple[tuple[int, str], ...]
+"""(reader, position), for readers that must read on exactly to their position."""
+
 
 class PreparedState(msgspec.Struct, frozen=True, array_like=True):
     """A state version that a task has prepared, and its name.
@@ -235,8 +238,8 @@ class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     the plan, before the delay is subtracted; -1 if none. The lower bound of a task's watermark."""
     hold: bool = False
     """Read nothing in `epoch`: the query is about to stop or to be reconfigured."""
-    limits: tuple[tuple[int, str], ...] | None = None
-    """(reader, position): in `epoch`, read these exactly to their position and no others. A task
+    limits: Limits | None = None
+    """In `epoch`, read these exactly to their position and no others. A task
     then cuts `epoch` by itself as soon as its readers have arrived, and reads nothing in the next
     epoch. Only after a hold."""
     committed: int = -1

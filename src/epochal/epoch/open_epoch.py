@@ -1,4 +1,4 @@
-"""The reports of epochs that are not decided yet. Pure."""
+"""The reports of epochs that are not decided yet, and the limits of an attempt. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,30 @@ from typing import Any
 from epochal.epoch.effects import Acknowledge, Decide, Step, steps_after_decision
 from epochal.epoch.event_time.query_watermark import EpochMarks
 from epochal.epoch.messages import CommitPartitionEpoch, ReaderWaits, by_store
-from epochal.errors import (
-    EpochBacklogError,
-    EpochConflictError,
-    EpochError,
-    EpochProtocolError,
-    EpochStalledError,
-)
+from epochal.errors import EpochBacklogError, EpochConflictError, EpochError, EpochProtocolError
+
+EPOCH_SECONDS = 0.1
+MAX_EPOCHS_IN_FLIGHT = 8
+MAX_BACKLOG = 10_000
+"""Spark's default of spark.sql.streaming.continuous.epochBacklogQueueSize."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Time limits in seconds, and limits on what may be in flight."""
+
+    epoch_seconds: float = EPOCH_SECONDS
+    idle_epoch_seconds: float = 10.0
+    """An epoch without any rows or timers ends after this time."""
+    max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT
+    """Epochs that have ended but are not committed. At the limit, no epoch is ended."""
+    max_backlog: int = MAX_BACKLOG
+    register_seconds: float = 60.0
+    ready_seconds: float = 600.0
+    publish_seconds: float = 10.0
+    """How often tasks write their state under Spark's names."""
+    stall_seconds: float = 120.0
+    """How long an epoch that has ended may take to be committed."""
 
 
 @dataclass(slots=True)
@@ -50,18 +67,8 @@ class OpenEpoch:
         messages = tuple(report.message for report in reports)
         state = tuple(sorted((store for report in reports for store in report.state), key=by_store))
         checksums = tuple(report.checksum for report in reports)
-        decide = Decide(
-            epoch,
-            positions,
-            messages,
-            state,
-            marks.highs,
-            marks.own_ms,
-            marks.settled,
-            () if min(checksums, default=-1) < 0 else checksums,
-            published,
-            marks.unit,
-        )
+        written = () if min(checksums, default=-1) < 0 else checksums
+        decide = Decide(epoch, positions, messages, state, marks, written, published)
         after = steps_after_decision(
             epoch, state, messages, marks.next_ms, sink_decides=sink_decides
         )
@@ -101,12 +108,5 @@ def backlog_error(
     return EpochBacklogError(over, queues[over], limit) if over else None
 
 
-def stalled(epoch: int, opened: OpenEpoch | None, tasks: int, seconds: float) -> EpochStalledError:
-    """Return the error of an epoch that is not committed in time; `opened` is None if decided."""
-    missing = () if opened is None else sorted(set(range(tasks)) - set(opened.commits))
-    return EpochStalledError(epoch, tuple(missing), tasks, seconds)
-
-
 def clip(value: object) -> str:
-    """Return what a message shows of a report."""
     return str(value)[:300]

@@ -61,6 +61,10 @@ class Logs:
     planned: Mapping[int, OffsetEntry] = field(default_factory=dict)
     """Entries of Spark's that were set aside, by epoch."""
 
+    @property
+    def next_watermark_ms(self) -> int:
+        return 0 if self.commit is None else self.commit.next_watermark_ms
+
 
 @dataclass(frozen=True, slots=True)
 class QueryShape:
@@ -157,13 +161,13 @@ def plan_recovery(
     """Return what to do with these logs; `sink_decided` is the sink's answer on `open_epoch`."""
     _check_order(logs)
     _check_fence(logs, attempt)
-    found = _plan(logs, query, sink_decides, sink_decided)
-    if found.planned is None and (known := logs.planned.get(found.first_epoch)) is not None:
-        found = replace(found, planned=known)
-    if stale := [epoch for epoch in logs.planned if epoch != found.first_epoch]:
+    plan = _plan(logs, query, sink_decides, sink_decided)
+    if plan.planned is None:
+        plan = replace(plan, planned=logs.planned.get(plan.first_epoch))
+    if stale := [epoch for epoch in logs.planned if epoch != plan.first_epoch]:
         # Spark has run the batch after all, or an edit went back behind it.
-        found = replace(found, steps=(*found.steps, ForgetPlanned(max(stale) + 1)))
-    return found
+        plan = replace(plan, steps=(*plan.steps, ForgetPlanned(max(stale) + 1)))
+    return plan
 
 
 def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool) -> RecoveryPlan:
@@ -171,7 +175,7 @@ def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool)
     if newest is None:
         return RecoveryPlan((), 0, None, None, query.unseen, 0)
     if open_epoch(logs) is None:
-        return _resume(logs, newest, (), query, _next_watermark(logs))
+        return _resume(logs, newest, (), query, logs.next_watermark_ms)
     entry = _entry(logs, newest)
     manifest = manifest_of(entry, _path(logs, OFFSETS, newest), newest)
     if manifest is None:
@@ -206,22 +210,20 @@ def offsets_of_sources(entry: OffsetEntry, query: QueryShape, path: str) -> tupl
     if len(logged) != len(lines):
         reason = f"it has offsets of {len(logged)} sources, but the query has {len(lines)}"
         raise RecoveryError((path,), reason)
-    found: dict[int, str | None] = {}
+    offsets: dict[int, str | None] = {}
     for source, offset in zip(lines, logged, strict=True):
-        if found.setdefault(source, offset) != offset:
-            reason = (
-                f"source {source} occurs more than once in the query, but its offsets differ: "
-                f"{found[source]} and {offset}"
-            )
+        if offsets.setdefault(source, offset) != offset:
+            differ = f"its offsets differ: {offsets[source]} and {offset}"
+            reason = f"source {source} occurs more than once in the query, but {differ}"
             raise RecoveryError((path,), reason)
-    return tuple(found[source] for source in range(query.sources))
+    return tuple(offsets[source] for source in range(query.sources))
 
 
 def _cut_again(logs: Logs, epoch: int, query: QueryShape) -> RecoveryPlan:
     drop = (DropEpoch(epoch),)
     if epoch == 0:
         return RecoveryPlan(drop, 0, None, None, query.unseen, 0)
-    return _resume(logs, epoch - 1, drop, query, _next_watermark(logs))
+    return _resume(logs, epoch - 1, drop, query, logs.next_watermark_ms)
 
 
 def _resume(
@@ -276,20 +278,16 @@ def _highs(manifest: Manifest | None, query: QueryShape, watermark_ms: int) -> t
 def _check_order(logs: Logs) -> None:
     newest, committed = max(logs.offset_ids, default=-1), max(logs.commit_ids, default=-1)
     if committed > newest:
-        missing = _path(logs, OFFSETS, committed)
-        paths = (_path(logs, COMMITS, committed), missing)
-        raise RecoveryError(
-            paths, f"epoch {committed} is committed, but its offsets are not logged"
-        )
+        paths = _path(logs, COMMITS, committed), _path(logs, OFFSETS, committed)
+        reason = f"epoch {committed} is committed, but its offsets are not logged"
+        raise RecoveryError(paths, reason)
     if newest > committed + 1:
-        first = _path(logs, OFFSETS, committed + 1)
-        paths = (first, _path(logs, OFFSETS, newest))
+        paths = _path(logs, OFFSETS, committed + 1), _path(logs, OFFSETS, newest)
         after = f"epoch {committed}" if logs.commit_ids else "none"
+        reason = "the log has a gap between them"
         if not missing_runs(logs.offset_ids, committed + 1, newest):
-            count = newest - committed
-            reason = f"{count} epochs are logged without a commit, but at most one may be"
-        else:
-            reason = "the log has a gap between them"
+            open_count = newest - committed
+            reason = f"{open_count} epochs are logged without a commit, but at most one may be"
         raise RecoveryError(paths, f"{reason} (newest commit: {after})")
     if newest >= 0 and newest - 1 == committed >= 0 and committed not in logs.offset_ids:
         path = _path(logs, OFFSETS, committed)
@@ -321,10 +319,6 @@ def _refuse_control_batch(logs: Logs, epoch: int, entry: OffsetEntry) -> None:
     if now is not None and now != was:
         reason = f"a repartition from {was} to {now} partitions was started but not finished"
         raise RecoveryError((path,), reason)
-
-
-def _next_watermark(logs: Logs) -> int:
-    return 0 if logs.commit is None else logs.commit.next_watermark_ms
 
 
 def _entry(logs: Logs, epoch: int) -> OffsetEntry:

@@ -40,13 +40,8 @@ class SpanWriter:
         for record in records:
             match record:
                 case RunStarted():
-                    self._run_attributes = _attributes(
-                        {
-                            "query.id": record.query_id,
-                            "query.name": record.name or "",
-                            "run.id": record.run_id,
-                        }
-                    )
+                    query = {"query.id": record.query_id, "query.name": record.name or ""}
+                    self._run_attributes = _attributes({**query, "run.id": record.run_id})
                 case EpochDone():
                     self._trace(record)
 
@@ -57,28 +52,15 @@ class SpanWriter:
         from opentelemetry.context import Context
         from opentelemetry.trace import set_span_in_context
 
-        attributes = {
-            **self._run_attributes,
-            **_attributes({"epoch": epoch.epoch, "attempt": epoch.attempt}),
-        }
-        phases = phases_of(epoch)
-        span = self._tracer.start_span(
-            "epoch",
-            context=Context(),
-            start_time=epoch.started_ms * NS_PER_MS,
-            attributes={
-                **attributes,
-                **_attributes({"rows_in": sum(epoch.rows_in), "rows_out": epoch.rows_out}),
-            },
-        )
+        numbers = _attributes({"epoch": epoch.epoch, "attempt": epoch.attempt})
+        rows = _attributes({"rows_in": sum(epoch.rows_in), "rows_out": epoch.rows_out})
+        attributes, start = {**self._run_attributes, **numbers}, self._tracer.start_span
+        phases, began_ns = phases_of(epoch), epoch.started_ms * NS_PER_MS
+        span = start("epoch", Context(), start_time=began_ns, attributes={**attributes, **rows})
         parent = set_span_in_context(span, Context())
         for phase in phases:
-            child = self._tracer.start_span(
-                phase.name,
-                context=parent,
-                start_time=round(phase.start_ms * NS_PER_MS),
-                attributes=attributes,
-            )
+            start_ns = round(phase.start_ms * NS_PER_MS)
+            child = start(phase.name, parent, start_time=start_ns, attributes=attributes)
             child.end(round(phase.end_ms * NS_PER_MS))
         span.end(max(round(phases[-1].end_ms * NS_PER_MS), epoch.committed_ms * NS_PER_MS))
 

@@ -89,25 +89,17 @@ class MetricsServer:
                 f"Metrics cannot be served at {host}:{port}: {error.strerror}. Use another "
                 f"metricsPort, or stop the process that listens there."
             ) from None
+        bound, number = self._http.server_address[:2]
+        self.address = str(bound), int(number)
+        """Where it listens; the actual port, also if port 0 was requested."""
+        self.port = self.address[1]
         self._thread = threading.Thread(
             target=self._http.serve_forever, name=f"epochal-metrics-{self.port}", daemon=True
         )
         self._thread.start()
         logger.info("metrics at http://%s:%d/metrics", host, self.port)
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """The host and port that it listens on."""
-        host, port = self._http.server_address[:2]
-        return str(host), int(port)
-
-    @property
-    def port(self) -> int:
-        """The actual port, also if port 0 was requested."""
-        return self.address[1]
-
     def add(self, collect: Collect) -> None:
-        """Export the metrics of another collector."""
         with self._lock:
             self._collectors.append(collect)
 
@@ -118,13 +110,11 @@ class MetricsServer:
             self._ended = [*self._ended, collect][-KEPT_ENDED:]
 
     def text(self) -> str:
-        """The answer to a scrape."""
         with self._lock:
             collectors = [*self._ended, *self._collectors]
         return text_of(merge_metrics(metric for collect in collectors for metric in collect()))
 
     def close(self) -> None:
-        """Stop serving."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()

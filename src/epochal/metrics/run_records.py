@@ -38,6 +38,7 @@ class EpochDone(msgspec.Struct, frozen=True, tag="epoch", tag_field="kind"):
     """When the coordinator announced the end of the epoch."""
     committed_ms: int
     rows_in: tuple[int, ...] = ()
+    """Per source."""
     rows_out: int = 0
     prepare_ms: float = 0
     """From the cut until every task had made its part of the epoch durable."""
@@ -46,6 +47,7 @@ class EpochDone(msgspec.Struct, frozen=True, tag="epoch", tag_field="kind"):
     stage_ms: float = 0
     """Of that, the time of the slowest task for staging output."""
     queue_ms: float = 0
+    """How long the epoch then waited for earlier epochs."""
     wal_ms: float = 0
     sink_ms: float = 0
     publish_ms: float = 0
@@ -108,7 +110,6 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
-    """Encode a record as one line of JSON."""
     return _encoder.encode(record) + b"\n"
 
 

@@ -19,6 +19,7 @@ import os
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 import zmq
@@ -56,7 +57,7 @@ class RpcClient:
         self._reset()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.address, self._timeout_seconds))
+        return (partial(RpcClient, timeout_seconds=self._timeout_seconds), (self.address,))
 
     def send(self, endpoint: EndpointType, message: object) -> None:
         """Queue a one-way message; it is lost if the driver ends before it arrives."""
@@ -167,7 +168,3 @@ class RpcClient:
 _abandoned: list[object] = []
 """Sockets inherited through a fork. They are kept so that they are never closed: closing would wait
 for ZeroMQ threads that exist only in the parent process."""
-
-
-def _rebuild(address: RpcAddress, timeout_seconds: float) -> RpcClient:
-    return RpcClient(address, timeout_seconds=timeout_seconds)

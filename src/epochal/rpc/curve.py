@@ -35,7 +35,6 @@ class CurveKeys:
 
     @classmethod
     def new(cls) -> CurveKeys:
-        """Generate a key pair."""
         return cls(*zmq.curve_keypair())
 
 

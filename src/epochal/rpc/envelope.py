@@ -96,18 +96,15 @@ _reply_decoder = msgspec.msgpack.Decoder(Reply)
 
 
 def encode_request(endpoint: str, call: int, message: object) -> bytes:
-    """Frame one request."""
     body = msgspec.Raw(_encoder.encode(message))
     return _frame(_encoder.encode(Request(endpoint, call, body)))
 
 
 def encode_reply(call: int, message: object) -> bytes:
-    """Frame the answer to request number `call`."""
     return _frame(_encoder.encode(Reply(call, msgspec.Raw(_encoder.encode(message)))))
 
 
 def encode_failure(call: int, kind: str, reason: str) -> bytes:
-    """Frame the failure of request number `call`."""
     return _frame(_encoder.encode(Reply(call, _EMPTY, Failure(kind, reason))))
 
 

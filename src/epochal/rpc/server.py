@@ -9,15 +9,21 @@ message.
 
 Note: A push is not reliable. It is lost, and counted, if its peer has ended or does not read. A
 client that depends on the information must be able to ask for it.
+
+With a local master all tasks run on this machine, so the driver listens on loopback only, unless
+`spark.driver.bindAddress` is set. On a cluster it listens where Spark's own driver does: at
+`spark.driver.bindAddress`, which is `spark.driver.host` by default. That setting does not
+show whether tasks are remote: Spark sets it to a name of this machine with a local master too.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import socket as sockets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +32,6 @@ import zmq
 
 from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError, StaleAttemptError
 from epochal.rpc.curve import CurveKeys, Gatekeeper, protect
-from epochal.rpc.driver_address import listening_address
 from epochal.rpc.envelope import (
     MAX_FRAME_BYTES,
     ONE_WAY,
@@ -42,6 +47,9 @@ from epochal.rpc.envelope import (
 )
 
 logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+_LOCAL = re.compile(r"local(?:\[.*\])?")
 
 QUEUED_FRAMES = 10_000
 """Frames that may wait per peer and direction. Above this number the sender waits."""
@@ -81,25 +89,17 @@ class RpcCounters:
 class RpcServer:
     """Serves the endpoints of one driver; `address` has all that its clients need to connect."""
 
-    def __init__(
-        self,
-        *,
-        advertised_host: str,
-        bind_host: str = "0.0.0.0",
-        port: int = 0,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
-    ) -> None:
+    def __init__(self, *, advertised_host: str, bind_host: str = "0.0.0.0", port: int = 0) -> None:
         self.counters = RpcCounters()
         self._endpoints: dict[str, tuple[EndpointType, Handler]] = {}
-        self._max_frame_bytes = max_frame_bytes
         server, client = CurveKeys.new(), CurveKeys.new()
         self._context = zmq.Context()
         self._gatekeeper = Gatekeeper(self._context, client.public)
         self._router = self._context.socket(zmq.ROUTER)
         protect(self._router, server)
         # ZeroMQ closes the connection of a peer that sends a longer frame. The limit is above
-        # max_frame_bytes so that frames that are slightly too long arrive and are counted.
-        self._router.setsockopt(zmq.MAXMSGSIZE, 2 * max_frame_bytes)
+        # MAX_FRAME_BYTES so that frames that are slightly too long arrive and are counted.
+        self._router.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_FRAME_BYTES)
         # HANDOVER lets a client that reconnects keep its identity. MANDATORY makes `send` fail
         # for an unknown peer instead of dropping the frame silently.
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -144,7 +144,6 @@ class RpcServer:
         self._endpoints.pop(name, None)
 
     def start(self) -> RpcServer:
-        """Start serving."""
         self._thread.start()
         logger.info("listening at %s", self.address.url)
         return self
@@ -244,10 +243,6 @@ class RpcServer:
 
     def _answer(self, peer: PeerId, frame: bytes) -> bytes | None:
         try:
-            if len(frame) > self._max_frame_bytes:
-                raise RpcFrameError(
-                    f"it has {len(frame)} bytes, the limit is {self._max_frame_bytes}", "oversized"
-                )
             request = decode_request(frame)
         except RpcFrameError as error:
             self.counters.count(error.fault)
@@ -255,43 +250,71 @@ class RpcServer:
             return None
         try:
             result = self._handle(request, peer)
-        except StaleAttemptError as error:
-            self.counters.stale += 1
-            kind, reason = type(error).__name__, str(error)
-        except EpochalError as error:
-            self.counters.failed += 1
-            kind, reason = type(error).__name__, str(error)
         except Exception as error:
-            # A bug in one endpoint must not stop the others.
-            self.counters.failed += 1
-            logger.exception("endpoint %s failed", request.endpoint)
-            kind, reason = type(error).__name__, str(error)
-        else:
-            return None if request.call == ONE_WAY else encode_reply(request.call, result)
-        return None if request.call == ONE_WAY else encode_failure(request.call, kind, reason)
+            self.counters.count("stale" if isinstance(error, StaleAttemptError) else "failed")
+            if not isinstance(error, EpochalError):
+                # A bug in one endpoint must not stop the others.
+                logger.exception("endpoint %s failed", request.endpoint)
+            if request.call == ONE_WAY:
+                return None
+            return encode_failure(request.call, type(error).__name__, str(error))
+        return None if request.call == ONE_WAY else encode_reply(request.call, result)
 
     def _handle(self, request: Request, peer: PeerId) -> Any:
         name = request.endpoint
-        wanted = self._endpoints.get(name)
-        if wanted is None:
+        registered = self._endpoints.get(name)
+        if registered is None:
             self.counters.unknown_endpoint += 1
             raise RpcFrameError(f"it is for endpoint {name!r}, which does not exist")
-        endpoint, handle = wanted
+        endpoint, handle = registered
         try:
             message = decode_body(endpoint.requests, request.body)
         except RpcFrameError as error:
             self.counters.count(error.fault)
             raise
         if endpoint.one_way is not None:
-            _check_mode(name, message, isinstance(message, endpoint.one_way), request.call)
+            is_one_way = isinstance(message, endpoint.one_way)
+            if is_one_way != (request.call == ONE_WAY):
+                wanted = "is one-way: send it" if is_one_way else "is answered: ask it"
+                wrong = RpcFrameError(f"{type(message).__name__} of endpoint {name} {wanted}")
+                logger.warning("%s", wrong)
+                raise wrong
         return handle(message, peer)
 
 
-def _check_mode(name: str, message: object, is_one_way: bool, call: int) -> None:
-    if is_one_way == (call == ONE_WAY):
-        return
-    kind = type(message).__name__
-    wanted = "is one-way: send it" if is_one_way else "is answered: ask it"
-    error = RpcFrameError(f"{kind} of endpoint {name} {wanted}")
-    logger.warning("%s", error)
-    raise error
+@dataclass(frozen=True, slots=True)
+class DriverAddress:
+    host: str
+    """The host that tasks connect to."""
+    bind: str
+    """The name or address that the driver binds to."""
+
+
+def driver_address(conf: Mapping[str, str]) -> DriverAddress:
+    """Return loopback for a local master, else the addresses that Spark itself uses."""
+    bind = conf.get("spark.driver.bindAddress")
+    if not bind and _LOCAL.fullmatch(conf.get("spark.master", "")):
+        return DriverAddress(LOOPBACK, LOOPBACK)
+    host = conf.get("spark.driver.host")
+    return DriverAddress(host or LOOPBACK, bind or host or LOOPBACK)
+
+
+def local_host(peer: str) -> str:
+    """The address of the local interface that routes to `peer`; `peer` can reach us there."""
+    family = sockets.AF_INET6 if ":" in peer else sockets.AF_INET
+    with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
+        # Connecting a datagram socket only chooses a route. No packet leaves the machine, so any
+        # port would do.
+        probe.connect((peer, 9))
+        return str(probe.getsockname()[0])
+
+
+def listening_address(host: str) -> str:
+    """The numeric address of a host name, because ZeroMQ listens at numeric addresses only.
+
+    IPv4 is preferred. OSError if the name is unknown.
+    """
+    bare = host.removeprefix("[").removesuffix("]")
+    infos = sockets.getaddrinfo(bare, None, type=sockets.SOCK_STREAM)
+    addresses = sorted(infos, key=lambda info: info[0] != sockets.AF_INET)
+    return str(addresses[0][4][0])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from epochal.epoch.coordinator import EpochCoordinator, Phase
-from epochal.epoch.effects import Decide, Effect, Fail, Finish, LogCommit, Performed, Push
+from epochal.epoch.effects import Decide, Effect, Finish, LogCommit, Performed, Push
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochStarted,
@@ -16,8 +14,7 @@ from epochal.epoch.messages import (
     ReportPartitionOffset,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
-from epochal.errors import StaleAttemptError
+from epochal.epoch.open_epoch import Pace
 
 
 def running(
@@ -57,17 +54,6 @@ def test_reports_of_a_decided_epoch_are_counted_and_forgotten_however_many_come(
     assert (coordinator.late, coordinator.phase) == (40, Phase.RUNNING)
 
 
-def test_messages_of_other_attempts_are_counted() -> None:
-    coordinator = running(ended=1)
-    for attempt in (0, 2):
-        with pytest.raises(StaleAttemptError) as refused:
-            coordinator.step(ReportPartitionOffset(attempt, 0, 0, "x"))
-        assert (refused.value.attempt, refused.value.current) == (attempt, 1)
-        with pytest.raises(StaleAttemptError):
-            coordinator.ask(GetCurrentEpoch(attempt))
-    assert coordinator.stale == 4
-
-
 def test_a_thousand_epochs_later_nothing_of_them_is_kept() -> None:
     coordinator = running(ended=0, max_backlog=1)
     for epoch in range(1000):
@@ -75,14 +61,6 @@ def test_a_thousand_epochs_later_nothing_of_them_is_kept() -> None:
         effects = report_all(coordinator, epoch)
         assert [type(effect) for effect in effects][:1] == [Decide]
     assert coordinator.decided == 999
-
-
-def test_a_failure_is_told_once_and_nothing_is_decided_after_it() -> None:
-    coordinator = running(ended=2)
-    coordinator.step(ReportPartitionOffset(1, 0, 0, "here"))
-    told = coordinator.step(ReportPartitionOffset(1, 0, 0, "there"))
-    assert [type(effect) for effect in told][:1] == [Fail]
-    assert report_all(coordinator, 0) == report_all(coordinator, 1) == []
 
 
 def test_tasks_are_told_of_commits_if_a_source_wants_to_know() -> None:

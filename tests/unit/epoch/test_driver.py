@@ -16,10 +16,10 @@ from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, Offs
 from epochal.clock import Clock, SystemClock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.contract import CommittedSink, LoggedSource
-from epochal.epoch.coordinator import Phase
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, newest_attempt
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState, ReadingHeld
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -36,8 +36,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.open_epoch import Pace
 from epochal.errors import (
     CheckpointLostError,
     ClaimExpiredError,
@@ -665,20 +664,6 @@ def test_tasks_that_can_hear_are_sent_away_whatever_state_the_attempt_is_in() ->
     assert world.pushed[-1] == ([b"peer"], Leave(1))
 
 
-def test_state_that_loads_longer_than_the_stall_timeout_is_no_stall() -> None:
-    world = World(ManualClock())
-    driver = world.driver(stall_seconds=5, idle_epoch_seconds=60)
-    driver.recover()
-    driver.start([(0, "p")], 1, background=False)
-    driver.handle(RegisterTask(1, 0, "tcp://t", b"k", "h", 1), b"peer")
-    world.clock.sleep(20)  # the task loads its state
-    driver.handle(TaskReady(1, 0))
-    driver.tick()
-    world.clock.sleep(59)  # and is idle for nearly a minute
-    driver.tick()
-    assert (world.failures, driver.coordinator.phase) == ([], Phase.RUNNING)
-
-
 def test_an_idle_epoch_ends_soon_when_it_is_woken() -> None:
     world = World()
     driver = started(world, epoch_seconds=1, idle_epoch_seconds=600)
@@ -688,30 +673,6 @@ def test_an_idle_epoch_ends_soon_when_it_is_woken() -> None:
     assert due is not None
     assert woken is not None
     assert due - woken == 599
-
-
-def test_a_stop_after_a_long_idle_time_is_no_stall() -> None:
-    world = World(ManualClock())
-    driver = started(world, stall_seconds=5, idle_epoch_seconds=600)
-    world.clock.sleep(300)
-    driver.hold()
-    driver.tick()
-    assert world.failures == []
-    world.clock.sleep(5)
-    driver.tick()
-    assert [str(error).partition(", and")[0] for error in world.failures] == [
-        "Epoch 0 has ended, but was not committed for 5 s"
-    ]
-
-
-def test_tasks_have_the_whole_ready_timeout_after_the_last_one_registered() -> None:
-    world = World(ManualClock())
-    driver = world.driver(ready_seconds=10)
-    driver.recover()
-    driver.start([(0, "p")], 1, background=False)
-    world.clock.sleep(50)
-    driver.handle(RegisterTask(1, 0, "tcp://t", b"k", "h", 1), b"peer")
-    assert driver.due() == 60
 
 
 def planned_by_spark() -> World:

@@ -1,4 +1,4 @@
-"""The watermark of each epoch, where watermarks move at epoch boundaries: decided, told, logged."""
+"""The watermark formula, and the watermark of each epoch where watermarks move between epochs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from tests.unit.epoch.test_recovery import logs, ours, plan, sparks
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.epoch.driver import EpochDriver
 from epochal.epoch.event_time.query_watermark import (
+    NO_WATERMARK,
+    NONE_SEEN,
+    NOT_ADVANCED,
     POLICY_KEY,
     EpochMarks,
     QueryWatermark,
@@ -20,6 +23,29 @@ from epochal.epoch.event_time.query_watermark import (
 from epochal.epoch.messages import EpochStarted
 from epochal.errors import RecoveryError
 from epochal.testing.clock import ManualClock
+
+
+@pytest.mark.parametrize(
+    ("highs", "floor", "expected"),
+    [
+        ((), 7, 7),
+        ((), NO_WATERMARK, NO_WATERMARK),
+        ((5000,), 0, 4000),
+        ((500,), 0, 0),
+        ((5000,), 4500, 4500),
+        ((5000, 9000), 0, 4000),
+        # A side that has seen nothing holds the watermark at zero. After a restart it may have seen
+        # nothing, while the logs know the watermark.
+        ((NONE_SEEN, 9000), NOT_ADVANCED, 0),
+        ((9000, NONE_SEEN), NOT_ADVANCED, 0),
+        ((NONE_SEEN, NONE_SEEN), NOT_ADVANCED, 0),
+        ((NONE_SEEN, 9000), 3, 3),
+    ],
+)
+def test_the_slowest_watermark_counts_and_never_goes_back(
+    highs: tuple[int, ...], floor: int, expected: int
+) -> None:
+    assert watermark_of(highs, (1000,) * len(highs), floor) == expected
 
 
 def tracked(**more: Any) -> QueryWatermark:

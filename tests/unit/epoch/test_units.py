@@ -9,11 +9,16 @@ from dataclasses import dataclass
 import pytest
 
 from epochal.epoch.contract import LoggedSource
-from epochal.epoch.event_time.unit_ends import SourcePlaces, ends_of_waiting, first_unit, open_unit
+from epochal.epoch.event_time.unit_ends import (
+    Readers,
+    SourcePlaces,
+    ends_of_waiting,
+    first_unit,
+    open_unit,
+)
 from epochal.epoch.event_time.units import HOLDS_NOTHING, UnitMark, Units
 from epochal.epoch.manifest import Manifest, OpenUnit, manifest_from_json, manifest_to_json
 from epochal.epoch.messages import ReaderWaits
-from epochal.epoch.planned_ends import Readers
 from epochal.errors import MalformedFileError
 
 
@@ -130,5 +135,5 @@ def test_a_restart_finds_the_unit_in_the_log(ends: Mapping[int, str]) -> None:
 
 def test_a_unit_that_is_not_one_is_refused() -> None:
     value = manifest_to_json(Manifest(3, 1, "run", (), (), ()))
-    with pytest.raises(MalformedFileError, match="unit must be a JSON object, not 7"):
+    with pytest.raises(MalformedFileError, match=r"got `int` - at `\$\.unit`"):
         manifest_from_json({**value, "unit": 7}, "offsets/3")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.rpc.driver_address import DriverAddress, driver_address, listening_address, local_host
+from epochal.rpc.server import DriverAddress, driver_address, listening_address, local_host
 
 LOOPBACK = DriverAddress("127.0.0.1", "127.0.0.1")
 

@@ -17,6 +17,7 @@ from tests.waiting import eventually
 
 from epochal.errors import OptionError, RpcError, RpcRemoteError, RpcTimeoutError, StateError
 from epochal.rpc.client import RpcClient
+from epochal.rpc.curve import CurveKeys
 from epochal.rpc.envelope import EndpointType, PeerId, RpcAddress, encode_request
 from epochal.rpc.server import RpcServer
 
@@ -300,6 +301,8 @@ def test_a_client_used_before_a_fork_works_on_both_sides(client: RpcClient) -> N
 def test_keys_do_not_show_in_logs(server: RpcServer) -> None:
     assert "secret" not in repr(server.address)
     assert server.address.client_secret_key.decode() not in repr(server.address)
+    keys = CurveKeys.new()
+    assert keys.secret.decode() not in repr(keys)
 
 
 def test_a_server_listens_at_the_host_it_was_given_and_nowhere_else() -> None:

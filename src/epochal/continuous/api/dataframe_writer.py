@@ -37,8 +37,12 @@ from epochal.continuous.catalyst.translation import Translation, explain_plan, r
 from epochal.continuous.plan.logical import Node
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition, SinkDefinition
-from epochal.continuous.run.state_settings import FRAME_KEYS, session_settings
-from epochal.continuous.run.take_over import find_checkpoint, operators_of
+from epochal.continuous.run.take_over import (
+    FRAME_KEYS,
+    find_checkpoint,
+    operators_of,
+    session_settings,
+)
 from epochal.errors import OptionError
 from epochal.options import suggestion
 

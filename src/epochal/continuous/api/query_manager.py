@@ -16,7 +16,7 @@ from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.run.engine import Engine, open_engine
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.query_spec import QueryDefinition
-from epochal.continuous.spark_job.warm_workers import warm_evaluator
+from epochal.continuous.spark_job.barrier_job import warm_evaluator
 from epochal.errors import OptionError, StorageError
 
 LISTENERS_TIMEOUT_SECONDS = 10.0

@@ -19,7 +19,7 @@ from epochal.continuous.api.outputs import (
 )
 from epochal.continuous.api.step_names import ARROW, format_name, options_of, steps_of
 from epochal.continuous.run.query_spec import QueryDefinition
-from epochal.continuous.run.state_settings import session_settings
+from epochal.continuous.run.take_over import session_settings
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:

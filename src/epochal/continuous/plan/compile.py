@@ -42,7 +42,7 @@ from epochal.continuous.plan.stages import (
     Target,
     Watermark,
 )
-from epochal.epoch.acknowledging import acknowledged_in_tasks
+from epochal.epoch.contract import acknowledged_in_tasks
 from epochal.epoch.event_time.query_watermark import WatermarksMove
 from epochal.errors import EpochError
 

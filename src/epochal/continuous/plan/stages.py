@@ -61,7 +61,7 @@ class SourcePlan:
     schema: pa.Schema
     branches: tuple[Branch, ...]
     acknowledges_in_tasks: bool = False
-    """Whether the readers acknowledge what is committed; see `epochal.epoch.acknowledging`."""
+    """Whether the readers acknowledge what is committed; see `epochal.epoch.contract`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from py4j.protocol import Py4JError
@@ -26,23 +27,26 @@ from epochal.continuous.run.open_query import Opened
 from epochal.continuous.run.query_settings import check_kept, no_slot_left, task_count
 from epochal.continuous.run.run_events import AttemptFailed, JobEnded
 from epochal.continuous.run.take_over import pinned_partitions
-from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
+from epochal.continuous.spark_job.barrier_job import (
+    BarrierJob,
+    check_workers,
+    count_slots,
+    wait_for_slots,
+)
 from epochal.continuous.spark_job.placement import exclude, executors
 from epochal.continuous.spark_job.task_hosts import pulsing
-from epochal.continuous.spark_job.worker_probe import check_workers
 from epochal.continuous.tasks.task_stores import StateStart
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import EpochReply, EpochRequest, OneWay
-from epochal.epoch.publish_state import StateFiles
 from epochal.errors import HostSilentError, PubSubUnavailableError
-from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import EndpointType
-from epochal.rpc.server import Handler, RpcServer
+from epochal.rpc.server import Handler, RpcServer, driver_address
 
 logger = logging.getLogger(__name__)
 trace = logging.getLogger("epochal.epoch.coordinator")
@@ -80,6 +84,8 @@ class Attempt:
         self.offsets: list[str | None] = list(offsets)
         """Where the first epoch begins, as Spark logs it."""
         self._sc, self._opened, self._driver = sc, opened, driver
+        self.hold, self.wake, self.limit = driver.hold, driver.wake, driver.limit
+        self.finish = driver.finish
         self._recovered, self._post = recovered, post
         self.is_planned = recovered.planned is not None
         """Whether the first epoch was planned by Spark or an earlier attempt. This one ends after
@@ -89,11 +95,13 @@ class Attempt:
         self._job: BarrierJob | None = None
 
     def start(self) -> None:
-        """Start the epochs and the tasks."""
         opened, tasks = self._opened, self._opened.tasks
         readers = [(each.source, each.partition) for each in self._readers]
         held_at = tuple(each.position for each in self._readers) if opened.plans_epochs else None
-        template = _template(opened, self._recovered)
+        template = None  # the driver copies the entry that there is
+        if self._recovered.base is None and self._recovered.planned is None:
+            partitions = {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
+            template = OffsetEntry(1, (), conf={**opened.settings, **partitions})
         begins = bool(opened.plan.watermarks) and self._recovered.unit is None and not held_at
         self._driver.start(
             readers,
@@ -135,18 +143,6 @@ class Attempt:
         thread.join(EXCLUDE_SECONDS)
         return HostSilentError(silent, lost)
 
-    def hold(self) -> bool:
-        """End the current epoch and read no more; return False if no task reads yet."""
-        return self._driver.hold()
-
-    def wake(self) -> None:
-        """End the current epoch soon, even if it has no rows."""
-        self._driver.wake()
-
-    def limit(self, held: ReadingHeld) -> bool:
-        """Read on to positions that offsets express exactly; return False if they are exact."""
-        return self._driver.limit(held)
-
     def plan(self, held: ReadingHeld) -> bool:
         """Let the next epoch be read to its planned end; return False if there is none yet."""
         return self._driver.plan(held, self._opened.next_ends(self._driver.held_at(held)))
@@ -161,10 +157,6 @@ class Attempt:
     def is_published(self) -> bool:
         """Whether Spark's state files contain all state that the attempt starts with."""
         return self._recovered.published == self.first_epoch or not self._opened.plan.stages
-
-    def finish(self) -> None:
-        """Let the tasks leave."""
-        self._driver.finish()
 
     def end(self, timeout_seconds: float) -> None:
         """End tasks and epochs in any state."""
@@ -196,7 +188,7 @@ class Attempt:
             max_epochs_in_flight=opened.options.max_epochs_in_flight,
             epoch_seconds=opened.options.epoch.total_seconds(),
             evaluator_mb=opened.options.evaluator_mb,
-            needs_evaluator=opened.needs_evaluator,
+            needs_evaluator=opened.definition.needs_evaluator,
             batch_time_ms=None if found.planned is None else found.planned.timestamp_ms or None,
         )
 
@@ -214,18 +206,11 @@ def prepare_attempt(
     """Publish the next attempt, finish what the last one decided, and wait for free slots."""
     # A log that is opened for writing creates its directory. `next_attempt` comes first, because it
     # raises if the checkpoint was deleted or taken.
-    number = opened.next_attempt(
-        newest_attempt(OffsetLog(opened.files.at(OFFSETS), read_only=True))
-    )
-    offsets = OffsetLog(opened.files.at(OFFSETS))
-    endpoint = endpoint_of(opened.run_id)
-
-    def push(peers: Sequence[bytes], message: EpochReply) -> None:
-        opened.server.push(endpoint, peers, message)
-
+    logged = OffsetLog(opened.files.at(OFFSETS), read_only=True)
+    number = opened.next_attempt(newest_attempt(logged))
     resources = EpochResources(
         url=opened.files.url,
-        offsets=offsets,
+        offsets=OffsetLog(opened.files.at(OFFSETS)),
         commits=CommitLog(opened.files.at(COMMITS)),
         sources=opened.sources,
         sink=opened.sink,
@@ -241,15 +226,14 @@ def prepare_attempt(
         is_stateful=bool(opened.plan.stages),
     )
     listeners = Listeners(
-        push=push,
+        push=partial(opened.server.push, endpoint_of(opened.run_id)),
         committed=on_committed,
         failed=lambda error: post(AttemptFailed(number, error)),
         held=post,
         acknowledged=on_acknowledged,
     )
-    driver = EpochDriver(
-        resources, listeners, attempt=number, clock=clock, pace=opened.options.pace
-    )
+    pace = opened.options.pace
+    driver = EpochDriver(resources, listeners, attempt=number, clock=clock, pace=pace)
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
     opened.find_ends(positions)
@@ -265,7 +249,10 @@ def _find_slots(
     seconds, first = opened.options.slot_timeout.total_seconds(), not opened.tasks
     if first:
         opened.tasks = opened.wanted_tasks = _choose_tasks(sc, opened, readers, seconds, clock)
-        _settle_state(opened)
+        pinned, definition = pinned_partitions(opened.files), opened.definition
+        chosen = opened.options.state_partitions or definition.state_partitions
+        opened.settle_partitions(pinned or chosen or opened.tasks)
+        settle_shape(opened.files, opened.plan)
     else:
         opened.tasks = _remaining_tasks(sc, opened, clock, stopped)
     wait_for_slots(sc, opened.tasks, seconds, clock, stopped)
@@ -276,12 +263,10 @@ def _find_slots(
 
 
 def endpoint_of(run_id: str) -> EndpointType:
-    """Return the endpoint to which the tasks of a run connect."""
     return EndpointType(f"EpochCoordinator-{run_id}", EpochRequest, EpochReply, OneWay)
 
 
 def register_coordinator(server: RpcServer, endpoint: EndpointType, handle: Handler) -> None:
-    """Let the tasks of a run reach its coordinator."""
     server.register(endpoint, handle)
     trace.info("Registered EpochCoordinator endpoint %s", endpoint.name)
 
@@ -324,7 +309,8 @@ def _with_new_partitions(source: Source, known: Positions) -> Positions:
 def _choose_tasks(
     sc: SparkContext, opened: Opened, readers: int, slot_seconds: float, clock: Clock
 ) -> int:
-    options, stateful, kept = opened.options, bool(opened.plan.stages), opened.kept_slots
+    options, kept = opened.options, opened.definition.sink.slots
+    stateful = bool(opened.plan.stages)
     total = count_slots(sc).total
     wanted = task_count(options, readers, stateful, total, kept)
     check_kept(wanted, total, kept, opened.note.sink)
@@ -355,16 +341,3 @@ def _remaining_tasks(
     elif free > last < wanted:
         logger.info("slots have come back: %d of %d tasks run again", min(free, wanted), wanted)
     return max(1, min(wanted, free))
-
-
-def _settle_state(opened: Opened) -> None:
-    chosen = opened.options.state_partitions or opened.state_partitions or opened.tasks
-    opened.settle_partitions(pinned_partitions(opened.files) or chosen)
-    settle_shape(opened.files, opened.plan)
-
-
-def _template(opened: Opened, recovered: Recovered) -> OffsetEntry | None:
-    if recovered.base is not None or recovered.planned is not None:
-        return None  # the driver copies that entry
-    partitions = {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
-    return OffsetEntry(1, (), conf={**opened.settings, **partitions})

@@ -33,8 +33,8 @@ from epochal.continuous.run.attempt import Attempt, prepare_attempt, start_serve
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.open_query import Opened, open_query
 from epochal.continuous.run.planned_epochs import PlannedEpochs
+from epochal.continuous.run.progress import Reporter
 from epochal.continuous.run.query_spec import QueryDefinition
-from epochal.continuous.run.reporter import Reporter
 from epochal.continuous.run.restarts import (
     GiveUp,
     RestartAfter,
@@ -65,6 +65,7 @@ from epochal.errors import EpochalError, OptionError, QueryError, QueryFailedErr
 from epochal.errors.base import FailureKind
 from epochal.errors.failures import kind_of
 from epochal.metrics.logs import set_log_context
+from epochal.metrics.run_records import StatusChanged
 
 logger = logging.getLogger(__name__)
 
@@ -103,13 +104,9 @@ class Engine:
         self._opened, self._prepare_attempt, self._why_lost = opened, prepare, why_lost
         self._bus, self._on_end = bus, on_end
         self._clock, self._telemetry = clock, telemetry or Telemetry([], clock)
+        progress_ms, idle_ms = options.progress_interval // MS, options.idle_interval // MS
         self._reporter = Reporter(
-            opened.note,
-            opened.sources,
-            bus,
-            clock,
-            progress_ms=options.progress_interval // MS,
-            idle_ms=options.idle_interval // MS,
+            opened.note, opened.sources, bus, clock, progress_ms=progress_ms, idle_ms=idle_ms
         )
         self._restarts = Restarts(options.restarts, Random(options.seed))
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -163,7 +160,6 @@ class Engine:
         return self._reporter.reports()
 
     def explanation(self) -> str:
-        """Return the plan as text."""
         return self._opened.explanation()
 
     def wait_until_read(self, timeout_seconds: float | None) -> None:
@@ -181,15 +177,9 @@ class Engine:
                 )
 
         def is_read() -> bool:
-            return self._ended.is_set() or (
-                self._settled
-                and all(
-                    source.lag(positions, target or {}) <= 0
-                    for source, positions, target in zip(
-                        sources, self._positions, targets, strict=True
-                    )
-                )
-            )
+            read = zip(sources, self._positions, targets, strict=True)
+            lags = (source.lag(at, target or {}) for source, at, target in read)
+            return self._ended.is_set() or (self._settled and all(lag <= 0 for lag in lags))
 
         deadline = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
         while True:
@@ -268,7 +258,6 @@ class Engine:
             attempt.end(JOB_END_SECONDS)
 
     def _follow(self, attempt: Attempt) -> Outcome:
-        """Process events until the attempt ends."""
         stopping = leaving = False
         deadline: float | None = None
         epochs = PlannedEpochs(attempt, self._opened, self._clock, self._inbox.put, self._show)
@@ -423,12 +412,10 @@ class Engine:
             attempt = self._attempt
             if attempt is None:
                 continue
-            lost = self._why_lost()
-            if lost is not None:
+            if (lost := self._why_lost()) is not None:
                 self._inbox.put(AttemptFailed(attempt.number, lost))
                 return
-            silent = attempt.find_silent()
-            if silent is not None:
+            if (silent := attempt.find_silent()) is not None:
                 self._inbox.put(AttemptFailed(attempt.number, silent))
             if self._opened.ends is None and partitions.is_due():
                 self._look_for_partitions(attempt.number)
@@ -436,9 +423,11 @@ class Engine:
                 self._inbox.put(RefreshDue())
 
     def _write_telemetry(self, report: dict[str, Any] | None) -> None:
-        at = self.state
-        status = at.message, at.committed, at.attempt, at.restarts, at.trouble
-        self._telemetry.tick(*status, report)
+        at, now_ms = self.state, self._clock.now_ms()
+        status = StatusChanged(
+            now_ms, at.message, at.committed, at.attempt, at.restarts, at.trouble
+        )
+        self._telemetry.tick(status, report)
 
     def _look_for_stop(self) -> None:
         try:

@@ -48,12 +48,10 @@ class ListenerBus:
         """Number of reports that were dropped."""
 
     def add(self, listener: StreamingQueryListener) -> None:
-        """Call `listener` with all events from now on."""
         with self._changed:
             self._listeners.append(listener)
 
     def remove(self, listener: StreamingQueryListener) -> None:
-        """Call `listener` no more."""
         with self._changed:
             self._listeners = [each for each in self._listeners if each is not listener]
 
@@ -65,12 +63,10 @@ class ListenerBus:
         self._call("onQueryStarted", event)
 
     def progress(self, report: dict[str, Any]) -> None:
-        """A query made progress."""
         event = QueryProgressEvent(StreamingQueryProgress.fromJson(report))
         self._post("onQueryProgress", event)
 
     def idle(self, query_id: str, run_id: str, now_ms: int) -> None:
-        """A query waits for data."""
         self._post("onQueryIdle", QueryIdleEvent(UUID(query_id), UUID(run_id), iso(now_ms)))
 
     def terminated(

@@ -21,13 +21,13 @@ from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Sink, Source
 from epochal.continuous.operators.aggregation.observe import ObserveSpec
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.plan.logical import Node, Step, preorder
+from epochal.continuous.plan.logical import Step, preorder
 from epochal.continuous.plan.pinned_plan import check_empty, settle_id
 from epochal.continuous.plan.stages import QueryPlan, Target, is_linear
 from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
-from epochal.continuous.run.state_settings import check_state, settings_in_force, state_conf
+from epochal.continuous.run.take_over import check_state, settings_in_force, state_conf
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
 from epochal.epoch.committed import CommittedEpoch
 from epochal.errors import EpochalError, OptionError
@@ -54,7 +54,7 @@ class Opened:
 
     query_id: str
     run_id: str
-    options: EngineOptions
+    definition: QueryDefinition
     files: Files
     guard: Claim
     sources: tuple[Source, ...]
@@ -72,19 +72,15 @@ class Opened:
     """Those of the first attempt. Later ones have fewer while slots are lost."""
     ends: tuple[Positions, ...] | None = None
     """Where the sources ended at the start, with `availableNow`; the run reads no further."""
-    state_partitions: int | None = None
-    """Of a new checkpoint; None for as many as there are tasks."""
-    kept_slots: int = 0
-    """Slots that the tasks must leave free, for Spark jobs over the output."""
-    refreshed: Callable[[], QueryPlan] | None = None
-    """Makes the plan again, with what its tables contain now; None if it has no tables."""
-    needs_evaluator: bool = False
-    """Whether Spark's own code evaluates a part of the query, beside the tasks."""
     hosts: TaskHosts = field(default_factory=TaskHosts)
     late_rows: dict[int, int] = field(default_factory=dict)
     """How many rows each operator has dropped as late in this run."""
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
+
+    @property
+    def options(self) -> EngineOptions:
+        return self.definition.options
 
     def next_attempt(self, newest_decided: int) -> int:
         """Publish the next attempt and return its number.
@@ -98,7 +94,6 @@ class Opened:
         return self.guard.next_attempt(above=newest_decided)
 
     def settle_partitions(self, count: int) -> None:
-        """Set the number of state partitions."""
         self.plan = replace(self.plan, state_partitions=count)
         operators = tuple(
             OperatorNote(stage.operator_id, stage.stateful.name, count, len(stage.stateful.stores))
@@ -107,12 +102,10 @@ class Opened:
         self.note = replace(self.note, operators=operators)
 
     def refresh(self) -> None:
-        """Read the tables of the query again, if it has any."""
-        if self.refreshed is not None:
-            found = self.refreshed()
-            self.plan = replace(
-                found, writers=self.plan.writers, state_partitions=self.plan.state_partitions
-            )
+        if self.definition.refreshed is not None:
+            plan = self.definition.compiled(self.definition.refreshed(), self.sources)
+            partitions = self.plan.state_partitions
+            self.plan = replace(plan, writers=self.plan.writers, state_partitions=partitions)
 
     @property
     def has_end(self) -> bool:
@@ -224,24 +217,23 @@ def open_query(
     if definition.options.state_memory is not None:
         check_library()
     with ExitStack() as opening:
+        lease = options.lease.total_seconds()
         guard = Claim.acquire(
-            files,
-            run_id,
-            purpose=QUERY_PURPOSE,
-            clock=clock,
-            claim_seconds=options.lease.total_seconds(),
+            files, run_id, purpose=QUERY_PURPOSE, clock=clock, claim_seconds=lease
         )
         opening.callback(_quietly, guard.release, "the claim")
         opening.callback(_quietly, partial(forget_stop, files, run_id), "the request to stop")
         forget_other_stops(files, run_id)
-        has_history = _has_history(files)
+        offsets = OffsetLog(files.at(OFFSETS), read_only=True)
+        commits = CommitLog(files.at(COMMITS), read_only=True)
+        has_history = any(log.latest_batch_id() is not None for log in (offsets, commits))
         if not has_history:
             check_empty(files)
         query_id = settle_id(files, has_history)
         sources: list[Source] = []
-        for each in definition.sources:
-            source = definition.open_source(each, files)
-            opening.callback(_quietly, source.close, each.description)
+        for stream in definition.sources:
+            source = definition.open_source(stream, files)
+            opening.callback(_quietly, source.close, stream.description)
             sources.append(source)
         plan = definition.compiled(definition.tree, sources)
         sink = definition.sink.open(files, query_id, plan.output_schema)
@@ -253,12 +245,16 @@ def open_query(
             *(query_id, run_id, options.query_name),
             tuple(each.description for each in definition.sources),
             definition.sink.description,
-            observations=_observations(definition.tree),
+            observations=tuple(
+                node.operator
+                for node in preorder(definition.tree)
+                if isinstance(node, Step) and isinstance(node.operator, ObserveSpec)
+            ),
         )
         return Opened(
             query_id=query_id,
             run_id=run_id,
-            options=options,
+            definition=definition,
             files=files,
             guard=guard,
             sources=tuple(sources),
@@ -273,20 +269,9 @@ def open_query(
             ),
             note=note,
             server=server,
-            state_partitions=definition.state_partitions,
-            kept_slots=definition.sink.slots,
-            refreshed=_refreshed(definition, sources),
-            needs_evaluator=definition.needs_evaluator,
             hosts=hosts,
             _closing=opening.pop_all(),
         )
-
-
-def _refreshed(
-    definition: QueryDefinition, sources: Sequence[Source]
-) -> Callable[[], QueryPlan] | None:
-    make = definition.refreshed
-    return None if make is None else lambda: definition.compiled(make(), sources)
 
 
 def _names(operators: Sequence[OperatorSpec]) -> list[str]:
@@ -299,17 +284,6 @@ def _place(plan: QueryPlan, to: Target) -> str:
     stage = plan.stages[to.stage]
     side = f", input {to.side}" if len(stage.input_schemas) > 1 else ""
     return f"exchange to state {stage.operator_id}{side}"
-
-
-def _has_history(files: Files) -> bool:
-    offsets = OffsetLog(files.at(OFFSETS), read_only=True).latest_batch_id()
-    commits = CommitLog(files.at(COMMITS), read_only=True).latest_batch_id()
-    return offsets is not None or commits is not None
-
-
-def _observations(tree: Node) -> tuple[ObserveSpec, ...]:
-    steps = [each.operator for each in preorder(tree) if isinstance(each, Step)]
-    return tuple(each for each in steps if isinstance(each, ObserveSpec))
 
 
 def _quietly(close: Callable[[], None], what: str) -> None:

@@ -1,9 +1,13 @@
-"""Sums up committed epochs into progress reports with Spark's JSON keys. Pure.
+"""Makes the progress and idle reports of a run, with Spark's JSON keys.
 
 An epoch takes a tenth of a second by default, so a report covers all epochs since the last report.
 Spark's keys describe that span: `batchId` is its newest epoch, the offsets are its first start and
 last end, and rates are averages over it. `epochLatencyMs` is not a key of Spark: it is the time
 from the cut of an epoch to its commit.
+
+`ProgressMaker` sums up, without IO. `Reporter` brings it the time and the sources' newest offsets,
+and keeps the newest hundred reports. The committing thread only appends epochs to a list; the
+watching thread makes the reports.
 
 Note: `processedRowsPerSecond` divides by the time in which epochs were being read, and
 `inputRowsPerSecond` by the time since the last report. They differ only if the query idles.
@@ -12,14 +16,27 @@ Note: `processedRowsPerSecond` divides by the time in which epochs were being re
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
+from epochal.clock import Clock
+from epochal.connectors.contract import Positions, Source
 from epochal.continuous.operators.aggregation.observe import ObserveSpec
 from epochal.continuous.operators.contract import Moment
 from epochal.epoch.committed import CommittedEpoch
+
+if TYPE_CHECKING:  # it needs PySpark
+    from epochal.continuous.run.listeners import ListenerBus
+
+logger = logging.getLogger(__name__)
+
+KEPT_REPORTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,6 @@ class ProgressMaker:
         self._quiet_since_ms = now_ms
 
     def add(self, epoch: CommittedEpoch) -> None:
-        """Add a committed epoch."""
         self._epochs.append(epoch)
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
@@ -83,18 +99,33 @@ class ProgressMaker:
         began_ms, self._reported_ms = self._reported_ms, now_ms
         self._quiet_since_ms = now_ms
         first, last = epochs[0], epochs[-1]
-        span = _Span(
-            rows_in=tuple(map(sum, zip(*(each.rows_in for each in epochs), strict=True))),
-            elapsed_ms=max(1, now_ms - began_ms),
-            busy_ms=max(1, sum(max(0, each.cut_ms - each.started_ms) for each in epochs)),
-        )
-        ends: list[str | None] = list(last.offsets)
+        rows_in = tuple(map(sum, zip(*(epoch.rows_in for epoch in epochs), strict=True)))
+        elapsed_ms = max(1, now_ms - began_ms)
+        busy_ms = max(1, sum(max(0, epoch.cut_ms - epoch.started_ms) for epoch in epochs))
+
+        def rates(rows: int) -> dict[str, float]:
+            return {
+                "numInputRows": rows,
+                "inputRowsPerSecond": rows * 1000 / elapsed_ms,
+                "processedRowsPerSecond": rows * 1000 / busy_ms,
+            }
+
+        begins, ends = self._start, last.offsets
+        names = self._note.sources
+        of_sources: list[Sequence[Any]] = [names, begins, ends, rows_in, latest, behind]
         sources = [
-            self._source(number, span, ends[number], latest, behind)
-            for number in range(len(self._note.sources))
+            {
+                "description": description,
+                "startOffset": _parsed(begin),
+                "endOffset": _parsed(end),
+                "latestOffset": _parsed(end if newest is None else newest),
+                **rates(rows or 0),
+                "metrics": {} if lag is None else {"behindLatest": str(lag)},
+            }
+            for description, begin, end, rows, newest, lag in zip_longest(*of_sources)
         ]
-        self._start = ends
-        rows = sum(span.rows_in)
+        self._start = list(last.offsets)
+        letters = sum(epoch.dead_letters for epoch in epochs)
         return {
             "id": self._note.query_id,
             "runId": self._note.run_id,
@@ -102,50 +133,26 @@ class ProgressMaker:
             "timestamp": iso(first.started_ms),
             "batchId": last.epoch,
             "batchDuration": max(0, last.committed_ms - first.started_ms),
-            "numInputRows": rows,
-            "inputRowsPerSecond": rows * 1000 / span.elapsed_ms,
-            "processedRowsPerSecond": rows * 1000 / span.busy_ms,
+            **rates(sum(rows_in)),
             "durationMs": _durations(epochs),
             "eventTime": _event_time(last),
-            "stateOperators": [self._operator(each, epochs) for each in self._note.operators],
+            "stateOperators": [self._operator(note, epochs) for note in self._note.operators],
             "sources": sources,
             "sink": {
                 "description": self._note.sink,
-                "numOutputRows": sum(each.rows_out for each in epochs),
-                **_sink_metrics(epochs),
+                "numOutputRows": sum(epoch.rows_out for epoch in epochs),
+                **({"metrics": {"deadLetters": str(letters)}} if letters else {}),
             },
             **self._observed(epochs),
             "epochs": {"first": first.epoch, "last": last.epoch, "count": len(epochs)},
-            "epochLatencyMs": latency([each.committed_ms - each.cut_ms for each in epochs]),
+            "epochLatencyMs": latency([epoch.committed_ms - epoch.cut_ms for epoch in epochs]),
         }
 
     def _has_data(self) -> bool:
-        return any(each.has_data for each in self._epochs)
-
-    def _source(
-        self,
-        number: int,
-        span: _Span,
-        end: str | None,
-        latest: Sequence[str | None],
-        behind: Sequence[int | None],
-    ) -> dict[str, Any]:
-        rows = span.rows_in[number] if number < len(span.rows_in) else 0
-        newest = latest[number] if number < len(latest) else None
-        lag = behind[number] if number < len(behind) else None
-        return {
-            "description": self._note.sources[number],
-            "startOffset": _parsed(self._start[number]),
-            "endOffset": _parsed(end),
-            "latestOffset": _parsed(newest if newest is not None else end),
-            "numInputRows": rows,
-            "inputRowsPerSecond": rows * 1000 / span.elapsed_ms,
-            "processedRowsPerSecond": rows * 1000 / span.busy_ms,
-            "metrics": {} if lag is None else {"behindLatest": str(lag)},
-        }
+        return any(epoch.has_data for epoch in self._epochs)
 
     def _observed(self, epochs: Sequence[CommittedEpoch]) -> dict[str, Any]:
-        specs = {each.name: each for each in self._note.observations}
+        specs = {spec.name: spec for spec in self._note.observations}
         at = Moment(epochs[-1].committed_ms, -1, epochs[-1].epoch, -1)
         found = {
             name: spec.metrics([b for e in epochs for n, b in e.observed if n == name], at)
@@ -154,16 +161,16 @@ class ProgressMaker:
         return {"observedMetrics": found} if found else {}
 
     def _operator(self, note: OperatorNote, epochs: Sequence[CommittedEpoch]) -> dict[str, Any]:
-        found = [each for epoch in epochs for each in epoch.state if each[0] == note.operator_id]
-        late = [each for epoch in epochs for each in epoch.late_rows]
+        counts = [rows for epoch in epochs for rows in epoch.state if rows[0] == note.operator_id]
+        late = [rows for epoch in epochs for rows in epoch.late_rows]
         return {
             "operatorName": note.name,
-            "numRowsTotal": found[-1][1] if found else 0,
-            "numRowsUpdated": sum(each[2] for each in found),
+            "numRowsTotal": counts[-1][1] if counts else 0,
+            "numRowsUpdated": sum(rows[2] for rows in counts),
             "allUpdatesTimeMs": 0,
-            "numRowsRemoved": sum(each[3] for each in found),
+            "numRowsRemoved": sum(rows[3] for rows in counts),
             "allRemovalsTimeMs": 0,
-            "commitTimeMs": _mean([each.publish_ms for each in epochs]),
+            "commitTimeMs": _mean([epoch.publish_ms for epoch in epochs]),
             "memoryUsedBytes": 0,
             "numRowsDroppedByWatermark": sum(n for at, n in late if at == note.operator_id),
             "numShufflePartitions": note.partitions,
@@ -172,11 +179,89 @@ class ProgressMaker:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    rows_in: tuple[int, ...]
-    elapsed_ms: int
-    busy_ms: int
+class Reporter:
+    """The reports of one run."""
+
+    def __init__(
+        self,
+        note: QueryNote,
+        sources: Sequence[Source],
+        bus: ListenerBus,
+        clock: Clock,
+        *,
+        progress_ms: int,
+        idle_ms: int,
+    ) -> None:
+        self._note, self._sources, self._bus, self._clock = note, sources, bus, clock
+        self._progress_ms, self._idle_ms = progress_ms, idle_ms
+        self._lock = threading.Lock()
+        self._maker: ProgressMaker | None = None
+        self._positions: Sequence[Positions] = ()
+        self._reports: deque[dict[str, Any]] = deque(maxlen=KEPT_REPORTS)
+
+    def begin(self, note: QueryNote, offsets: Sequence[str | None]) -> None:
+        """Start counting at these offsets. A restart of the tasks continues the count.
+
+        `note` is given again because only the first attempt sets the number of state partitions.
+        """
+        with self._lock:
+            if self._maker is None:
+                self._note = note
+                self._maker = ProgressMaker(note, offsets, self._clock.now_ms())
+
+    def add(self, epoch: CommittedEpoch, positions: Sequence[Positions]) -> None:
+        with self._lock:
+            self._positions = positions
+            if self._maker is not None:
+                self._maker.add(epoch)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return the newest reports, oldest first."""
+        with self._lock:
+            return list(self._reports)
+
+    def report(self, *, final: bool = False) -> dict[str, Any] | None:
+        """Make and return the report that is due, if any. At the end of a run one is always due."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            maker, positions = self._maker, self._positions
+            if maker is None:
+                return None
+            due = final or maker.is_due(now_ms, self._progress_ms)
+            idle = not final and maker.is_idle(now_ms, self._idle_ms)
+        if idle:
+            self._bus.idle(self._note.query_id, self._note.run_id, now_ms)
+        if not due:
+            return None
+        latest, behind = self._distance(positions)  # may call a broker, so not under the lock
+        with self._lock:
+            made = maker.make(now_ms, latest, behind)
+            if made is not None:
+                self._reports.append(made)
+        if made is not None:
+            logger.info(
+                "query %s run %s epoch %d: %d rows in, %d out, epoch latency %s ms",
+                *(self._note.query_id, self._note.run_id, made["batchId"], made["numInputRows"]),
+                *(made["sink"]["numOutputRows"], made["epochLatencyMs"]["p50"]),
+            )
+            self._bus.progress(made)
+        return made
+
+    def _distance(
+        self, positions: Sequence[Positions]
+    ) -> tuple[list[str | None], list[int | None]]:
+        latest: list[str | None] = []
+        behind: list[int | None] = []
+        for source, at in zip(self._sources, positions, strict=False):
+            try:
+                end = source.latest()
+                latest.append(None if end is None else source.offset(end))
+                behind.append(None if end is None else source.lag(at, end))
+            except Exception as error:  # noqa: BLE001  a report must not end a query
+                logger.warning("query %s: latest offset unknown: %s", self._note.query_id, error)
+                latest.append(None)
+                behind.append(None)
+        return latest, behind
 
 
 def iso(moment_ms: int) -> str:
@@ -187,7 +272,7 @@ def iso(moment_ms: int) -> str:
 
 def latency(times_ms: Sequence[int]) -> dict[str, int]:
     """Return median, 99th percentile and maximum of some times, by nearest rank."""
-    ordered = sorted(max(0, each) for each in times_ms)
+    ordered = sorted(max(0, time_ms) for time_ms in times_ms)
 
     def rank(share: float) -> int:
         return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
@@ -197,31 +282,23 @@ def latency(times_ms: Sequence[int]) -> dict[str, int]:
 
 def _durations(epochs: Sequence[CommittedEpoch]) -> dict[str, int]:
     return {
-        "addBatch": _mean([each.sink_ms for each in epochs]),
-        "commitOffsets": _mean([each.commit_ms for each in epochs]),
-        "prepare": _mean([each.prepare_ms for each in epochs]),
-        "publishState": _mean([each.publish_ms for each in epochs]),
-        "triggerExecution": _mean([each.committed_ms - each.started_ms for each in epochs]),
-        "walCommit": _mean([each.wal_ms for each in epochs]),
+        "addBatch": _mean([epoch.sink_ms for epoch in epochs]),
+        "commitOffsets": _mean([epoch.commit_ms for epoch in epochs]),
+        "prepare": _mean([epoch.prepare_ms for epoch in epochs]),
+        "publishState": _mean([epoch.publish_ms for epoch in epochs]),
+        "triggerExecution": _mean([epoch.committed_ms - epoch.started_ms for epoch in epochs]),
+        "walCommit": _mean([epoch.wal_ms for epoch in epochs]),
     }
-
-
-def _sink_metrics(epochs: Sequence[CommittedEpoch]) -> dict[str, dict[str, str]]:
-    letters = sum(each.dead_letters for each in epochs)
-    return {"metrics": {"deadLetters": str(letters)}} if letters else {}
 
 
 def _event_time(last: CommittedEpoch) -> dict[str, str]:
     if last.watermark_ms is None:
         return {}
-    found: Mapping[str, int | None] = {
-        "max": last.highest_ms,
-        "watermark": max(0, last.watermark_ms),
-    }
-    return {key: iso(value) for key, value in found.items() if value is not None}
+    highest = {} if last.highest_ms is None else {"max": iso(last.highest_ms)}
+    return {**highest, "watermark": iso(max(0, last.watermark_ms))}
 
 
-def _mean(times_ms: Sequence[int]) -> int:
+def _mean(times_ms: Sequence[float]) -> int:
     return round(sum(times_ms) / len(times_ms)) if times_ms else 0
 
 

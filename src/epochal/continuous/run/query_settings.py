@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from epochal.continuous.run.restarts import RestartPolicy
-from epochal.epoch.pace import MAX_BACKLOG, MAX_EPOCHS_IN_FLIGHT, Pace
+from epochal.epoch.open_epoch import MAX_BACKLOG, MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.errors import OptionError
 from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB, MIN_MEMORY_MB
-from epochal.options import ByteSize, options_of, read_options
+from epochal.options import ByteSize, option_name, options_of, read_options
 from epochal.state.disk.local_database import MIN_MEMORY_BYTES
 
 
@@ -134,27 +134,17 @@ class EngineOptions:
     """Seed of the random part of waits; for tests."""
 
     def __post_init__(self) -> None:
-        counts = {
-            "parallelism": self.parallelism,
-            "statePartitions": self.state_partitions,
-            "maxEpochsInFlight": self.max_epochs_in_flight,
-        }
-        for name, value in counts.items():
-            if value is not None and value < 1:
-                raise OptionError(f"{name} must be at least 1, not {value}.")
-        times = {
-            "epoch": self.epoch,
-            "idleEpoch": self.idle_epoch,
-            "lease": self.lease,
-            "registerTimeout": self.register_timeout,
-            "readyTimeout": self.ready_timeout,
-            "stallTimeout": self.stall_timeout,
-        }
-        if self.static_refresh is not None:
-            times["staticRefresh"] = self.static_refresh
-        for name, time in times.items():
-            if time <= timedelta(0):
-                raise OptionError(f"{name} must be longer than 0 seconds, not {time}.")
+        for field in ("parallelism", "state_partitions", "max_epochs_in_flight"):
+            count = getattr(self, field)
+            if count is not None and count < 1:
+                raise OptionError(f"{option_name(field)} must be at least 1, not {count}.")
+        timeouts = ("register_timeout", "ready_timeout", "stall_timeout")
+        for field in ("epoch", "idle_epoch", "lease", *timeouts, "static_refresh"):
+            time = getattr(self, field)
+            if time is not None and time <= timedelta(0):
+                raise OptionError(
+                    f"{option_name(field)} must be longer than 0 seconds, not {time}."
+                )
         if self.silence_timeout < timedelta(seconds=1):
             raise OptionError(
                 f"silenceTimeout must be at least 1 second, not {self.silence_timeout}: a busy "
@@ -167,7 +157,6 @@ class EngineOptions:
                 f"minBatchesToRetain must be at least 1, not {self.min_batches_to_retain}: a "
                 f"restart continues from the newest entry."
             )
-
         self._check_together()
 
     def _check_together(self) -> None:
@@ -203,7 +192,6 @@ class EngineOptions:
 
     @property
     def pace(self) -> Pace:
-        """The options of the coordinator."""
         return Pace(
             epoch_seconds=self.epoch.total_seconds(),
             idle_epoch_seconds=max(self.idle_epoch, self.epoch).total_seconds(),
@@ -217,7 +205,6 @@ class EngineOptions:
 
     @property
     def restarts(self) -> RestartPolicy:
-        """The options for restarts after failures."""
         return RestartPolicy(self.max_restarts, self.outage_timeout.total_seconds())
 
 
@@ -225,7 +212,7 @@ def split_options(given: Mapping[str, str]) -> tuple[EngineOptions, dict[str, st
     """Split the options of `write_stream` into the engine's and the sink's."""
     known = {name.lower() for info in options_of(EngineOptions) for name in (info.name, *info.also)}
     mine = {key: text for key, text in given.items() if key.lower() in known}
-    rest = {key: text for key, text in given.items() if key.lower() not in known}
+    rest = {key: text for key, text in given.items() if key not in mine}
     return read_options(EngineOptions, mine, of="write_stream"), rest
 
 

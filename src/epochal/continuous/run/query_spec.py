@@ -46,7 +46,7 @@ class QueryDefinition:
     offset_lines: tuple[int, ...] | None = None
     """The source of each line in the offset log, if the tree does not say it."""
     session: Mapping[str, str] = field(default_factory=dict)
-    """What `state_settings.session_settings` returns: how the session keeps state."""
+    """What `take_over.session_settings` returns: how the session keeps state."""
     state_partitions: int | None = None
     """Of a new checkpoint; None for as many as there are tasks."""
 
@@ -68,7 +68,6 @@ class QueryDefinition:
         )
 
     def open_source(self, source: StreamSource, checkpoint: Files) -> Source:
-        """Open one of the sources."""
         return open_source(
             source.format,
             source.options,

@@ -76,22 +76,23 @@ class Telemetry:
         """Add the duration of an acknowledgement; called by the acknowledging thread."""
         self._acks.append((epoch, seconds))
 
-    def tick(
-        self,
-        message: str,
-        epoch: int,
-        attempt: int,
-        restarts: int,
-        degraded: str,
-        report: dict[str, Any] | None,
-    ) -> None:
+    def tick(self, status: StatusChanged, report: dict[str, Any] | None) -> None:
         """Write what has happened since the last call; called by the watching thread."""
         with self._lock:
-            if self._outputs and not self._closed:
-                self._write_news(message, epoch, attempt, restarts, degraded, report)
-            else:
+            if self._closed or not self._outputs:
                 self._epochs.clear()
                 self._acks.clear()
+                return
+            records: list[Record] = list(self._finished())
+            if report is not None:
+                records.append(Progressed(status.at_ms, report))
+            known = self._status
+            changed = {"at_ms": status.at_ms, "epoch": status.epoch}
+            if known is None or msgspec.structs.replace(known, **changed) != status:
+                self._status = status
+                records.append(status)
+            if records:
+                self._write(records)
 
     def close(self, error: str | None) -> None:
         """Write the last records and close the outputs."""
@@ -104,27 +105,6 @@ class Telemetry:
             for output in self._outputs:
                 output.close()
         self._on_close()
-
-    def _write_news(
-        self,
-        message: str,
-        epoch: int,
-        attempt: int,
-        restarts: int,
-        degraded: str,
-        report: dict[str, Any] | None,
-    ) -> None:
-        records: list[Record] = list(self._finished())
-        now_ms = self._clock.now_ms()
-        if report is not None:
-            records.append(Progressed(now_ms, report))
-        before = self._status
-        status = StatusChanged(now_ms, message, epoch, attempt, restarts, degraded)
-        if before is None or msgspec.structs.replace(before, at_ms=now_ms, epoch=epoch) != status:
-            self._status = status
-            records.append(status)
-        if records:
-            self._write(records)
 
     def _finished(self, *, everything: bool = False) -> list[EpochDone]:
         while self._acks:
@@ -154,26 +134,11 @@ class Telemetry:
 
 
 def record_of(epoch: CommittedEpoch, attempt: int, ack_ms: float | None) -> EpochDone:
-    """Return the record of an epoch."""
-    return EpochDone(
-        epoch=epoch.epoch,
-        started_ms=epoch.started_ms,
-        cut_ms=epoch.cut_ms,
-        committed_ms=epoch.committed_ms,
-        rows_in=epoch.rows_in,
-        rows_out=epoch.rows_out,
-        prepare_ms=epoch.prepare_ms,
-        state_ms=epoch.state_ms,
-        stage_ms=epoch.stage_ms,
-        queue_ms=epoch.queue_ms,
-        wal_ms=epoch.wal_ms,
-        sink_ms=epoch.sink_ms,
-        publish_ms=epoch.publish_ms,
-        commit_ms=epoch.commit_ms,
-        ack_ms=None if ack_ms is None else round(ack_ms, 3),
-        attempt=attempt,
-        dead_letters=epoch.dead_letters,
-    )
+    """Return the record of an epoch: what has the same name is the same."""
+    names = set(EpochDone.__struct_fields__) - {"ack_ms", "attempt"}
+    figures: dict[str, Any] = {name: getattr(epoch, name) for name in names}
+    rounded_ms = None if ack_ms is None else round(ack_ms, 3)
+    return EpochDone(**figures, ack_ms=rounded_ms, attempt=attempt)
 
 
 def open_telemetry(opened: Opened, clock: Clock) -> Telemetry:
@@ -181,7 +146,20 @@ def open_telemetry(opened: Opened, clock: Clock) -> Telemetry:
     options = opened.options
     if not options.telemetry and options.metrics_port is None:
         return Telemetry([], clock)
-    first = first_record(opened, clock)
+    note = opened.note
+    first = RunStarted(
+        query_id=opened.query_id,
+        run_id=opened.run_id,
+        name=note.name,
+        checkpoint=opened.files.url,
+        sources=note.sources,
+        sink=note.sink,
+        started_ms=clock.now_ms(),
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        operators=tuple(stage.stateful.name for stage in opened.plan.stages),
+        version=__version__,
+    )
     outputs: list[RecordOutput] = []
     on_close: Callable[[], None] = lambda: None  # noqa: E731
     if options.metrics_port is not None:
@@ -201,21 +179,3 @@ def open_telemetry(opened: Opened, clock: Clock) -> Telemetry:
     telemetry = Telemetry(outputs, clock, on_close)
     telemetry.begin(first)
     return telemetry
-
-
-def first_record(opened: Opened, clock: Clock) -> RunStarted:
-    """Return the first record: which query runs, where and since when."""
-    note = opened.note
-    return RunStarted(
-        query_id=opened.query_id,
-        run_id=opened.run_id,
-        name=note.name,
-        checkpoint=opened.files.url,
-        sources=note.sources,
-        sink=note.sink,
-        started_ms=clock.now_ms(),
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        operators=tuple(stage.stateful.name for stage in opened.plan.stages),
-        version=__version__,
-    )

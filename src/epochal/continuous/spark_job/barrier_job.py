@@ -6,25 +6,55 @@ them all, and the engine that started the job decides whether to start another a
 
 Note: Spark reports only after ten minutes that a cluster is too small for a barrier job, and waits
 forever if the slots exist but are busy. So slots are counted before the job is submitted.
+
+Tasks are pickled functions. On a worker without `epochal`, or with another version of it, they fail
+while they are unpickled, with a stack trace that does not name the cause. So once per application a
+small job asks each executor for its interpreter and versions first (`check_workers`). On a local
+master that runs the driver's own interpreter there is nothing to ask.
+
+Workers are forked from `epochal.warm_daemon`, which has their imports. Which daemon Spark starts is
+a setting of the application, `spark.python.daemon.module`. Executors read it when they start, so on
+a cluster the user has to set it. On a local master the executor is the driver, which reads it for
+each task, so it is set here. What the daemon imports is in an environment variable of our
+functions. Spark pools workers by their environment, so other functions get other workers, from a
+daemon that imports nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import InheritableThread, SparkContext
 
 from epochal.clock import Clock
-from epochal.connectors.worker_python import for_worker_python
-from epochal.continuous.spark_job.placement import excluded, placed
-from epochal.continuous.spark_job.warm_workers import warm_workers
-from epochal.errors import DriverLostError, OptionError, QueryError, TooFewSlotsError
+from epochal.connectors.worker_python import (
+    QUESTION,
+    PythonFound,
+    check_python,
+    for_worker_python,
+    is_own,
+    own_python,
+    worker_python,
+)
+from epochal.continuous.spark_job.placement import excluded, executors, placed
+from epochal.errors import (
+    DriverLostError,
+    OptionError,
+    QueryError,
+    TooFewSlotsError,
+    WorkerPythonError,
+)
+from epochal.evaluator.evaluator_process import start_early
+from epochal.warm_daemon import MODULES
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +64,29 @@ milliseconds; a new executor takes seconds, and each count costs the JVM some wo
 CANCEL_AGAIN_SECONDS = 0.5
 """Cancellation is repeated: one that arrives before Spark has submitted the job is lost."""
 
+SETTING = "spark.python.daemon.module"
+DAEMON = "epochal.warm_daemon"
+
+WARM = (
+    "pyspark.worker",
+    "pandas?",  # `pyarrow.array` imports it where it is installed
+    "pyarrow.pandas_compat",
+    "pyarrow.parquet",
+    "lz4.block",
+    "xxhash",
+    "epochal.state.files.codecs",
+    "epochal.continuous.tasks.worker",
+    "epochal.continuous.spark_job.task_hosts",
+    "epochal.continuous.operators.processor.transform_with_state",
+    "epochal.continuous.operators.aggregation.aggregate",
+    "epochal.continuous.operators.joins.stream_join",
+    "epochal.files.local",
+    "epochal.connectors.file.file_sink",
+    "epochal.connectors.kafka.source.kafka_reader?",
+    "epochal.connectors.kafka.sink.kafka_sink?",
+)
+"""What tasks of most queries import. A question mark follows what may be missing."""
+
 OnEnd = Callable[[BaseException | None], None]
 
 _PYTHON_CAUSE = re.compile(
@@ -42,6 +95,9 @@ _PYTHON_CAUSE = re.compile(
 )
 
 _FRAME = re.compile(r"\s+(?:at |\.\.\. \d+ more)")
+
+_checked: WeakKeyDictionary[SparkContext, bool] = WeakKeyDictionary()
+"""The applications whose workers can run our tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +215,72 @@ def headline(cause: str) -> str:
     """Return the line of a cause that names the error: a traceback's last line, else the first."""
     lines = cause.strip().splitlines() or [""]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+
+
+def check_workers(sc: SparkContext) -> None:
+    """Raise WorkerPythonError if a worker cannot run our tasks. Asks once per application."""
+    if sc in _checked:
+        return
+    context: Any = sc._jsc
+    wishes = [[executor.location] for executor in executors(sc)] or [[]]
+    numbers: Sequence[Any] = range(len(wishes))
+    asking = placed(sc, numbers, wishes).mapPartitions(_answering(QUESTION))
+    job, python = for_worker_python(asking)
+    if not (context.sc().isLocal() and is_own(python)):
+        own = own_python()
+        try:
+            answers = job.collect()
+        except Py4JJavaError as error:
+            reason = f"{python} does not start there ({headline(failure_text(error)).rstrip('.')})"
+            raise WorkerPythonError(reason, sys.executable) from error
+        for answer in answers:
+            check_python(PythonFound(*answer), own)
+    _checked[sc] = True
+
+
+def _answering(question: str) -> Callable[[Iterable[int]], Iterator[list[str]]]:
+    """Return the function that a worker runs.
+
+    It is made here because cloudpickle sends such a function whole. A function of this module would
+    be sent as a name, and the worker would have to import it.
+    """
+
+    def answer(_numbers: Iterable[int]) -> Iterator[list[str]]:
+        names: dict[str, list[str]] = {}
+        exec(question, names)
+        yield names["answer"]
+
+    return answer
+
+
+@contextmanager
+def warm_workers(sc: SparkContext) -> Iterator[None]:
+    """Make Python functions whose workers come from a warm daemon, if the application has one."""
+    # The setting holds for the user's functions too. So Spark must run them with an interpreter
+    # that has our package: with that of this process.
+    own = is_own(sc.pythonExec)
+    with worker_python(sc) as python:
+        if own and is_own(python):
+            context: Any = sc._jsc
+            settings = context.sc().conf()
+            # On a local master it is chosen here, unless the user has chosen one.
+            if context.sc().isLocal() and not settings.contains(SETTING):
+                settings.set(SETTING, DAEMON)
+        sc.environment[MODULES] = ",".join(WARM)
+        try:
+            yield
+        finally:
+            del sc.environment[MODULES]
+
+
+def warm_evaluator(sc: SparkContext, memory_mb: int) -> None:
+    """Start the evaluator before the tasks, on a local master: they run in the driver's JVM.
+
+    On a cluster each task starts it as the first thing that it does.
+    """
+    context: Any = sc._jsc
+    if context.sc().isLocal():
+        start_early(memory_mb)
 
 
 class BarrierJob:

@@ -14,6 +14,8 @@ import struct
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,6 +35,11 @@ class Executor:
 
     host: str
     executor_id: str
+
+    @property
+    def location(self) -> str:
+        """As a preferred location."""
+        return f"executor_{self.host}_{self.executor_id}"
 
 
 def placed(
@@ -93,12 +100,9 @@ def executors(sc: SparkContext) -> list[Executor]:
     gone = {"driver", *excluded(sc)}
     context: Any = sc._jsc
     listed = context.sc().statusStore().executorList(True)
-    found = [listed.apply(index) for index in range(listed.size())]
-    return [
-        Executor(each.hostPort().rpartition(":")[0], each.id())
-        for each in found
-        if each.id() not in gone
-    ]
+    summaries = [listed.apply(index) for index in range(listed.size())]
+    found = [Executor(each.hostPort().rpartition(":")[0], each.id()) for each in summaries]
+    return [executor for executor in found if executor.executor_id not in gone]
 
 
 def this_executor() -> Executor:
@@ -109,13 +113,11 @@ def this_executor() -> Executor:
     """
     pid = os.getpid()
     while pid > 1:
-        arguments = _arguments(pid)
+        parent, arguments = _process(pid)
         if "--executor-id" in arguments and "--hostname" in arguments:
-            return Executor(
-                arguments[arguments.index("--hostname") + 1],
-                arguments[arguments.index("--executor-id") + 1],
-            )
-        pid = _parent(pid)
+            value = dict(pairwise(arguments))
+            return Executor(value["--hostname"], value["--executor-id"])
+        pid = parent
     return Executor("localhost", "driver")
 
 
@@ -134,37 +136,25 @@ def _placed(sc: SparkContext, items: Sequence[Any], locations: Sequence[Sequence
 
 
 def _pickled(rdd: RDD[Any]) -> RDD[Any]:
-    serializer = rdd._jrdd_deserializer
-    batched = isinstance(serializer, BatchedSerializer) and isinstance(
-        serializer.serializer, CPickleSerializer
-    )
-    return rdd if batched else rdd._reserialize(AutoBatchedSerializer(CPickleSerializer()))
+    match rdd._jrdd_deserializer:
+        case BatchedSerializer(serializer=CPickleSerializer()):
+            return rdd
+    return rdd._reserialize(AutoBatchedSerializer(CPickleSerializer()))
 
 
-def _arguments(pid: int) -> list[str]:
-    if os.path.isdir("/proc/self"):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as source:
-                return source.read().decode(errors="replace").split("\0")
-        except OSError:
-            return []
-    return _ps(pid, "command").split()
-
-
-def _parent(pid: int) -> int:
-    if os.path.isdir("/proc/self"):
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as source:
-                # The process name is in parentheses and may contain anything, even parentheses. The
-                # parent's pid is the second field after it.
-                return int(source.read().rpartition(b")")[2].split()[1])
-        except OSError:
-            return 0
-    return int(_ps(pid, "ppid") or 0)
-
-
-def _ps(pid: int, column: str) -> str:
-    found = subprocess.run(
-        ["ps", "-o", f"{column}=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip()
+def _process(pid: int) -> tuple[int, list[str]]:
+    """Return the parent of a process and its command line; 0 and nothing if it is gone."""
+    if not os.path.isdir("/proc/self"):
+        command = ["ps", "-o", "ppid=", "-o", "command=", "-p", str(pid)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = ran.stdout.split() or ["0"]
+        return int(found[0]), found[1:]
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return 0, []
+    # The process name is in parentheses and may contain anything, even parentheses. The parent's
+    # pid is the second field after it.
+    parent = int(status.rpartition(b")")[2].split()[1])
+    return parent, arguments.decode(errors="replace").split("\0")

@@ -32,9 +32,8 @@ from epochal.connectors.worker_python import worker_python
 from epochal.continuous.spark_job.placement import placed_beside, this_executor, unpacked
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
-from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import RpcAddress
-from epochal.rpc.server import RpcServer
+from epochal.rpc.server import RpcServer, driver_address
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.state.store.compatibility import settle_operator, settle_schema
@@ -69,11 +68,7 @@ class StateCoordinator:
         self._endpoint.register(self._server)
         self._server.start()
         self.ref = self._endpoint.ref()
-
-    @property
-    def address(self) -> RpcAddress:
-        """Its address and the keys to connect with."""
-        return self._server.address
+        self.address = self._server.address
 
     def stop(self) -> None:
         """Stop serving. Jobs that still run fail when they next open a store."""
@@ -107,7 +102,10 @@ def map_partitions_with_state_store(
     stores them where Spark and `epochal state` look; later jobs must match them.
     """
     sc = rdd.context
-    coordinator = coordinator or _coordinator_of(sc)
+    coordinator = coordinator or _coordinators.get(sc)
+    if coordinator is None:
+        coordinator = _coordinators[sc] = StateCoordinator(sc)
+        weakref.finalize(sc, coordinator.stop)
     task = StateTask(
         f"{checkpoint.rstrip('/')}/state",
         operator_id,
@@ -120,8 +118,11 @@ def map_partitions_with_state_store(
         conf or StateStoreConf(),
         coordinator.address,
     )
-    count = rdd.getNumPartitions()
-    _settle(checkpoint, task, operator_name, count)
+    count, files = rdd.getNumPartitions(), open_files(checkpoint)
+    asked = FamilySchema(DEFAULT_FAMILY, task.key_schema, task.value_schema)
+    settle_schema(files.at(state_store_path(operator_id, 0, store_name)), asked)
+    metadata = StoreMetadata(store_name, num_cols_prefix_key, count)
+    settle_operator(files, operator_id, operator_name, metadata)
     locations = [coordinator.ref.get_location(task.provider_id(n)) for n in range(count)]
     wishes = [[] if location is None else [location] for location in locations]
     results = placed_beside(rdd, wishes).mapPartitionsWithIndex(
@@ -187,14 +188,6 @@ _loaded: dict[tuple[int, RpcAddress], LoadedProviders] = {}
 inherits its parent's dictionary but must not use its sockets."""
 
 
-def _coordinator_of(sc: SparkContext) -> StateCoordinator:
-    found = _coordinators.get(sc)
-    if found is None:
-        found = _coordinators[sc] = StateCoordinator(sc)
-        weakref.finalize(sc, found.stop)
-    return found
-
-
 def _coordinator_ref(address: RpcAddress) -> StateStoreCoordinatorRef:
     client = _clients.setdefault(address, RpcClient(address, timeout_seconds=ASK_TIMEOUT_SECONDS))
     return StateStoreCoordinatorRef.through(client)
@@ -202,22 +195,11 @@ def _coordinator_ref(address: RpcAddress) -> StateStoreCoordinatorRef:
 
 def _loaded_here(address: RpcAddress, conf: StateStoreConf) -> LoadedProviders:
     key = (os.getpid(), address)
-    found = _loaded.get(key)
-    if found is None:
-        executor = this_executor()
+    if key not in _loaded:
+        executor, seconds = this_executor(), conf.maintenance_interval_ms / 1000
         here = WorkerLocation(executor.host, executor.executor_id, str(os.getpid()))
-        interval_seconds = conf.maintenance_interval_ms / 1000
-        found = LoadedProviders(here, _coordinator_ref(address), interval_seconds=interval_seconds)
-        _loaded[key] = found
-    return found
-
-
-def _settle(checkpoint: str, task: StateTask, operator_name: str, partitions: int) -> None:
-    files = open_files(checkpoint)
-    asked = FamilySchema(DEFAULT_FAMILY, task.key_schema, task.value_schema)
-    settle_schema(files.at(state_store_path(task.operator_id, 0, task.store_name)), asked)
-    store = StoreMetadata(task.store_name, task.num_cols_prefix_key, partitions)
-    settle_operator(files, task.operator_id, operator_name, store)
+        _loaded[key] = LoadedProviders(here, _coordinator_ref(address), interval_seconds=seconds)
+    return _loaded[key]
 
 
 def _schema(schema: Any) -> StructType:

@@ -44,7 +44,6 @@ class TaskPlaced(msgspec.Struct, frozen=True, array_like=True, tag="placed"):
 
 
 def endpoint_of(run_id: str) -> EndpointType:
-    """Return the endpoint to which the tasks of a run report their executor."""
     return EndpointType(f"TaskPlaces-{run_id}", TaskPlaced, Done)
 
 
@@ -57,11 +56,9 @@ class Pulses:
         self._looked: float | None = None
 
     def heard(self, task: int, now: float) -> None:
-        """Note a pulse of a task."""
         self._heard[task] = now
 
     def left(self, task: int) -> None:
-        """Expect no more pulses of a task."""
         self._heard.pop(task, None)
 
     def take_silent(self, now: float) -> dict[int, float]:
@@ -123,7 +120,6 @@ class TaskHosts:
             self._attempt, self._pulses = attempt, Pulses(self._silence_seconds)
 
     def end(self) -> None:
-        """Expect no more pulses."""
         self.begin(-1)
 
     def note(self, placed: TaskPlaced, peer: bytes = b"") -> None:
@@ -155,10 +151,7 @@ class TaskHosts:
         """Return preferred locations by task: where it last ran, if that executor is alive."""
         with self._lock:
             seen = [self._seen.get(task) for task in range(tasks)]
-        return [
-            [f"executor_{each.host}_{each.executor_id}"] if each in alive and each else []
-            for each in seen
-        ]
+        return [[executor.location] if executor and executor in alive else [] for executor in seen]
 
 
 @contextmanager
@@ -167,37 +160,24 @@ def pulsing(
 ) -> Iterator[None]:
     """Report to the driver where this task runs, again and again until the block ends."""
     ended = threading.Event()
-    thread = threading.Thread(
-        target=_pulse,
-        args=(address, run_id, attempt, task, silence_seconds / PULSES_PER_SILENCE, ended),
-        name="epochal-pulse",
-        daemon=True,
-    )
+
+    def pulse() -> None:
+        here, endpoint, client = this_executor(), endpoint_of(run_id), RpcClient(address)
+        placed, left = TaskPlaced(task, here.host, here.executor_id, attempt), False
+        try:
+            while not left:
+                left = ended.wait(0.0)
+                # A driver that cannot be reached is another thread's concern.
+                with suppress(RpcError):
+                    client.send(endpoint, msgspec.structs.replace(placed, left=left))
+                ended.wait(silence_seconds / PULSES_PER_SILENCE)
+        finally:
+            client.close()
+
+    thread = threading.Thread(target=pulse, name="epochal-pulse", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join(END_SECONDS)
-
-
-def _pulse(
-    address: RpcAddress,
-    run_id: str,
-    attempt: int,
-    task: int,
-    every_seconds: float,
-    ended: threading.Event,
-) -> None:
-    here, endpoint, client = this_executor(), endpoint_of(run_id), RpcClient(address)
-    placed = TaskPlaced(task, here.host, here.executor_id, attempt)
-    try:
-        left = False
-        while not left:
-            left = ended.wait(0.0)
-            # A driver that cannot be reached is another thread's concern.
-            with suppress(RpcError):
-                client.send(endpoint, msgspec.structs.replace(placed, left=left))
-            ended.wait(every_seconds)
-    finally:
-        client.close()

@@ -21,7 +21,6 @@ from epochal.continuous.tasks.frames import (
     MAX_FRAME_BYTES,
     Frame,
     decode_frame,
-    encode_batch,
     encode_frame,
 )
 from epochal.epoch.messages import Peer
@@ -42,6 +41,8 @@ class Channels:
         self.key = keys.public
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gatekeeper = Gatekeeper(self._context, clients.public)
+        self.guard = self._gatekeeper.answer
+        """Answer pending authentication requests; needed if `wait` is not called for a while."""
         self._pull = self._context.socket(zmq.PULL)
         self._pull.setsockopt(zmq.RCVHWM, QUEUED_FRAMES)
         self._pull.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
@@ -61,11 +62,9 @@ class Channels:
 
     @property
     def refused(self) -> int:
-        """Number of peers that failed to authenticate."""
         return self._gatekeeper.refused
 
     def connect(self, peers: Iterable[Peer]) -> None:
-        """Open a socket to each of these tasks."""
         for peer in peers:
             push = self._context.socket(zmq.PUSH)
             push.setsockopt(zmq.SNDHWM, QUEUED_FRAMES)
@@ -77,7 +76,7 @@ class Channels:
 
     def send(self, target: int, frame: Frame) -> None:
         """Send a frame without waiting; RowTooLargeError if the receiver would refuse its rows."""
-        body = b"" if frame.batch is None else encode_batch(frame.batch)
+        body = b"" if frame.batch is None else frame.batch.serialize()
         if len(body) > MAX_BODY_BYTES:
             raise RowTooLargeError(frame.edge, len(body), MAX_BODY_BYTES)
         data = encode_frame(frame, body)
@@ -109,10 +108,6 @@ class Channels:
         if ready and any(each in self._guards for each in ready):
             self._gatekeeper.answer()
         return ready
-
-    def guard(self) -> None:
-        """Answer pending authentication requests; needed if `wait` is not called for a while."""
-        self._gatekeeper.answer()
 
     def close(self) -> None:
         """Close all sockets; unsent frames are dropped, because the attempt is over."""

@@ -96,48 +96,28 @@ class Outbox:
         highs: tuple[int, ...],
         size: int,
     ) -> None:
-        """Queue rows for a task."""
         channel = self._channels[target]
         channel.last_seq += 1
         self._data_waiting += 1
-        channel.waiting.append(
-            Frame(
-                FrameKind.DATA,
-                self._attempt,
-                self._edge,
-                self._task,
-                epoch,
-                channel.last_seq,
-                highs,
-                runs,
-                batch,
-                size,
-            )
+        kind, seq = FrameKind.DATA, channel.last_seq
+        frame = Frame(
+            kind, self._attempt, self._edge, self._task, epoch, seq, highs, runs, batch, size
         )
+        channel.waiting.append(frame)
 
     def mark(self, epoch: int, highs: tuple[int, ...]) -> None:
-        """End an epoch on every channel."""
         for channel in self._channels.values():
             channel.last_seq += 1
-            channel.waiting.append(
-                Frame(
-                    FrameKind.MARKER,
-                    self._attempt,
-                    self._edge,
-                    self._task,
-                    epoch,
-                    channel.last_seq,
-                    highs,
-                )
-            )
+            kind, seq = FrameKind.MARKER, channel.last_seq
+            frame = Frame(kind, self._attempt, self._edge, self._task, epoch, seq, highs)
+            channel.waiting.append(frame)
 
     def acknowledge(self, target: int, seq: int) -> None:
         """Process a credit: the task has processed its channel up to `seq`. May be repeated."""
         channel = self._channels[target]
         if seq > channel.last_seq:
-            raise ExchangeError(
-                self._edge, target, f"it acknowledged frame {seq} of {channel.last_seq}"
-            )
+            reason = f"it acknowledged frame {seq} of {channel.last_seq}"
+            raise ExchangeError(self._edge, target, reason)
         while channel.unacked and channel.unacked[0].seq <= seq:
             channel.unacked_bytes -= channel.unacked.popleft().size
 
@@ -148,10 +128,8 @@ class Outbox:
             while channel.waiting:
                 frame = channel.waiting[0]
                 if frame.kind is FrameKind.DATA:
-                    if (
-                        len(channel.unacked) >= MAX_UNACKED_FRAMES
-                        or channel.unacked_bytes >= MAX_UNACKED_BYTES
-                    ):
+                    unacked, size = len(channel.unacked), channel.unacked_bytes
+                    if unacked >= MAX_UNACKED_FRAMES or size >= MAX_UNACKED_BYTES:
                         break
                     channel.unacked.append(frame)
                     channel.unacked_bytes += frame.size
@@ -162,13 +140,8 @@ class Outbox:
 
     def pulse(self) -> list[tuple[int, Frame]]:
         """Return a frame per channel that tells how much was sent on it, as (target, frame)."""
-        return [
-            (
-                target,
-                Frame(FrameKind.PULSE, self._attempt, self._edge, self._task, 0, channel.sent_seq),
-            )
-            for target, channel in self._channels.items()
-        ]
+        origin = FrameKind.PULSE, self._attempt, self._edge, self._task
+        return [(to, Frame(*origin, 0, sent.sent_seq)) for to, sent in self._channels.items()]
 
 
 HELD = -2
@@ -193,6 +166,12 @@ class _Incoming:
     """Data frames in the queue."""
     highs: tuple[int, ...] = ()
 
+    def credit(self) -> int:
+        """Return up to where the channel is processed; the sender will hear of it now."""
+        self.owed_frames = self.owed_bytes = 0
+        self.repeat = False
+        return self.processed
+
 
 class Inbox:
     """The channels that lead to one stage, or the sink, of one task, aligned epoch by epoch."""
@@ -207,7 +186,6 @@ class Inbox:
         self._channels = list(self._of.values())
 
     def knows(self, frame: Frame) -> bool:
-        """Whether the frame's channel leads here."""
         return (frame.edge, frame.sender) in self._of
 
     def receive(self, frame: Frame) -> None:
@@ -220,21 +198,14 @@ class Inbox:
                 self._counters.duplicates += 1
             return
         if frame.kind is FrameKind.PULSE or frame.seq != channel.received + 1:
-            raise ExchangeError(
-                frame.edge,
-                frame.sender,
-                f"it is at frame {frame.seq}, and only {channel.received} came before: frames in "
-                f"between are lost",
-            )
+            gap = f"it is at frame {frame.seq}, and only {channel.received} came before: frames in "
+            raise ExchangeError(frame.edge, frame.sender, gap + "between are lost")
         channel.received += 1
         if frame.kind is FrameKind.DATA:
             channel.data += 1
             if channel.data > MAX_UNACKED_FRAMES:
-                raise ExchangeError(
-                    frame.edge,
-                    frame.sender,
-                    f"{channel.data} frames wait, but it may send only {MAX_UNACKED_FRAMES}",
-                )
+                reason = f"{channel.data} frames wait, but it may send only {MAX_UNACKED_FRAMES}"
+                raise ExchangeError(frame.edge, frame.sender, reason)
         channel.queue.append(frame)
 
     def take(self) -> list[Frame]:
@@ -244,9 +215,8 @@ class Inbox:
             while channel.queue and not channel.marked:
                 frame = channel.queue.popleft()
                 if frame.epoch != self.epoch:
-                    raise ExchangeError(
-                        edge, sender, f"a frame of epoch {frame.epoch} came in epoch {self.epoch}"
-                    )
+                    reason = f"a frame of epoch {frame.epoch} came in epoch {self.epoch}"
+                    raise ExchangeError(edge, sender, reason)
                 channel.processed = frame.seq
                 channel.highs = frame.highs
                 if frame.kind is FrameKind.MARKER:
@@ -271,7 +241,6 @@ class Inbox:
 
     @property
     def aligned(self) -> bool:
-        """Whether the epoch has ended on all channels."""
         return all(channel.marked for channel in self._channels)
 
     def advance(self) -> None:
@@ -298,22 +267,15 @@ class Inbox:
         channel = self._of[edge, sender]
         if channel.owed_frames < _CARRIED_FRAMES and channel.owed_bytes < CREDIT_BYTES:
             return 0
-        channel.owed_frames = channel.owed_bytes = 0
-        channel.repeat = False
-        return channel.processed
+        return channel.credit()
 
     def acknowledgements(self) -> list[tuple[int, int, int]]:
         """Return (edge, sender, seq) of the channels that are owed a credit."""
         found = []
         for (edge, sender), channel in self._of.items():
-            if (
-                channel.owed_frames >= CREDIT_FRAMES
-                or channel.owed_bytes >= CREDIT_BYTES
-                or channel.repeat
-            ):
-                channel.owed_frames = channel.owed_bytes = 0
-                channel.repeat = False
-                found.append((edge, sender, channel.processed))
+            is_owed = channel.owed_frames >= CREDIT_FRAMES or channel.owed_bytes >= CREDIT_BYTES
+            if is_owed or channel.repeat:
+                found.append((edge, sender, channel.credit()))
         return found
 
 

@@ -91,29 +91,14 @@ class Frame:
 
 
 def encode_frame(frame: Frame, body: Body = b"") -> bytes:
-    """Pack a frame; `body` is `encode_batch` of its rows."""
+    """Pack a frame; `body` is its rows as one IPC message, without their schema."""
     flat = [number for run in frame.runs for number in run]
-    header = _HEADER.pack(
-        MAGIC,
-        FRAME_VERSION,
-        frame.kind,
-        len(frame.highs),
-        frame.attempt,
-        frame.sender,
-        frame.edge,
-        len(frame.runs),
-        frame.epoch,
-        frame.seq,
-        frame.ack,
-    )
+    head = MAGIC, FRAME_VERSION, frame.kind, len(frame.highs), frame.attempt, frame.sender
+    tail = frame.edge, len(frame.runs), frame.epoch, frame.seq, frame.ack
+    header = _HEADER.pack(*head, *tail)
     header += struct.pack(f"<{len(frame.highs)}q{len(flat)}I", *frame.highs, *flat)
     checksum = google_crc32c.extend(google_crc32c.value(header), body)
     return b"".join((checksum.to_bytes(_CHECKSUM_BYTES, "little"), header, body))
-
-
-def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
-    """Return the rows as one IPC message, without their schema."""
-    return batch.serialize()
 
 
 def split_rows(batch: pa.RecordBatch, runs: Runs, limit: int) -> list[tuple[pa.RecordBatch, Runs]]:
@@ -180,14 +165,13 @@ def _decode_batch(body: pa.Buffer, schema: pa.Schema, runs: Runs) -> pa.RecordBa
         batch.validate()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise FrameError(f"its rows cannot be read ({error})") from None
-    if batch.num_rows != sum(count for _, count in runs):
-        expected = sum(count for _, count in runs)
+    expected = sum(count for _, count in runs)
+    if batch.num_rows != expected:
         raise FrameError(f"it has {batch.num_rows} rows, but its runs add up to {expected}")
     return batch
 
 
 def group_rows(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
-    """Return the rows of data frames by their state partition."""
     found: dict[int, list[pa.RecordBatch]] = {}
     for frame in frames:
         batch = cast(pa.RecordBatch, frame.batch)

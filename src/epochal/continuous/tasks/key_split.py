@@ -1,11 +1,7 @@
 """Decides which rows go to which task, by Spark's hash of the key. Pure.
 
 The rows for one task are ordered by state partition, and within a partition as they arrived. For
-small batches the partitions of recent keys are cached, because hashing ten rows by columns costs as
-much as hashing a thousand.
-
-Note: between turns the thread sleeps, and the caches of the processor are cold when it wakes up.
-Then each different function of NumPy or Arrow costs about 10 µs, so small batches avoid them.
+small batches the partitions of recent keys are cached; `epochal.record_batches` says why.
 """
 
 from __future__ import annotations
@@ -18,23 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.tasks.frames import Runs
-from epochal.record_batches import batch_of
+from epochal.record_batches import FEW_KEYS, FEW_SLICES, batch_of
 from epochal.state.rows.arrow_types import arrow_type, spark_schema
 from epochal.state.rows.byte_spans import Ints, arrow_buffer, numpy_view
 from epochal.state.rows.murmur3 import partition_ids
 
-_FEW_ROWS = 128
-_FEW_SLICES = 16
-"""Up to this number of rows, it is faster to join slices of one row each than to `take` them."""
-
 _SMALL_BYTES = 1 << 14
 _MAX_KNOWN_KEYS = 1 << 16
-_SIGNED: dict[int, np.dtype[Any]] = {
-    1: np.dtype("i1"),
-    2: np.dtype("<i2"),
-    4: np.dtype("<i4"),
-    8: np.dtype("<i8"),
-}
+_SIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"<i{width}") for width in (1, 2, 4, 8)}
 
 
 class KeySplit:
@@ -95,7 +82,7 @@ class KeySplit:
     def _taken(self, batch: pa.RecordBatch, order: list[int]) -> pa.RecordBatch:
         """Return the rows in that order. Both other ways are faster than `take`."""
         if self._dtypes is None or any(column.null_count for column in batch.columns):
-            if len(order) > _FEW_SLICES:
+            if len(order) > FEW_SLICES:
                 return batch.take(pa.array(order, pa.int64()))
             rows = [batch.slice(each, 1) for each in order]
             return cast(pa.RecordBatch, cast(Any, pa).concat_batches(rows))
@@ -133,7 +120,7 @@ class KeySplit:
 
     def _known_ids(self, batch: pa.RecordBatch) -> list[int] | None:
         """Return the partition of each row, if there are few and all their keys are cached."""
-        if batch.num_rows > _FEW_ROWS or not batch.num_rows:
+        if batch.num_rows > FEW_KEYS or not batch.num_rows:
             return None
         try:
             return [self._known[key] for key in self._keys(batch)]
@@ -143,7 +130,7 @@ class KeySplit:
     def _hashed_ids(self, batch: pa.RecordBatch) -> Ints:
         """Return the partition of each row; cache the keys of few rows."""
         ids = self._hashed(batch)
-        if batch.num_rows <= _FEW_ROWS:
+        if batch.num_rows <= FEW_KEYS:
             if len(self._known) > _MAX_KNOWN_KEYS:
                 self._known.clear()
             with suppress(TypeError):

@@ -21,7 +21,7 @@ import msgspec
 
 from epochal.connectors.user_code import is_users, report_of
 from epochal.epoch.messages import CommitPartitionEpoch, TaskActive, TaskFailed
-from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
+from epochal.epoch.open_epoch import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
 from epochal.errors.base import FailureKind
 from epochal.errors.failures import kind_of
 

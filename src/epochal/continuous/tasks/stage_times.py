@@ -17,7 +17,7 @@ watermarks up to that epoch.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TypeAlias
 
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.plan.stages import QueryPlan
@@ -25,22 +25,6 @@ from epochal.continuous.plan.watermark_bounds import input_watermarks
 from epochal.continuous.tasks.exchange import Inbox
 from epochal.epoch.event_time.query_watermark import NO_WATERMARK, NOT_ADVANCED, watermark_of
 from epochal.epoch.messages import EpochStarted
-
-
-class StageTimes(Protocol):
-    """The time of each stage and of the sources."""
-
-    def learn(self, push: EpochStarted) -> None:
-        """Take in what the driver says."""
-        ...
-
-    def knows(self, epoch: int) -> bool:
-        """Whether rows of this epoch may be processed."""
-        ...
-
-    def of_sources(self, now_ms: int, epoch: int) -> Moment: ...
-
-    def of_stage(self, stage: int, inbox: Inbox, now_ms: int) -> Moment: ...
 
 
 class TurnTimes:
@@ -55,12 +39,14 @@ class TurnTimes:
         self._late_ms = [self._start_ms] * len(plan.stages)
 
     def learn(self, push: EpochStarted) -> None:
+        """Take in what the driver says."""
         self._is_held = push.held
         if push.watermarks:
             floor = self._floor or push.watermarks
             self._floor = tuple(map(max, floor, push.watermarks))
 
     def knows(self, epoch: int) -> bool:
+        """Whether rows of this epoch may be processed."""
         del epoch
         return True
 
@@ -104,7 +90,7 @@ class EpochTimes:
                 self._stages_ms[epoch] = input_watermarks(self._plan, watermark_ms)
         # The push names every epoch that may still be processed, and the one before them.
         oldest = min((epoch for epoch, _ in push.epoch_watermarks_ms), default=-1)
-        for epoch in [each for each in self._query_ms if each < oldest]:
+        for epoch in [known for known in self._query_ms if known < oldest]:
             del self._query_ms[epoch], self._stages_ms[epoch]
 
     def knows(self, epoch: int) -> bool:
@@ -117,3 +103,7 @@ class EpochTimes:
         epoch = inbox.epoch
         late_ms = self._stages_ms[epoch - 1][stage]
         return Moment(now_ms, self._stages_ms[epoch][stage], epoch, late_ms)
+
+
+StageTimes: TypeAlias = TurnTimes | EpochTimes
+"""The time of each stage and of the sources."""

@@ -38,29 +38,22 @@ from epochal.continuous.tasks.key_split import KeySplit
 from epochal.continuous.tasks.stage_times import EpochTimes, StageTimes, TurnTimes
 from epochal.continuous.tasks.task_sources import Chain, TaskSources
 from epochal.epoch.event_time.query_watermark import NONE_SEEN
-from epochal.epoch.messages import EpochStarted, ReaderWaits, TaskActive
+from epochal.epoch.messages import CommitPartitionEpoch, EpochStarted, ReaderWaits, TaskActive
 
 
 @dataclass(frozen=True, slots=True)
 class EpochCut:
     """An epoch that has ended in this task. Another thread makes it durable."""
 
-    epoch: int
+    report: CommitPartitionEpoch
+    """What the driver will hear of it, as far as it is known before it is durable."""
     changes: tuple[tuple[int, StateChanges], ...]
     """(operator, changes in one store of one partition)."""
     prepare: Prepare
-    watermarks: tuple[int, ...]
-    rows_in: tuple[int, ...]
-    rows_out: int
-    dead_letters: int = 0
-    positions: tuple[tuple[int, str], ...] = ()
-    """(reader, where it ended the epoch), for the readers of this task."""
-    observed: tuple[tuple[str, bytes], ...] = ()
-    """(name, buffers), for each `observe` with rows."""
-    waits: tuple[ReaderWaits, ...] = ()
-    """The readers of this task that had rows waiting."""
-    late_rows: tuple[tuple[int, int], ...] = ()
-    """(operator, rows that it dropped as late), for operators that dropped any."""
+
+    @property
+    def epoch(self) -> int:
+        return self.report.epoch
 
 
 @dataclass(slots=True)
@@ -103,12 +96,8 @@ class _Stage:
         self.operator: StatefulOperator = plan.stateful.open(mine, state_partitions)
         self.chain = Chain(plan.operators)
         self.had_input = False
-        self._late_rows = 0
-
-    def take_late_rows(self) -> int:
-        """Return how many rows were dropped as late since the last call."""
-        before, self._late_rows = self._late_rows, getattr(self.operator, "late_rows", 0)
-        return self._late_rows - before
+        self.late_rows = 0
+        """Dropped as late until the last cut."""
 
 
 class TaskCore:
@@ -186,7 +175,6 @@ class TaskCore:
 
     @property
     def reading(self) -> int:
-        """The epoch that the sources are reading."""
         return self._reading
 
     @property
@@ -233,7 +221,6 @@ class TaskCore:
         return out.frames
 
     def close(self) -> None:
-        """Close readers and writer."""
         self._sources.close()
         self._writer.close()
 
@@ -394,7 +381,8 @@ class TaskCore:
         ending = self._ending[epoch]
         ending.changes += [(stage.operator_id, each) for each in stage.operator.cut(epoch)]
         stage.chain.raise_highs(ending.watermarks)
-        if late_rows := stage.take_late_rows():
+        late_before, stage.late_rows = stage.late_rows, getattr(stage.operator, "late_rows", 0)
+        if late_rows := stage.late_rows - late_before:
             ending.late_rows.append((stage.operator_id, late_rows))
         inbox.advance()
         self._pass_on(index, epoch, out)
@@ -414,21 +402,21 @@ class TaskCore:
             self._writer.note_idle()
         prepare = self._writer.cut(epoch)
         letters = self._writer.dead_letters
-        out.cuts.append(
-            EpochCut(
-                epoch,
-                tuple(ending.changes),
-                prepare,
-                tuple(ending.watermarks),
-                ending.rows_in,
-                self._rows_out - letters,
-                letters,
-                ending.positions,
-                tuple(each for chain in self._chains for each in chain.observed(epoch)),
-                ending.waits,
-                tuple(ending.late_rows),
-            )
+        report = CommitPartitionEpoch(
+            self._attempt,
+            self._task,
+            epoch,
+            message=b"",
+            watermarks=tuple(ending.watermarks),
+            rows_in=ending.rows_in,
+            rows_out=self._rows_out - letters,
+            dead_letters=letters,
+            positions=ending.positions,
+            observed=tuple(found for chain in self._chains for found in chain.observed(epoch)),
+            waits=ending.waits,
+            late_rows=tuple(ending.late_rows),
         )
+        out.cuts.append(EpochCut(report, tuple(ending.changes), prepare))
         self._rows_out = 0
 
     def _emit_from(self, index: int, made: Sequence[pa.RecordBatch], at: Moment) -> None:

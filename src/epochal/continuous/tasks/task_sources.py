@@ -15,17 +15,15 @@ from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, Target
 from epochal.epoch.event_time.query_watermark import NONE_SEEN
 from epochal.epoch.event_time.units import HOLDS_NOTHING
 from epochal.epoch.messages import ReaderWaits
+from epochal.record_batches import FEW_ROWS
 
 MAX_ROWS_PER_TURN = 5_000
 """Per source. More would delay frames that arrive meanwhile. Under full load the next turn follows
-at once."""
+at once. So this is the size of a batch under full load, also of one that a user's function gets:
+the rows of a turn pass the operators together, and what has come from other tasks since the last
+turn as one batch per state partition."""
 
 MAX_READS_PER_TURN = 64
-
-FEW_ROWS = 64
-"""A read that returns fewer rows than this has emptied a partition. Reading it again would return
-the one or two rows that arrived meanwhile, over and over, and spend the turn on batches of one
-row."""
 
 
 class Chain:
@@ -79,7 +77,7 @@ class OpenSource:
     def read(self) -> tuple[list[pa.RecordBatch], bool]:
         """Return the rows for this turn, and whether there are more."""
         batches: list[pa.RecordBatch] = []
-        rows = short = 0  # `short` counts reads that have emptied a partition
+        rows = short = 0
         while (wanted := MAX_ROWS_PER_TURN - rows) > 0 and len(batches) < MAX_READS_PER_TURN:
             batch = self.reader.read(wanted)
             if batch is None:
@@ -90,6 +88,8 @@ class OpenSource:
                 self._partitions_read.update(self.reader.last_read)
             if self.reads_all and batch.num_rows < wanted:
                 return batches, False
+            # It has emptied a partition. Reading that again would return the one or two rows that
+            # arrived meanwhile, over and over, and spend the turn on batches of one row.
             short += batch.num_rows < FEW_ROWS
             if short >= len(self.numbers):
                 return batches, False
@@ -118,7 +118,6 @@ class OpenSource:
                 highs[watermark] = max(highs[watermark], reached)
 
     def waits(self) -> list[ReaderWaits]:
-        """Return the readers that have rows waiting."""
         return [
             ReaderWaits(self.numbers[partition], end, tuple(self.highs[partition]))
             for partition, end in self.reader.waiting().items()
@@ -177,7 +176,6 @@ class TaskSources:
             source.reader.limit({p: self._limits[number] for p, number in source.numbers.items()})
 
     def limits_reached(self) -> bool:
-        """Whether all readers have arrived at their limits."""
         return all(self._limits[number] == at for number, at in self.positions().items())
 
     def positions(self) -> dict[int, Position]:
@@ -217,6 +215,5 @@ class TaskSources:
                 source.acknowledging.committed(epoch)
 
     def close(self) -> None:
-        """Close all readers."""
         for source in self.open.values():
             source.reader.close()

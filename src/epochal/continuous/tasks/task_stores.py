@@ -4,7 +4,8 @@ Every epoch makes a new version of every store, built in memory from the version
 stores of the task changed is written as one file, whose name carries the attempt, because the
 driver may not have decided even the previous epoch yet. Now and then the driver orders the task to
 publish a committed version: to write a snapshot of every store under Spark's names. Files of
-Spark's that are no longer needed are deleted then.
+Spark's that are no longer needed are deleted then. That happens on a thread of its own: the rows of
+a version never change, so they are written while later epochs go on.
 
 Note: a version is loaded by the names and checksums in the last decided manifest, never by its
 number alone. A task of an earlier attempt that is still running may have written a file with that
@@ -15,22 +16,26 @@ unique id in the commit log.
 from __future__ import annotations
 
 import gc
+import logging
+import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from epochal.checkpoint.entries import CommitEntry
 from epochal.checkpoint.layout import EPOCHS, STATE, StoreKey
+from epochal.clock import Clock
 from epochal.continuous.operators.contract import Row, StateChanges, StatefulOperator, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, partitions_of_stage
 from epochal.epoch.epoch_files.chain_files import in_parallel, read_chain, write_epoch
 from epochal.epoch.epoch_files.epoch_file import Header, StoreFileEntry, encode_epoch, file_name
 from epochal.epoch.epoch_files.state_chain import StateChain
-from epochal.epoch.messages import PreparedState, by_store
-from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT
-from epochal.errors import EpochError, StateLoadError
+from epochal.epoch.messages import EpochStarted, PreparedState, StatePublished, by_store
+from epochal.epoch.open_epoch import MAX_EPOCHS_IN_FLIGHT
+from epochal.errors import EpochalError, EpochError, StateLoadError
 from epochal.files import Files
 from epochal.state.disk.disk_rows import DiskRows, DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
@@ -42,6 +47,11 @@ from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.store_files import EncodedVersion, PreparedVersion
 from epochal.state.store.versions import FrozenVersion
 
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+"""When to publish again after a failure, and to report again if the driver repeats its order."""
+
 _MORE_VERSIONS = 4
 """Versions kept in memory besides those of epochs in flight, because a hold and the limits after it
 end epochs regardless of that bound."""
@@ -51,6 +61,9 @@ _WRITERS = 4
 
 _READERS = 16
 """Stores read in parallel when a task starts."""
+
+_Order: TypeAlias = tuple[int, Mapping[StoreKey, FrozenVersion], int]
+"""What to publish: the state after an epoch, its rows, and the floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +152,6 @@ class TaskStores:
         self._is_stateful = bool(plan.stages)
 
     def load(self, operators: Sequence[StatefulOperator], start: StateStart) -> None:
-        """Read every store and pass its rows to its operator."""
         by_id = dict(zip(self._operators, operators, strict=True))
         stores = list(self._stores.values())
         # Files are read in parallel, because storage may be far away. Rows are decoded here, one
@@ -211,14 +223,9 @@ class TaskStores:
         Then delete files that only versions below `floor` need. Safe to repeat.
         """
 
-        def write(key: StoreKey) -> None:
-            self._stores[key].provider.write_base(epoch + 1, rows[key])
-
-        def clean(key: StoreKey) -> None:
-            self._stores[key].provider.delete_below(floor)
-
-        in_parallel(write, rows, self._writers)
-        in_parallel(clean, rows, self._writers)
+        providers, threads = {key: self._stores[key].provider for key in rows}, self._writers
+        in_parallel(lambda key: providers[key].write_base(epoch + 1, rows[key]), rows, threads)
+        in_parallel(lambda key: providers[key].delete_below(floor), rows, threads)
 
     def close(self) -> None:
         """Close all stores. Epoch files stay on disk: their epochs may still be decided."""
@@ -359,3 +366,63 @@ def _not_named(provider: StateStoreProvider, version: int) -> StateLoadError:
         f"the last decided epoch names no state of it (version {version})",
         "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
     )
+
+
+class StatePublisher(threading.Thread):
+    """Publishes a task's state in the background, when the driver orders it.
+
+    The driver repeats an order until all tasks have reported, because reports can be lost with a
+    connection.
+    """
+
+    def __init__(
+        self,
+        stores: TaskStores,
+        attempt: int,
+        task: int,
+        report: Callable[[StatePublished], None],
+        clock: Clock,
+    ) -> None:
+        super().__init__(name="epochal-publisher", daemon=True)
+        self._stores, self._attempt, self._task = stores, attempt, task
+        self._report, self._clock = report, clock
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._heard = self._done = -1
+        self._reported = 0.0
+
+    def hear(self, started: EpochStarted) -> None:
+        """Note the order in a push of the driver, if there is one. Does not wait."""
+        epoch = started.publish
+        if epoch > self._heard:
+            self._heard = epoch
+            self._orders.put((epoch, self._stores.rows_after(epoch), started.floor))
+        elif 0 <= epoch == self._done and self._clock.monotonic() - self._reported > AGAIN_SECONDS:
+            self._tell(epoch)
+
+    def run(self) -> None:
+        while (order := self._orders.get()) is not None and not self._ended.is_set():
+            while not self._publish(order):
+                if self._ended.wait(AGAIN_SECONDS):
+                    return
+
+    def close(self) -> None:
+        """End after the store that is being written now."""
+        self._ended.set()
+        self._orders.put(None)
+
+    def _publish(self, order: _Order) -> bool:
+        epoch = order[0]
+        try:
+            self._stores.publish(*order)
+        except (EpochalError, OSError) as error:
+            # Publication may be late: a restart needs only the epoch files.
+            logger.warning("the state after epoch %d is not published: %s", epoch, error)
+            return False
+        self._done = epoch
+        self._tell(epoch)
+        return True
+
+    def _tell(self, epoch: int) -> None:
+        self._reported = self._clock.monotonic()
+        self._report(StatePublished(self._attempt, self._task, epoch))

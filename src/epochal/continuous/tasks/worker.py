@@ -32,16 +32,16 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
+
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import WriterContext
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task, schemas_of
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.reports import TaskReports, failure_report
-from epochal.continuous.tasks.state_publisher import StatePublisher
 from epochal.continuous.tasks.task import EpochCut, TaskCore
-from epochal.continuous.tasks.task_stores import StateStart, TaskStores
+from epochal.continuous.tasks.task_stores import StatePublisher, StateStart, TaskStores
 from epochal.epoch.messages import (
-    CommitPartitionEpoch,
     EpochReply,
     EpochRequest,
     EpochStarted,
@@ -52,7 +52,7 @@ from epochal.epoch.messages import (
     StatePublished,
     TaskReady,
 )
-from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
+from epochal.epoch.open_epoch import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
 from epochal.evaluator.evaluator_client import CLIENT
 from epochal.evaluator.evaluator_process import start_early
@@ -60,8 +60,8 @@ from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys
-from epochal.rpc.driver_address import local_host
 from epochal.rpc.envelope import EndpointType, RpcAddress
+from epochal.rpc.server import local_host
 from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)
@@ -230,31 +230,18 @@ class _Durable(threading.Thread):
         message = cut.prepare()
         staged = self._clock.monotonic()
         counts: dict[int, tuple[int, int, int]] = {}
-        for operator, each in cut.changes:
+        for operator, change in cut.changes:
             total, updated, removed = counts.get(operator, (0, 0, 0))
-            counts[operator] = (
-                total + each.rows,
-                updated + len(each.puts),
-                removed + len(each.removes),
-            )
-        report = CommitPartitionEpoch(
-            self._assignment.attempt,
-            self._assignment.task,
-            cut.epoch,
-            message,
-            prepared.state,
-            cut.watermarks,
-            cut.rows_in,
-            cut.rows_out,
-            tuple((operator, *figures) for operator, figures in sorted(counts.items())),
-            written - began,
-            staged - written,
-            cut.dead_letters,
-            prepared.checksum,
-            positions=cut.positions,
-            observed=cut.observed,
-            waits=cut.waits,
-            late_rows=cut.late_rows,
+            puts, removes = len(change.puts), len(change.removes)
+            counts[operator] = total + change.rows, updated + puts, removed + removes
+        report = msgspec.structs.replace(
+            cut.report,
+            message=message,
+            state=prepared.state,
+            checksum=prepared.checksum,
+            state_rows=tuple((operator, *figures) for operator, figures in sorted(counts.items())),
+            state_seconds=written - began,
+            stage_seconds=staged - written,
         )
         # Only now, when all is on storage, may the driver hear of the epoch: it may decide at once.
         report = self.reports.complete(report)

@@ -1,8 +1,8 @@
-"""Writes, reads and deletes epoch files.
+"""Writes, reads, publishes and deletes the files with the state of epochs; decides nothing.
 
-Note: files of an earlier attempt may be deleted only after this attempt has decided an epoch. Until
-then, a driver that was fenced a moment ago can still win the race for that epoch's offset entry,
-and the epoch would need its files.
+What may be deleted when, `state_chain` decides. An epoch that an earlier release decided has a
+state file per store, prepared under a name with the attempt. Those get Spark's names here when such
+an epoch is finished after an update.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from epochal.checkpoint.layout import EPOCHS, STATE, state_store_path
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.epoch.epoch_files.epoch_file import (
     EpochFile,
@@ -20,15 +21,17 @@ from epochal.epoch.epoch_files.epoch_file import (
     parse_file_name,
 )
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain, is_stray
+from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateLoadError
 from epochal.files import Files, join_url
-from epochal.state.files.chain import MISSING_DELTA
+from epochal.state.files.chain import MISSING_DELTA, prepared_before
+from epochal.state.store.store_files import PreparedVersion, publish_prepared
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-READERS = 8
-"""Files read or deleted in parallel: both mostly wait for storage."""
+WORKERS = 8
+"""Files read, published or deleted in parallel: all of it mostly waits for storage."""
 
 
 def write_epoch(files: Files, name: str, data: bytes) -> int:
@@ -50,17 +53,17 @@ def read_chain(
     *,
     task: int | None = None,
     tasks: int = 0,
-    readers: int = READERS,
+    readers: int = WORKERS,
 ) -> list[EpochFile]:
     """Read and verify the files of a chain, in the order of epochs.
 
     With `task`, only the files of this one of `tasks` tasks, where an attempt had as many tasks.
     """
     wanted = [
-        (run, epoch, each)
+        (run, epoch, writer)
         for run in chain.runs
         for epoch in range(run.first, run.last + 1)
-        for each in _tasks_of(run, task, tasks)
+        for writer in (range(run.tasks) if task is None or run.tasks != tasks else (task,))
     ]
     if not chain.is_gapless:
         raise StateLoadError(
@@ -70,8 +73,8 @@ def read_chain(
             MISSING_DELTA,
         )
 
-    def read(each: tuple[EpochRun, int, int]) -> EpochFile:
-        run, epoch, writer = each
+    def read(file: tuple[EpochRun, int, int]) -> EpochFile:
+        run, epoch, writer = file
         return read_epoch(files, file_name(epoch, writer, run.attempt))
 
     found = in_parallel(read, wanted, readers)
@@ -91,7 +94,6 @@ def read_chain(
 
 
 def read_epoch(files: Files, name: str) -> EpochFile:
-    """Read one file."""
     url = join_url(files.url, name)
     with storage_errors(url):
         try:
@@ -100,21 +102,7 @@ def read_epoch(files: Files, name: str) -> EpochFile:
             raise StateLoadError(url, "the epoch file does not exist", MISSING_DELTA) from None
 
 
-def sweep(files: Files, attempt: int, first_epoch: int, workers: int = READERS) -> list[str]:
-    """Delete what earlier attempts wrote for epochs that this attempt decides; return the names."""
-    return _delete(files, lambda found: is_stray(found, attempt, first_epoch), workers)
-
-
-def delete_before(files: Files, version: int, workers: int = READERS) -> list[str]:
-    """Delete the files of epochs that no retained decision needs; return their names."""
-    return _delete(files, lambda found: found[0] < version, workers)
-
-
-def _tasks_of(run: EpochRun, task: int | None, tasks: int) -> Sequence[int]:
-    return range(run.tasks) if task is None or run.tasks != tasks else (task,)
-
-
-def in_parallel(do: Callable[[_T], _R], items: Iterable[_T], workers: int = READERS) -> list[_R]:
+def in_parallel(do: Callable[[_T], _R], items: Iterable[_T], workers: int = WORKERS) -> list[_R]:
     """Do something to each item on some threads; return the results in order."""
     listed = list(items)
     if min(len(listed), workers) <= 1:
@@ -123,12 +111,43 @@ def in_parallel(do: Callable[[_T], _R], items: Iterable[_T], workers: int = READ
         return list(pool.map(do, listed))
 
 
-def _delete(
-    files: Files, is_garbage: Callable[[tuple[int, int, int]], bool], workers: int
-) -> list[str]:
-    with storage_errors(files.url):
-        names = [info.name for info in files.list() if not info.is_dir]
-        found = ((name, parse_file_name(name)) for name in names)
-        gone = [name for name, parsed in found if parsed is not None and is_garbage(parsed)]
-        in_parallel(files.delete, gone, workers)
-    return gone
+class StateFiles:
+    """The state files of a checkpoint, as far as the driver deals with them."""
+
+    def __init__(self, files: Files, *, publishers: int = WORKERS) -> None:
+        self._files, self._workers = files, publishers
+
+    def publish(self, states: Sequence[PreparedState]) -> None:
+        """Give these versions Spark's plain names. May be repeated, also after a crash."""
+        in_parallel(self._publish, states, self._workers)
+
+    def discard_before(self, attempt: int, first_epoch: int = 0) -> list[str]:
+        """Delete what attempts before this one prepared and no decision names; return its paths."""
+        strays = self._delete_epochs(lambda file: is_stray(file, attempt, first_epoch))
+        # And what attempts of an earlier release prepared.
+        with storage_errors(join_url(self._files.url, STATE)):
+            paths = [path for path, _ in self._files.walk(STATE)]
+            prepared = [path for path in paths if prepared_before(path.rpartition("/")[2], attempt)]
+            for path in prepared:
+                self._files.delete(path)
+        return [f"{EPOCHS}/{name}" for name in strays] + prepared
+
+    def delete_before(self, version: int) -> list[str]:
+        """Delete the epoch files of epochs before this one; return their names."""
+        return self._delete_epochs(lambda file: file[0] < version)
+
+    def _publish(self, state: PreparedState) -> None:
+        path = state_store_path(state.operator, state.partition, state.store)
+        version = PreparedVersion(state.version, state.name, state.checksum)
+        url = join_url(self._files.url, path)
+        with storage_errors(url):
+            publish_prepared(self._files.at(path), version, url)
+
+    def _delete_epochs(self, is_garbage: Callable[[tuple[int, int, int]], bool]) -> list[str]:
+        epochs = self._files.at(EPOCHS)
+        with storage_errors(epochs.url):
+            names = [info.name for info in epochs.list() if not info.is_dir]
+            parsed = ((name, parse_file_name(name)) for name in names)
+            gone = [name for name, file in parsed if file is not None and is_garbage(file)]
+            in_parallel(epochs.delete, gone, self._workers)
+        return gone

@@ -39,7 +39,6 @@ class StoreFileEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> StoreKey:
-        """Which store it belongs to."""
         return StoreKey(self.operator, self.partition, self.store)
 
 
@@ -64,7 +63,6 @@ class EpochFile:
     body: memoryview
 
     def items(self) -> Iterator[tuple[StoreFileEntry, bytes]]:
-        """Every store's file with its content."""
         start = 0
         for entry in self.header.stores:
             yield entry, bytes(self.body[start : start + entry.size])
@@ -72,7 +70,6 @@ class EpochFile:
 
 
 def file_name(epoch: int, task: int, attempt: int) -> str:
-    """The name of a task's file."""
     return f"{epoch}-t{task}-a{attempt}"
 
 

@@ -1,6 +1,7 @@
 """Deletes what no retained decision needs: log entries, and files with state. Off the epoch's path.
 
-Epochs that are committed while it works are made up for by the next round.
+What that is, `state_chain` decides. Epochs that are committed while this module works are made up
+for by the next round.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import logging
 import threading
 
 from epochal.epoch.durable import EpochResources
+from epochal.epoch.epoch_files.state_chain import first_needed_entry
 from epochal.errors import EpochalError
 
 logger = logging.getLogger(__name__)
@@ -39,10 +41,10 @@ class Retention:
         while True:
             with self._work:
                 self._work.wait_for(lambda: self._waiting is not None or self._closed)
-                found, self._waiting = self._waiting, None
-                if self._closed or found is None:
+                noted, self._waiting = self._waiting, None
+                if self._closed or noted is None:
                     return
-            self.tidy(*found)
+            self.tidy(*noted)
 
     def close(self) -> None:
         """End `run` after the round under way."""
@@ -56,47 +58,32 @@ class Retention:
         A failure is only logged: a later round tries again.
         """
         try:
-            self._sweep()
+            if not self._swept:  # only now: this attempt has decided an epoch
+                state = self._resources.state
+                for path in state.discard_before(self._attempt, self._first_epoch):
+                    logger.info("discarded %s of an earlier attempt", path)
+                self._swept = True
             self._purge(epoch, floor)
         except (EpochalError, OSError) as error:
             logger.warning("old files could not be deleted: %s", error)
 
-    def _sweep(self) -> None:
-        """Delete what earlier attempts prepared in vain.
-
-        Not before this attempt has decided an epoch: until then, a fenced driver may still win the
-        race for the next offset entry, and that epoch would need its files.
-        """
-        if self._swept:
-            return
-        for path in self._resources.state.discard_before(self._attempt, self._first_epoch):
-            logger.info("discarded %s of an earlier attempt", path)
-        self._swept = True
-
     def _purge(self, epoch: int, floor: int) -> None:
         resources = self._resources
-        kept = resources.min_batches_to_retain
+        retained, is_stateful = resources.min_batches_to_retain, resources.is_stateful
         # A log with a few entries more does no harm, so this is done only after every tenth of the
         # retention.
-        if kept > epoch or epoch % max(1, kept // 10):
+        if retained > epoch or epoch % max(1, retained // 10):
             return
-        before = epoch + 1 - kept
-        if resources.is_stateful:
-            # The commit before the version at the floor stays: it may name the version's files.
-            before = min(before, floor - 1)
-        if resources.is_stateful and floor > self._floor:
+        if is_stateful and floor > self._floor:
             resources.state.delete_before(floor)
             self._floor = floor
-        if before > self._purged:
-            self._purge_logs(before)
-            self._purged = before
-
-    def _purge_logs(self, before: int) -> None:
-        """Delete log entries. The first time the logs are listed; after that the ids are known."""
-        for log in (self._resources.offsets, self._resources.commits):
+        before = first_needed_entry(epoch, floor, retained, is_stateful=is_stateful)
+        if before <= self._purged:
+            return
+        for log in (resources.offsets, resources.commits):
             if self._looked:
-                for epoch in range(self._purged, before):  # the oldest first, as in `purge`
-                    log.remove(epoch)
+                for purged in range(self._purged, before):  # the oldest first, as in `purge`
+                    log.remove(purged)
             else:
-                log.purge(before)
-        self._looked = True
+                log.purge(before)  # lists the log; after that the ids are known
+        self._looked, self._purged = True, before

@@ -1,14 +1,53 @@
-"""What the sources say of the places of their readers in a unit of event time."""
+"""Where the readers of an attempt must end: an epoch that is planned, or a unit of event time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from epochal.checkpoint.entries import OffsetEntry
 from epochal.epoch.contract import LoggedSource, Positions
 from epochal.epoch.event_time.units import UnitMark, Units
 from epochal.epoch.manifest import OpenUnit
-from epochal.epoch.planned_ends import Readers
+from epochal.epoch.messages import Limits
+from epochal.epoch.recovery import QueryShape, offsets_of_sources
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The readers of an attempt, in order of their number."""
+
+    sources: int
+    partitions: tuple[tuple[int, str], ...] = ()
+    """(source, partition id)."""
+
+    def by_source(self, positions: Sequence[str]) -> tuple[dict[str, str], ...]:
+        assert len(positions) == len(self.partitions)
+        return self.some_by_source(dict(enumerate(positions)))
+
+    def some_by_source(self, positions: Mapping[int, str]) -> tuple[dict[str, str], ...]:
+        of_sources: tuple[dict[str, str], ...] = tuple({} for _ in range(self.sources))
+        for reader, position in positions.items():
+            source, partition = self.partitions[reader]
+            of_sources[source][partition] = position
+        return of_sources
+
+    def limits(self, ends: Sequence[Positions], at: Sequence[Positions] | None = None) -> Limits:
+        """Return where readers must end; without those that have no end, or are `at` it."""
+        return tuple(
+            (reader, ends[source][partition])
+            for reader, (source, partition) in enumerate(self.partitions)
+            if partition in ends[source]
+            and (at is None or ends[source][partition] != at[source][partition])
+        )
+
+    def limits_of(
+        self, plan: OffsetEntry, sources: Sequence[LoggedSource], query: QueryShape, url: str
+    ) -> Limits:
+        """Return where readers must end a batch that Spark planned, with this offset entry."""
+        offsets = offsets_of_sources(plan, query, f"the batch that was set aside in {url}")
+        pairs = zip(sources, offsets, strict=True)
+        return self.limits([{} if offset is None else s.resume(offset) for s, offset in pairs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +81,13 @@ class SourcePlaces:
     def bounded(self, positions: Sequence[str], ends: Mapping[int, str]) -> Mapping[int, str]:
         if not ends:
             return ends
-        at = self.readers.by_source(positions)
-        known = {reader: end for reader, end in ends.items() if end}
-        latest = self.readers.some_by_source(known)
-        found = dict(ends)
-        for number, source in enumerate(self.sources):
-            if latest[number]:
-                bounded = source.unit_end(at[number], latest[number])
-                within: list[Positions] = [{}] * len(self.sources)
-                within[number] = {p: e for p, e in bounded.items() if p in latest[number]}
-                found.update(self.readers.limits(within))
-        return found
+        known = self.readers.some_by_source({reader: end for reader, end in ends.items() if end})
+        of_sources = zip(self.sources, self.readers.by_source(positions), known, strict=True)
+        within = [
+            {p: e for p, e in source.unit_end(at, latest).items() if p in latest} if latest else {}
+            for source, at, latest in of_sources
+        ]
+        return {**ends, **dict(self.readers.limits(within))}
 
     def is_last(self, reader: int, position: str) -> bool:
         if self.last is None:

@@ -12,6 +12,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
+import msgspec
+
 from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
 from epochal.connectors.contract import Positions, SinkWriter, WriterContext
@@ -31,9 +33,9 @@ from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
+from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import (
-    CommitPartitionEpoch,
     EpochReply,
     EpochRequest,
     EpochStarted,
@@ -44,8 +46,7 @@ from epochal.epoch.messages import (
     StatePublished,
     TaskReady,
 )
-from epochal.epoch.pace import Pace
-from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.open_epoch import Pace
 from epochal.files import Files
 from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock
@@ -139,20 +140,8 @@ class TaskProcess:
         cut = self.cuts.popleft()
         assert self.stores is not None
         prepared = self.stores.prepare(cut.epoch, cut.changes)
-        report = CommitPartitionEpoch(
-            self.attempt,
-            self.task,
-            cut.epoch,
-            cut.prepare(),
-            prepared.state,
-            cut.watermarks,
-            cut.rows_in,
-            cut.rows_out,
-            checksum=prepared.checksum,
-            positions=cut.positions,
-            observed=cut.observed,
-            waits=cut.waits,
-            late_rows=cut.late_rows,
+        report = msgspec.structs.replace(
+            cut.report, message=cut.prepare(), state=prepared.state, checksum=prepared.checksum
         )
         self.durable.append(self.reports.complete(report))
 

@@ -20,8 +20,7 @@ from epochal.checkpoint.restart import PROVIDER, SHUFFLE_PARTITIONS
 from epochal.continuous.api.outputs import COMPLETE
 from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.stages import QueryPlan
-from epochal.continuous.run.state_settings import settings_in_force, state_conf
-from epochal.continuous.run.take_over import pinned_partitions
+from epochal.continuous.run.take_over import pinned_partitions, settings_in_force, state_conf
 from epochal.errors import EpochError, OptionError
 from epochal.files import Files, open_files
 from epochal.state.store.conf import StateStoreConf

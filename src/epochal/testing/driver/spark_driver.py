@@ -27,7 +27,7 @@ from epochal.continuous.api.stream import Stream
 from epochal.continuous.catalyst.spark_objects import collected
 from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.logical import Node, Stateful, Step, StreamSource, Union, Watermarked
-from epochal.continuous.run.state_settings import settings_in_force, state_conf
+from epochal.continuous.run.take_over import settings_in_force, state_conf
 from epochal.errors import OptionError
 from epochal.files.local import LocalFiles
 from epochal.record_batches import joined_tables

@@ -20,7 +20,7 @@ from epochal.continuous.plan.stages import QueryPlan
 from epochal.epoch.contract import CommittedSink
 from epochal.epoch.driver import EpochDriver
 from epochal.epoch.messages import EpochReply, EpochRequest, IncrementAndGetEpoch, TaskFailed
-from epochal.epoch.pace import Pace
+from epochal.epoch.open_epoch import Pace
 from epochal.errors import EpochError
 from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock

@@ -107,7 +107,7 @@ def _of_frame(
     frame: DataFrame, mode: str, function: tuple[str, Any] | None, checkpoint: Files
 ) -> QueryUnderTest:
     from epochal.continuous.catalyst.translation import read_plan
-    from epochal.continuous.run.state_settings import FRAME_KEYS, session_settings
+    from epochal.continuous.run.take_over import FRAME_KEYS, session_settings
 
     operators = found_in(checkpoint)
     session = session_settings(frame.sparkSession, FRAME_KEYS)

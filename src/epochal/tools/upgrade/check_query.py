@@ -87,7 +87,7 @@ def _frame_needs(df: Any, files: Files, mode: str, pinned: Mapping[str, str] | N
     """What a DataFrame needs that our engine runs."""
     from epochal.continuous.catalyst.releases import release_of
     from epochal.continuous.catalyst.translation import read_plan
-    from epochal.continuous.run.state_settings import FRAME_KEYS, session_settings
+    from epochal.continuous.run.take_over import FRAME_KEYS, session_settings
     from epochal.tools.upgrade.spark_facts import needs_of_tree
 
     release, session = release_of(df.sparkSession), session_settings(df.sparkSession, FRAME_KEYS)
@@ -109,7 +109,7 @@ def _frame_needs(df: Any, files: Files, mode: str, pinned: Mapping[str, str] | N
 def _stream_needs(stream: Stream, files: Files, mode: str, settings: Mapping[str, str]) -> Needs:
     """What a query of our own builder needs."""
     from epochal.continuous.catalyst.releases import release_of
-    from epochal.continuous.run.state_settings import session_settings
+    from epochal.continuous.run.take_over import session_settings
     from epochal.tools.upgrade.spark_facts import needs_of_tree
 
     session = session_settings(stream.spark)

@@ -20,8 +20,13 @@ from epochal.connectors.registry import FILE_SOURCES
 from epochal.continuous.operators.contract import StoreSchema
 from epochal.continuous.plan.compile import offset_lines_of, sources_of
 from epochal.continuous.plan.logical import Node, Stateful, StreamSource, preorder
-from epochal.continuous.run.state_settings import check_state, state_conf
-from epochal.continuous.run.take_over import JOIN_FORMAT, found_in, operators_of
+from epochal.continuous.run.take_over import (
+    JOIN_FORMAT,
+    check_state,
+    found_in,
+    operators_of,
+    state_conf,
+)
 from epochal.errors import EpochalError
 from epochal.files import Files, join_url, local_path, open_files, scheme_of
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema

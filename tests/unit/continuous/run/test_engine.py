@@ -123,7 +123,7 @@ class Pretended:
         self.post(AttemptFailed(self.number, error))
 
     def commit(self, epoch: int, rows: int = 0, settled: bool = True) -> None:
-        facts = CommittedEpoch(epoch, 0, 0, 0, (), rows, (), settled=settled)
+        facts = CommittedEpoch(epoch, 0, 0, 0, (), rows, settled=settled)
         self._pretence.committed(facts, ())
 
     def _note(self, what: str) -> None:

@@ -17,6 +17,7 @@ from epochal.continuous.plan.logical import Node, Union
 from epochal.continuous.run.open_query import Opened
 from epochal.continuous.run.progress import QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
+from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.errors import OptionError
 from epochal.files.local import LocalFiles
 
@@ -28,7 +29,7 @@ def opened_query(
     return Opened(
         query_id="q",
         run_id="r",
-        options=EngineOptions(**options),  # type: ignore[arg-type]
+        definition=QueryDefinition(tree, missing, EngineOptions(**options)),  # type: ignore[arg-type]
         files=missing,
         guard=missing,
         sources=tuple(sources),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from epochal.continuous.run.progress import OperatorNote, ProgressMaker, QueryNote, iso, latency

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from tests.unit.metrics.runs import RUN
 
 from epochal.continuous.run.telemetry import Telemetry, record_of
@@ -54,9 +54,13 @@ def epoch(number: int, committed_ms: int) -> CommittedEpoch:
 
 
 def tick(
-    telemetry: Telemetry, message: str = "Processing", report: Any = None, degraded: str = ""
+    telemetry: Telemetry,
+    message: str = "Processing",
+    report: Any = None,
+    degraded: str = "",
+    at_ms: int = 5,
 ) -> None:
-    telemetry.tick(message, 7, 0, 0, degraded, report)
+    telemetry.tick(StatusChanged(at_ms, message, 7, 0, 0, degraded), report)
 
 
 def test_an_epoch_is_told_when_its_sources_know_of_it() -> None:

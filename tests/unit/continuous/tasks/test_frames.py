@@ -16,7 +16,6 @@ from epochal.continuous.tasks.frames import (
     FrameKind,
     Runs,
     decode_frame,
-    encode_batch,
     encode_frame,
     split_rows,
 )
@@ -28,11 +27,11 @@ DATA = Frame(FrameKind.DATA, 7, 1, 2, 41, 9, (-1, 1234), ((0, 1), (4, 2)), BATCH
 
 
 def wire(frame: Frame) -> bytes:
-    return encode_frame(frame, b"" if frame.batch is None else encode_batch(frame.batch))
+    return encode_frame(frame, b"" if frame.batch is None else frame.batch.serialize())
 
 
 def test_a_data_frame_comes_back_with_its_rows_runs_event_times_and_credit() -> None:
-    size = encode_batch(BATCH).size
+    size = BATCH.serialize().size
     assert decode_frame(wire(DATA), [SCHEMA, SCHEMA]) == replace(DATA, size=size)
 
 
@@ -121,7 +120,7 @@ def test_rows_are_split_into_frames_below_the_limit_in_their_order(
     whole = cast(Any, pa).concat_batches([batch.slice(0, 1)] * before + [batch]).slice(before)
     parts = split_rows(whole, runs, limit)
     # Arrow adds a header, and aligns each of the buffers.
-    assert all(part.num_rows == 1 or encode_batch(part).size <= limit + 1024 for part, _ in parts)
+    assert all(part.num_rows == 1 or part.serialize().size <= limit + 1024 for part, _ in parts)
     assert pa.Table.from_batches([part for part, _ in parts]).to_pylist() == batch.to_pylist()
     partitions = [p for _, part_runs in parts for p, count in part_runs for _ in range(count)]
     assert partitions == [p for p, count in runs for _ in range(count)]

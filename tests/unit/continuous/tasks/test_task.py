@@ -110,7 +110,7 @@ class Tasks:
             (cut.epoch, reader, position)
             for cuts in self.cuts
             for cut in cuts
-            for reader, position in cut.positions
+            for reader, position in cut.report.positions
         }
 
     def output(self) -> list[Row]:
@@ -275,7 +275,7 @@ def test_a_cut_says_the_highest_event_time_of_its_own_rows() -> None:
     world.turn(0, start(FIRST))
     world.settle(start(FIRST + 1))
     world.settle(start(FIRST + 2))
-    assert [cut.watermarks for cut in world.cuts[0]] == [(11_000,), (11_000,)]
+    assert [cut.report.watermarks for cut in world.cuts[0]] == [(11_000,), (11_000,)]
 
 
 @dataclass(slots=True)

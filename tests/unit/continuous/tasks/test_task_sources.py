@@ -9,14 +9,9 @@ from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, SourcePlan, Target
-from epochal.continuous.tasks.task_sources import (
-    FEW_ROWS,
-    MAX_ROWS_PER_TURN,
-    Chain,
-    OpenSource,
-    TaskSources,
-)
+from epochal.continuous.tasks.task_sources import MAX_ROWS_PER_TURN, Chain, OpenSource, TaskSources
 from epochal.epoch.event_time.units import HOLDS_NOTHING
+from epochal.record_batches import FEW_ROWS
 
 
 class Script(SourceReader):

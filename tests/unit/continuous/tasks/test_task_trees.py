@@ -54,7 +54,7 @@ class TreeTasks(Tasks):
         """Where each epoch ended, by partition."""
         found: dict[int, dict[str, int]] = {}
         for cut in [each for cuts in self.cuts for each in cuts]:
-            for reader, position in cut.positions:
+            for reader, position in cut.report.positions:
                 found.setdefault(cut.epoch, {})[self.readers[reader].partition] = int(position)
         return found
 

@@ -1,12 +1,15 @@
-"""Which files a decision names, which are garbage, and how a chain is verified."""
+"""Which files a decision names, which are garbage, and how they are verified and published."""
 
 from __future__ import annotations
 
+import google_crc32c
 import pytest
 
-from epochal.epoch.epoch_files.chain_files import delete_before, read_chain, sweep, write_epoch
+from epochal.checkpoint.layout import EPOCHS
+from epochal.epoch.epoch_files.chain_files import StateFiles, read_chain, write_epoch
 from epochal.epoch.epoch_files.epoch_file import Header, encode_epoch, file_name
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain, extended
+from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateLoadError
 from epochal.testing.files import MemoryFiles
 
@@ -25,9 +28,7 @@ def test_a_chain_grows_with_its_attempt_and_shrinks_with_publications() -> None:
     before = (EpochRun(2, 4, 1, (10, 11)), EpochRun(5, 6, 2, (20,)))
 
     def after(epoch: int, published: int) -> StateChain:
-        return extended(
-            before, published=published, first_epoch=7, epoch=epoch, attempt=3, checksums=(30,)
-        )
+        return extended(before, EpochRun(7, epoch, 3, (30,)), published)
 
     assert after(7, 2) == StateChain(2, (*before, EpochRun(7, 7, 3, (30,))))
     assert after(9, 4).runs == (EpochRun(4, 4, 1, (10, 11)), before[1], EpochRun(7, 9, 3, (30,)))
@@ -80,10 +81,67 @@ def test_a_file_is_written_once() -> None:
 
 def test_garbage_is_what_no_retained_decision_can_name() -> None:
     files = MemoryFiles()
-    written(files, 1, range(6), tasks=1)
-    written(files, 3, range(4, 6), tasks=1)
-    files.create("readme", b"not ours")
+    epochs = files.at(EPOCHS)
+    written(epochs, 1, range(6), tasks=1)
+    written(epochs, 3, range(4, 6), tasks=1)
+    epochs.create("readme", b"not ours")
+    state = StateFiles(files)
     # Attempt 3 started at epoch 4: what attempt 1 wrote before may be decided, the rest cannot be.
-    assert sweep(files, 3, 4) == ["4-t0-a1", "5-t0-a1"]
-    assert delete_before(files, 2) == ["0-t0-a1", "1-t0-a1"]
-    assert sorted(files.tree) == ["2-t0-a1", "3-t0-a1", "4-t0-a3", "5-t0-a3", "readme"]
+    assert state.discard_before(3, 4) == [f"{EPOCHS}/4-t0-a1", f"{EPOCHS}/5-t0-a1"]
+    assert state.delete_before(2) == ["0-t0-a1", "1-t0-a1"]
+    names = sorted(info.name for info in epochs.list())
+    assert names == ["2-t0-a1", "3-t0-a1", "4-t0-a3", "5-t0-a3", "readme"]
+
+
+def prepared(files: MemoryFiles, partition: int, version: int, attempt: int) -> PreparedState:
+    name = f"{version}.delta.prepared-a{attempt}"
+    data = f"{partition}/{version}/{attempt}".encode()
+    files.replace(f"state/0/{partition}/left/{name}", data)
+    return PreparedState(0, partition, "left", version, name, google_crc32c.value(data))
+
+
+def content(files: MemoryFiles) -> dict[str, bytes]:
+    return {path: files.read(path) for path, _ in files.walk()}
+
+
+@pytest.mark.parametrize("publishers", [1, 8])
+def test_all_versions_are_published_and_may_be_published_again(publishers: int) -> None:
+    files = MemoryFiles()
+    states = [prepared(files, partition, 5, 2) for partition in range(20)]
+    state = StateFiles(files, publishers=publishers)
+    state.publish(states)
+    state.publish(states)
+    assert content(files) == {
+        f"state/0/{partition}/left/5.delta": f"{partition}/5/2".encode() for partition in range(20)
+    }
+
+
+def test_state_that_is_not_there_is_an_error_not_a_gap() -> None:
+    files = MemoryFiles()
+    states = [prepared(files, partition, 5, 2) for partition in range(4)]
+    files.delete("state/0/2/left/5.delta.prepared-a2")
+    state = StateFiles(files)
+    with pytest.raises(StateLoadError, match="state/0/2/left"):
+        state.publish(states)
+
+
+def test_what_earlier_attempts_prepared_is_discarded_and_nothing_else() -> None:
+    files = MemoryFiles()
+    for attempt in (1, 2, 10):
+        prepared(files, 0, 5, attempt)
+    for name in ("5.delta", "6.delta.prepared-of-another", "5.snapshot"):
+        files.replace(f"state/0/0/{name}", b"")
+    assert StateFiles(files).discard_before(10) == [
+        "state/0/0/left/5.delta.prepared-a1",
+        "state/0/0/left/5.delta.prepared-a2",
+    ]
+    assert sorted(content(files)) == [
+        "state/0/0/5.delta",
+        "state/0/0/5.snapshot",
+        "state/0/0/6.delta.prepared-of-another",
+        "state/0/0/left/5.delta.prepared-a10",
+    ]
+
+
+def test_a_checkpoint_without_state_has_nothing_to_discard() -> None:
+    assert StateFiles(MemoryFiles()).discard_before(3) == []

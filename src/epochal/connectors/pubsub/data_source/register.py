@@ -17,7 +17,7 @@ from epochal.connectors.pubsub.data_source.spark_sink import SparkPubSubWriters
 from epochal.connectors.pubsub.data_source.spark_source import SparkPubSubReaders
 from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX, EMULATOR
 from epochal.connectors.worker_python import check_here, worker_python
-from epochal.rpc.driver_address import driver_address
+from epochal.rpc.server import driver_address
 
 
 class PubSubDataSource(SparkPubSubReaders, SparkPubSubWriters, DataSource):  # type: ignore[misc]

@@ -49,7 +49,7 @@ from epochal.connectors.pubsub.sidecar.grants import Grants, Reason
 from epochal.connectors.pubsub.sidecar.sidecar_client import read_rows
 from epochal.connectors.pubsub.sidecar.sidecar_messages import PartitionReading
 from epochal.errors import OptionError
-from epochal.rpc.driver_address import LOOPBACK
+from epochal.rpc.server import LOOPBACK
 
 try:
     from pyspark.sql.streaming import datasource as limits

@@ -37,9 +37,8 @@ from epochal.connectors.pubsub.sidecar.sidecar_messages import DRIVER, PEER, Par
 from epochal.connectors.pubsub.sidecar.streams import Streams
 from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
 from epochal.rpc.client import RpcClient
-from epochal.rpc.driver_address import local_host
 from epochal.rpc.envelope import PeerId
-from epochal.rpc.server import RpcServer
+from epochal.rpc.server import RpcServer, local_host
 
 logger = logging.getLogger(__name__)
 

@@ -74,14 +74,8 @@ class Task:
         """End the epoch; all entries of the version that it made."""
         changes = [(0, each) for each in self.operator.cut(self.epoch)]
         made = self.stores.prepare(self.epoch, changes)
-        self.chain = extended(
-            self.before,
-            published=self.published,
-            first_epoch=self.first_epoch,
-            epoch=self.epoch,
-            attempt=self.attempt,
-            checksums=(made.checksum,),
-        )
+        own = EpochRun(self.first_epoch, self.epoch, self.attempt, (made.checksum,))
+        self.chain = extended(self.before, own, self.published)
         if publish:
             self.stores.publish(self.epoch, self.stores.rows_after(self.epoch), self.published)
             self.published = self.epoch + 1
