@@ -16,7 +16,6 @@ T = TypeVar("T")
 
 FULL: dict[str, str] = {
     r"golden/.*\[4\.[012]\.\d+-": "checkpoints of releases between the oldest and the newest",
-    r"golden/test_remedies\.py.*circle\[[2-7]\]": "more pairs of faults",
     r"fuzz/test_mutated_checkpoints.*\[\w+-[1-9]\d*\]": "more rounds of the same mutations",
     r"fuzz/test_prepared_checkpoints.*\[[1-9]\d*\]": "380 of 400 prepared checkpoints",
     r"fuzz/test_mutated_state.*\[(1-|0-rocksdb|0-codec)": "more rounds, and more kinds of stores",
@@ -50,12 +49,10 @@ FULL: dict[str, str] = {
     r"contract/test_shadow\.py.*(?<!rows)\[(delta-partitioned|iceberg)\]": "more tables",
     r"spark/test_sink_edits_resume\.py.*\[(?!repair_hole-file_sink_counts)": "more edits",
     r"frames/test_rocksdb_takeover\.py.*\[ids-changelogs\]": "the same with changelogs",
-    r"spark/test_remedies_resume\.py": "each remedy again, with Spark",
     r"spark/test_field_reports\.py.*\[(?!(off|the f|a temp|an sst file has another u|drop|a ba))": (
         "more reports"
     ),
     r"spark/test_random_damage\.py.*\[delta": "the same with Delta tables; it needs their jars",
-    r"spark/test_obeyed_to_the_letter\.py": "once broken; the sample of random damage stays",
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
     r"frames/test_aggregates\.py.*(spark\[|same\[)": "every aggregate of every type",
     r"frames/test_spark_aggregates\.py.*(all_types|does\[(?!sessions-append))": "the same",

@@ -30,17 +30,6 @@ def make(world: World, subscription: str, tmp_path: Path) -> Iterator[Make]:
         yield start
 
 
-def test_spark_reads_a_subscription_that_it_may_not_describe(
-    world: World, topic: str, subscription: str, make: Make
-) -> None:
-    sent = world.publish(topic, bodies(20))
-    engine = make()
-    engine.run(lambda: sorted(engine.ids) == sorted(sent))
-    engine.settle()
-    engine.end()
-    assert world.left(subscription) == []
-
-
 def test_a_continuous_query_reads_a_subscription_that_it_may_not_describe(
     world: World, topic: str, subscription: str
 ) -> None:

@@ -158,18 +158,3 @@ def test_a_deleted_subscription_is_raised_by_the_next_take(world: World) -> None
     with pytest.raises(PubSubFailedError):
         reader.ack([(0, 1)]).result(SECONDS)
     reader.close()
-
-
-def test_a_server_that_cannot_be_reached_is_given_up_with_the_cause() -> None:
-    access = source_options(
-        {
-            "subscriptionId": "sub",
-            "projectId": "p",
-            "emulatorHost": "127.0.0.1:1",
-            "retryTimeout": "1 second",
-        }
-    )
-    reader = Puller(Connection(access), PullSettings(subscription=access.subscription))
-    with pytest.raises(PubSubFailedError, match=r"UNAVAILABLE.*Tried again for"):
-        reader.take(1, timeout_s=SECONDS)
-    reader.close()

@@ -197,9 +197,3 @@ def test_a_failing_round_is_logged_and_the_query_goes_on(
     live_rig.write(sink, 1, [row(1)])
     sink.close()
     assert live_rig.rows() == [row(0), row(1)]
-
-
-@pytest.mark.parametrize("name", ["compactInterval", "logCleanupInterval"])
-def test_an_interval_must_be_longer_than_nothing(rig: Rig, name: str) -> None:
-    with pytest.raises(OptionError, match="must be longer than nothing"):
-        rig.open(options={name: "0 s"})

@@ -101,14 +101,6 @@ def test_what_cannot_be_evaluated_is_refused_with_the_reason(
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["1 / (a - 1)", "CAST(x AS int)", "2147483647 + a", "arr[2]"])
-def test_what_is_an_error_in_spark_is_one_here(
-    spark: SparkSession, batch: pa.RecordBatch, text: str
-) -> None:
-    with pytest.raises((ExpressionError, OptionError)):
-        ours(spark, batch, text)
-
-
 def test_columns_by_name_are_the_same_with_and_without_spark(spark: SparkSession) -> None:
     schema = arrow_schema(DDL)
     stream = testing.stream(schema)

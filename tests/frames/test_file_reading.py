@@ -268,36 +268,11 @@ def csv_in_partitions(spark: SparkSession, folder: Path) -> DataFrame:
     )
 
 
-def json_of_some_columns(spark: SparkSession, folder: Path) -> DataFrame:
-    folder.mkdir()
-    (folder / "a.json").write_text('{"a": 1, "b": "x"}\n{"a": "x", "b": 2}\nbroken\n')
-    schema = "a int, b string, c timestamp"
-    return spark.readStream.schema(schema).option("mode", "DROPMALFORMED").json(str(folder))
-
-
-def whole_texts(spark: SparkSession, folder: Path) -> DataFrame:
-    folder.mkdir()
-    (folder / "a.txt").write_text("a\nb\n")
-    (folder / "empty").write_text("")
-    return spark.readStream.option("wholetext", True).text(str(folder))
-
-
-def binary_files(spark: SparkSession, folder: Path) -> DataFrame:
-    folder.mkdir()
-    (folder / "a b%ü").write_bytes(b"\x00\xff")
-    schema = "path string, modificationTime timestamp, length long, content binary"
-    return spark.readStream.schema(schema).format("binaryFile").load(str(folder))
-
-
 @pytest.mark.parametrize(
     ("make", "columns"),
     [
         (csv_in_partitions, ("n", "s", "c", "day", "at", "k")),
         (csv_in_partitions, ("day",)),
-        (json_of_some_columns, ("b",)),
-        (json_of_some_columns, ("1 AS one",)),
-        (whole_texts, ("value", "_metadata.file_name")),
-        (binary_files, ("path", "length", "content")),
     ],
 )
 def test_a_query_has_the_rows_of_spark(

@@ -83,14 +83,6 @@ def output(case: Case, engines: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return case.rows()
 
 
-@pytest.mark.parametrize("query", ["stateless", "windowed"])
-def test_taking_turns_changes_nothing(spark: SparkSession, tmp_path: Path, query: str) -> None:
-    alone = output(Case(spark, tmp_path / "alone", query), (SPARK,) * 5)
-    turns = output(Case(spark, tmp_path / "turns", query), (SPARK, OURS, OURS, SPARK, OURS))
-    assert len(alone) > 10
-    assert turns == alone
-
-
 def forget_last_batch(case: Case) -> int:
     """Undo the newest batch as if Spark had been killed while it ran; return its number."""
     found = Checkpoint(str(case.checkpoint))

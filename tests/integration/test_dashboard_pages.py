@@ -231,11 +231,6 @@ def test_what_is_selected_stays_selected_until_it_is_copied(page: Page) -> None:
     page.wait("!window.kept.isConnected", what="it is drawn again")
 
 
-def test_the_time_zone_is_told(page: Page) -> None:
-    choose(page, "web/rate")
-    assert re.search(r"Times are in your time zone, .*UTC", page.text("#zone"))
-
-
 def test_an_answer_about_a_query_that_is_no_longer_shown_is_ignored(page: Page) -> None:
     choose(page, "web/rate")
     page.evaluate(

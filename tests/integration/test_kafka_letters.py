@@ -143,21 +143,6 @@ def test_an_attempt_that_is_shut_out_writes_no_letters(place: Letters, where: st
         assert place.letters() == []
 
 
-def test_rows_of_one_topic_share_a_transaction_with_letters_of_another(place: Letters) -> None:
-    options = {"topic": place.topic, "kafka.max.request.size": "10000"}
-    with closing(place.open_with("topic", VALUE, **options)) as sink:
-        sink.fence(1)
-        sink.commit(0, prepared(sink, 0, [{"value": each} for each in ("w1", "x" * 20_000, "w2")]))
-    assert place.values() == ["w1", "w2"]
-    (letter,) = place.letters()
-    assert letter["rowCut"].startswith('{"value":"xxx')
-
-
-def test_a_topic_of_letters_must_exist(place: Letters) -> None:
-    with pytest.raises(KafkaRecordError, match="no such topic"):
-        place.open_with("topic", deadLetterTopic="nowhere")
-
-
 def test_a_query_counts_its_letters_in_progress_and_metrics(
     place: Letters, kafka_spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -77,22 +77,6 @@ def test_rows_have_their_times_in_this_machines_zone(world: World, tokyo: None) 
     ]
 
 
-def test_an_empty_partition_publishes_nothing(world: World) -> None:
-    options = settle_options(sink_options({**world.options, "topicId": "no-such-topic"}))
-    assert BatchWriter(options, SCHEMA).write(iter(())) == Published(0, 0)
-
-
-def test_arrow_batches_are_taken_as_they_are(world: World) -> None:
-    schema = StructType.fromJson(
-        {
-            "type": "struct",
-            "fields": [{"name": "data", "type": "string", "nullable": True, "metadata": {}}],
-        }
-    )
-    batch = pa.RecordBatch.from_pydict({"data": ["1"]})
-    assert written(world, schema, [batch]) == [1]
-
-
 def test_columns_are_looked_at_before_any_task() -> None:
     options = settle_options(
         sink_options({"topicId": "topic", "projectId": "p", "dataColumn": "x"})
