@@ -72,6 +72,17 @@ def ask(
     return answers
 
 
+def environment_of(release: str, *more: Path) -> dict[str, str]:
+    """The environment of a process with a release's PySpark, and the tests, first on its path."""
+    inherited = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    return inherited | {
+        "PYTHONPATH": os.pathsep.join(map(str, (tree(release), ROOT, *more))),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TZ": "UTC",
+    }
+
+
 def run_child(
     release: str,
     action: Action,
@@ -82,15 +93,8 @@ def run_child(
 ) -> None:
     """Have one child of `release` do all `jobs`; each leaves its answer in a file."""
     request = {"action": action, "jobs": jobs, "scratch": str(scratch), "conf": dict(conf or {})}
-    environment = {
-        **{key: value for key, value in os.environ.items() if key != "SPARK_HOME"},
-        "PYTHONPATH": os.pathsep.join((str(tree(release)), str(ROOT))),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "TZ": "UTC",
-    }
     command = [sys.executable, "-m", "tests.golden.child", json.dumps(request)]
-    child = subprocess.run(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    child = subprocess.run(command, env=environment_of(release), cwd=ROOT, stderr=subprocess.PIPE, text=True)
     if child.returncode != 0:
         raise ReleaseError(
             f"Spark {release} ended with {child.returncode}:\n{child.stderr[-4000:]}"

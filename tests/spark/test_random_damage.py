@@ -36,7 +36,7 @@ from tests.golden.random_damage import (
     make_cases,
 )
 from tests.kafka_topics import create_topic, read_messages
-from tests.spark.releases import ROOT, tree
+from tests.spark.releases import ROOT, environment_of
 
 from epochal.testing.jars import resolve
 from epochal.testing.kafka import connector_jars, running_kafka
@@ -127,18 +127,11 @@ def start_child(
 ) -> Iterator[subprocess.Popen[str]]:
     wanted = {"scratch": str(scratch), "settings": settings}
     scratch.mkdir(parents=True, exist_ok=True)
-    environment = {
-        **{key: value for key, value in os.environ.items() if key != "SPARK_HOME"},
-        "PYTHONPATH": os.pathsep.join((str(tree(release)), str(ROOT))),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "TZ": "UTC",
-    }
     with (
         open(scratch / "log", "w") as log,
         subprocess.Popen(
             [sys.executable, "-m", "tests.spark.damage_child", json.dumps(wanted)],
-            env=environment,
+            env=environment_of(release),
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
