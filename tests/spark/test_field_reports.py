@@ -2,8 +2,7 @@
 
 Spark's error must have the words by which `docs/troubleshooting.md` lists the report. Then the
 commands that `verify` prints are run as they are printed, and Spark must end with the output of a
-run that nobody disturbed; or `verify` says that Epochal cannot help, and what to do instead. One
-child runs into all damage, and a second one goes on.
+run that nobody disturbed; or `verify` says that Epochal cannot help, and what to do instead.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def run(places: Sequence[tuple[Unpacked, str]], scratch: Path) -> list[Answer]:
         {"case": case, "base": str(place.base.resolve()), "answer": f"{scratch}-{number}.json"}
         for number, (place, case) in enumerate(places)
     ]
-    run_child(RELEASE, "resume", jobs, scratch)
+    run_child(RELEASE, "resume", jobs)
     return [json.loads(Path(job["answer"]).read_text(encoding="utf-8")) for job in jobs]
 
 
