@@ -56,7 +56,7 @@ FULL: dict[str, str] = {
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
     r"frames/test_aggregates\.py.*(spark\[|same\[|stores\[(?!every))": "every type",
     r"spark/test_state_placement\.py": "a cluster of its own; stores and coordinators stay",
-    r"frames/test_no_columns\.py.*by_spark\[(?!(json-p int|parquet-\]|text-v))": "more formats",
+    r"frames/test_no_columns\.py.*by_spark\[(?!(json-p int|parquet-\]))": "more formats",
     r"frames/test_no_columns\.py.*corrected\[hdfs": "another provider",
     r"fault/test_evaluator_kills\.py.*(directory_that|work_for)": "what dead processes left behind",
     r"frames/test_catalyst_releases\.py": "plans of all releases",

@@ -113,13 +113,6 @@ def test_any_one_suite_makes_a_page(tmp_path: Path, suite: str) -> None:
     assert f"run `make {COMMANDS.get(suite, f'bench-{suite}')}`." not in text
 
 
-def test_each_chapter_begins_with_what_its_figures_mean() -> None:
-    text = page_of(RESULTS)
-    for name, section in SECTIONS.items():
-        title = section(read_suite(RESULTS, name)).title
-        assert f"## {title}\n\n{MEANINGS[name]}\n\n" in text
-
-
 def test_the_page_in_the_docs_is_made_of_the_results_in_this_repository() -> None:
     assert page_of(RESULTS) == (ROOT / "docs" / "benchmarks.md").read_text()
 
@@ -340,42 +333,6 @@ def test_every_suite_of_make_bench_is_on_the_page() -> None:
     assert {*listed.split()[2:], "soak"} == set(SECTIONS)  # a soak has a target of its own
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.0123, "0.0123"),
-        (0.82, "0.82"),
-        (10.0, "10"),
-        (12.54, "12.5"),
-        (9844.9, "9 845"),
-        (100_000, "100 000"),
-        (999_999, "1 M"),
-        (1_234_567, "1.23 M"),
-    ],
-)
-def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
-    assert number(value) == text
-
-
 def widths(svg: str) -> list[float]:
     bars = [each for each in ET.fromstring(svg).iter() if each.get("class") in ("ours", "peer")]
     return [float(bar.get("width", "nan")) for bar in bars]
-
-
-def test_a_bar_is_as_long_as_its_value() -> None:
-    group = Group("g", (Bar("a", 10.0, ours=True), Bar("b", 5.0), Bar("c", 0.0)))
-    first, second, third = widths(bar_chart("t", "ms", [group]))
-    assert (second / first, third) == (0.5, 1.0)
-
-
-def test_on_a_logarithmic_scale_ten_times_as_much_is_as_far_everywhere() -> None:
-    group = Group("g", tuple(Bar(str(n), 10.0**n) for n in range(4)))
-    found = widths(bar_chart("t", "ms", [group], "log"))
-    steps = [round(b - a) for a, b in pairwise(found)]
-    assert len(set(steps)) == 1
-
-
-def test_names_in_a_picture_are_escaped() -> None:
-    svg = bar_chart("a & b", "<ms>", [Group("g", (Bar("x < y", 1.0),))])
-    assert [each.text for each in ET.fromstring(svg).iter() if each.text == "x < y"] == ["x < y"]

@@ -63,30 +63,3 @@ def test_the_schemas_and_the_metadata_are_sparks(case: str, tmp_path: Path) -> N
     for each in (mine, theirs):
         each["stateVariables"].sort(key=lambda variable: variable["stateName"])
     assert mine == theirs
-
-
-def test_rows_and_indexes_have_sparks_bytes(case: str, tmp_path: Path) -> None:
-    checkpoint = Checkpoint(str(unpack(Golden("4.3.0", case), tmp_path).checkpoint))
-    batch = StateBatch(checkpoint)
-    form = batch.settings.form
-    seen = 0
-    for partition in batch.partitions(0):
-        content = open_rocksdb(checkpoint.files.at(f"state/0/{partition}"), batch.settings).load(
-            batch.version
-        )
-        prefixes = {name: family_prefix(number) for name, number in content.families.items()}
-        made: dict[bytes, bytes | None] = {}
-        for family in CASES[case].stores[0].families:
-            prefix = prefixes[family.name]
-            rows = [
-                (
-                    family.rows.decode_key(key[FAMILY_BYTES:], "golden"),
-                    family.rows.decode_value(key, value, form, "golden"),
-                )
-                for key, value in content.entries.items()
-                if key[:FAMILY_BYTES] == prefix
-            ]
-            made.update(family.changes(rows, (), prefixes.__getitem__, made.get, form))
-        assert made == content.entries
-        seen += len(made)
-    assert seen > 20
