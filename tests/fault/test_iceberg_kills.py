@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from tests.fault.sums import KEYS
-from tests.fault.torment import Program, check_rows, state_totals
+from tests.fault.torment import Program, check_rows, state_totals, torment
 from tests.iceberg_tables import Warehouse
 
 SHORT_SEED = 4
@@ -17,25 +17,18 @@ KEEP_UP = ("compact=true", "expireSnapshotsKeep=20", "maintenanceInterval=2 seco
 
 
 class IcebergProgram(Program):
-    module = "tests.fault.iceberg_sums"
+    def __init__(self, folder: Path, *options: str) -> None:
+        table = Warehouse(folder / "out").options("db.sums")
+        given = ("format=iceberg", "epoch=250 milliseconds", *(f"{k}={v}" for k, v in table.items()))
+        super().__init__(folder, folder / "driver.log", *given, *options)
+
 
 
 def tormented(folder: Path, kinds: list[str], seed: int, *options: str) -> IcebergProgram:
-    """Kill processes one after another at random times, then stop the query."""
-    rng = Random(seed)
-    program = IcebergProgram(folder, folder / "driver.log", *options)
-    program.start()
-    try:
-        program.recovered(-1)
-        for kind in kinds:
-            time.sleep(rng.uniform(0.0, 1.5))  # kill at a random time
-            before = program.attempt()
-            program.kill(kind, rng)
-            program.recovered(before)
-        program.stop()
-    finally:
-        program.end()
+    program = IcebergProgram(folder, *options)
+    torment(program, kinds, seed)
     return program
+
 
 
 def check_table(program: IcebergProgram, *, by_key: bool) -> int:

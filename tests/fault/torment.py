@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -114,6 +114,9 @@ class Program:
         assert self.wait() == 3, self.story()
         self.until(lambda: not [p for p in descendants if lives(p)], "no orphan")
 
+    def settle(self) -> None:
+        """Wait for what must be done before the query is stopped."""
+
     def stop(self) -> None:
         """Stop the program gracefully."""
         os.kill(self.pid, signal.SIGTERM)
@@ -160,6 +163,23 @@ class Program:
         lines = self.log.read_text(errors="replace").splitlines()
         told = [line for line in lines if "epochal" in line or "Error" in line]
         return "\n".join(told[-60:])
+
+
+def torment(program: Program, kinds: Iterable[str], seed: int) -> None:
+    """Kill processes one after another at random times, then stop the query."""
+    rng = Random(seed)
+    program.start()
+    try:
+        program.recovered(-1)
+        for kind in kinds:
+            time.sleep(rng.uniform(0.0, 1.5))  # kill at a random time
+            before = program.attempt()
+            program.kill(kind, rng)
+            program.recovered(before)
+        program.settle()
+        program.stop()
+    finally:
+        program.end()
 
 
 def check(program: Program) -> int:
