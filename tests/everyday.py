@@ -52,7 +52,7 @@ FULL: dict[str, str] = {
     r"spark/test_field_reports\.py.*\[(?!(off|the f|a temp|an sst file has another u|drop|a ba))": (
         "more reports"
     ),
-    r"spark/test_random_damage\.py.*\[delta": "the same with Delta tables; it needs their jars",
+    r"spark/test_random_damage\.py.*\[(kafka|delta)": "the same with a broker, or with Delta's jars",
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
     r"frames/test_aggregates\.py.*(spark\[|same\[|stores\[(?!every))": "every type",
     r"spark/test_state_placement\.py": "a cluster of its own; stores and coordinators stay",
@@ -80,7 +80,7 @@ FULL: dict[str, str] = {
     r"spark/test_check_program\.py": "whole programs",
     r"integration/test_kafka_committer\.py.*source_of_a_union": "a union; one source stays",
     r"spark/test_run_program\.py": "a whole program that fails",
-    r"spark/test_first_contact\.py.*(pubsub|one_sentence|cluster|own_line)": "more first programs",
+    r"spark/test_first_contact\.py.*(publishes|one_sentence|cluster)": "more first programs",
     r"frames/test_driver_frames\.py.*continued\[(?!(3\.5\.9-(join|per_key)|4\.3\.0-win))": "more",
     r"unit/testing/test_pytest_plugin\.py.*real_session": "a session of its own, with its JVM",
     r"integration/test_dashboard_pages\.py.*(eyes\[(?!390-dark|1440-l)|seen\[(?!im))": "more looks",

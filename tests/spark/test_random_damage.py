@@ -202,7 +202,9 @@ def run_chunks(
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("sinks", [(FILES, ROWS, KAFKA), (DELTA,)], ids=["spark", "delta"])
+@pytest.mark.parametrize(
+    "sinks", [(FILES, ROWS), (KAFKA,), (DELTA,)], ids=["files", "kafka", "delta"]
+)
 def test_what_verify_prints_leads_on_or_says_that_nothing_does(
     sinks: tuple[str, ...], tmp_path: Path
 ) -> None:
