@@ -7,7 +7,6 @@ clone of the first, after epoch 1.
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from tests.contract.sinks import written
 from tests.iceberg_tables import Warehouse
 from tests.rigs.postgres import Postgres
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
 from epochal.cli.main import main
-from epochal.connectors.contract import WriterContext
 from epochal.connectors.registry import open_sink
 from epochal.files.local import LocalFiles
 from epochal.tools.switch.clone import new_sink_log
@@ -51,11 +50,8 @@ class Query:
         )
         with closing(sink):
             sink.fence(epoch + 1)
-            writers = pickle.loads(pickle.dumps(sink.writers))
-            with closing(writers.open(WriterContext(0, epoch + 1, "run", SCHEMA, epoch))) as writer:
-                found = [{"k": key, "v": value} for key, value in rows.items()]
-                writer.write(pa.RecordBatch.from_pylist(found, schema=SCHEMA))
-                messages = [writer.cut(epoch)()]
+            found = [{"k": key, "v": value} for key, value in rows.items()]
+            messages = written(sink, epoch, [found], SCHEMA, attempt=epoch + 1)
             self.log(epoch, end, watermark_ms)
             sink.commit(epoch, messages)
         CommitLog(self.files.at("commits")).add(epoch, CommitEntry())

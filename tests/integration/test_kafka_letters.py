@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.contract.sinks import written
 from tests.integration.test_kafka_sink import FULL, VALUE, Place
 from tests.kafka_topics import create_topic, read_topic
 
@@ -69,9 +70,8 @@ def prepared(
 ) -> list[bytes]:
     """Write rows as one task; return its report."""
     schema = FULL if any(len(row) > 1 for row in rows) else VALUE
-    with closing(sink.writers.open(WriterContext(0, attempt, "run", schema, epoch))) as writer:
-        writer.write(pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema))
-        return [writer.cut(epoch)()]
+    return written(sink, epoch, [rows], schema, attempt=attempt)
+
 
 
 def rows(place: Place) -> Sequence[Mapping[str, Any]]:

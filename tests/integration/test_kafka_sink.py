@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
-from tests.contract.sinks import Logging
+from tests.contract.sinks import Logging, written
 from tests.kafka_topics import create_topic, read_messages, read_topic
 from tests.waiting import eventually
 
@@ -85,14 +85,10 @@ def prepared(
     sink: Sink, epoch: int, rows: Sequence[Mapping[str, Any] | str], attempt: int = 1
 ) -> list[bytes]:
     """Write rows as one task; return its report."""
-    found = [{"value": row} if isinstance(row, str) else dict(row) for row in rows]
+    found = [{"value": row} if isinstance(row, str) else row for row in rows]
     schema = FULL if any(isinstance(row, Mapping) for row in rows) else VALUE
-    writer = sink.writers.open(WriterContext(0, attempt, "run", schema))
-    if found:
-        writer.write(pa.RecordBatch.from_pylist(found, schema=schema))
-    message = writer.cut(epoch)()
-    writer.close()
-    return [message]
+    return written(sink, epoch, [found], schema, attempt=attempt)
+
 
 
 def test_rows_of_a_transaction_left_open_are_never_seen(place: Place) -> None:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.contract.sinks import Logging
+from tests.contract.sinks import Logging, written
 from tests.rigs.lossy_proxy import lossy_proxy
 from tests.rigs.postgres import Postgres, running_postgres
 from tests.waiting import eventually
@@ -87,16 +87,8 @@ def prepared(
     idle: bool = False,
 ) -> list[bytes]:
     """Write rows as tasks, with or without input; return their reports."""
-    found = []
-    for task, rows in enumerate(tasks):
-        writer: Any = sink.writers.open(WriterContext(task, attempt, "run", schema))
-        if idle:
-            writer.note_idle()
-        if rows:
-            writer.write(pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema))
-        found.append(writer.cut(epoch)())
-        writer.close()
-    return found
+    return written(sink, epoch, tasks, schema, attempt=attempt, idle=idle)
+
 
 
 def row(number: int, name: str = "a") -> Row:
