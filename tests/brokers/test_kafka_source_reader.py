@@ -149,18 +149,6 @@ def test_a_reader_that_waits_moves_past_records_that_are_aborted(
         assert take(reader) == []
 
 
-def test_records_that_aged_out_before_they_were_read_are_an_error(
-    broker: Kafka, topic: str, tmp_path: Path
-) -> None:
-    age_out(broker, topic, 6)
-    with (
-        reading(tmp_path, options(broker, subscribe=topic), at(topic, 2, 0)) as (_, reader),
-        pytest.raises(KafkaDataLossError, match=f"offset 2 of {topic}-0 is not") as caught,
-    ):
-        values_of(reader, 20)
-    assert caught.value.condition == "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
-
-
 @pytest.mark.parametrize("wrong", [2, 50], ids=["aged-out", "beyond-the-end"])
 def test_without_fail_on_data_loss_reading_goes_on_with_the_oldest(
     broker: Kafka, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: int
@@ -200,14 +188,6 @@ def deleted(broker: Kafka, topic: str) -> None:
     client = admin(broker)
     client.delete_topics([topic])[topic].result(30)
     wait_for(lambda: topic not in client.list_topics(timeout=10).topics)
-
-
-def test_a_topic_that_is_deleted_ends_the_query(broker: Kafka, topic: str, tmp_path: Path) -> None:
-    with reading(tmp_path, options(broker, subscribe=topic)) as (opened, reader):
-        values_of(reader, 15)
-        deleted(broker, topic)
-        with pytest.raises(KafkaDataLossError, match=f"{topic}-0, {topic}-1 have been deleted"):
-            opened.discover(reader.positions())
 
 
 def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_beginning(

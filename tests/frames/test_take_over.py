@@ -123,26 +123,6 @@ def test_a_batch_that_spark_did_not_finish_is_run_as_planned(
     assert len(case.rows()) == 20
 
 
-def test_such_a_batch_has_the_state_and_the_watermark_that_spark_planned(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    alone, case = (Case(spark, tmp_path / name, "windowed") for name in ("alone", "case"))
-    output(alone, (SPARK,) * 3)
-    output(case, (SPARK,) * 3)
-    newest = forget_last_batch(case)
-    planned = Checkpoint(str(case.checkpoint)).offsets.get(newest)
-    assert planned is not None
-    for turn, engine in ((3, OURS), (4, SPARK)):
-        for each, chosen in ((alone, SPARK), (case, engine)):
-            add_file(each.source, str(turn), words(10, turn * 10))
-            each.run(chosen)
-    rerun = Checkpoint(str(case.checkpoint)).offsets.get(newest)
-    assert rerun is not None
-    assert (rerun.offsets, rerun.watermark_ms) == (planned.offsets, planned.watermark_ms)
-    assert rerun.timestamp_ms == planned.timestamp_ms
-    assert case.rows() == alone.rows()
-
-
 def test_such_a_batch_has_the_time_that_spark_planned(spark: SparkSession, tmp_path: Path) -> None:
     case = Case(spark, tmp_path, "stamped")
     expected = output(case, (SPARK,))
