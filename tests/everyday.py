@@ -46,6 +46,7 @@ FULL: dict[str, str] = {
     r"golden/test_clone_golden.*state\[(?!4\.3\.0-(windowed|rocksdb_v2|transform)\])": "more",
     r"simulation/test_switch_crashes\.py.*\[to-a-clone": "switches to a clone; new ones stay",
     r"simulation/test_edit_crashes\.py.*\[clone\]": "clones; they are copies in the journal",
+    r"contract/test_merge_keys\.py.*\[\w+-[12]\]": "keys of fewer columns",
     r"contract/test_shadow\.py.*(?<!rows)\[(delta-partitioned|iceberg)\]": "more tables",
     r"spark/test_sink_edits_resume\.py.*\[(?!repair_hole-file_sink_counts)": "more edits",
     r"frames/test_rocksdb_takeover\.py.*\[ids-changelogs\]": "the same with changelogs",

@@ -105,21 +105,8 @@ def test_a_page_without_any_results_says_how_to_get_them(tmp_path: Path) -> None
         assert f"`make {COMMANDS.get(name, f'bench-{name}')}`" in text
 
 
-@pytest.mark.parametrize("suite", SECTIONS)
-def test_any_one_suite_makes_a_page(tmp_path: Path, suite: str) -> None:
-    shutil.copy(RESULTS / f"{suite}.jsonl", tmp_path)
-    text = page_of(tmp_path)
-    assert "*Taken 20" in text
-    assert f"run `make {COMMANDS.get(suite, f'bench-{suite}')}`." not in text
-
-
 def test_the_page_in_the_docs_is_made_of_the_results_in_this_repository() -> None:
     assert page_of(RESULTS) == (ROOT / "docs" / "benchmarks.md").read_text()
-
-
-def test_a_figure_stands_beside_its_peer_and_its_target(full: Path) -> None:
-    what = "`checkpoint show`, 100 batches and 200 partitions, whole process"
-    assert table(page_of(full), what)[1:] == ["250 ms", "Spark 10 s", "40x", "≥ 20x", "met"]
 
 
 def test_what_misses_its_target_or_is_behind_a_peer_comes_first(full: Path) -> None:
@@ -159,43 +146,6 @@ def test_a_suite_that_was_not_run_is_named_among_what_is_not_better(tmp_path: Pa
     assert "Without results: `state`, `big_state`, `coordinator`" in behind(page_of(tmp_path))
 
 
-def test_the_newest_run_of_each_figure_counts(full: Path) -> None:
-    newer = [{**FIGURES["log"][1], "cpu_milliseconds": 200.0}]
-    save(full, "log", newer, taken="2026-05-02T10:00:00+00:00", commit="def5678")
-    text = page_of(full)
-    assert table(text, "`import epochal`")[1:] == [
-        "200 ms of CPU",
-        "",
-        "",
-        "< 150 ms",
-        "**missed**",
-    ]
-    assert "Taken 2026-05-01 to 2026-05-02 at `abc1234`, `def5678`" in text
-
-
-def test_rounds_of_one_run_become_their_median(tmp_path: Path) -> None:
-    rounds = [
-        {"figure": "map at 1000 rows/s: epochal", "round": n, "p50_ms": p50, "p99_ms": 2.0}
-        for n, p50 in enumerate((0.5, 9.0, 0.7))
-    ]
-    save(tmp_path, "continuous", rounds)
-    (row,) = read_suite(tmp_path, "continuous").rows
-    assert row.number("p50_ms") == 0.7
-    assert row.values["rounds"] == 3
-
-
-def test_the_same_state_in_two_places_gives_two_figures(tmp_path: Path) -> None:
-    figure = {"figure": "state of a task by number of keys", "keys": 1_000_000}
-    places = [("dictionaries", 1.0), ("disk, stateMemory 1g", 3.0)]
-    save(
-        tmp_path,
-        "big_state",
-        [{**figure, "state_in": place, "restart_seconds": seconds} for place, seconds in places],
-    )
-    rows = read_suite(tmp_path, "big_state").rows
-    assert [(row.values["state_in"], row.number("restart_seconds")) for row in rows] == places
-
-
 def test_a_round_that_failed_does_not_hide_the_others(tmp_path: Path) -> None:
     figure = "map at 1000 rows/s: epochal"
     rounds: list[dict[str, Any]]
@@ -208,23 +158,12 @@ def under_load(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("Taken under load")]
 
 
-def test_figures_of_an_idle_machine_are_not_called_less_reliable(full: Path) -> None:
-    save(full, "log", FIGURES["log"], taken="2026-05-02T10:00:00+00:00", others_cores=0.3)
-    assert under_load(page_of(full)) == []
-
-
 def test_the_page_names_the_figures_that_were_taken_under_load(tmp_path: Path) -> None:
     for row, cores in zip(FIGURES["coordinator"], (0.1, 0.9), strict=True):
         save(tmp_path, "coordinator", [row], others_cores=cores)
     assert under_load(page_of(tmp_path)) == [
         "Taken under load, so less reliable: driver over sockets, 1 000 tasks."
     ]
-
-
-def test_one_round_under_load_is_enough_to_name_a_figure(tmp_path: Path) -> None:
-    for cores in (0.1, 0.9, 0.1):
-        save(tmp_path, "log", FIGURES["log"][1:2], others_cores=cores)
-    assert len(under_load(page_of(tmp_path))) == 1
 
 
 def test_without_a_measurement_of_other_processes_the_load_average_counts(tmp_path: Path) -> None:
