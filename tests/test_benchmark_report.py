@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import harness
-from benchmarks.meanings import MEANINGS
-from benchmarks.plots import Bar, Group, bar_chart, number
 from benchmarks.report import COMMANDS, SECTIONS, page, write
 from benchmarks.rows import read_suite
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from benchmarks.line_plots import Curve, line_charts
 from benchmarks.soak.flatness import Limit, Series, judge
 from benchmarks.soak.model import Model
 from benchmarks.soak.releases import parallelism, weight

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import select
-import time
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -29,8 +28,6 @@ from epochal.errors import (
     KafkaDataLossError,
     KafkaStartError,
     KafkaTopicError,
-    KafkaUnavailableError,
-    OptionError,
 )
 from epochal.testing.kafka import Kafka
 

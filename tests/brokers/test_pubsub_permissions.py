@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.integration.pubsub_engine import Make, engines
-from tests.integration.pubsub_world import World, bodies, pubsub_world
+from tests.integration.pubsub_world import World, pubsub_world
 from tests.waiting import eventually
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions

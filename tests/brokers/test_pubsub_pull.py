@@ -11,7 +11,7 @@ from tests.integration.pubsub_world import World
 from tests.waiting import SECONDS, eventually
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
-from epochal.connectors.pubsub.pubsub_options import SourceOptions, source_options
+from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, PullSettings
 from epochal.errors import PubSubClosedError, PubSubFailedError

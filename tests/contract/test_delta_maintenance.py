@@ -16,7 +16,6 @@ from tests.waiting import eventually
 from epochal.connectors.delta import delta_sink
 from epochal.connectors.delta.delta_table import TableHandle
 from epochal.connectors.tables.table_maintenance import TableMaintenance
-from epochal.errors import OptionError
 
 ON = {"compactInterval": "1 hour"}
 """Compaction is on. The test calls it, because the thread of `rig` does not run."""

@@ -25,7 +25,7 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.subscriber.exceptions import AcknowledgeError, AcknowledgeStatus
-from google.cloud.pubsub_v1.types import FlowControl, PublisherOptions
+from google.cloud.pubsub_v1.types import PublisherOptions
 from google.pubsub_v1 import PublisherClient as LowLevelPublisher
 from tests.rigs.pstest import running_pstest
 

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from tests.contract.sinks import written
 from tests.iceberg_tables import Warehouse
 from tests.rigs.postgres import Postgres

@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
-import tempfile
 import time
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,8 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from tests.frames.odd_files import Case, make_case
-from tests.spark.sessions import local_session, session_with
+from tests.frames.odd_files import Case
 
 from epochal.connectors.file.file_reader import METADATA
 from epochal.connectors.file.file_source import FileSource, FileSourceOptions

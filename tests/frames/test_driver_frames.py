@@ -15,7 +15,6 @@ from tests.golden.library import Golden, unpack
 from tests.golden.place import Place
 
 from epochal import testing, write_stream
-from epochal.errors import OptionError, UnsupportedPlanError
 from epochal.testing.driver.histories import CrashStep
 
 RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")

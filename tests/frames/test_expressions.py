@@ -22,7 +22,7 @@ from epochal.continuous.catalyst.spark_columns import resolve
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.plan.logical import Step
-from epochal.errors import ExpressionError, OptionError
+from epochal.errors import OptionError
 
 DDL = (
     "a int, l bigint, n struct<b:double,t:string>, d boolean, x string, y string, f double, "

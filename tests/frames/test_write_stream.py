@@ -19,7 +19,6 @@ from tests.frames.streams_of_words import (
 from tests.waiting import eventually
 
 import epochal
-from epochal.checkpoint import Checkpoint
 from epochal.continuous.api.dataframe_writer import DataFrameWriter
 from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.errors import ForeachBatchError, OptionError, QueryFailedError, UnsupportedPlanError

@@ -17,12 +17,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import random
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

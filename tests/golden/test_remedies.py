@@ -7,17 +7,12 @@ findings that a restart survives.
 
 from __future__ import annotations
 
-import itertools
-import random
 from pathlib import Path
-from zipfile import BadZipFile
 
 import pytest
-from tests.golden.library import Unpacked
 from tests.golden.obeying import commands_in, findings_of, obey, planted
 from tests.golden.planted import FAULTS, Fault
 
-from epochal.errors import EpochalError
 from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, RULES, Severity, is_healthy
 
 HONEST = {

@@ -4,13 +4,10 @@ from pathlib import Path
 
 import pytest
 from tests.golden.library import Golden, cases, unpack
-from tests.golden.planted import FAULTS, Fault
 
-from epochal.errors import EditError
 from epochal.files.local import LocalFiles
-from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.rewind import obstacle_to, plan_rewind, possible_batches
-from epochal.tools.edit.survey import last_committed, survey
+from epochal.tools.edit.rewind import obstacle_to, possible_batches
+from epochal.tools.edit.survey import survey
 from epochal.tools.verify.verify import verify
 
 @pytest.mark.parametrize("golden", cases(), ids=str)

@@ -23,7 +23,6 @@ from epochal.tools.edit_state.evolve import AddColumn, parse_type, plan_evolve
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.rekey import plan_rekey
 from epochal.tools.edit_state.repartition import plan_repartition
-from epochal.tools.edit_state.reshape import plan_move
 from epochal.tools.edit_state.store_rows import avro_forms
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of

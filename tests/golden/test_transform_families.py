@@ -14,10 +14,7 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import state_schema_log_path
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
-from epochal.state.files.rocksdb_family import FAMILY_BYTES, family_prefix
 from epochal.state.files.schema_file import parse_schema_file
-from epochal.state.store.rocksdb_versions import open_rocksdb
-from epochal.tools.read_state.read_target import StateBatch
 
 FIELDS: list[tuple[str, pa.DataType]] = [("k", pa.string()), ("v", pa.int64())]
 INPUT = pa.schema(FIELDS)

@@ -15,7 +15,6 @@ from epochal.errors import EditError
 from epochal.files.local import LocalFiles
 from epochal.tools.edit.publish import plan_publish, require_published
 from epochal.tools.edit.survey import survey
-from epochal.tools.inspect.epoch_overlay import overlaid
 from epochal.tools.inspect.show import inspect
 from epochal.tools.read_state.read import read_state
 

@@ -16,7 +16,6 @@ from tests.integration.kafka_world import make_topic, produce, read, start, uniq
 from tests.rigs.dashboard import running_dashboard
 from tests.waiting import eventually
 
-from epochal.dashboard.batch_history import NO_BROKER
 from epochal.testing.kafka import Kafka
 from epochal.testing.server import free_port
 

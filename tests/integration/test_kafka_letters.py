@@ -16,9 +16,9 @@ from tests.integration.test_kafka_sink import FULL, VALUE, Place
 from tests.kafka_topics import create_topic, read_topic
 
 from epochal import read_stream
-from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.contract import Sink
 from epochal.connectors.memory import MemoryStream
-from epochal.errors import KafkaFencedError, KafkaRecordError
+from epochal.errors import KafkaFencedError
 from epochal.testing.kafka import Kafka
 
 DELIVERIES = ["exactly-once", "at-least-once"]

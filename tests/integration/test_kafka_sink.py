@@ -19,12 +19,11 @@ from tests.kafka_topics import create_topic, read_messages, read_topic
 from tests.waiting import eventually
 
 from epochal import read_stream
-from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.contract import Sink
 from epochal.connectors.kafka.sink.sink_rows import HEADERS
 from epochal.connectors.memory import MemoryStream
 from epochal.connectors.registry import open_sink
 from epochal.errors import (
-    EpochalError,
     KafkaFencedError,
     KafkaRecordError,
     KafkaUnavailableError,

@@ -26,7 +26,7 @@ import epochal as package
 from epochal.connectors.kafka.source.source_offsets import parse_logged, spark_json
 from epochal.connectors.memory import MemoryOutput
 from epochal.continuous.api.query_handle import StreamingQuery
-from epochal.errors import KafkaDataLossError, KafkaTopicError, QueryFailedError
+from epochal.errors import QueryFailedError
 from epochal.testing.kafka import Kafka
 
 T0 = 1_700_000_000_000

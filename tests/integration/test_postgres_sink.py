@@ -24,16 +24,14 @@ from tests.rigs.lossy_proxy import lossy_proxy
 from tests.rigs.postgres import Postgres, running_postgres
 from tests.waiting import eventually
 
-from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.contract import Sink
 from epochal.connectors.postgres import postgres_sink
 from epochal.connectors.postgres.postgres_sink import POSTGRES_OUTPUT
 from epochal.connectors.postgres.postgres_table import Found, TableName, find_table
 from epochal.connectors.registry import open_sink
 from epochal.connectors.staging.epoch_marker import Marker, token_of, unpack
 from epochal.errors import (
-    EpochalError,
     MarkerError,
-    OptionError,
     PostgresFencedError,
     PostgresRejectedError,
     PostgresRowError,

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.integration.pubsub_world import World, pubsub_world
@@ -23,7 +22,6 @@ from epochal.connectors.pubsub.connection import Subscriptions
 from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.api.stream import Stream
 from epochal.errors import (
-    OptionError,
     PubSubRejectedError,
     QueryFailedError,
     TaskFailedError,

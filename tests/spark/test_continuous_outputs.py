@@ -3,11 +3,9 @@ engine, events for listeners."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -20,11 +18,9 @@ from tests.spark.continuous import (
     numbers,
     run,
 )
-from tests.waiting import eventually
 
 from epochal import read_stream, streams
 from epochal.connectors.memory import MemoryOutput
-from epochal.errors import QueryFailedError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
@@ -30,7 +29,7 @@ from epochal import read_stream, streams
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.connectors.memory import MemoryOutput, MemoryStream
 from epochal.continuous.api.query_handle import StreamingQuery
-from epochal.errors import CheckpointInUseError, OptionError, QueryFailedError, TooFewSlotsError
+from epochal.errors import CheckpointInUseError, OptionError, QueryFailedError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 

@@ -19,7 +19,7 @@ from tests.spark.continuous import (
 
 import epochal
 from epochal import read_stream
-from epochal.errors import OptionError, TableMismatchError
+from epochal.errors import OptionError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import StructType

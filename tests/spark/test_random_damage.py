@@ -12,7 +12,6 @@ runs more of them, and prints the counts and what was wrong, after each chunk.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys

@@ -16,7 +16,6 @@ from tests.spark.conftest import Make
 
 import epochal
 from epochal.connectors.memory import MemoryStream
-from epochal.continuous import tumbling
 from epochal.continuous.api.stream import Stream
 from epochal.errors import OptionError
 from epochal.testing import rows_equal, stream
