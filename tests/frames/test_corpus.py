@@ -22,12 +22,8 @@ import epochal
 from epochal.state import read_state
 
 EVERY_DAY = {
-    "from_json",
     "session, append",
     "left join with time bounds",
-    "chained udfs",
-    "count of all rows",
-    "cross join, no columns",
     "dropDuplicates within watermark",
 }
 LONG = {query.name for number, query in enumerate(AGGREGATIONS) if number % 4 in (1, 2)}

@@ -10,38 +10,31 @@ from typing import Any
 
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 from tests.integration.pubsub_world import World
 
 from epochal.connectors.pubsub.data_source.spark_sink import BatchWriter, Published
 from epochal.connectors.pubsub.pubsub_options import settle_options, sink_options
 from epochal.errors import PayloadError
 
-SCHEMA = StructType.fromJson(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": "id", "type": "long", "nullable": True, "metadata": {}},
-            {"name": "at", "type": "timestamp", "nullable": True, "metadata": {}},
-            {"name": "n", "type": "timestamp_ntz", "nullable": True, "metadata": {}},
-            {
-                "name": "m",
-                "type": {
-                    "type": "map",
-                    "keyType": "string",
-                    "valueType": {
-                        "type": "array",
-                        "elementType": "timestamp",
-                        "containsNull": True,
-                    },
-                    "valueContainsNull": True,
-                },
-                "nullable": True,
-                "metadata": {},
-            },
-        ],
-    }
+SCHEMA = StructType(
+    [
+        StructField("id", LongType()),
+        StructField("at", TimestampType()),
+        StructField("n", TimestampNTZType()),
+        StructField("m", MapType(StringType(), ArrayType(TimestampType()))),
+    ]
 )
+
 
 
 @pytest.fixture
