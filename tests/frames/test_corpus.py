@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from tests.corpus.queries import AGGREGATIONS, QUERIES, Query
 from tests.corpus.running import Row, run
 from tests.frames.oracle import plain
+from tests.frames.streams_of_words import sparks
 
 import epochal
 from epochal.state import read_state
@@ -48,10 +49,6 @@ def test_epochal_gives_what_spark_gives(query: Query, spark: SparkSession, tmp_p
     assert rounded(ours.result(query)) == rounded(theirs.result(query))
     if query.stateful:
         assert state_of(our_checkpoint) == state_of(their_checkpoint)
-
-
-def sparks(frame: DataFrame) -> Any:
-    return frame.writeStream
 
 
 def rounded(rows: list[Row]) -> list[Any]:

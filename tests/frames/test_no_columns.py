@@ -18,7 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, stream, words
+from tests.frames.streams_of_words import (
+    PATIENCE_SECONDS,
+    add_file,
+    rows_of,
+    sparks,
+    stream,
+    words,
+)
 from tests.frames.turns import session_of
 
 import epochal
@@ -53,10 +60,6 @@ OF_PATHS, OF_NOTHING = "p int", ""
 """Columns of the paths of files; no columns. Columns of files of which none is read are in random
 files."""
 
-
-
-def sparks(frame: DataFrame) -> Any:
-    return frame.writeStream
 
 
 def counts(

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from tests.golden.library import Unpacked
 
 RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 ROOT = Path(__file__).resolve().parents[2]
+
+NO_REPAIR = {"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"}
+"""Spark must load what is there, and not pass over it."""
 
 Action = Literal["make", "describe", "resume"]
 ANSWERED = "answered"  # as tests.golden.child says it
@@ -45,6 +49,11 @@ def resume(
 ) -> list[Resumed]:
     """Let `release` finish these queries; they must have been unpacked with `relocate=True`."""
     return [Resumed(**answer) for answer in ask(release, "resume", places, conf=conf)]
+
+
+def counted(rows: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Rows in a form in which they can be counted: one too many is as wrong as one too few."""
+    return Counter(json.dumps(row, sort_keys=True) for row in rows)
 
 
 def ask(

@@ -8,9 +8,7 @@ purpose, the rows expected twice are spelled out. Snapshot repair is off: nothin
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +20,15 @@ from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import version
 from tests.no_file_sink import with_no_sink
-from tests.spark.releases import RELEASES, ReleaseError, Resumed, resume
+from tests.golden.random_damage import drop_rows_after
+from tests.spark.releases import (
+    NO_REPAIR,
+    RELEASES,
+    ReleaseError,
+    Resumed,
+    counted,
+    resume,
+)
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
@@ -37,9 +43,6 @@ Rows = list[dict[str, Any]]
 Edit = Callable[[Unpacked], Unpacked | None]
 
 ROWS_PER_FILE = 14
-NO_REPAIR = {"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"}
-
-
 def checkpoint(command: str, place: Unpacked, *words: str, status: int = 0) -> None:
     arguments = (command, str(place.checkpoint), *words, "--execute", "--settle-seconds", "0")
     assert main(("checkpoint", *with_no_sink(arguments))) == status, arguments
@@ -47,13 +50,6 @@ def checkpoint(command: str, place: Unpacked, *words: str, status: int = 0) -> N
 
 def newest(place: Unpacked) -> int:
     return max(Checkpoint(str(place.checkpoint)).commits.batch_ids())
-
-
-def drop_rows_after(place: Unpacked, batch_id: int) -> None:
-    """What an idempotent sink of the caller's own does when its query is rewound."""
-    for path in place.output.glob("*.jsonl"):
-        if int(path.stem) > batch_id:
-            path.unlink()
 
 
 def rewind(to_batch: int) -> Edit:
@@ -243,10 +239,6 @@ def assert_ends_as_expected(scenario: Scenario, place: Unpacked, done: Resumed) 
     assert done.query_id == place.facts["query_id"]
     assert counted(done.output) == counted(scenario.expected(place))
     assert main(("checkpoint", "verify", str(place.checkpoint))) == 0
-
-
-def counted(rows: Rows) -> Counter[str]:
-    return Counter(json.dumps(row, sort_keys=True) for row in rows)
 
 
 @pytest.fixture(scope="module")

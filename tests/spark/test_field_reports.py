@@ -20,8 +20,7 @@ from tests.everyday import asked_for
 from tests.golden.field_reports import CANNOT, HEALTHY, OTHER_STATE, RELEASE, REPORTS, Report
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.random_damage import Case, drop_rows_after, findings, obey
-from tests.spark.releases import run_child
-from tests.spark.test_random_damage import counted
+from tests.spark.releases import counted, run_child
 
 Answer = dict[str, Any]
 

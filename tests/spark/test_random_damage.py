@@ -35,13 +35,13 @@ from tests.golden.random_damage import (
     make_cases,
 )
 from tests.kafka_topics import create_topic, read_messages
-from tests.spark.releases import ROOT, environment_of
+from tests.spark.releases import NO_REPAIR, ROOT, counted, environment_of
 
 from epochal.testing.jars import resolve
 from epochal.testing.kafka import connector_jars, running_kafka
 
 SETTINGS = {
-    "spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false",
+    **NO_REPAIR,
     "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
 }
 DELTA_CONNECTOR = "io.delta:delta-spark_4.2_2.13:4.4.0"
@@ -55,10 +55,6 @@ ALL = (FILES, ROWS, DELTA, KAFKA)
 SEEDS = 24
 CHUNK = 50
 """So many cases are made, resumed and deleted at a time."""
-
-
-def counted(rows: list[dict[str, Any]]) -> Counter[str]:
-    return Counter(json.dumps(row, sort_keys=True) for row in rows)
 
 
 class Resumer:
