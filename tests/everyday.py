@@ -53,7 +53,7 @@ FULL: dict[str, str] = {
     r"spark/test_field_reports\.py.*\[(?!(off|the f|a temp|an sst file has another u|drop|a ba))": (
         "more reports"
     ),
-    r"spark/test_random_damage\.py.*\[(kafka|delta)": "the same with a broker, or with Delta's jars",
+    r"spark/test_random_damage\.py.*\[(kafka|delta)": "the same with a broker, or Delta's jars",
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
     r"frames/test_aggregates\.py.*(spark\[|same\[|stores\[(?!every))": "every type",
     r"spark/test_state_placement\.py": "a cluster of its own; stores and coordinators stay",

@@ -27,7 +27,6 @@ def family(root: int) -> set[int]:
     return found
 
 
-
 def addresses(pids: set[int]) -> set[str]:
     """Return the addresses on which these processes listen."""
     held = set()

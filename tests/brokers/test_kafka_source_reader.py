@@ -24,11 +24,7 @@ from tests.integration.kafka_reading import (
 )
 from tests.integration.kafka_world import admin, make_topic, unique, wait_for
 
-from epochal.errors import (
-    KafkaDataLossError,
-    KafkaStartError,
-    KafkaTopicError,
-)
+from epochal.errors import KafkaDataLossError, KafkaStartError, KafkaTopicError
 from epochal.testing.kafka import Kafka
 
 T0 = 1_700_000_000_000

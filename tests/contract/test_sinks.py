@@ -72,7 +72,6 @@ def messages(
     return written(sink, epoch, tasks, attempt=attempt)
 
 
-
 def test_committed_rows_are_seen(world: World) -> None:
     with closing(world.open()) as sink:
         sink.fence(1)

@@ -42,7 +42,6 @@ def main(master: str, checkpoint: str, out: str, *options: str) -> None:
     run_until_told(lambda: writer.start(*path))
 
 
-
 def run_until_told(start: Callable[[], StreamingQuery]) -> None:
     """Start a query, stop it on SIGTERM, and exit with 0, or with 3 if it failed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -118,7 +118,6 @@ def run(*arguments: str) -> None:
     assert main(with_no_sink(arguments)) == 0, arguments
 
 
-
 def run_undo(edited: Path) -> None:
     run("checkpoint", "undo", str(edited), *EXECUTE)
 

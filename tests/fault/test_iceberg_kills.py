@@ -18,16 +18,18 @@ KEEP_UP = ("compact=true", "expireSnapshotsKeep=20", "maintenanceInterval=2 seco
 class IcebergProgram(Program):
     def __init__(self, folder: Path, *options: str) -> None:
         table = Warehouse(folder / "out").options("db.sums")
-        given = ("format=iceberg", "epoch=250 milliseconds", *(f"{k}={v}" for k, v in table.items()))
+        given = (
+            "format=iceberg",
+            "epoch=250 milliseconds",
+            *(f"{k}={v}" for k, v in table.items()),
+        )
         super().__init__(folder, folder / "driver.log", *given, *options)
-
 
 
 def tormented(folder: Path, kinds: list[str], seed: int, *options: str) -> IcebergProgram:
     program = IcebergProgram(folder, *options)
     torment(program, kinds, seed)
     return program
-
 
 
 def check_table(program: IcebergProgram, *, by_key: bool) -> int:

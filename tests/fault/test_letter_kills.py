@@ -22,7 +22,6 @@ class LettersProgram(Program):
         self.until(lambda: not leftovers(self), "no letters of failed attempts")
 
 
-
 def written(out: Path) -> list[int]:
     listed = FileSinkLog(str(out / "_spark_metadata"), read_only=True).all_files()
     names = [each.path.rpartition("/")[2] for each in listed]
@@ -52,7 +51,6 @@ def tormented(folder: Path, kinds: list[str], seed: int) -> None:
     assert sorted(good + bad) == list(range(len(good) + len(bad)))
     assert bad == [n for n in range(len(good) + len(bad)) if n % EVERY == 0]
     assert list((program.checkpoint / ".epochal" / "letters").iterdir()) == []
-
 
 
 @pytest.mark.timeout(800)

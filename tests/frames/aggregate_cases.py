@@ -80,7 +80,6 @@ def all_aggregates() -> Iterator[str]:
     yield from ("try_sum(d38)", "try_avg(d38)")
 
 
-
 def random_table(seed: int, rows: int) -> pa.Table:
     """Rows of some groups: with nulls, NaN, zeros of both signs and extremes.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,6 @@ def column_of(text: str) -> Column:
     return F.expr(text)
 
 
-
 def grouped(frame: DataFrame, texts: Sequence[str]) -> DataFrame:
     return frame.groupBy("k").agg(*aggregated(texts))
 
@@ -185,10 +183,7 @@ def one_nan(row: bytes) -> bytes:
 
 def differences(wanted: Rows, got: Rows) -> list[Any]:
     """The results that differ, in rows that are found by their groups."""
-    theirs, mine = (
-        {row["k"]: row for row in rows}
-        for rows in (wanted, got)
-    )
+    theirs, mine = ({row["k"]: row for row in rows} for rows in (wanted, got))
     if theirs.keys() != mine.keys():
         return [theirs.keys(), mine.keys()]
     return [

@@ -98,7 +98,6 @@ IN_SPARK = {
 }
 
 
-
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
     partitions = {"spark.sql.shuffle.partitions": str(PARTITIONS)}

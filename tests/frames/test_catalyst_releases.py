@@ -47,7 +47,12 @@ def answer_of(release: str, module: str, answer: Path) -> Any:
     """What a module writes to a file, if it runs with a release of Spark."""
     command = [sys.executable, "-m", module, str(answer)]
     done = subprocess.run(
-        command, env=environment_of(release, ROOT / "src"), cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False
+        command,
+        env=environment_of(release, ROOT / "src"),
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(answer.read_text(encoding="utf-8"))

@@ -22,11 +22,7 @@ from tests.frames.streams_of_words import sparks
 import epochal
 from epochal.state import read_state
 
-EVERY_DAY = {
-    "session, append",
-    "left join with time bounds",
-    "dropDuplicates within watermark",
-}
+EVERY_DAY = {"session, append", "left join with time bounds", "dropDuplicates within watermark"}
 LONG = {query.name for number, query in enumerate(AGGREGATIONS) if number % 4 in (1, 2)}
 """Each aggregate once: by user or by window. Every one, of every type, is in test_aggregates."""
 

@@ -22,7 +22,6 @@ def output(frame: DataFrame, engine: str, folder: Path, mode: str = "append") ->
     return emitted(writer.outputMode(mode), folder / f"ck-{engine}")
 
 
-
 @pytest.mark.parametrize("form", ["json", "csv", "text", "parquet"])
 def test_all_fields_are_sparks(spark: SparkSession, tmp_path: Path, form: str) -> None:
     place = tmp_path / "i n%20ü'#^"

@@ -261,10 +261,7 @@ def csv_in_partitions(spark: SparkSession, folder: Path) -> DataFrame:
 
 @pytest.mark.parametrize(
     ("make", "columns"),
-    [
-        (csv_in_partitions, ("n", "s", "c", "day", "at", "k")),
-        (csv_in_partitions, ("day",)),
-    ],
+    [(csv_in_partitions, ("n", "s", "c", "day", "at", "k")), (csv_in_partitions, ("day",))],
 )
 def test_a_query_has_the_rows_of_spark(
     spark: SparkSession,

@@ -18,14 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from tests.frames.streams_of_words import (
-    PATIENCE_SECONDS,
-    add_file,
-    rows_of,
-    sparks,
-    stream,
-    words,
-)
+from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, sparks, stream, words
 from tests.frames.turns import session_of
 
 import epochal
@@ -59,7 +52,6 @@ FORMS: dict[str, tuple[Callable[[Path, int], None], dict[str, str]]] = {
 OF_PATHS, OF_NOTHING = "p int", ""
 """Columns of the paths of files; no columns. Columns of files of which none is read are in random
 files."""
-
 
 
 def counts(

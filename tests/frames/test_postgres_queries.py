@@ -52,7 +52,6 @@ def test_counts_are_kept_up_to_date(
     assert postgres.rows(read) == ["a|5", "b|5", "c|5"]
 
 
-
 def test_rows_are_appended_and_a_bad_one_ends_the_query_with_its_value(
     spark: SparkSession, postgres: Postgres, source: Path, tmp_path: Path, table: str
 ) -> None:

@@ -68,7 +68,6 @@ def session_for(
     return session
 
 
-
 def run(spark: SparkSession, case: Case, place: Place, *, failing: bool = False) -> Any:
     """Start the case's query, let it read all there is, and return it when it has ended."""
     place.output.mkdir(parents=True, exist_ok=True)
@@ -214,7 +213,6 @@ def resume(spark: SparkSession, case: Case, base: Path, conf: Mapping[str, str])
     }
 
 
-
 def answer(spark: SparkSession, request: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     case = (CASES | CHANGED)[job["case"]]
     base = Path(job["base"])
@@ -244,15 +242,12 @@ def main(scratch: Path) -> None:
                 result = answer(spark, request, job)
             except Exception:  # noqa: BLE001 - one bad case must not cost the others
                 result = {"failure": traceback.format_exc()}
-            Path(job["answer"]).write_text(
-                json.dumps(result, ensure_ascii=False), encoding="utf-8"
-            )
+            Path(job["answer"]).write_text(json.dumps(result, ensure_ascii=False), encoding="utf-8")
             verdict = "FAILED" if "failure" in result else "done"
             told = f"{spark.version} {job['case']}: {verdict} in {time.monotonic() - began:.1f} s"
             print(told, flush=True)
         print(ANSWERED, flush=True)
     spark.stop()
-
 
 
 if __name__ == "__main__":

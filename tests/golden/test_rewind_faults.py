@@ -8,7 +8,7 @@ from tests.golden.library import Golden, cases, unpack
 from epochal.files.local import LocalFiles
 from epochal.tools.edit.rewind import obstacle_to, possible_batches
 from epochal.tools.edit.survey import survey
-from epochal.tools.verify.verify import verify
+
 
 @pytest.mark.parametrize("golden", cases(), ids=str)
 def test_state_that_spark_wrote_is_never_refused(golden: Golden, tmp_path: Path) -> None:

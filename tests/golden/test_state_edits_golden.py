@@ -11,7 +11,6 @@ import pytest
 from tests.golden.library import Golden, Unpacked, cases, unpack
 
 from epochal.checkpoint import Checkpoint
-from epochal.cli.main import main
 from epochal.errors import EditError
 from epochal.files.local import LocalFiles
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, families_of, family_prefix

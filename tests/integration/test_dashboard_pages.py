@@ -465,7 +465,6 @@ def test_a_request_that_fails_would_be_seen(many: Page) -> None:
     many.errors.clear()
 
 
-
 @pytest.mark.parametrize(
     ("rule", "fault"),
     [

@@ -73,7 +73,6 @@ def prepared(
     return written(sink, epoch, [rows], schema, attempt=attempt)
 
 
-
 def rows(place: Place) -> Sequence[Mapping[str, Any]]:
     good = {"topic": place.topic, "value": b"v"}
     return [

@@ -36,7 +36,6 @@ from tests.rigs.guarded_proxy import guarded_proxy, make_certificate
 from tests.rigs.registry import running_registry
 from tests.waiting import eventually
 
-import epochal
 from epochal import read_stream
 from epochal.connectors.contract import Sink, WriterContext
 from epochal.connectors.registry import open_sink, open_source, pinned_options, source_schema

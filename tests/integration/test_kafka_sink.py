@@ -89,7 +89,6 @@ def prepared(
     return written(sink, epoch, [found], schema, attempt=attempt)
 
 
-
 def test_rows_of_a_transaction_left_open_are_never_seen(place: Place) -> None:
     with closing(place.open()) as sink:
         sink.fence(1)
@@ -168,7 +167,6 @@ def test_a_missing_marker_stops_the_query_and_says_how_to_go_on(place: Place) ->
         sink.fence(3)
         assert sink.decided(3)
     assert place.values() == ["w0", "w1", "w2", "w3"]
-
 
 
 def test_an_epoch_without_rows_writes_nothing_until_the_marker_is_old(place: Place) -> None:

@@ -88,7 +88,6 @@ def prepared(
     return written(sink, epoch, tasks, schema, attempt=attempt, idle=idle)
 
 
-
 def row(number: int, name: str = "a") -> Row:
     return {"id": number, "name": name}
 

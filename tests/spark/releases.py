@@ -76,7 +76,6 @@ def ask(
     return answers
 
 
-
 def environment_of(release: str, *more: Path) -> dict[str, str]:
     """The environment of a process with a release's PySpark, and the tests, first on its path."""
     inherited = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
@@ -149,7 +148,6 @@ def run_child(
 def end_child() -> None:
     while _running:
         _running.pop().end()
-
 
 
 def tree(release: str) -> Path:

@@ -17,7 +17,6 @@ from tests.spark.continuous import (
     run,
 )
 
-import epochal
 from epochal import read_stream
 from epochal.errors import OptionError
 

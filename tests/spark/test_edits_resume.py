@@ -18,17 +18,10 @@ import pytest
 from tests.everyday import asked_for
 from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
+from tests.golden.random_damage import drop_rows_after
 from tests.golden.shape import version
 from tests.no_file_sink import with_no_sink
-from tests.golden.random_damage import drop_rows_after
-from tests.spark.releases import (
-    NO_REPAIR,
-    RELEASES,
-    ReleaseError,
-    Resumed,
-    counted,
-    resume,
-)
+from tests.spark.releases import NO_REPAIR, RELEASES, ReleaseError, Resumed, counted, resume
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
@@ -43,6 +36,8 @@ Rows = list[dict[str, Any]]
 Edit = Callable[[Unpacked], Unpacked | None]
 
 ROWS_PER_FILE = 14
+
+
 def checkpoint(command: str, place: Unpacked, *words: str, status: int = 0) -> None:
     arguments = (command, str(place.checkpoint), *words, "--execute", "--settle-seconds", "0")
     assert main(("checkpoint", *with_no_sink(arguments))) == status, arguments

@@ -16,6 +16,8 @@ from tests.spark.sessions import session_with
 pytestmark = pytest.mark.timeout(600)
 
 FIRST = [("a", 5), ("b", 70), ("a", 3), ("c", 1)]
+
+
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
     return session_with({"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"})

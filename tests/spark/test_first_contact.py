@@ -127,7 +127,6 @@ def test_a_program_publishes_with_its_own_interpreter_on_a_local_master(
     assert (done.returncode, done.stdout.strip()) == (0, "published"), done.stderr[-3000:]
 
 
-
 @pytest.mark.parametrize(
     "program", [pytest.param(COUNTS, id="query"), pytest.param(PUBSUB, id="pubsub")]
 )
@@ -164,4 +163,3 @@ def test_a_program_runs_and_a_function_that_fails_ends_its_query_at_its_own_line
     assert lines[1].startswith(place)
     assert lines[1].endswith(", in half")
     assert lines[-2:] == ["ValueError: no such luck", " 0 restarts"]
-

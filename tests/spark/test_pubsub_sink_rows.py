@@ -36,7 +36,6 @@ SCHEMA = StructType(
 )
 
 
-
 @pytest.fixture
 def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TZ", "Asia/Tokyo")

@@ -40,10 +40,7 @@ from tests.spark.releases import NO_REPAIR, ROOT, counted, environment_of
 from epochal.testing.jars import resolve
 from epochal.testing.kafka import connector_jars, running_kafka
 
-SETTINGS = {
-    **NO_REPAIR,
-    "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
-}
+SETTINGS = {**NO_REPAIR, "spark.sql.streaming.stateStore.maintenanceInterval": "2s"}
 DELTA_CONNECTOR = "io.delta:delta-spark_4.2_2.13:4.4.0"
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

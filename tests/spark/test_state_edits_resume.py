@@ -30,6 +30,7 @@ from epochal.cli.main import main
 Edit = Callable[[Unpacked], None]
 Rows = list[dict[str, Any]]
 
+
 def epochal(*words: str) -> None:
     assert main(with_no_sink(words)) == 0, words
 

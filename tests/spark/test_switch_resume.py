@@ -18,14 +18,7 @@ from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import version
 from tests.no_file_sink import with_no_sink
-from tests.spark.releases import (
-    NO_REPAIR,
-    RELEASES,
-    ReleaseError,
-    Resumed,
-    counted,
-    resume,
-)
+from tests.spark.releases import NO_REPAIR, RELEASES, ReleaseError, Resumed, counted, resume
 from tests.spark.test_edits_resume import as_undisturbed
 
 from epochal.checkpoint.entries import QueryMetadata

@@ -32,7 +32,6 @@ def left_by(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
     return Leftovers(BEFORE, tmp_path_factory)
 
 
-
 def name_of(pair: Pair) -> str:
     return f"{pair.before}: {pair.change}"
 

@@ -198,7 +198,6 @@ CHANGES = [
 ]
 
 
-
 def verdicts(
     made: DataFrame | Stream, mode: str, at: Path, *, ours: bool
 ) -> list[AfterCommand | Safe]:
@@ -213,12 +212,7 @@ def test_after_the_printed_commands_the_changed_query_gives_the_right_rows(
     change: Change, tmp_path: Path
 ) -> None:
     checkpoint = left_by(
-        change.before,
-        tmp_path,
-        PLACE,
-        mode=change.mode,
-        ours=change.ours,
-        conf=change.before_conf,
+        change.before, tmp_path, PLACE, mode=change.mode, ours=change.ours, conf=change.before_conf
     )
     inputs = Inputs(session(change.conf), tmp_path)
     made = change.after(inputs if change.finally_ is None else Inputs(session({}), tmp_path))
