@@ -16,14 +16,11 @@ KEEP_UP = ("compact=true", "expireSnapshotsKeep=20", "maintenanceInterval=2 seco
 
 
 class IcebergProgram(Program):
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, **more: str) -> None:
         table = Warehouse(folder / "out").options("db.sums")
-        given = (
-            "format=iceberg",
-            "epoch=250 milliseconds",
-            *(f"{k}={v}" for k, v in table.items()),
-        )
-        super().__init__(folder, folder / "driver.log", *given, *options)
+        named = [f"{key}={value}" for key, value in table.items()]
+        given = ("format=iceberg", "epoch=250 milliseconds", *named, *options)
+        super().__init__(folder, folder / "driver.log", *given, **more)
 
 
 def tormented(folder: Path, kinds: list[str], seed: int, *options: str) -> IcebergProgram:
