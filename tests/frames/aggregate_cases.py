@@ -42,7 +42,7 @@ DDL = (
     "st struct<a:int,b:double>"
 )
 NUMBERS = ("tiny", "small", "i", "l", "f", "x", "d12", "d20", "d38")
-ORDERED = (*NUMBERS, "s", "bin", "b", "day", "ts", "ntz", "dur")
+ORDERED = (*NUMBERS, "s", "bin", "b", "day", "ts", "ntz")
 ONLY_B = "FILTER (WHERE b)"
 
 
@@ -56,7 +56,7 @@ def some_aggregates() -> list[str]:
 
 
 def all_aggregates() -> Iterator[str]:
-    """Every aggregate of every type, some with filters."""
+    """Every aggregate of our own, of every type, some with filters."""
     yield from ("count(*)", f"count(*) {ONLY_B}", "count(i, s)")
     yield "count(i, s) FILTER (WHERE x > 0)"
     for name in COLUMNS:
@@ -69,15 +69,13 @@ def all_aggregates() -> Iterator[str]:
     for only in ("", f" {ONLY_B}"):
         for name in ORDERED:
             yield from (f"min({name}){only}", f"max({name}){only}")
-        for name in (*NUMBERS, "dur"):
+        for name in NUMBERS:
             if name not in ("l", "d38"):
                 yield f"sum({name}){only}"
             if name != "d38":
                 yield f"avg({name}){only}"
     yield "sum(l) FILTER (WHERE l BETWEEN -1000 AND 1000)"
-    yield "sum(d38) FILTER (WHERE abs(d38) < 1000)"
-    yield "avg(d38) FILTER (WHERE abs(d38) < 1000)"
-    yield from ("try_sum(d38)", "try_avg(d38)")
+    yield from ("try_sum(d12)", "try_avg(d12)", "try_avg(x)")
 
 
 def random_table(seed: int, rows: int) -> pa.Table:
