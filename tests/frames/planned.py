@@ -101,7 +101,9 @@ def grouped(frame: DataFrame, texts: Sequence[str]) -> DataFrame:
 
 
 def batch_of(frame: DataFrame) -> pa.RecordBatch:
-    (batch,) = frame.toArrow().cast(arrow_schema(frame.schema)).combine_chunks().to_batches()
+    table = frame.toArrow().cast(arrow_schema(frame.schema))
+    batch: pa.RecordBatch
+    (batch,) = table.combine_chunks().to_batches()
     return batch
 
 
