@@ -47,9 +47,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "integration": ("integration",),
     "turns": ("frames/test_[r-t]*.py",),
     "fault": ("fault",),
-    "brokers": ("brokers",),
+    "brokers": ("contract", "brokers"),
     "simulation": ("simulation", "fuzz"),
-    "contract": ("contract",),
     "golden": ("golden",),
     "unit": ("unit", "transcripts", "packaging", "test_*.py"),
 }

@@ -12,17 +12,14 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
+from tests.spark.continuous import parents_of_all
+
 LISTEN = "0A"
 
 
 def family(root: int) -> set[int]:
     """Return a process and all its descendants."""
-    parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with suppress(OSError):  # the process has ended in the meantime
-                stat = Path("/proc", name, "stat").read_text()
-                parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
+    parents = parents_of_all()
     found, fresh = {root}, {root}
     while fresh:
         fresh = {pid for pid, parent in parents.items() if parent in fresh} - found

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import harness
-from benchmarks.meanings import MEANINGS
-from benchmarks.plots import Bar, Group, bar_chart, number
 from benchmarks.report import COMMANDS, SECTIONS, page, write
 from benchmarks.rows import read_suite
 
@@ -105,28 +101,8 @@ def test_a_page_without_any_results_says_how_to_get_them(tmp_path: Path) -> None
         assert f"`make {COMMANDS.get(name, f'bench-{name}')}`" in text
 
 
-@pytest.mark.parametrize("suite", SECTIONS)
-def test_any_one_suite_makes_a_page(tmp_path: Path, suite: str) -> None:
-    shutil.copy(RESULTS / f"{suite}.jsonl", tmp_path)
-    text = page_of(tmp_path)
-    assert "*Taken 20" in text
-    assert f"run `make {COMMANDS.get(suite, f'bench-{suite}')}`." not in text
-
-
-def test_each_chapter_begins_with_what_its_figures_mean() -> None:
-    text = page_of(RESULTS)
-    for name, section in SECTIONS.items():
-        title = section(read_suite(RESULTS, name)).title
-        assert f"## {title}\n\n{MEANINGS[name]}\n\n" in text
-
-
 def test_the_page_in_the_docs_is_made_of_the_results_in_this_repository() -> None:
     assert page_of(RESULTS) == (ROOT / "docs" / "benchmarks.md").read_text()
-
-
-def test_a_figure_stands_beside_its_peer_and_its_target(full: Path) -> None:
-    what = "`checkpoint show`, 100 batches and 200 partitions, whole process"
-    assert table(page_of(full), what)[1:] == ["250 ms", "Spark 10 s", "40x", "≥ 20x", "met"]
 
 
 def test_what_misses_its_target_or_is_behind_a_peer_comes_first(full: Path) -> None:
@@ -166,43 +142,6 @@ def test_a_suite_that_was_not_run_is_named_among_what_is_not_better(tmp_path: Pa
     assert "Without results: `state`, `big_state`, `coordinator`" in behind(page_of(tmp_path))
 
 
-def test_the_newest_run_of_each_figure_counts(full: Path) -> None:
-    newer = [{**FIGURES["log"][1], "cpu_milliseconds": 200.0}]
-    save(full, "log", newer, taken="2026-05-02T10:00:00+00:00", commit="def5678")
-    text = page_of(full)
-    assert table(text, "`import epochal`")[1:] == [
-        "200 ms of CPU",
-        "",
-        "",
-        "< 150 ms",
-        "**missed**",
-    ]
-    assert "Taken 2026-05-01 to 2026-05-02 at `abc1234`, `def5678`" in text
-
-
-def test_rounds_of_one_run_become_their_median(tmp_path: Path) -> None:
-    rounds = [
-        {"figure": "map at 1000 rows/s: epochal", "round": n, "p50_ms": p50, "p99_ms": 2.0}
-        for n, p50 in enumerate((0.5, 9.0, 0.7))
-    ]
-    save(tmp_path, "continuous", rounds)
-    (row,) = read_suite(tmp_path, "continuous").rows
-    assert row.number("p50_ms") == 0.7
-    assert row.values["rounds"] == 3
-
-
-def test_the_same_state_in_two_places_gives_two_figures(tmp_path: Path) -> None:
-    figure = {"figure": "state of a task by number of keys", "keys": 1_000_000}
-    places = [("dictionaries", 1.0), ("disk, stateMemory 1g", 3.0)]
-    save(
-        tmp_path,
-        "big_state",
-        [{**figure, "state_in": place, "restart_seconds": seconds} for place, seconds in places],
-    )
-    rows = read_suite(tmp_path, "big_state").rows
-    assert [(row.values["state_in"], row.number("restart_seconds")) for row in rows] == places
-
-
 def test_a_round_that_failed_does_not_hide_the_others(tmp_path: Path) -> None:
     figure = "map at 1000 rows/s: epochal"
     rounds: list[dict[str, Any]]
@@ -215,23 +154,12 @@ def under_load(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("Taken under load")]
 
 
-def test_figures_of_an_idle_machine_are_not_called_less_reliable(full: Path) -> None:
-    save(full, "log", FIGURES["log"], taken="2026-05-02T10:00:00+00:00", others_cores=0.3)
-    assert under_load(page_of(full)) == []
-
-
 def test_the_page_names_the_figures_that_were_taken_under_load(tmp_path: Path) -> None:
     for row, cores in zip(FIGURES["coordinator"], (0.1, 0.9), strict=True):
         save(tmp_path, "coordinator", [row], others_cores=cores)
     assert under_load(page_of(tmp_path)) == [
         "Taken under load, so less reliable: driver over sockets, 1 000 tasks."
     ]
-
-
-def test_one_round_under_load_is_enough_to_name_a_figure(tmp_path: Path) -> None:
-    for cores in (0.1, 0.9, 0.1):
-        save(tmp_path, "log", FIGURES["log"][1:2], others_cores=cores)
-    assert len(under_load(page_of(tmp_path))) == 1
 
 
 def test_without_a_measurement_of_other_processes_the_load_average_counts(tmp_path: Path) -> None:
@@ -340,42 +268,6 @@ def test_every_suite_of_make_bench_is_on_the_page() -> None:
     assert {*listed.split()[2:], "soak"} == set(SECTIONS)  # a soak has a target of its own
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.0123, "0.0123"),
-        (0.82, "0.82"),
-        (10.0, "10"),
-        (12.54, "12.5"),
-        (9844.9, "9 845"),
-        (100_000, "100 000"),
-        (999_999, "1 M"),
-        (1_234_567, "1.23 M"),
-    ],
-)
-def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
-    assert number(value) == text
-
-
 def widths(svg: str) -> list[float]:
     bars = [each for each in ET.fromstring(svg).iter() if each.get("class") in ("ours", "peer")]
     return [float(bar.get("width", "nan")) for bar in bars]
-
-
-def test_a_bar_is_as_long_as_its_value() -> None:
-    group = Group("g", (Bar("a", 10.0, ours=True), Bar("b", 5.0), Bar("c", 0.0)))
-    first, second, third = widths(bar_chart("t", "ms", [group]))
-    assert (second / first, third) == (0.5, 1.0)
-
-
-def test_on_a_logarithmic_scale_ten_times_as_much_is_as_far_everywhere() -> None:
-    group = Group("g", tuple(Bar(str(n), 10.0**n) for n in range(4)))
-    found = widths(bar_chart("t", "ms", [group], "log"))
-    steps = [round(b - a) for a, b in pairwise(found)]
-    assert len(set(steps)) == 1
-
-
-def test_names_in_a_picture_are_escaped() -> None:
-    svg = bar_chart("a & b", "<ms>", [Group("g", (Bar("x < y", 1.0),))])
-    assert [each.text for each in ET.fromstring(svg).iter() if each.text == "x < y"] == ["x < y"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from benchmarks.line_plots import Curve, line_charts
 from benchmarks.soak.flatness import Limit, Series, judge
 from benchmarks.soak.model import Model
 from benchmarks.soak.releases import parallelism, weight
@@ -77,10 +76,6 @@ def test_the_clock_of_the_third_quarter_does_not_make_spark_replace_executors() 
     assert max(each.step_seconds for each in calm) < 60
 
 
-def test_only_the_clock_steps() -> None:
-    assert all((each.step_seconds != 0) == (each.kind == "clock") for each in plan(HOURS, 7))
-
-
 def series(value: float = 100.0, per_second: float = 0.0, noise: float = 0.0) -> Series:
     rng = Random(1)
     return [(at, value + at * per_second + rng.uniform(-noise, noise)) for at in range(0, 400, 2)]
@@ -89,10 +84,6 @@ def series(value: float = 100.0, per_second: float = 0.0, noise: float = 0.0) ->
 def test_a_figure_with_noise_and_peaks_is_flat() -> None:
     noisy = [(at, v * (9 if at % 50 == 0 else 1)) for at, v in series(noise=10)]
     assert judge(noisy, 400, LIMIT).reasons == ()
-
-
-def test_a_figure_that_falls_is_flat() -> None:
-    assert judge(series(value=500, per_second=-1), 400, LIMIT).flat
 
 
 def test_a_leak_shows_in_level_and_slope() -> None:
@@ -166,12 +157,3 @@ def test_the_model_sees_a_state_variable_that_was_lost() -> None:
     total = model.totals[7] + 2 + weight(1)
     model.add("later", [[7], [total], [2], [1], [1]])
     assert model.faults == ["later: row 2 of key 7 is number 1, not 3"]
-
-
-def test_a_line_chart_has_a_panel_for_each_curve() -> None:
-    curves = [Curve("memory <driver>", "MiB", ((0, 5.0), (30, 10.0))), Curve("none", "files", ())]
-    svg = line_charts("Over the run", "min", curves, 60, marks=(1.0, 2.0, 30.0))
-    assert svg.count('class="mark"') == 3
-    assert svg.count("<polyline") == 2
-    assert "memory &lt;driver&gt;" in svg
-    assert "10 MiB" in svg

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import select
-import time
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -25,13 +24,7 @@ from tests.integration.kafka_reading import (
 )
 from tests.integration.kafka_world import admin, make_topic, unique, wait_for
 
-from epochal.errors import (
-    KafkaDataLossError,
-    KafkaStartError,
-    KafkaTopicError,
-    KafkaUnavailableError,
-    OptionError,
-)
+from epochal.errors import KafkaDataLossError, KafkaStartError, KafkaTopicError
 from epochal.testing.kafka import Kafka
 
 T0 = 1_700_000_000_000
@@ -91,61 +84,12 @@ def test_rows_have_sparks_columns_with_nulls_headers_and_times(
     assert [row["timestampType"] for row in rows] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("chosen", "offsets"),
-    [
-        ({"startingOffsets": "earliest"}, (0, 0)),
-        ({"startingOffsets": "latest"}, (10, 5)),
-        ({"startingTimestamp": str(T0 + 3000)}, (3, 3)),
-        ({"startingOffsets": "earliest", "startingTimestamp": str(T0 + 2500)}, (3, 3)),
-        (
-            {"startingTimestamp": str(T0 + 7000), "startingOffsetsByTimestampStrategy": "latest"},
-            (7, 5),
-        ),
-    ],
-    ids=["earliest", "latest", "time", "between", "beyond"],
-)
-def test_starts_where_it_is_told_to_in_every_partition(
-    broker: Kafka, topic: str, tmp_path: Path, chosen: dict[str, str], offsets: tuple[int, int]
-) -> None:
-    assert start_of(tmp_path, options(broker, subscribe=topic, **chosen)) == at(topic, *offsets)
-
-
-def test_starts_at_offsets_and_times_that_are_given_one_by_one(
-    broker: Kafka, topic: str, tmp_path: Path
-) -> None:
-    for n, (option, first, second, offsets) in enumerate(
-        [
-            ("startingOffsets", 4, -1, (4, 5)),
-            ("startingOffsets", -2, 5, (0, 5)),
-            ("startingOffsetsByTimestamp", T0 + 9000, T0, (9, 0)),
-        ]
-    ):
-        text = json.dumps({topic: {"0": first, "1": second}})
-        given = options(broker, subscribe=topic) | {option: text}
-        assert start_of(tmp_path / str(n), given) == at(topic, *offsets)
-
-
 def test_a_time_that_no_record_has_reached_is_an_error(
     broker: Kafka, topic: str, tmp_path: Path
 ) -> None:
     given = options(broker, subscribe=topic, startingTimestamp=str(T0 + 7000))
     with pytest.raises(KafkaStartError, match=f"{topic}-1 has no record at or after timestamp"):
         start_of(tmp_path, given)
-
-
-def test_offsets_for_other_partitions_than_are_read_are_an_error(
-    broker: Kafka, topic: str, tmp_path: Path
-) -> None:
-    given = options(broker, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 1}}))
-    with pytest.raises(KafkaStartError, match=f"It names {topic}-0; to be read are {topic}-0, "):
-        start_of(tmp_path, given)
-
-
-def test_the_first_start_counts_and_no_other(broker: Kafka, topic: str, tmp_path: Path) -> None:
-    first = start_of(tmp_path, options(broker, subscribe=topic, startingOffsets="earliest"))
-    again = start_of(tmp_path, options(broker, subscribe=topic, startingOffsets="latest"))
-    assert first == again == at(topic, 0, 0)
 
 
 def test_reads_some_partitions_or_topics_that_match(
@@ -198,18 +142,6 @@ def test_a_reader_that_waits_moves_past_records_that_are_aborted(
         assert take(reader) == []
 
 
-def test_records_that_aged_out_before_they_were_read_are_an_error(
-    broker: Kafka, topic: str, tmp_path: Path
-) -> None:
-    age_out(broker, topic, 6)
-    with (
-        reading(tmp_path, options(broker, subscribe=topic), at(topic, 2, 0)) as (_, reader),
-        pytest.raises(KafkaDataLossError, match=f"offset 2 of {topic}-0 is not") as caught,
-    ):
-        values_of(reader, 20)
-    assert caught.value.condition == "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
-
-
 @pytest.mark.parametrize("wrong", [2, 50], ids=["aged-out", "beyond-the-end"])
 def test_without_fail_on_data_loss_reading_goes_on_with_the_oldest(
     broker: Kafka, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: int
@@ -251,14 +183,6 @@ def deleted(broker: Kafka, topic: str) -> None:
     wait_for(lambda: topic not in client.list_topics(timeout=10).topics)
 
 
-def test_a_topic_that_is_deleted_ends_the_query(broker: Kafka, topic: str, tmp_path: Path) -> None:
-    with reading(tmp_path, options(broker, subscribe=topic)) as (opened, reader):
-        values_of(reader, 15)
-        deleted(broker, topic)
-        with pytest.raises(KafkaDataLossError, match=f"{topic}-0, {topic}-1 have been deleted"):
-            opened.discover(reader.positions())
-
-
 def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_beginning(
     broker: Kafka, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,35 +199,9 @@ def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_beginning(
         wait_for(lambda: take(reader) == [] and reader.positions()[f"{topic}-0"] == "2")
 
 
-def test_a_broker_that_cannot_be_reached_is_named_within_seconds(tmp_path: Path) -> None:
-    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "brokerTimeout": "0 s"}
-    began = time.monotonic()
-    with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1"):
-        start_of(tmp_path, given)
-    # The source gives up after 8 s; the client would only after its socket.timeout.ms, a minute.
-    assert time.monotonic() - began < 50
-
-
 def test_a_topic_that_does_not_exist_is_named(broker: Kafka, topic: str, tmp_path: Path) -> None:
     with pytest.raises(KafkaTopicError, match="shows no topic nowhere to this user"):
         start_of(tmp_path, options(broker, subscribe=f"{topic},nowhere"))
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "said"),
-    [
-        ("kafka.max.poll.records", "5", "kafka.max.poll.records is not supported: it tunes"),
-        ("kafka.no.such.setting", "5", 'No such configuration property: "no.such.setting"'),
-        ("kafka.fetch.min.bytes", "many", "fetch.min.bytes"),
-        ("kafka.ssl.engine.factory.class", "x.Y", "ssl.engine.factory.class has no counterpart"),
-    ],
-)
-def test_a_setting_that_is_none_is_named(
-    broker: Kafka, tmp_path: Path, setting: str, value: str, said: str
-) -> None:
-    with pytest.raises(OptionError) as caught:
-        source(tmp_path, options(broker, subscribe="t") | {setting: value})
-    assert said in str(caught.value)
 
 
 def test_a_woken_reader_never_names_a_position_after_a_row_that_it_has_not_returned(

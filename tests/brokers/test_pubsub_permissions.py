@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.integration.pubsub_engine import Make, engines
-from tests.integration.pubsub_world import World, bodies, pubsub_world
+from tests.integration.pubsub_world import World, pubsub_world
 from tests.waiting import eventually
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
@@ -28,17 +28,6 @@ def world() -> Iterator[World]:
 def make(world: World, subscription: str, tmp_path: Path) -> Iterator[Make]:
     with engines(tmp_path, {**world.options, "subscriptionId": subscription}) as start:
         yield start
-
-
-def test_spark_reads_a_subscription_that_it_may_not_describe(
-    world: World, topic: str, subscription: str, make: Make
-) -> None:
-    sent = world.publish(topic, bodies(20))
-    engine = make()
-    engine.run(lambda: sorted(engine.ids) == sorted(sent))
-    engine.settle()
-    engine.end()
-    assert world.left(subscription) == []
 
 
 def test_a_continuous_query_reads_a_subscription_that_it_may_not_describe(

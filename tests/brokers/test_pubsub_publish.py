@@ -69,17 +69,6 @@ def test_requests_end_at_the_batch_size_and_at_the_bytes(world: World) -> None:
         writer.close()
 
 
-def test_a_message_of_nine_megabytes_goes_alone(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    writer = publisher(world, topic)
-    writer.add(encoded([b"a", b"m" * 9_000_000, b"b"]).messages)
-    writer.flush()
-    found = world.pull(subscription, 3)
-    assert sorted(len(m.message.data) for m in found) == [1, 1, 9_000_000]
-    writer.close()
-
-
 def test_messages_of_a_key_stay_in_order(world: World) -> None:
     topic = world.topic()
     subscription = world.subscription(topic, enable_message_ordering=True)

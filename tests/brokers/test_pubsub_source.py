@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.integration.pubsub_engine import Logs, Make, engines, sidecars
@@ -20,25 +19,6 @@ def make(world: World, subscription: str, tmp_path: Path) -> Iterator[Make]:
     options = {**world.options, "subscriptionId": subscription, "ackDeadline": "10s"}
     with engines(tmp_path, options) as start:
         yield start
-
-
-def test_rows_arrive_whole_and_are_acknowledged(
-    world: World, topic: str, subscription: str, make: Make
-) -> None:
-    (sent,) = world.publish(topic, [{"data": b"\x00x", "attributes": {"a": "1", "b": ""}}])
-    engine = make()
-    found: list[dict[str, Any]] = []
-    while not found:
-        found = [row for each in engine.plan() for row in engine.rows(each)]
-        engine.finish()
-    (row,) = found
-    assert (row["message_id"], row["data"]) == (sent, b"\x00x")
-    assert sorted(row["attributes"]) == [("a", "1"), ("b", "")]
-    assert (row["ordering_key"], row["delivery_attempt"]) == (None, None)
-    assert "ack_id" not in row
-    engine.settle()
-    engine.end()
-    assert world.left(subscription) == []
 
 
 def test_every_reader_of_a_partition_gets_the_same_rows(
@@ -198,16 +178,6 @@ def test_nine_megabytes_and_a_limit_of_bytes(
     engine.run(lambda: len(engine.ids) == 6)
     assert max(map(len, engine.batches)) == 1
     engine.settle()
-
-
-def test_the_acknowledgement_id_is_a_column_on_demand(world: World, topic: str, make: Make) -> None:
-    world.publish(topic, [b"one"])
-    engine = make(includeAckId="true")
-    found: list[dict[str, Any]] = []
-    while not found:
-        found = [row for each in engine.plan() for row in engine.rows(each)]
-        engine.finish()
-    assert len(found[0]["ack_id"]) > 10
 
 
 def test_a_subscription_that_vanishes_ends_the_query_with_its_name(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from tests.contract.sinks import Logging, read_delta
+from tests.contract.sinks import Logging, read_delta, written
 
 from epochal.checkpoint.entries import OffsetEntry, OffsetLog
-from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.contract import Sink
 from epochal.connectors.registry import open_sink
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.files.local import LocalFiles
@@ -70,18 +69,8 @@ class Rig:
         idle: bool = False,
     ) -> list[bytes]:
         """The messages of tasks that have written these rows, with or without input."""
-        found = []
-        for task, rows in enumerate(tasks):
-            writers = pickle.loads(pickle.dumps(sink.writers))
-            context = WriterContext(task, attempt or self.attempt, "run", self.schema, epoch)
-            writer = writers.open(context)
-            for row in rows:
-                writer.write(pa.RecordBatch.from_pylist([row], schema=self.schema))
-            if idle:
-                writer.note_idle()
-            found.append(writer.cut(epoch)())
-            writer.close()
-        return found
+        attempt = attempt or self.attempt
+        return written(sink, epoch, tasks, self.schema, attempt=attempt, idle=idle)
 
     def decide(self, epoch: int, messages: Sequence[bytes]) -> None:
         """Log the epoch, as the driver does before it commits; then the driver dies."""

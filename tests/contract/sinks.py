@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from io import StringIO
@@ -27,7 +28,7 @@ from tests.rigs.postgres import Postgres
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.file_log import FileSinkLog
 from epochal.connectors.console import ConsoleOptions, ConsoleSink
-from epochal.connectors.contract import Sink
+from epochal.connectors.contract import Sink, WriterContext
 from epochal.connectors.file.file_formats import FileFormat
 from epochal.connectors.file.file_sink import FileSink, FileSinkOptions
 from epochal.connectors.foreach import ForeachSink
@@ -49,6 +50,27 @@ class World(Protocol):
     def visible(self) -> list[str]:
         """The words that can be seen, sorted."""
         ...
+
+
+def written(
+    sink: Sink,
+    epoch: int,
+    tasks: Sequence[Sequence[Mapping[str, Any]]],
+    schema: pa.Schema = WORDS,
+    *,
+    attempt: int = 1,
+    idle: bool = False,
+) -> list[bytes]:
+    """What tasks report that wrote these rows in one epoch, with or without input."""
+    writers, found = pickle.loads(pickle.dumps(sink.writers)), []
+    for task, rows in enumerate(tasks):
+        with closing(writers.open(WriterContext(task, attempt, "run", schema, epoch))) as writer:
+            if rows:
+                writer.write(pa.RecordBatch.from_pylist([dict(row) for row in rows], schema))
+            if idle:
+                writer.note_idle()
+            found.append(writer.cut(epoch)())
+    return found
 
 
 class MemoryWorld:

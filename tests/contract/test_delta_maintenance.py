@@ -16,7 +16,6 @@ from tests.waiting import eventually
 from epochal.connectors.delta import delta_sink
 from epochal.connectors.delta.delta_table import TableHandle
 from epochal.connectors.tables.table_maintenance import TableMaintenance
-from epochal.errors import OptionError
 
 ON = {"compactInterval": "1 hour"}
 """Compaction is on. The test calls it, because the thread of `rig` does not run."""
@@ -197,9 +196,3 @@ def test_a_failing_round_is_logged_and_the_query_goes_on(
     live_rig.write(sink, 1, [row(1)])
     sink.close()
     assert live_rig.rows() == [row(0), row(1)]
-
-
-@pytest.mark.parametrize("name", ["compactInterval", "logCleanupInterval"])
-def test_an_interval_must_be_longer_than_nothing(rig: Rig, name: str) -> None:
-    with pytest.raises(OptionError, match="must be longer than nothing"):
-        rig.open(options={name: "0 s"})

@@ -123,14 +123,6 @@ def test_update_mode_replaces_rows_by_key_and_the_last_row_of_an_epoch_counts(ri
     assert rig.table().transaction_version(QUERY) == 3
 
 
-def test_null_is_a_key_like_any_other(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    sink = rig.open(mode="update", mergeKeys="name")
-    rig.write(sink, 0, [row(1, None), row(2, "a")])
-    rig.write(sink, 1, [row(3, None), row(4, None)])
-    assert rig.rows() == [row(2, "a"), row(4, None)]
-
-
 def test_a_large_epoch_of_updates_passes_through_files_that_are_gone_afterwards(rig: Rig) -> None:
     sink = rig.open(mode="update", mergeKeys="id")
     long = [row(n, os.urandom(4000).hex()) for n in range(30)]
@@ -159,17 +151,6 @@ def test_complete_mode_replaces_the_table_and_an_empty_result_empties_it(rig: Ri
     assert rig.rows() == [row(4)]
 
 
-def test_an_empty_result_that_was_decided_empties_the_table_after_a_crash(rig: Rig) -> None:
-    sink = rig.open(mode="complete")
-    rig.write(sink, 0, [row(1)])
-    messages = rig.prepare(sink, 1, [], [])
-    rig.decide(1, messages)
-    again = rig.open(mode="complete")
-    assert not again.decided(1)
-    again.commit(1, messages)
-    assert rig.rows() == []
-
-
 def test_in_complete_mode_an_epoch_without_input_leaves_table_and_disk_alone(rig: Rig) -> None:
     sink = rig.open(mode="complete")
     rig.write(sink, 0, [row(1), row(2)])
@@ -180,23 +161,6 @@ def test_in_complete_mode_an_epoch_without_input_leaves_table_and_disk_alone(rig
         sink.commit(epoch, messages)
     assert rig.rows() == [row(1), row(2)]
     assert (rig.table().version(), rig.data_files()) == (version, files)
-
-
-@pytest.mark.parametrize(
-    ("mode", "options", "words"),
-    [
-        ("update", {}, "Set the option mergeKeys"),
-        ("complete", {"mergeKeys": "id"}, "mergeKeys has no meaning"),
-        ("append", {"mergeKeys": "key"}, "mergeKeys names column key"),
-        ("append", {"mergeKey": "id"}, "Did you mean mergeKeys"),
-    ],
-)
-def test_options_that_clash_are_refused(
-    rig: Rig, mode: str, options: dict[str, str], words: str
-) -> None:
-    with pytest.raises(OptionError, match=words):
-        rig.open(mode=mode, options=options)
-    assert not Path(rig.path).exists()
 
 
 def test_a_table_that_another_writer_made_is_appended_to(rig: Rig) -> None:
@@ -405,19 +369,6 @@ def test_a_copy_of_the_checkpoint_cannot_pass_its_epochs_off_as_written(
     with pytest.raises(SinkConflictError, match="epoch 1"):
         copy.write(other, 1, [row(100)])
     assert rig.rows() == [row(0), row(1)]
-
-
-def test_a_replaced_driver_and_the_new_one_commit_the_same_epoch_once(rig: Rig) -> None:
-    zombie = rig.open()
-    rig.write(zombie, 0, [row(0)])
-    messages = rig.prepare(zombie, 1, [row(1)])
-    rig.decide(1, messages)
-    new = rig.open()
-    new.commit(1, messages)
-    zombie.commit(1, messages)
-    rig.write(new, 2, [row(2)])
-    zombie.commit(1, messages)
-    assert rig.rows() == [row(0), row(1), row(2)]
 
 
 @pytest.mark.parametrize("mode", ["append", "update", "complete"])

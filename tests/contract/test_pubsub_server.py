@@ -25,7 +25,7 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.subscriber.exceptions import AcknowledgeError, AcknowledgeStatus
-from google.cloud.pubsub_v1.types import FlowControl, PublisherOptions
+from google.cloud.pubsub_v1.types import PublisherOptions
 from google.pubsub_v1 import PublisherClient as LowLevelPublisher
 from tests.rigs.pstest import running_pstest
 
@@ -313,14 +313,6 @@ def test_a_message_comes_again_after_its_deadline_and_not_before(peer: Peer) -> 
     assert time.monotonic() - start > 1
 
 
-def test_each_subscription_has_its_own_copy(peer: Peer) -> None:
-    topic = peer.topic()
-    one, other = peer.subscription(topic), peer.subscription(topic)
-    peer.publish(topic, "a")
-    peer.ack(one, peer.pull(one, 1))
-    assert bodies(peer.pull(other, 1)) == ["a"]
-
-
 def test_keys_arrive_in_order_on_a_stream(peer: Peer) -> None:
     topic = peer.topic()
     subscription = peer.subscription(topic, enable_message_ordering=True)
@@ -451,26 +443,6 @@ def test_a_stream_gets_no_more_than_it_allows(peer: Peer) -> None:
     stream.send(ack_ids=[each.ack_id for each in first[:4]])
     assert len(stream.take(5, seconds=1)) == 4
     stream.cancel()
-
-
-def test_the_clients_flow_control_still_drains_everything(peer: Peer) -> None:
-    topic = peer.topic()
-    subscription = peer.subscription(topic)
-    peer.publish(topic, *(f"{n}" for n in range(60)))
-    got: set[bytes] = set()
-    all_there = threading.Event()
-
-    def receive(message: Any) -> None:
-        got.add(message.data)
-        message.ack()
-        if len(got) == 60:
-            all_there.set()
-
-    control = FlowControl(max_messages=5)
-    streaming = peer.subscriber.subscribe(subscription, callback=receive, flow_control=control)
-    assert all_there.wait(60)
-    streaming.cancel()
-    streaming.result(timeout=20)
 
 
 def test_exactly_once_confirms_on_the_stream(peer: Peer) -> None:

@@ -7,7 +7,6 @@ clone of the first, after epoch 1.
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,13 +16,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from tests.contract.sinks import written
 from tests.iceberg_tables import Warehouse
 from tests.rigs.postgres import Postgres
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
 from epochal.cli.main import main
-from epochal.connectors.contract import WriterContext
 from epochal.connectors.registry import open_sink
 from epochal.files.local import LocalFiles
 from epochal.tools.switch.clone import new_sink_log
@@ -51,11 +49,8 @@ class Query:
         )
         with closing(sink):
             sink.fence(epoch + 1)
-            writers = pickle.loads(pickle.dumps(sink.writers))
-            with closing(writers.open(WriterContext(0, epoch + 1, "run", SCHEMA, epoch))) as writer:
-                found = [{"k": key, "v": value} for key, value in rows.items()]
-                writer.write(pa.RecordBatch.from_pylist(found, schema=SCHEMA))
-                messages = [writer.cut(epoch)()]
+            found = [{"k": key, "v": value} for key, value in rows.items()]
+            messages = written(sink, epoch, [found], SCHEMA, attempt=epoch + 1)
             self.log(epoch, end, watermark_ms)
             sink.commit(epoch, messages)
         CommitLog(self.files.at("commits")).add(epoch, CommitEntry())
@@ -206,21 +201,6 @@ def test_the_same_input_with_another_watermark_cannot_be_compared(
     assert "watermarks are 50 and 0 ms" in pair.shadow(capsys, status=3)["reason"]
 
 
-def test_a_compaction_of_a_table_is_no_difference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pair = delta_pair(tmp_path)
-    pair.a.run(2, {"old": 1})
-    pair.b.follow(pair.a, 0)
-    for query in (pair.a, pair.b):
-        query.run(4, {"x": 1})
-    DeltaTable(pair.outputs[0]).optimize.compact()
-    for query in (pair.a, pair.b):
-        query.run(6, {"y": 1})
-    found = pair.shadow(capsys, status=0)
-    assert [each["rows"] for each in found["same"]] == [1, 1]
-
-
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_rows_that_replace_others_are_compared_by_key(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -240,20 +220,6 @@ def test_rows_that_replace_others_are_compared_by_key(
     pair.b.run(8, {"x": 5})
     found = pair.shadow(capsys, "--key", "k", status=1)["difference"]
     assert found["rows"] == [{"a": '{"k": "x", "v": 4}', "b": '{"k": "x", "v": 5}'}]
-
-
-def test_results_that_are_replaced_as_a_whole_are_compared_as_a_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pair = delta_pair(tmp_path, output_mode="complete")
-    pair.a.run(2, {"x": 1})
-    pair.b.follow(pair.a, 0)
-    for query in (pair.a, pair.b):
-        query.run(4, {"x": 1, "y": 1})
-    assert pair.shadow(capsys, status=0)["verdict"] == "same"
-    pair.a.run(6, {"x": 1, "y": 2})
-    pair.b.run(6, {"y": 2})
-    assert pair.shadow(capsys, status=1)["difference"]["only_a"] == 1
 
 
 def test_a_table_without_a_commit_of_the_query_is_doubted(

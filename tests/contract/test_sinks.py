@@ -21,6 +21,7 @@ from tests.contract.sinks import (
     KafkaWorld,
     PostgresWorld,
     World,
+    written,
 )
 from tests.rigs.postgres import Postgres
 from tests.rigs.s3 import S3
@@ -67,13 +68,8 @@ def messages(
     sink: Sink, epoch: int, per_task: Sequence[Sequence[str]], attempt: int = 1
 ) -> list[bytes]:
     """What tasks report that wrote these words in one epoch."""
-    found = []
-    for task, written in enumerate(per_task):
-        with closing(opened(sink, task, attempt)) as writer:
-            if written:
-                writer.write(words(*written))
-            found.append(writer.cut(epoch)())
-    return found
+    tasks = [[{"value": word} for word in found] for found in per_task]
+    return written(sink, epoch, tasks, attempt=attempt)
 
 
 def test_committed_rows_are_seen(world: World) -> None:

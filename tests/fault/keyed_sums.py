@@ -1,8 +1,9 @@
-"""A driver program that tests kill: running sums of the rate source, by key, into parquet files.
+"""A driver program that tests kill: running sums of the rate source, by key, into files or a table.
 
     python -m tests.fault.keyed_sums MASTER CHECKPOINT OUT [OPTION=VALUE...]
 
-The options `format` and `mode` choose another sink and output mode.
+The options `format` and `mode` choose another sink and output mode. OUT is where files are written.
+With the option mergeKeys, the newest sum of a key replaces the one before.
 On SIGTERM it stops its query gracefully and exits with 0. If the query failed, it logs the reason
 and exits with 3.
 """
@@ -34,9 +35,11 @@ def main(master: str, checkpoint: str, out: str, *options: str) -> None:
     sums = keyed.transform_with_state(RunningSum(), key=["k"], output=OUTPUT)
     given = dict(option.split("=", 1) for option in options)
     usual = {**ENDURING, "checkpointLocation": checkpoint}
-    form, mode = given.pop("format", "parquet"), given.pop("mode", "append")
+    form = given.pop("format", "parquet")
+    mode = given.pop("mode", "update" if "mergeKeys" in given else "append")
     writer = sums.write_stream.format(form).output_mode(mode).options(**{**usual, **given})
-    run_until_told(lambda: writer.start(out))
+    path = [out] if form in ("parquet", "delta") else []
+    run_until_told(lambda: writer.start(*path))
 
 
 def run_until_told(start: Callable[[], StreamingQuery]) -> None:

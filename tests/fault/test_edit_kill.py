@@ -18,6 +18,7 @@ from tests.golden.library import Golden, unpack
 from tests.no_file_sink import with_no_sink
 from tests.waiting import eventually
 
+from epochal.cli.main import main
 from epochal.files.local import LocalFiles
 from epochal.tools.edit.edit_journal import NOTICE, Journal
 from epochal.tools.edit.edit_plan import read_tree
@@ -114,9 +115,7 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def run(*arguments: str) -> None:
-    process = start(*arguments)
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors.decode()
+    assert main(with_no_sink(arguments)) == 0, arguments
 
 
 def run_undo(edited: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.fault.sums import KEYS
-from tests.fault.torment import Program, check_rows, state_totals
+from tests.fault.torment import Program, check_rows, state_totals, torment
 from tests.iceberg_tables import Warehouse
 
 SHORT_SEED = 4
@@ -17,24 +16,16 @@ KEEP_UP = ("compact=true", "expireSnapshotsKeep=20", "maintenanceInterval=2 seco
 
 
 class IcebergProgram(Program):
-    module = "tests.fault.iceberg_sums"
+    def __init__(self, folder: Path, *options: str, **more: str) -> None:
+        table = Warehouse(folder / "out").options("db.sums")
+        named = [f"{key}={value}" for key, value in table.items()]
+        given = ("format=iceberg", "epoch=250 milliseconds", *named, *options)
+        super().__init__(folder, folder / "driver.log", *given, **more)
 
 
 def tormented(folder: Path, kinds: list[str], seed: int, *options: str) -> IcebergProgram:
-    """Kill processes one after another at random times, then stop the query."""
-    rng = Random(seed)
-    program = IcebergProgram(folder, folder / "driver.log", *options)
-    program.start()
-    try:
-        program.recovered(-1)
-        for kind in kinds:
-            time.sleep(rng.uniform(0.0, 1.5))  # kill at a random time
-            before = program.attempt()
-            program.kill(kind, rng)
-            program.recovered(before)
-        program.stop()
-    finally:
-        program.end()
+    program = IcebergProgram(folder, *options)
+    torment(program, kinds, seed)
     return program
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.fault.letters_query import EVERY
-from tests.fault.torment import Program
+from tests.fault.torment import Program, torment
 
 from epochal.checkpoint import FileSinkLog
 
@@ -18,6 +17,9 @@ SHORT_SEED = 11
 
 class LettersProgram(Program):
     module = "tests.fault.letters_query"
+
+    def settle(self) -> None:
+        self.until(lambda: not leftovers(self), "no letters of failed attempts")
 
 
 def written(out: Path) -> list[int]:
@@ -43,19 +45,8 @@ def leftovers(program: Program) -> list[str]:
 
 
 def tormented(folder: Path, kinds: list[str], seed: int) -> None:
-    rng, program = Random(seed), LettersProgram(folder, folder / "driver.log")
-    program.start()
-    try:
-        program.recovered(-1)
-        for kind in kinds:
-            time.sleep(rng.uniform(0.0, 1.5))  # kill at a random time
-            before = program.attempt()
-            program.kill(kind, rng)
-            program.recovered(before)
-        program.until(lambda: not leftovers(program), "no letters of failed attempts")
-        program.stop()
-    finally:
-        program.end()
+    program = LettersProgram(folder, folder / "driver.log")
+    torment(program, kinds, seed)
     good, bad = written(program.out), lettered(folder / "letters")
     assert sorted(good + bad) == list(range(len(good) + len(bad)))
     assert bad == [n for n in range(len(good) + len(bad)) if n % EVERY == 0]

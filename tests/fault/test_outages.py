@@ -23,7 +23,7 @@ from tests.fault.test_delta_kills import table_rows
 from tests.fault.test_iceberg_kills import IcebergProgram
 from tests.fault.test_kafka_kills import Feeder, KafkaProgram
 from tests.fault.test_kafka_kills import check as check_topic
-from tests.fault.test_postgres_kills import PostgresProgram, check_all
+from tests.fault.test_postgres_kills import check_all
 from tests.fault.torment import Program, check, check_rows
 from tests.iceberg_tables import Warehouse
 from tests.kafka_topics import create_topic, read_topic
@@ -181,8 +181,9 @@ def outlasts_postgres(
     folder: Path, seconds: float, end: Callable[[Program], None], *options: str
 ) -> str:
     with running_postgres() as server:
-        given = (f"url={server.url}", "dbtable=sums", NOTHING_COUNTS, *options)
-        program = PostgresProgram(folder, folder / "driver.log", *given, master="local[3]")
+        table = ("format=postgres", f"url={server.url}", "dbtable=sums", "lockTimeout=1 second")
+        given = (*table, "epoch=100 milliseconds", NOTHING_COUNTS, *options)
+        program = Program(folder, folder / "driver.log", *given, master="local[3]")
         end(program)
         program.start()
         took = Outage(server.kill, server.start, "").strike(program, seconds)
@@ -231,7 +232,7 @@ class Lock:
 def test_a_catalog_that_is_locked_for_half_a_minute_only_holds_the_query_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], end: Callable[[Program], None]
 ) -> None:
-    program = IcebergProgram(tmp_path, tmp_path / "driver.log", NOTHING_COUNTS, master="local[3]")
+    program = IcebergProgram(tmp_path, NOTHING_COUNTS, master="local[3]")
     end(program)
     program.start()
     program.until(lambda: program.newest() >= 0, "an epoch")

@@ -22,10 +22,6 @@ from tests.fault.torment import CLUSTER, Program, check_rows, state_totals
 from tests.rigs.postgres import Postgres, running_postgres
 
 
-class PostgresProgram(Program):
-    module = "tests.fault.postgres_sums"
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
     with running_postgres() as running:
@@ -38,7 +34,7 @@ def sessions(server: Postgres) -> list[int]:
     return [int(pid) for pid in server.rows(query)]
 
 
-def kill(program: PostgresProgram, server: Postgres, kind: str, rng: Random) -> None:
+def kill(program: Program, server: Postgres, kind: str, rng: Random) -> None:
     """Kill one process of a kind, and wait until epochs are committed again."""
     before, newest = program.attempt(), program.newest()
     match kind:
@@ -60,11 +56,12 @@ def kill(program: PostgresProgram, server: Postgres, kind: str, rng: Random) -> 
 
 def tormented(
     folder: Path, server: Postgres, kinds: list[str], seed: int, *options: str, master: str
-) -> PostgresProgram:
+) -> Program:
     """Kill processes one after another at random times; return the program, which has ended."""
     rng = Random(seed)
-    given = (f"url={server.url}", f"dbtable=sums_{seed}", *options)
-    program = PostgresProgram(folder, folder / "driver.log", *given, master=master)
+    table = ("format=postgres", f"url={server.url}", f"dbtable=sums_{seed}")
+    given = (*table, "epoch=100 milliseconds", "lockTimeout=1 second", *options)
+    program = Program(folder, folder / "driver.log", *given, master=master)
     program.start()
     try:
         program.recovered(-1)
@@ -77,7 +74,7 @@ def tormented(
     return program
 
 
-def check_all(server: Postgres, program: PostgresProgram, table: str) -> int:
+def check_all(server: Postgres, program: Program, table: str) -> int:
     """Check that each row is there once, with its sum; return their number."""
     names = ("value", "k", "total")
     found = server.rows(f"SELECT value, k, total FROM {table}")
@@ -85,7 +82,7 @@ def check_all(server: Postgres, program: PostgresProgram, table: str) -> int:
     return check_rows(rows, program.checkpoint)
 
 
-def check_newest(server: Postgres, program: PostgresProgram, table: str) -> int:
+def check_newest(server: Postgres, program: Program, table: str) -> int:
     """Check that each key has its newest row; return the number of rows that were read."""
     found = [
         tuple(map(int, row.split("|")))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from tests.fault.keyed_sums import ROWS_PER_SECOND
 from tests.fault.sums import KEYS
+from tests.listening import family
 from tests.spark.continuous import parents_of_all, runs, runs_daemon
 from tests.waiting import eventually
 
@@ -61,11 +62,7 @@ class Program:
 
     def descendants(self) -> list[int]:
         """Every descendant of the driver, by pid."""
-        parents, found, fresh = parents_of_all(), [], [self.pid]
-        while fresh:
-            fresh = [pid for pid, parent in parents.items() if parent in fresh]
-            found += fresh
-        return found
+        return [pid for pid in family(self.pid) if pid != self.pid]
 
     def workers(self) -> list[int]:
         """The Python processes that run tasks."""
@@ -80,14 +77,10 @@ class Program:
 
     def freeze(self, pid: int) -> None:
         """Stop a process and all its descendants, which then neither work nor end."""
-        parents = parents_of_all()
-        family = fresh = [pid]
-        while fresh:
-            fresh = [child for child, parent in parents.items() if parent in fresh]
-            family = [*family, *fresh]
-        for each in family:
+        frozen = sorted(family(pid))
+        for each in frozen:
             os.kill(each, signal.SIGSTOP)
-        self._frozen += family
+        self._frozen += frozen
 
     def kill(self, kind: str, rng: Random) -> None:
         """Kill one process of a kind. A driver is restarted, as its operator would do."""
@@ -107,19 +100,22 @@ class Program:
 
     def kill_driver(self) -> None:
         """Kill the driver, and make sure that none of its processes survives."""
-        family = self.descendants()
+        descendants = self.descendants()
         os.kill(self.pid, signal.SIGKILL)
         assert self._process is not None
         self._process.wait(30)
-        self.until(lambda: not [p for p in family if lives(p)], "no orphan")
+        self.until(lambda: not [p for p in descendants if lives(p)], "no orphan")
 
     def kill_jvm(self) -> None:
         """Kill the driver's JVM. The program must notice it and exit."""
-        family = self.descendants()
-        (jvm,) = [pid for pid in family if runs(pid, "org.apache.spark.deploy.SparkSubmit")]
+        descendants = self.descendants()
+        (jvm,) = [pid for pid in descendants if runs(pid, "org.apache.spark.deploy.SparkSubmit")]
         os.kill(jvm, signal.SIGKILL)
         assert self.wait() == 3, self.story()
-        self.until(lambda: not [p for p in family if lives(p)], "no orphan")
+        self.until(lambda: not [p for p in descendants if lives(p)], "no orphan")
+
+    def settle(self) -> None:
+        """Wait for what must be done before the query is stopped."""
 
     def stop(self) -> None:
         """Stop the program gracefully."""
@@ -167,6 +163,23 @@ class Program:
         lines = self.log.read_text(errors="replace").splitlines()
         told = [line for line in lines if "epochal" in line or "Error" in line]
         return "\n".join(told[-60:])
+
+
+def torment(program: Program, kinds: Iterable[str], seed: int) -> None:
+    """Kill processes one after another at random times, then stop the query."""
+    rng = Random(seed)
+    program.start()
+    try:
+        program.recovered(-1)
+        for kind in kinds:
+            time.sleep(rng.uniform(0.0, 1.5))  # kill at a random time
+            before = program.attempt()
+            program.kill(kind, rng)
+            program.recovered(before)
+        program.settle()
+        program.stop()
+    finally:
+        program.end()
 
 
 def check(program: Program) -> int:

@@ -1,16 +1,12 @@
 """Reads random files as our file source does and as Spark does, and compares row by row.
 
-python -m tests.frames.fuzz_files --files 5000 --seed 1
+`make fuzz-sql` reads many.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
-import tempfile
 import time
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,8 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from tests.frames.odd_files import Case, make_case
-from tests.spark.sessions import local_session, session_with
+from tests.frames.odd_files import Case
 
 from epochal.connectors.file.file_reader import METADATA
 from epochal.connectors.file.file_source import FileSource, FileSourceOptions
@@ -146,31 +141,3 @@ def difference(spark: SparkSession, case: Case, folder: Path) -> str | None:
             texts = (case.files[name], theirs.get(name), ours.get(name))
             return "\n".join([said, f"  {name}: {texts[0]!r}", *(f"  {t}" for t in texts[1:])])
     return said
-
-
-def run(first_seed: int, files: int) -> tuple[Counter[str], list[str]]:
-    """Compare this many files; how many there were by format, and all differences."""
-    counts: Counter[str] = Counter()
-    differences = []
-    seed = first_seed
-    while sum(counts.values()) < files:
-        case = make_case(seed, FILES_PER_CASE)
-        with tempfile.TemporaryDirectory() as folder:
-            found = difference(session_with(case.settings), case, Path(folder))
-        if found is not None:
-            differences.append(found)
-            print(found, file=sys.stderr, flush=True)  # noqa: T201  a long run shows it at once
-        counts[case.form] += len(case.files)
-        seed += 1
-    return counts, differences
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
-    local_session().sparkContext.setLogLevel("OFF")
-    counts, differences = run(chosen.seed, chosen.files)
-    print(f"{sum(counts.values())} files, {dict(counts)}: {len(differences)} cases differ")  # noqa: T201
-    sys.exit(bool(differences))

@@ -36,3 +36,17 @@ def stream(spark: SparkSession, directory: Path, **options: Any) -> DataFrame:
 def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     """All rows, in an order that does not depend on partitions."""
     return sorted((tuple(row) for row in frame.collect()), key=str)
+
+
+def sparks(frame: DataFrame) -> Any:
+    """How Spark writes a DataFrame; `epochal.write_stream` is how we do."""
+    return frame.writeStream
+
+
+def emitted(writer: Any, checkpoint: Path) -> list[Any]:
+    """All rows that a query emits for what is there now."""
+    found: list[Any] = []
+    writer.foreachBatch(lambda rows, _: found.extend(rows_of(rows)))
+    writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    assert writer.start().awaitTermination(PATIENCE_SECONDS)
+    return sorted(found, key=str)

@@ -120,12 +120,6 @@ def test_explain_says_when_a_subquery_is_evaluated(spark: SparkSession) -> None:
     assert "  - a scalar subquery is evaluated once, when the query starts" in text.splitlines()
 
 
-def test_explain_lists_what_cannot_run(spark: SparkSession) -> None:
-    text = explain_plan(REFUSED["applyInPandasWithState"][0](spark))
-    assert "transformWithState" in text
-    assert "cannot run" in text
-
-
 def test_the_settings_that_a_checkpoint_pins_decide(spark: SparkSession) -> None:
     frame = rate(spark).groupBy("value").count()
     pinned = {"spark.sql.streaming.aggregation.stateFormatVersion": "1"}

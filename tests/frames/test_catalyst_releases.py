@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.corpus.queries import QUERIES
-from tests.spark.releases import ROOT, tree
+from tests.spark.releases import ROOT, environment_of
 
 RELEASES = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 
@@ -46,15 +45,14 @@ def test_spark_s_own_code_of_a_release_evaluates_expressions(release: str, tmp_p
 
 def answer_of(release: str, module: str, answer: Path) -> Any:
     """What a module writes to a file, if it runs with a release of Spark."""
-    environment = {
-        **{key: value for key, value in os.environ.items() if key != "SPARK_HOME"},
-        "PYTHONPATH": os.pathsep.join((str(tree(release)), str(ROOT), str(ROOT / "src"))),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
     command = [sys.executable, "-m", module, str(answer)]
     done = subprocess.run(
-        command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False
+        command,
+        env=environment_of(release, ROOT / "src"),
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(answer.read_text(encoding="utf-8"))

@@ -13,23 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from tests.corpus.queries import AGGREGATIONS, QUERIES, Query
 from tests.corpus.running import Row, run
 from tests.frames.oracle import plain
+from tests.frames.streams_of_words import sparks
 
 import epochal
 from epochal.state import read_state
 
-EVERY_DAY = {
-    "from_json",
-    "session, append",
-    "left join with time bounds",
-    "chained udfs",
-    "count of all rows",
-    "cross join, no columns",
-    "dropDuplicates within watermark",
-}
+EVERY_DAY = {"session, append", "left join with time bounds", "dropDuplicates within watermark"}
 LONG = {query.name for number, query in enumerate(AGGREGATIONS) if number % 4 in (1, 2)}
 """Each aggregate once: by user or by window. Every one, of every type, is in test_aggregates."""
 
@@ -52,10 +45,6 @@ def test_epochal_gives_what_spark_gives(query: Query, spark: SparkSession, tmp_p
     assert rounded(ours.result(query)) == rounded(theirs.result(query))
     if query.stateful:
         assert state_of(our_checkpoint) == state_of(their_checkpoint)
-
-
-def sparks(frame: DataFrame) -> Any:
-    return frame.writeStream
 
 
 def rounded(rows: list[Row]) -> list[Any]:

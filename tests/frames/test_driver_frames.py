@@ -15,7 +15,6 @@ from tests.golden.library import Golden, unpack
 from tests.golden.place import Place
 
 from epochal import testing, write_stream
-from epochal.errors import OptionError, UnsupportedPlanError
 from epochal.testing.driver.histories import CrashStep
 
 RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
@@ -30,14 +29,6 @@ def windows(events: DataFrame) -> DataFrame:
     marked = events.withWatermark("at", "10 seconds")
     totals = marked.groupBy(F.window("at", "1 minute"), "user").agg(F.sum("amount").alias("total"))
     return totals.select("user", "total")
-
-
-def test_a_stream_with_sql_runs(spark: SparkSession) -> None:
-    del spark  # the driver finds it
-    orders = testing.stream("user string, amount bigint").filter("amount % 2 = 0")
-    driver = testing.Driver(orders.select("upper(user) AS user", "amount / 2 AS half"))
-    driver.feed([("ada", 1), ("bob", 4)])
-    assert driver.run() == [{"user": "BOB", "half": 2.0}]
 
 
 @pytest.mark.parametrize("step", ["state", "log", "commit"])
@@ -94,18 +85,6 @@ def test_a_checkpoint_with_a_watermark_per_branch_is_continued(spark: SparkSessi
     assert testing.rows_equal(driver.output, [("ada", 2), ("bob", 1)])
 
 
-def test_a_function_of_batches_gets_an_empty_result_in_complete_mode(spark: SparkSession) -> None:
-    calls: list[list[str]] = []
-    rare = testing.frame("user string", spark=spark).groupBy("user").count().where("count < 2")
-    writer = write_stream(rare).outputMode("complete")
-    writer.foreachBatch(lambda rows, _: calls.append([row.user for row in rows.collect()]))
-    driver = testing.Driver(writer)
-    for _ in range(2):
-        driver.feed([("ada",)])
-        driver.run()
-    assert calls == [["ada"], []]
-
-
 def test_a_function_of_batches_gets_an_epoch_again_after_a_crash(spark: SparkSession) -> None:
     calls: list[tuple[int, list[str]]] = []
 
@@ -122,28 +101,12 @@ def test_a_function_of_batches_gets_an_epoch_again_after_a_crash(spark: SparkSes
     assert testing.rows_equal(driver.output, [("ada",), ("bob",)])
 
 
-def test_a_function_of_rows_gets_rows_of_spark(spark: SparkSession) -> None:
-    found: list[Any] = []
-    users = testing.frame("user string, tags array<string>", spark=spark)
-    driver = testing.Driver(write_stream(users).foreach(found.append))
-    driver.feed([("ada", ["x"])])
-    driver.epoch()
-    assert [(row.user, row.tags) for row in found] == [("ada", ["x"])]
-
-
 def test_a_data_frame_is_fuzzed(spark: SparkSession) -> None:
     users = testing.frame("user string", spark=spark)
     feed = [("ada",), ("bob",), ("eve",)]
     testing.Driver(users.dropDuplicates(["user"])).fuzz(feed, seeds=5, duplicates=True)
     with pytest.raises(testing.FuzzError, match="feed source again"):
         testing.Driver(users).fuzz(feed, duplicates=True)
-
-
-def test_what_is_no_stream_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(OptionError, match="streaming DataFrame"):
-        testing.Driver(spark.range(3))
-    with pytest.raises(UnsupportedPlanError):
-        testing.Driver(spark.readStream.format("socket").options(host="h", port=1).load())
 
 
 OF_ALL_RELEASES = (

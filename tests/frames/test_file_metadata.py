@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.frames.streams_of_words import PATIENCE_SECONDS, rows_of
+from tests.frames.streams_of_words import emitted, sparks
 
 import epochal
 from epochal.connectors.file.plain_parquet import ROWS_PER_BATCH
@@ -18,13 +18,8 @@ pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
 def output(frame: DataFrame, engine: str, folder: Path, mode: str = "append") -> list[Any]:
     """All rows that a query emits."""
-    found: list[Any] = []
-    writer = frame.writeStream if engine == "spark" else epochal.write_stream(frame)
-    writer.foreachBatch(lambda rows, _: found.extend(rows_of(rows)))
-    writer.option("checkpointLocation", str(folder / f"ck-{engine}")).trigger(availableNow=True)
-    writer.outputMode(mode)
-    assert writer.start().awaitTermination(PATIENCE_SECONDS)
-    return sorted(found, key=str)
+    writer = sparks(frame) if engine == "spark" else epochal.write_stream(frame)
+    return emitted(writer.outputMode(mode), folder / f"ck-{engine}")
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "text", "parquet"])

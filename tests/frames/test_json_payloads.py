@@ -42,13 +42,6 @@ def test_malformed_json_says_what_is_wrong_and_where() -> None:
     assert "out of range of int" in found[3][1]
 
 
-def test_a_decimal_of_too_many_digits_spoils_its_own_row_only() -> None:
-    found = parsed(spec("json", "d decimal(5,2)"), b'{"d": "1.25"}', b'{"d": "123456.789"}')
-    assert found[0] == ({"d": Decimal("1.25")}, None)
-    assert found[1][0] is None
-    assert found[1][1]
-
-
 def test_what_the_sink_writes_can_be_parsed_again() -> None:
     names = ["a", "b", "c", "d"]
     columns: list[Any] = [

@@ -17,7 +17,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from tests.corpus.running import Output, Row
 from tests.frames.oracle import plain
-from tests.frames.test_corpus import about, sparks, state_of
+from tests.frames.streams_of_words import sparks
+from tests.frames.test_corpus import about, state_of
 
 import epochal
 from epochal.continuous.catalyst.spark_columns import spark_schema

@@ -1,4 +1,4 @@
-"""Whole queries into PostgreSQL: DataFrames in each output mode, and a query of the builder."""
+"""Whole queries into PostgreSQL. Whole results are in `test_empty_results`."""
 
 from __future__ import annotations
 
@@ -40,23 +40,15 @@ def counts(spark: SparkSession, source: Path) -> DataFrame:
     return stream(spark, source).groupBy("word").agg(F.count("*").alias("n"))
 
 
-@pytest.mark.parametrize(("mode", "options"), [("update", {"mergeKeys": "word"}), ("complete", {})])
 def test_counts_are_kept_up_to_date(
-    *,
-    spark: SparkSession,
-    postgres: Postgres,
-    source: Path,
-    tmp_path: Path,
-    table: str,
-    mode: str,
-    options: dict[str, str],
+    spark: SparkSession, postgres: Postgres, source: Path, tmp_path: Path, table: str
 ) -> None:
-    place = {"url": postgres.url, "dbtable": table, **options}
-    write(counts(spark, source), mode, tmp_path / "ck", **place)
+    place = {"url": postgres.url, "dbtable": table, "mergeKeys": "word"}
+    write(counts(spark, source), "update", tmp_path / "ck", **place)
     read = f"SELECT word, n FROM {table} ORDER BY word"
     assert postgres.rows(read) == ["a|4", "b|3", "c|3"]
     add_file(source, "1", words(5, 10))
-    write(counts(spark, source), mode, tmp_path / "ck", **place)
+    write(counts(spark, source), "update", tmp_path / "ck", **place)
     assert postgres.rows(read) == ["a|5", "b|5", "c|5"]
 
 
@@ -77,22 +69,3 @@ def test_rows_are_appended_and_a_bad_one_ends_the_query_with_its_value(
     postgres.psql(f"ALTER TABLE {table} DROP CONSTRAINT {table}_id_check")
     write(frame, "append", tmp_path / "ck", **place)
     assert len(postgres.rows(read)) == 15
-
-
-def test_a_query_of_the_builder_writes_every_row_once(
-    spark: SparkSession, postgres: Postgres, source: Path, tmp_path: Path, table: str
-) -> None:
-    stream_of_words = (
-        epochal.read_stream(spark).format("json").schema("id long, word string").load(str(source))
-    )
-    writer = stream_of_words.write_stream.format("postgres").options(
-        url=postgres.url, dbtable=table, checkpointLocation=str(tmp_path / "ck")
-    )
-    for expected in (10, 15):
-        query = writer.trigger(availableNow=True).start()
-        assert query.await_termination(PATIENCE_SECONDS)
-        assert query.exception() is None
-        assert postgres.psql(f"SELECT count(*), count(DISTINCT id) FROM {table}") == (
-            f"{expected}|{expected}"
-        )
-        add_file(source, "1", words(5, 10))

@@ -83,14 +83,6 @@ def output(case: Case, engines: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return case.rows()
 
 
-@pytest.mark.parametrize("query", ["stateless", "windowed"])
-def test_taking_turns_changes_nothing(spark: SparkSession, tmp_path: Path, query: str) -> None:
-    alone = output(Case(spark, tmp_path / "alone", query), (SPARK,) * 5)
-    turns = output(Case(spark, tmp_path / "turns", query), (SPARK, OURS, OURS, SPARK, OURS))
-    assert len(alone) > 10
-    assert turns == alone
-
-
 def forget_last_batch(case: Case) -> int:
     """Undo the newest batch as if Spark had been killed while it ran; return its number."""
     found = Checkpoint(str(case.checkpoint))
@@ -129,26 +121,6 @@ def test_a_batch_that_spark_did_not_finish_is_run_as_planned(
     add_file(case.source, "3", words(10, 30))
     case.run(SPARK)
     assert len(case.rows()) == 20
-
-
-def test_such_a_batch_has_the_state_and_the_watermark_that_spark_planned(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    alone, case = (Case(spark, tmp_path / name, "windowed") for name in ("alone", "case"))
-    output(alone, (SPARK,) * 3)
-    output(case, (SPARK,) * 3)
-    newest = forget_last_batch(case)
-    planned = Checkpoint(str(case.checkpoint)).offsets.get(newest)
-    assert planned is not None
-    for turn, engine in ((3, OURS), (4, SPARK)):
-        for each, chosen in ((alone, SPARK), (case, engine)):
-            add_file(each.source, str(turn), words(10, turn * 10))
-            each.run(chosen)
-    rerun = Checkpoint(str(case.checkpoint)).offsets.get(newest)
-    assert rerun is not None
-    assert (rerun.offsets, rerun.watermark_ms) == (planned.offsets, planned.watermark_ms)
-    assert rerun.timestamp_ms == planned.timestamp_ms
-    assert case.rows() == alone.rows()
 
 
 def test_such_a_batch_has_the_time_that_spark_planned(spark: SparkSession, tmp_path: Path) -> None:

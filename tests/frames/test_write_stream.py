@@ -19,7 +19,6 @@ from tests.frames.streams_of_words import (
 from tests.waiting import eventually
 
 import epochal
-from epochal.checkpoint import Checkpoint
 from epochal.continuous.api.dataframe_writer import DataFrameWriter
 from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.errors import ForeachBatchError, OptionError, QueryFailedError, UnsupportedPlanError
@@ -85,18 +84,6 @@ def test_a_joined_table_is_read_again_at_the_refresh_interval(
     assert added == {"old", "new"}
 
 
-def test_rows_of_the_memory_sink_are_a_view(spark: SparkSession, source: Path) -> None:
-    query = epochal.write_stream(even(spark, source)).start(format="memory", queryName="evens")
-    query.processAllAvailable()
-    found = spark.sql("SELECT * FROM evens WHERE id < 6")
-    assert found.columns == ["id", "Word"]
-    assert rows_of(found) == EVEN[:3]
-    add_file(source, "1", words(10, 10))
-    query.processAllAvailable()
-    assert spark.table("evens").count() == len(EVEN)
-    query.stop()
-
-
 def test_columns_may_have_the_same_name_where_they_have_in_spark(
     spark: SparkSession, source: Path, tmp_path: Path
 ) -> None:
@@ -137,28 +124,6 @@ def test_a_function_that_fails_gets_the_same_epoch_and_rows_again(
     assert calls[0] == calls[1] == (0, sorted(EVEN[:5], key=str), "struct<id:bigint,Word:string>")
     assert [row for _, rows, _ in calls[2:] for row in rows] == sorted(EVEN[5:], key=str)
     assert all(epoch > 0 for epoch, *_ in calls[2:])
-
-
-def test_available_now_reads_what_was_there_at_the_start(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
-    add_file(source, "1", words(10, 10))
-
-    def run() -> StreamingQuery:
-        writer = epochal.write_stream(even(spark, source, maxFilesPerTrigger=1))
-        writer.option("checkpointLocation", str(tmp_path / "ck")).format("json")
-        return end(writer.trigger(availableNow=True).start(str(tmp_path / "out")))
-
-    run()
-    assert rows_of(spark.read.json(str(tmp_path / "out")).select("id")) == rows_of(
-        spark.createDataFrame(EVEN, "id bigint, w string").select("id")
-    )
-    committed = Checkpoint(str(tmp_path / "ck")).commits.latest_batch_id()
-    run()
-    assert Checkpoint(str(tmp_path / "ck")).commits.latest_batch_id() == committed
-    add_file(source, "2", words(2, 20))
-    run()
-    assert spark.read.json(str(tmp_path / "out")).count() == len(EVEN) + 1
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.fault.torment import ROOT, lives
 from tests.frames.turns import BY_NAME, session_of, start
-from tests.spark.continuous import parents_of_all
+from tests.listening import family
 from tests.spark.sessions import session
 from tests.waiting import eventually
 
@@ -74,12 +74,8 @@ class Child:
 
     def kill(self) -> None:
         """Kill it and all its processes, at once."""
-        parents, family = parents_of_all(), [self._process.pid]
-        fresh = family
-        while fresh:
-            fresh = [child for child, parent in parents.items() if parent in fresh]
-            family = [*family, *fresh]
-        for pid in family:
+        processes = sorted(family(self._process.pid))
+        for pid in processes:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -88,7 +84,7 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        eventually(lambda: not any(map(lives, family)), "some of its processes live on")
+        eventually(lambda: not any(map(lives, processes)), "some of its processes live on")
 
 
 if __name__ == "__main__":

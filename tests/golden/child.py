@@ -1,7 +1,9 @@
 """Runs inside one Spark release: makes golden cases, resumes them, or reads their state.
 
-Started by `make.py` and by tests with a JSON request as the only argument; the answer goes to the
-file the request names. One session serves all cases of a request, since the JVM is what costs.
+    python -m tests.golden.child SCRATCH
+
+Each line of the input is a request in JSON, from `make.py` or from tests; the answers go to the
+files that the request names. One session serves all requests, since the JVM is what costs.
 """
 
 import json
@@ -10,7 +12,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from tests.golden.place import Place
 from tests.golden.shape import Case
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.StateStore$"
+ANSWERED = "answered"
+"""The line that follows the answers to a request."""
 
 
 class Interruption(Exception):
@@ -55,9 +59,11 @@ def start_spark(scratch: Path, conf: dict[str, str]) -> SparkSession:
     return spark
 
 
-def session_for(spark: SparkSession, case: Case) -> SparkSession:
+def session_for(
+    spark: SparkSession, case: Case, conf: Mapping[str, str] | None = None
+) -> SparkSession:
     session = spark.newSession()
-    for key, value in case.session_conf().items():
+    for key, value in {**case.session_conf(), **(conf or {})}.items():
         session.conf.set(key, value)
     return session
 
@@ -80,13 +86,17 @@ def run(spark: SparkSession, case: Case, place: Place, *, failing: bool = False)
     if case.run_seconds is not None:
         time.sleep(case.run_seconds)  # the clock drives such a query
         query.stop()
-    _await(query, failing=failing)
-    _end_state_stores(spark)
+    try:
+        _await(query, failing=failing)
+    finally:
+        _end_state_stores(spark)
     return query
 
 
 def _end_state_stores(spark: SparkSession) -> None:
-    """Otherwise maintenance of the ended query would go on writing while its files are copied."""
+    """Otherwise maintenance of the ended query would go on writing while its files are copied, and
+    the next query on a mended checkpoint would find state in memory.
+    """
     state_store = getattr(getattr(spark._jvm, STATE_STORE), "MODULE$")
     # Not stop(): from 4.0 on it can wait five minutes for a thread that waits for its lock.
     state_store.unloadAll()
@@ -190,10 +200,10 @@ def _batches(log: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def resume(spark: SparkSession, case: Case, base: Path) -> dict[str, Any]:
+def resume(spark: SparkSession, case: Case, base: Path, conf: Mapping[str, str]) -> dict[str, Any]:
     """Let a kept checkpoint's query read the rest of its input."""
     place = Place(base)
-    session = session_for(spark, case)
+    session = session_for(spark, case, conf)
     take_rest(place)
     query = run(session, case, place)
     return {
@@ -216,29 +226,29 @@ def answer(spark: SparkSession, request: dict[str, Any], job: dict[str, Any]) ->
         case "describe":
             return describe(session_for(spark, case), case, Place(base))
         case "resume":
-            return resume(spark, case, base)
+            return resume(spark, case, base, request["conf"])
     raise ValueError(f"unknown action {request['action']!r}")
 
 
-def main(request: dict[str, Any]) -> None:
-    scratch = Path(request["scratch"])
+def main(scratch: Path) -> None:
     scratch.mkdir(parents=True, exist_ok=True)
     os.chdir(scratch)
-    spark = start_spark(scratch, request.get("conf", {}))
-    for job in request["jobs"]:
-        began = time.monotonic()
-        try:
-            result = answer(spark, request, job)
-        except Exception:  # noqa: BLE001 - one bad case must not cost the others
-            result = {"failure": traceback.format_exc()}
-        Path(job["answer"]).write_text(json.dumps(result, ensure_ascii=False), encoding="utf-8")
-        verdict = "FAILED" if "failure" in result else "done"
-        print(
-            f"{spark.version} {job['case']}: {verdict} in {time.monotonic() - began:.1f} s",
-            flush=True,
-        )
+    spark = start_spark(scratch, {})
+    for line in sys.stdin:
+        request = json.loads(line)
+        for job in request["jobs"]:
+            began = time.monotonic()
+            try:
+                result = answer(spark, request, job)
+            except Exception:  # noqa: BLE001 - one bad case must not cost the others
+                result = {"failure": traceback.format_exc()}
+            Path(job["answer"]).write_text(json.dumps(result, ensure_ascii=False), encoding="utf-8")
+            verdict = "FAILED" if "failure" in result else "done"
+            told = f"{spark.version} {job['case']}: {verdict} in {time.monotonic() - began:.1f} s"
+            print(told, flush=True)
+        print(ANSWERED, flush=True)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(Path(sys.argv[1]))

@@ -67,7 +67,7 @@ def make(release: str, names: list[str], base: Path) -> int:
         for name in names
     ]
     kept.mkdir(parents=True, exist_ok=True)
-    run_child(release, "make", jobs, base / "scratch")
+    run_child(release, "make", jobs)
     facts = {job["case"]: json.loads(Path(job["answer"]).read_text()) for job in jobs}
     failed = [name for name in names if "failure" in facts[name]]
     spoken_for = [job for job in jobs if job["reader"] != release and job["case"] not in failed]
@@ -90,7 +90,7 @@ def described_by(reader: str, jobs: list[dict[str, str]], base: Path) -> dict[st
         if CASES[job["case"]].session_keys:
             _add_operator_metadata(copy, CASES[job["case"]])
         copies.append({"case": job["case"], "base": str(copy), "answer": f"{copy}.json"})
-    run_child(reader, "describe", copies, base / "scratch")
+    run_child(reader, "describe", copies)
     accounts = {job["case"]: json.loads(Path(job["answer"]).read_text()) for job in copies}
     for name, account in accounts.items():
         if "failure" in account:

@@ -8,9 +8,7 @@ A Kafka topic and a Delta table leave no trace in a checkpoint, so a golden quer
 sink stands for a query with either. The table gets what the golden query has written so far. Where
 an edit warns that a Delta table would skip rows or take them twice, what it says is done.
 
-    python -m tests.golden.random_damage SCRATCH FIRST_SEED SEEDS
-
-prints what became of each case. `tests/spark/test_random_damage.py` lets Spark go on from those
+`tests/spark/test_random_damage.py` lets Spark go on from those
 that end healthy.
 """
 
@@ -19,12 +17,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import random
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -362,15 +358,3 @@ def drop_rows_after(place: Unpacked, batch_id: int) -> None:
 def make_cases(first: int, count: int, scratch: Path) -> Iterator[Case]:
     for seed in range(first, first + count):
         yield make_case(seed, scratch / str(seed))
-
-
-if __name__ == "__main__":
-    scratch = Path(sys.argv[1])
-    outcomes: dict[str, int] = {}
-    for each in make_cases(int(sys.argv[2]), int(sys.argv[3]), scratch):
-        short = each.outcome.partition(":")[0]
-        outcomes[short] = outcomes.get(short, 0) + 1
-        if short not in ("healthy", "cannot"):
-            sys.stdout.write(f"{each}\n")
-        shutil.rmtree(each.place.base)
-    sys.stdout.write(json.dumps(outcomes) + "\n")

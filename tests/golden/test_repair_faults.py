@@ -53,7 +53,6 @@ LEFT_HERE = {
     "FILE_LOG_HOLE-compact": "what was in the batch is recorded nowhere else",
     "COMMITS_BEHIND-no-commits": "no batch is committed",
     "LOG_ENTRY_UNREADABLE-truncated": "old offsets, which a restart does not need",
-    "LOG_ENTRY_UNREADABLE-empty": "old offsets, which a restart does not need",
     "LOG_ENTRY_UNREADABLE-source": "what was in the batch is recorded nowhere else",
     "STATE_FILE_UNREADABLE": "an old delta, which a restart does not need",
     "OFFSETS_GAP-further-back": "a restart does not need them",

@@ -11,7 +11,6 @@ import pytest
 from tests.golden.library import Golden, Unpacked, cases, unpack
 
 from epochal.checkpoint import Checkpoint
-from epochal.cli.main import main
 from epochal.errors import EditError
 from epochal.files.local import LocalFiles
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, families_of, family_prefix
@@ -23,7 +22,6 @@ from epochal.tools.edit_state.evolve import AddColumn, parse_type, plan_evolve
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.rekey import plan_rekey
 from epochal.tools.edit_state.repartition import plan_repartition
-from epochal.tools.edit_state.reshape import plan_move
 from epochal.tools.edit_state.store_rows import avro_forms
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of
@@ -217,19 +215,6 @@ def test_a_list_becomes_the_elements_that_are_put(
     assert_indexes_follow_from_rows(place)
 
 
-@pytest.mark.parametrize("case", ["rocksdb_session", "rocksdb_checksum", "rocksdb_v2_zip"])
-def test_keys_of_rocksdb_are_deleted_and_put_back(
-    case: str, unpacked: Callable[[str, str], Unpacked]
-) -> None:
-    place = unpacked("4.3.0", case)
-    before = all_rows(place)
-    mutations = [_mutation(row) for row in rows_of(place)]
-    run(place, plan_mutations, [Mutation(each.key, None) for each in mutations[::2]])
-    assert len(rows_of(place)) == len(mutations) // 2
-    run(place, plan_mutations, mutations)
-    assert all_rows(place) == before
-
-
 @pytest.mark.parametrize("variable", VARIABLES)
 @pytest.mark.parametrize("case", ["transform", "transform_ttl", "transform_ids"])
 def test_a_variable_gets_a_column_and_older_batches_stay(
@@ -249,20 +234,6 @@ def test_a_variable_gets_a_column_and_older_batches_stay(
     for read in reads(old):
         found = [row for part in json_batches(open_store(old, **read)) for row in part]
         assert len(found) == len(before[json.dumps(read)])
-
-
-def test_evolve_rewrites_rocksdb_values_and_undo_restores_them(
-    unpacked: Callable[[str, str], Unpacked],
-) -> None:
-    for case in ("rocksdb_zip", "rocksdb_v2", "rocksdb_session"):
-        place = unpacked("4.3.0", case)
-        rows, names = rows_of(place), content(place)
-        entry = run(place, plan_evolve, [AddColumn("extra", parse_type("long"), 7)])
-        for row in rows:
-            row["value"]["extra"] = 7
-        assert sorted(map(json.dumps, rows_of(place))) == sorted(map(json.dumps, rows))
-        Journal(files(place)).undo(entry)
-        assert content(place) == names
 
 
 @pytest.mark.parametrize("golden", FAMILIES, ids=str)
@@ -287,44 +258,7 @@ def test_all_variables_and_timers_get_other_keys_and_their_own_back(
         run(place, plan_rekey, lambda key, _: {"k": "same"})
 
 
-@pytest.mark.parametrize("case", ["transform_ids", "transform_avro", "join_rocksdb_ids", "join_v4"])
-def test_an_operator_of_any_kind_moves_and_comes_back(
-    case: str, unpacked: Callable[[str, str], Unpacked]
-) -> None:
-    place = unpacked("4.3.0", case)
-    before = all_rows(place)
-    run(place, plan_move, 0, 3)
-    assert list(all_rows(place).values()) == list(before.values())
-    assert sorted(path.name for path in (place.checkpoint / "state").iterdir()) == ["3"]
-    run(place, plan_move, 3, 0)
-    assert all_rows(place) == before
-    assert [each for each in verify(files(place)).findings if each.severity == "error"] == []
-
-
 def test_values_in_avro_evolve_without_help(unpacked: Callable[[str, str], Unpacked]) -> None:
     place = unpacked("4.3.0", "transform_avro")
     with pytest.raises(EditError, match="start the changed query as it is"):
         run(place, plan_evolve, [AddColumn("x", parse_type("long"), 1)], variable="total")
-
-
-def test_commands_name_variables_and_timers(
-    unpacked: Callable[[str, str], Unpacked], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = unpacked("4.3.0", "transform")
-    before = all_rows(place)
-    where, last = str(place.checkpoint), ("--execute", "--settle-seconds", "0")
-    for option in (("--variable", "recent"), ("--variable", "seen"), ("--timers",)):
-        assert main(["state", "read", where, *option, "--json"]) == 0
-        rows = tmp_path / "rows.jsonl"
-        rows.write_text(capsys.readouterr().out)
-        for command in ("delete", "put"):
-            assert (
-                main(
-                    ["state", command, where, *option, "--file", str(rows), "--no-file-sink", *last]
-                )
-                == 0
-            )
-        capsys.readouterr()
-    assert all_rows(place) == before
-    assert main(["state", "put", where, "--key", "{}", "--value", "{}", "--no-file-sink"]) == 2
-    assert "name a variable of the transformWithState operator" in capsys.readouterr().err

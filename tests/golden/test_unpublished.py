@@ -15,7 +15,6 @@ from epochal.errors import EditError
 from epochal.files.local import LocalFiles
 from epochal.tools.edit.publish import plan_publish, require_published
 from epochal.tools.edit.survey import survey
-from epochal.tools.inspect.epoch_overlay import overlaid
 from epochal.tools.inspect.show import inspect
 from epochal.tools.read_state.read import read_state
 
@@ -57,12 +56,6 @@ def test_state_is_read_as_if_it_were_published(
     assert found.to_pylist() == expected.to_pylist()
 
 
-def test_show_says_what_is_unpublished(pristine: Unpacked, killed: Unpacked) -> None:
-    view = inspect(LocalFiles(killed.checkpoint))
-    assert view.unpublished == view.batches[-1].batch_id
-    assert inspect(LocalFiles(pristine.checkpoint)).unpublished is None
-
-
 def test_the_epochs_of_a_continuous_query_are_not_called_batches(
     pristine: Unpacked, killed: Unpacked, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,17 +89,6 @@ def test_two_checkpoints_of_continuous_queries_differ_in_epochs(
     assert "\nepoch 0  only before\n" in capsys.readouterr().out
 
 
-def test_batches_that_come_later_are_not_in_the_view(killed: Unpacked) -> None:
-    files = LocalFiles(killed.checkpoint)
-    view = overlaid(files)
-    names = [info.name for info in view.list("commits")]
-    files.create(
-        "commits/99",
-        files.read("commits/" + max(names, key=lambda n: int(n) if n.isdigit() else -1)),
-    )
-    assert [info.name for info in view.list("commits")] == names
-
-
 def test_publishing_writes_sparks_files_byte_for_byte(pristine: Unpacked, killed: Unpacked) -> None:
     lost = deltas(pristine).keys() - deltas(killed).keys()
     assert lost
@@ -123,10 +105,6 @@ def test_a_leftover_of_another_history_is_replaced(pristine: Unpacked, killed: U
     (killed.checkpoint / name).write_bytes(b"of a batch that Spark did not finish")
     assert run("checkpoint", "publish", str(killed.checkpoint)) == 0
     assert deltas(killed) == deltas(pristine)
-
-
-def test_nothing_is_to_be_published_in_sparks_own_checkpoint(pristine: Unpacked) -> None:
-    assert plan_publish(survey(LocalFiles(pristine.checkpoint))).is_empty
 
 
 def test_edits_wait_until_the_state_is_published(
@@ -169,14 +147,6 @@ def test_a_lost_epoch_file_is_left_by_a_repair_with_the_rewind_that_helps(
     assert f"rewind {place} --to-batch 9 --no-file-sink`" in capsys.readouterr().out
     assert run("checkpoint", "rewind", place, "--to-batch", "9") == 0
     assert main(["checkpoint", "verify", place]) == 0
-
-
-def test_a_rewind_that_is_refused_names_the_batches_that_are_in_epoch_files(
-    killed: Unpacked, capsys: pytest.CaptureFixture[str]
-) -> None:
-    newest = inspect(LocalFiles(killed.checkpoint)).unpublished
-    assert run("checkpoint", "rewind", str(killed.checkpoint), "--to-batch", "99") == 2
-    assert f"the latest {newest}." in capsys.readouterr().err
 
 
 def test_a_rewind_publishes_what_it_goes_back_to(pristine: Unpacked, killed: Unpacked) -> None:

@@ -16,7 +16,6 @@ from tests.integration.kafka_world import make_topic, produce, read, start, uniq
 from tests.rigs.dashboard import running_dashboard
 from tests.waiting import eventually
 
-from epochal.dashboard.batch_history import NO_BROKER
 from epochal.testing.kafka import Kafka
 from epochal.testing.server import free_port
 
@@ -70,19 +69,6 @@ def test_offsets_are_numbers_and_lag_is_measured(
         assert parts == [(topic, 0, 20), (topic, 1, 20)]
         produce(broker, topic, 5)
         eventually(lambda: ask("lag")["sources"][0]["lag"] == 50, "newer records are seen")
-
-
-def test_each_batch_tells_how_many_records_it_read(checkpoint: tuple[Path, str]) -> None:
-    with asked(checkpoint[0]) as ask:
-        batches = ask("history")["batches"]
-    assert [each["read"] for each in batches] == [[None], [40]]
-    assert all(each["took_ms"] > 0 for each in batches)
-
-
-def test_without_brokers_the_page_says_how_to_name_them(checkpoint: tuple[Path, str]) -> None:
-    with asked(checkpoint[0]) as ask:
-        (source,) = ask("lag")["sources"]
-    assert (source["at"], source.get("lag"), source["why"]) == (60, None, NO_BROKER)
 
 
 def test_a_broker_that_does_not_answer_is_the_reason(checkpoint: tuple[Path, str]) -> None:

@@ -158,34 +158,6 @@ def test_expired_snapshots_take_their_files_along_but_not_the_marker(
     assert ids(warehouse) == list(range(13))
 
 
-def test_snapshots_are_expired_by_age(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
-        for epoch in range(4):
-            engine.run(epoch, numbers(epoch))
-        maintenance_of(warehouse, engine, expireSnapshotsAfter="1 hour").run_all()
-        assert len(warehouse.table().metadata.snapshots) == 4
-        maintenance_of(warehouse, engine, expireSnapshotsAfter="0 ms").run_all()
-        assert len(warehouse.table().metadata.snapshots) == 1
-    assert ids(warehouse) == list(range(4))
-
-
-def test_a_running_query_keeps_up_by_itself(warehouse: Warehouse, checkpoint: Path) -> None:
-    options = warehouse.options(
-        compact="true",
-        compactMinFiles="3",
-        expireSnapshotsKeep="2",
-        maintenanceInterval="10 milliseconds",
-    )
-    with SmallEngine(options, checkpoint) as engine:
-        engine.start()
-        for epoch in range(8):
-            engine.run(epoch, numbers(epoch))
-        eventually(lambda: len(warehouse.named_files()) <= 2)
-        eventually(lambda: len(warehouse.table().metadata.snapshots) <= 3)
-    assert ids(warehouse) == list(range(8))
-
-
 def test_files_that_a_failed_attempt_left_are_swept(warehouse: Warehouse, checkpoint: Path) -> None:
     options = warehouse.options()
     with SmallEngine(options, checkpoint) as engine:

@@ -130,17 +130,6 @@ def test_rows_go_to_the_partitions_of_the_table(
     assert len(list(table.scan(row_filter="at >= '2026-01-03T00:00:00+00:00'").plan_files())) < 8
 
 
-def test_a_new_table_is_partitioned_by_columns(warehouse: Warehouse, checkpoint: Path) -> None:
-    options = warehouse.options("db.events")
-    with SmallEngine(options, checkpoint, EVENTS, partition_by=["kind"]) as engine:
-        engine.start()
-        engine.run(0, events())
-    table = warehouse.table("db.events")
-    assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("kind", "identity")]
-    assert len(table.inspect.partitions()) == 3
-    assert warehouse.rows("db.events") == events().to_pylist()
-
-
 def test_rows_are_replaced_by_key_and_no_reader_sees_half_of_it(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
@@ -160,19 +149,6 @@ def test_rows_are_replaced_by_key_and_no_reader_sees_half_of_it(
         9: "new",
     }
     assert epochs(warehouse) == ["0", "1", "2"]
-
-
-def test_complete_mode_replaces_all_rows(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint, output_mode="complete") as engine:
-        engine.start()
-        engine.run(0, numbers(1, 2), tasks=2)
-        engine.run(1, numbers(1, 2, 3))
-        engine.run(2, numbers(), tasks=2)
-        assert ids(warehouse) == []
-        engine.run(3, numbers(), tasks=2)  # still empty
-        engine.run(4, numbers(7))
-    assert ids(warehouse) == [7]
-    assert epochs(warehouse) == ["0", "1", "2", "3", "4"]
 
 
 def test_in_complete_mode_an_epoch_without_input_leaves_the_table_alone(
@@ -290,18 +266,6 @@ def test_a_row_without_a_required_value_becomes_a_dead_letter(
     assert letter["row"] == {"v": "b"}
 
 
-def test_wider_columns_of_the_table_take_the_querys_rows(
-    warehouse: Warehouse, checkpoint: Path
-) -> None:
-    made(warehouse, ID, V, NestedField(3, "left_null", StringType()))
-    kinds: list[tuple[str, Any]] = [("id", pa.int16()), ("v", pa.large_string())]
-    small = pa.schema(kinds)
-    with SmallEngine(warehouse.options(), checkpoint, small) as engine:
-        engine.start()
-        engine.run(0, numbers(1, 2).cast(small))
-    assert warehouse.rows()[0] == {"id": 1, "v": "v1", "left_null": None}
-
-
 @pytest.mark.parametrize(
     ("options", "more", "reason"),
     [
@@ -381,20 +345,6 @@ def test_a_table_that_was_rolled_back_is_refused(warehouse: Warehouse, checkpoin
         assert engine.start() == 2
         engine.run(2, numbers(3))
     assert ids(warehouse) == [1, 3]
-
-
-def test_a_checkpoint_that_was_rewound_is_refused(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
-        for epoch in range(3):
-            engine.run(epoch, numbers(epoch))
-        engine.offsets.purge_after(0)
-        engine.commits.purge_after(0)
-    with (
-        SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine,
-        pytest.raises(MarkerError, match="it shows that epoch 2 is in the table, but the newest"),
-    ):
-        engine.start()
 
 
 def test_a_catalog_that_is_down_loses_nothing(warehouse: Warehouse, checkpoint: Path) -> None:

@@ -217,29 +217,6 @@ def test_the_old_source_interface_and_a_source_used_twice_are_understood(
         kafka_spark.conf.unset(disabled)
 
 
-def test_a_committer_that_throws_leaves_the_query_alone(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    class Broken(OffsetCommitter):
-        def onQueryStarted(self, event: Any) -> None:
-            super().onQueryStarted(event)
-            raise RuntimeError("planted")
-
-        def onQueryProgress(self, event: Any) -> None:
-            super().onQueryProgress(event)
-            raise RuntimeError("planted")
-
-    topic, group = make_topic(broker, unique("orders")), unique("broken")
-    produce(broker, topic, 10)
-    for committer in listening(kafka_spark, Broken()):
-        query = start(read(kafka_spark, broker, ("subscribe", topic), group), tmp_path)
-        query.processAllAvailable()
-        produce(broker, topic, 10)
-        query.processAllAvailable()
-        assert query.isActive
-        wait_for(lambda: held(broker, group) == everything(topic, 20), committer.problems)
-
-
 def test_a_group_with_live_members_is_refused_and_taken_when_they_left(
     kafka_spark: SparkSession, broker: Kafka, committer: OffsetCommitter, tmp_path: Path
 ) -> None:

@@ -152,22 +152,6 @@ def test_a_topic_that_is_deleted_and_made_anew_is_followed_from_its_new_beginnin
     assert query.isActive
 
 
-def test_a_group_that_is_deleted_is_there_again_with_the_next_batch(
-    kafka_spark: SparkSession, broker: Kafka, listen: Callable[..., OffsetCommitter], tmp_path: Path
-) -> None:
-    topic, group = make_topic(broker, unique("orders")), unique("deleted")
-    committer = listen()
-    query = start(read(kafka_spark, broker, ("subscribe", topic), group), tmp_path)
-    produce(broker, topic, 10)
-    wait_for(lambda: held(broker, group) == both(topic, 10), committer.problems)
-    client = admin(broker)
-    client.delete_consumer_groups([group])[group].result(30)
-    assert held(broker, group) == {}
-    produce(broker, topic, 1)
-    wait_for(lambda: held(broker, group) == both(topic, 11), committer.problems)
-    assert query.isActive
-
-
 def test_rights_and_credentials_that_are_revoked_are_named_and_used_again_when_they_are_back(
     kafka_spark: SparkSession,
     broker: Kafka,

@@ -46,18 +46,6 @@ def test_a_flush_after_a_query_has_ended_commits_its_last_batch(
     assert shown == dict.fromkeys(groups, everything)
 
 
-def test_a_flush_waits_for_a_query_that_ends_by_itself(
-    kafka_spark: SparkSession, broker: Kafka, committer: OffsetCommitter, tmp_path: Path
-) -> None:
-    topic, group = make_topic(broker, unique("orders")), unique("group")
-    produce(broker, topic, 10)
-    frame = read(kafka_spark, broker, ("subscribe", topic), group, maxOffsetsPerTrigger="5")
-    query = start(frame, tmp_path, availableNow=True)
-    assert committer.flush(SECONDS)
-    assert not query.isActive
-    assert held(broker, group) == {(topic, 0): 10, (topic, 1): 10}
-
-
 def test_a_flush_that_could_not_wait_for_a_query_says_so(
     kafka_spark: SparkSession,
     broker: Kafka,

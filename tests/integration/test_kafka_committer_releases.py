@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.integration.kafka_world import held, make_topic, produce, unique
 from tests.integration.release_child import RECORDS
-from tests.spark.releases import ROOT, tree
+from tests.spark.releases import ROOT, environment_of
 
 from epochal.testing.jars import resolve
 from epochal.testing.kafka import TOKEN_PROVIDER, Kafka, connector_jars
@@ -39,16 +38,10 @@ def test_sources_are_found_in_the_jvm_of_a_release(
     topic = make_topic(broker, unique("orders"))
     produce(broker, topic, RECORDS)
     jars = jars_for(release)
-    environment = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
-    environment |= {
-        "PYTHONPATH": os.pathsep.join((str(tree(release)), str(ROOT))),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
     words = [broker.bootstrap_servers, ",".join(map(str, jars)), topic, str(tmp_path)]
     run = subprocess.run(
         [sys.executable, "-m", "tests.integration.release_child", *words],
-        env=environment,
+        env=environment_of(release),
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.contract.sinks import written
 from tests.integration.test_kafka_sink import FULL, VALUE, Place
 from tests.kafka_topics import create_topic, read_topic
 
 from epochal import read_stream
-from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.contract import Sink
 from epochal.connectors.memory import MemoryStream
-from epochal.errors import KafkaFencedError, KafkaRecordError
+from epochal.errors import KafkaFencedError
 from epochal.testing.kafka import Kafka
 
 DELIVERIES = ["exactly-once", "at-least-once"]
@@ -69,9 +70,7 @@ def prepared(
 ) -> list[bytes]:
     """Write rows as one task; return its report."""
     schema = FULL if any(len(row) > 1 for row in rows) else VALUE
-    with closing(sink.writers.open(WriterContext(0, attempt, "run", schema, epoch))) as writer:
-        writer.write(pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema))
-        return [writer.cut(epoch)()]
+    return written(sink, epoch, [rows], schema, attempt=attempt)
 
 
 def rows(place: Place) -> Sequence[Mapping[str, Any]]:
@@ -141,21 +140,6 @@ def test_an_attempt_that_is_shut_out_writes_no_letters(place: Letters, where: st
         with pytest.raises(KafkaFencedError):
             old.commit(0, zombie)
         assert place.letters() == []
-
-
-def test_rows_of_one_topic_share_a_transaction_with_letters_of_another(place: Letters) -> None:
-    options = {"topic": place.topic, "kafka.max.request.size": "10000"}
-    with closing(place.open_with("topic", VALUE, **options)) as sink:
-        sink.fence(1)
-        sink.commit(0, prepared(sink, 0, [{"value": each} for each in ("w1", "x" * 20_000, "w2")]))
-    assert place.values() == ["w1", "w2"]
-    (letter,) = place.letters()
-    assert letter["rowCut"].startswith('{"value":"xxx')
-
-
-def test_a_topic_of_letters_must_exist(place: Letters) -> None:
-    with pytest.raises(KafkaRecordError, match="no such topic"):
-        place.open_with("topic", deadLetterTopic="nowhere")
 
 
 def test_a_query_counts_its_letters_in_progress_and_metrics(

@@ -70,18 +70,6 @@ def values(hours: range) -> list[str]:
     return [f"{partition}-{hour}" for partition in (0, 1) for hour in hours]
 
 
-def test_show_and_log_tell_a_kafka_query_as_spark_wrote_it(
-    kafka_spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path
-) -> None:
-    run_query(kafka_spark, broker, topic, tmp_path)
-    assert [batch["offsets"] for batch in shown(tmp_path)["batches"]] == [
-        [{topic: {"0": 10, "1": 10}}]
-    ]
-    log = epochal("checkpoint", "log", tmp_path / "checkpoint" / "sources" / "0", "--json")
-    assert json.loads(log) == {"batch_id": 0, "entry": {topic: {"0": 0, "1": 0}}}
-    epochal("checkpoint", "verify", tmp_path / "checkpoint")
-
-
 @pytest.mark.parametrize(
     ("target", "read_again"),
     [

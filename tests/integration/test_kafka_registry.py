@@ -36,7 +36,6 @@ from tests.rigs.guarded_proxy import guarded_proxy, make_certificate
 from tests.rigs.registry import running_registry
 from tests.waiting import eventually
 
-import epochal
 from epochal import read_stream
 from epochal.connectors.contract import Sink, WriterContext
 from epochal.connectors.registry import open_sink, open_source, pinned_options, source_schema
@@ -429,27 +428,6 @@ def test_a_query_reads_and_writes_avro_and_keeps_bad_values_as_letters(
     assert {row["name"] for row in found} == {f"N{n}" for n in range(50)}
     (file,) = (tmp_path / "letters").iterdir()
     assert "not written with a schema registry" in file.read_text()
-
-
-def test_a_dataframe_is_written_as_avro(
-    world: World, kafka_spark: SparkSession, tmp_path: Path
-) -> None:
-    (tmp_path / "in").mkdir()
-    lines = [json.dumps({"id": n, "name": f"n{n}"}) for n in range(20)]
-    (tmp_path / "in" / "0.json").write_text("\n".join(lines))
-    frame = kafka_spark.readStream.schema("id long, name string").json(str(tmp_path / "in"))
-    writer = epochal.write_stream(frame.selectExpr("struct(id, name) AS value")).format("kafka")
-    writer.options(**world.options(topic=world.topic), checkpointLocation=str(tmp_path / "query"))
-    query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
-    assert query.exception() is None
-    deserialize = AvroDeserializer(world.client)
-    found = [
-        deserialize(value, world.context)
-        for _, _, value in read_topic(world.broker.bootstrap_servers, world.topic)
-    ]
-    assert sorted(row["id"] for row in found) == list(range(20))
-    assert {row["name"] for row in found} == {f"n{n}" for n in range(20)}
 
 
 @pytest.mark.long

@@ -14,17 +14,16 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
-from tests.contract.sinks import Logging
+from tests.contract.sinks import Logging, written
 from tests.kafka_topics import create_topic, read_messages, read_topic
 from tests.waiting import eventually
 
 from epochal import read_stream
-from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.contract import Sink
 from epochal.connectors.kafka.sink.sink_rows import HEADERS
 from epochal.connectors.memory import MemoryStream
 from epochal.connectors.registry import open_sink
 from epochal.errors import (
-    EpochalError,
     KafkaFencedError,
     KafkaRecordError,
     KafkaUnavailableError,
@@ -70,9 +69,9 @@ class Place:
         found = read_topic(self.servers, self.topic, committed_only=committed_only)
         return sorted(value.decode() for _, _, value in found)
 
-    def forget_marker(self) -> None:
+    def forget_marker(self, prefix: str) -> None:
         client = AdminClient({"bootstrap.servers": self.servers, "log_level": "0"})
-        for done in client.delete_consumer_groups([f"epochal-{self.query}"]).values():
+        for done in client.delete_consumer_groups([f"{prefix}{self.query}"]).values():
             done.result(30)
 
 
@@ -85,27 +84,9 @@ def prepared(
     sink: Sink, epoch: int, rows: Sequence[Mapping[str, Any] | str], attempt: int = 1
 ) -> list[bytes]:
     """Write rows as one task; return its report."""
-    found = [{"value": row} if isinstance(row, str) else dict(row) for row in rows]
+    found = [{"value": row} if isinstance(row, str) else row for row in rows]
     schema = FULL if any(isinstance(row, Mapping) for row in rows) else VALUE
-    writer = sink.writers.open(WriterContext(0, attempt, "run", schema))
-    if found:
-        writer.write(pa.RecordBatch.from_pylist(found, schema=schema))
-    message = writer.cut(epoch)()
-    writer.close()
-    return [message]
-
-
-def test_an_attempt_that_is_shut_out_shows_nothing(place: Place) -> None:
-    with closing(place.open()) as old, closing(place.open()) as new:
-        old.fence(1)
-        old.commit(0, prepared(old, 0, ["w0"]))
-        new.fence(2)
-        with pytest.raises(KafkaFencedError, match="shut out"):
-            old.commit(1, prepared(old, 1, ["zombie"]))
-        with pytest.raises(KafkaFencedError, match="given up"):
-            old.commit(1, prepared(old, 1, ["zombie"]))
-        assert not new.decided(1)
-    assert place.values() == ["w0"]
+    return written(sink, epoch, [found], schema, attempt=attempt)
 
 
 def test_rows_of_a_transaction_left_open_are_never_seen(place: Place) -> None:
@@ -166,36 +147,23 @@ def test_a_sink_that_closes_aborts_what_it_has_begun(place: Place) -> None:
     assert place.values() == ["other"] * 3
 
 
-def test_output_too_large_for_a_message_goes_through_files(place: Place) -> None:
-    rows = [os.urandom(3_000).hex() for _ in range(60)]
-    with closing(place.open()) as sink:
-        sink.fence(1)
-        message = prepared(sink, 0, rows)
-        assert len(message[0]) < 200
-        left = prepared(sink, 1, rows)
-        sink.commit(0, message)
-        assert place.values() == sorted(rows)
-        assert len(place.checkpoint.list(".epochal/kafka")) == 1, left
-        sink.fence(2)
-        assert place.checkpoint.list(".epochal/kafka") == []
-
-
 def test_a_missing_marker_stops_the_query_and_says_how_to_go_on(place: Place) -> None:
-    with closing(place.open()) as sink:
+    prefix = {"idPrefix": f"{place.topic}-"}
+    with closing(place.open(**prefix)) as sink:
         sink.fence(1)
         for epoch in range(3):
             sink.commit(epoch, prepared(sink, epoch, [f"w{epoch}"]))
-    place.forget_marker()
-    with closing(place.open()) as sink:
+    place.forget_marker(prefix["idPrefix"])
+    with closing(place.open(**prefix)) as sink:
         for _ in range(2):
             with pytest.raises(MarkerError, match=r"missing(.|\n)*resetMarker=2"):
                 sink.fence(2)
-    with closing(place.open(resetMarker="1")) as sink, pytest.raises(MarkerError):
+    with closing(place.open(**prefix, resetMarker="1")) as sink, pytest.raises(MarkerError):
         sink.fence(2)
-    with closing(place.open(resetMarker="2")) as sink:
+    with closing(place.open(**prefix, resetMarker="2")) as sink:
         sink.fence(2)
         sink.commit(3, prepared(sink, 3, ["w3"], 2))
-    with closing(place.open(resetMarker="2")) as sink:
+    with closing(place.open(**prefix, resetMarker="2")) as sink:
         sink.fence(3)
         assert sink.decided(3)
     assert place.values() == ["w0", "w1", "w2", "w3"]
@@ -223,22 +191,6 @@ def offsets_of(place: Place) -> list[int]:
     asked = [ConsumerGroupTopicPartitions(f"epochal-{place.query}")]
     (answer,) = client.list_consumer_group_offsets(asked).values()
     return [each.offset for each in answer.result(30).topic_partitions]
-
-
-def test_rows_may_name_topics_partitions_and_headers(place: Place) -> None:
-    other = create_topic(place.servers, f"other-{place.query}")
-    header = [{"key": "h", "value": b"1"}]
-    with closing(place.open(FULL, topic="", markerTopic=other)) as sink:
-        sink.fence(1)
-        rows: list[dict[str, Any]] = [
-            {"topic": place.topic, "partition": 2, "key": "k", "value": b"v", "headers": header},
-            {"topic": other, "partition": None, "key": None, "value": None, "headers": None},
-        ]
-        sink.commit(0, prepared(sink, 0, rows))
-    (found,) = read_messages(place.servers, place.topic)
-    told = (found.partition(), found.key(), found.value(), found.headers())
-    assert told == (2, b"k", b"v", [("h", b"1")])
-    assert read_topic(place.servers, other) == [(0, None, None)]
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
@@ -330,32 +282,3 @@ def test_a_query_writes_what_it_computes(
         assert query.exception() is None
     found = sorted(map(int, place.values()))
     assert found == list(range(1_000))
-
-
-def test_a_query_stops_when_its_marker_is_gone(
-    place: Place, kafka_spark: SparkSession, tmp_path: Path
-) -> None:
-    source = MemoryStream(VALUE)
-
-    def start() -> Any:
-        return (
-            read_stream(kafka_spark)
-            .format(source)
-            .load()
-            .write_stream.format("kafka")
-            .option("kafka.bootstrap.servers", place.servers)
-            .option("topic", place.topic)
-            .option("idPrefix", f"{place.topic}-")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
-
-    query = start()
-    source.add([{"value": "w"}])
-    query.process_all_available()
-    query.stop()
-    client = AdminClient({"bootstrap.servers": place.servers, "log_level": "0"})
-    for done in client.delete_consumer_groups([f"{place.topic}-{query.id}"]).values():
-        done.result(30)
-    with pytest.raises(EpochalError, match="marker in consumer group"):
-        start()

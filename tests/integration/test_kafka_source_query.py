@@ -26,7 +26,7 @@ import epochal as package
 from epochal.connectors.kafka.source.source_offsets import parse_logged, spark_json
 from epochal.connectors.memory import MemoryOutput
 from epochal.continuous.api.query_handle import StreamingQuery
-from epochal.errors import KafkaDataLossError, KafkaTopicError, QueryFailedError
+from epochal.errors import QueryFailedError
 from epochal.testing.kafka import Kafka
 
 T0 = 1_700_000_000_000
@@ -101,20 +101,6 @@ def test_records_of_which_no_column_is_read_are_counted_by_both_engines(
         query.processAllAvailable()
         query.stop()
         assert counts[-1] == 206 * (turn + 1), turn
-
-
-def test_a_checkpoint_that_epochal_began_is_taken_over_by_spark(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    topic = make_topic(broker, unique("orders"))
-    texts(broker, topic, ["before"])
-    given = options(broker, subscribe=topic, startingOffsets="latest")
-    epochal_runs(kafka_spark, given, tmp_path)
-    texts(broker, topic, ["a", "b"])
-    spark_runs(kafka_spark, given, tmp_path)
-    texts(broker, topic, ["c"], 1)
-    epochal_runs(kafka_spark, given, tmp_path)
-    assert written(kafka_spark, tmp_path) == ["a", "b", "c"]
 
 
 def test_offsets_are_the_text_that_spark_writes(
@@ -272,21 +258,6 @@ def test_the_group_that_a_source_names_shows_how_far_the_query_is(
     assert [(each["partition"], each["lag"]) for each in told] == [(0, 0), (1, 2)]
 
 
-def test_progress_tells_offsets_in_sparks_form_and_the_lag(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path, stopping: list[StreamingQuery]
-) -> None:
-    topic = make_topic(broker, unique("progress"), 1)
-    texts(broker, topic, ["a", "b"])
-    query, _ = started(kafka_spark, options(broker, subscribe=topic), tmp_path)
-    stopping.append(query)
-    query.process_all_available()
-    wait_for(lambda: query.last_progress is not None)
-    told = query.last_progress["sources"][0]
-    ends = [json.loads(told[key]) for key in ("endOffset", "latestOffset")]
-    assert ends == [{topic: {"0": 2}}] * 2
-    assert told["metrics"]["behindLatest"] == "0"
-
-
 def test_records_that_are_lost_end_the_query_with_sparks_condition(
     kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
 ) -> None:
@@ -319,15 +290,3 @@ def test_a_topic_that_is_deleted_while_the_query_runs_ends_it(
     client.delete_topics([topic])[topic].result(30)
     with pytest.raises(QueryFailedError, match=r"KAFKA_DATA_LOSS\.PARTITIONS_DELETED"):
         query.await_termination(60)
-
-
-def test_what_is_wrong_with_a_source_is_raised_by_start(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    with pytest.raises(KafkaTopicError, match="nowhere-at-all"):
-        started(kafka_spark, options(broker, subscribe="nowhere-at-all"), tmp_path / "a")
-    topic = make_topic(broker, unique("short"), 1)
-    text = json.dumps({topic: {"0": 9}})
-    given = options(broker, subscribe=topic, startingOffsets=text)
-    with pytest.raises(KafkaDataLossError, match="has offsets from 0 to 0"):
-        started(kafka_spark, given, tmp_path / "b")

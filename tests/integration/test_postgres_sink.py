@@ -19,21 +19,19 @@ from uuid import uuid4
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.contract.sinks import Logging
+from tests.contract.sinks import Logging, written
 from tests.rigs.lossy_proxy import lossy_proxy
 from tests.rigs.postgres import Postgres, running_postgres
 from tests.waiting import eventually
 
-from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.contract import Sink
 from epochal.connectors.postgres import postgres_table
 from epochal.connectors.postgres.postgres_sink import POSTGRES_OUTPUT
 from epochal.connectors.postgres.postgres_table import Found, TableName, find_table
 from epochal.connectors.registry import open_sink
 from epochal.connectors.staging.epoch_marker import Marker, token_of, unpack
 from epochal.errors import (
-    EpochalError,
     MarkerError,
-    OptionError,
     PostgresFencedError,
     PostgresRejectedError,
     PostgresRowError,
@@ -87,16 +85,7 @@ def prepared(
     idle: bool = False,
 ) -> list[bytes]:
     """Write rows as tasks, with or without input; return their reports."""
-    found = []
-    for task, rows in enumerate(tasks):
-        writer: Any = sink.writers.open(WriterContext(task, attempt, "run", schema))
-        if idle:
-            writer.note_idle()
-        if rows:
-            writer.write(pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema))
-        found.append(writer.cut(epoch)())
-        writer.close()
-    return found
+    return written(sink, epoch, tasks, schema, attempt=attempt, idle=idle)
 
 
 def row(number: int, name: str = "a") -> Row:
@@ -214,20 +203,6 @@ def test_a_table_that_another_driver_has_just_created_is_not_missing(
     assert place.rows() == ["0|a", "1|a"]
 
 
-def test_output_too_large_for_a_message_goes_through_files(place: Place) -> None:
-    rows = [row(number, "x" * 50) for number in range(3_000)]
-    with closing(place.open()) as sink:
-        sink.fence(1)
-        message = prepared(sink, 0, rows)
-        assert len(message[0]) < 200
-        left = prepared(sink, 1, rows)
-        sink.commit(0, message)
-        assert len(place.rows()) == 3_000
-        assert len(place.checkpoint.list(".epochal/postgres")) == 1, left
-        sink.fence(2)
-        assert place.checkpoint.list(".epochal/postgres") == []
-
-
 def test_complete_mode_replaces_all_rows_and_readers_never_see_none(place: Place) -> None:
     with closing(place.open(ROWS, "complete")) as sink, psycopg.connect(place.server.url) as reader:
         sink.fence(1)
@@ -249,15 +224,6 @@ def test_complete_mode_replaces_all_rows_and_readers_never_see_none(place: Place
         sink.commit(4, messages)
         sink.commit(5, prepared(sink, 5, [row(7)]))
         assert place.rows() == ["7|a"]
-
-
-def test_modes_and_keys_that_contradict_each_other_are_refused(place: Place) -> None:
-    with pytest.raises(OptionError, match="the sink must know which"):
-        place.open(ROWS, "update")
-    with pytest.raises(OptionError, match="mergeKeys has no meaning"):
-        place.open(ROWS, "complete", mergeKeys="id")
-    with pytest.raises(OptionError, match="mergeKeys names column nix"):
-        place.open(ROWS, "update", mergeKeys="nix")
 
 
 def test_a_missing_marker_stops_the_query_and_says_how_to_go_on(place: Place) -> None:
@@ -626,8 +592,3 @@ def test_a_lock_on_the_table_is_waited_for(place: Place) -> None:
         other.rollback()
         done.join(20)
     assert place.rows() == ["0|a"]
-
-
-def test_an_unknown_option_is_refused(place: Place) -> None:
-    with pytest.raises(EpochalError, match="Did you mean mergeKeys"):
-        place.open(mergeKey="id")

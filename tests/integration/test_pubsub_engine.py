@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.integration.pubsub_world import World, pubsub_world
@@ -23,7 +22,6 @@ from epochal.connectors.pubsub.connection import Subscriptions
 from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.api.stream import Stream
 from epochal.errors import (
-    OptionError,
     PubSubRejectedError,
     QueryFailedError,
     TaskFailedError,
@@ -223,54 +221,6 @@ def test_a_deleted_subscription_ends_the_query_with_the_cause(
     assert subscription in str(error)
 
 
-def test_what_is_wrong_from_the_start_is_raised_by_start(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
-    with pytest.raises(PubSubRejectedError, match="nowhere-at-all"):
-        run(read(spark, world, "nowhere-at-all"), MemoryOutput(), tmp_path / "c")
-    with pytest.raises(OptionError, match="Did you mean subscriptionId"):
-        read(spark, world, "sub", subscriptionIt="x")
-
-
-def test_malformed_payloads_go_to_the_dead_letters_before_they_are_acknowledged(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
-    topic, dead = world.topic(), world.topic()
-    subscription, letters = world.subscription(topic), world.subscription(dead)
-    output = MemoryOutput()
-    reader = read_stream(spark).format("pubsub").schema("id int")
-    stream = reader.options(
-        **world.options, subscriptionId=subscription, parse="json", deadLetterTopicId=dead
-    ).load()
-    query = run(stream.select("parsed.id"), output, tmp_path / "c")
-    world.publish(topic, [b'{"id": 1}', {"data": b"bad", "attributes": {"a": "b"}}, b'{"id": 2}'])
-    eventually(lambda: output.table().num_rows >= 2, "the good ones")
-    (letter,) = world.pull(letters, 1)
-    query.stop()
-    assert set(output.table()["id"].to_pylist()) == {1, 2}
-    assert letter.message.data == b"bad"
-    assert letter.message.attributes["a"] == "b"
-    assert "Unrecognized token 'bad'" in letter.message.attributes["epochal-parse-error"]
-    assert world.left(subscription) == []
-
-
-def test_malformed_payloads_show_in_a_column(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    output = MemoryOutput()
-    stream = read(spark, world, subscription, parse="json", parseSchema="id int")
-    query = run(stream.select("data", "parsed.id", "parse_error"), output, tmp_path / "c")
-    world.publish(topic, [b'{"id": 1}', b"bad"])
-    eventually(lambda: output.table().num_rows >= 2, "both")
-    query.stop()
-    rows = {row["data"]: (row["id"], row["parse_error"]) for row in output.table().to_pylist()}
-    assert rows[b'{"id": 1}'] == (1, None)
-    assert rows[b"bad"][0] is None
-    assert "Unrecognized token 'bad'" in rows[b"bad"][1]
-
-
 def test_rows_go_to_a_topic(spark: SparkSession, world: World, tmp_path: Path) -> None:
     topic = world.topic()
     subscription = world.subscription(topic)
@@ -286,33 +236,3 @@ def test_rows_go_to_a_topic(spark: SparkSession, world: World, tmp_path: Path) -
     assert sorted(int(m.message.data[5:-1]) for m in found) == list(range(1000))
     assert {m.message.attributes["epochal-query"] for m in found} == {query.id}
     assert len({m.message.attributes["epochal-row"] for m in found}) == 1000
-
-
-def test_a_topic_that_vanished_ends_the_query_with_its_name(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
-    topic = world.topic()
-    source = numbers(tmp_path / "in")
-    stream = read_stream(spark).format(source).load()
-    query = run(stream, "pubsub", tmp_path / "c", **world.options, topicId=topic, maxRestarts=1)
-    source.add([{"n": 1}])
-    query.process_all_available(60)
-    world.delete_topic(topic)
-    source.add([{"n": 2}])
-    eventually(lambda: not query.is_active, "the end")
-    assert topic in str(query.exception())
-
-
-def test_messages_can_be_read_and_written_on(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
-    topics = world.topic(), world.topic()
-    first, second = (world.subscription(topic) for topic in topics)
-    query = run(
-        read(spark, world, first), "pubsub", tmp_path / "c", **world.options, topicId=topics[1]
-    )
-    world.publish(topics[0], [{"data": b"x", "attributes": {"k": "v"}}])
-    (found,) = world.pull(second, 1)
-    query.stop()
-    assert (found.message.data, dict(found.message.attributes)) == (b"x", {"k": "v"})
-    assert pa.types.is_binary(read(spark, world, first).schema.field("data").type)

@@ -1,16 +1,18 @@
 """Runs released Sparks, each in a child process with that release's PySpark first on its path.
 
 The releases live in a cache outside the checkout (`EPOCHAL_CACHE`, by default `~/.cache/epochal`)
-and are installed there on first use. One child serves a whole list of jobs, because starting the
-JVM is what costs: collect the checkpoints of a release and ask once.
+and are installed there on first use. A child waits for more jobs until those of another release are
+asked: starting the JVM is what costs.
 """
 
+import atexit
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,11 @@ from tests.golden.library import Unpacked
 RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 ROOT = Path(__file__).resolve().parents[2]
 
+NO_REPAIR = {"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"}
+"""Spark must load what is there, and not pass over it."""
+
 Action = Literal["make", "describe", "resume"]
+ANSWERED = "answered"  # as tests.golden.child says it
 
 
 class ReleaseError(Exception):
@@ -45,11 +51,9 @@ def resume(
     return [Resumed(**answer) for answer in ask(release, "resume", places, conf=conf)]
 
 
-def describe(
-    release: str, places: Sequence[Unpacked], *, conf: Mapping[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """Read all state with the `statestore` source of `release`; the form is that of the facts."""
-    return ask(release, "describe", places, conf=conf)
+def counted(rows: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Rows in a form in which they can be counted: one too many is as wrong as one too few."""
+    return Counter(json.dumps(row, sort_keys=True) for row in rows)
 
 
 def ask(
@@ -64,7 +68,7 @@ def ask(
             }
             for number, place in enumerate(places)
         ]
-        run_child(release, action, jobs, Path(scratch), conf=conf)
+        run_child(release, action, jobs, conf=conf)
         answers = [json.loads(Path(job["answer"]).read_text(encoding="utf-8")) for job in jobs]
     for place, answer in zip(places, answers, strict=True):
         if "failure" in answer:
@@ -72,29 +76,78 @@ def ask(
     return answers
 
 
-def run_child(
-    release: str,
-    action: Action,
-    jobs: Sequence[Mapping[str, str]],
-    scratch: Path,
-    *,
-    conf: Mapping[str, str] | None = None,
-) -> None:
-    """Have one child of `release` do all `jobs`; each leaves its answer in a file."""
-    request = {"action": action, "jobs": jobs, "scratch": str(scratch), "conf": dict(conf or {})}
-    environment = {
-        **{key: value for key, value in os.environ.items() if key != "SPARK_HOME"},
-        "PYTHONPATH": os.pathsep.join((str(tree(release)), str(ROOT))),
+def environment_of(release: str, *more: Path) -> dict[str, str]:
+    """The environment of a process with a release's PySpark, and the tests, first on its path."""
+    inherited = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    return inherited | {
+        "PYTHONPATH": os.pathsep.join(map(str, (tree(release), ROOT, *more))),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
     }
-    command = [sys.executable, "-m", "tests.golden.child", json.dumps(request)]
-    child = subprocess.run(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    if child.returncode != 0:
-        raise ReleaseError(
-            f"Spark {release} ended with {child.returncode}:\n{child.stderr[-4000:]}"
-        )
+
+
+class Child:
+    """A session of a release in a process of its own."""
+
+    def __init__(self, release: str) -> None:
+        self.release = release
+        self._scratch = tempfile.TemporaryDirectory(prefix="spark-")
+        self._log = Path(self._scratch.name, "log")
+        with open(self._log, "w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.golden.child", self._scratch.name],
+                env=environment_of(release),
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        """Have all jobs of a request done."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.strip() == ANSWERED:
+                return
+            sys.stdout.write(line)
+        raise ReleaseError(f"Spark {self.release} has ended:\n{self._log.read_text()[-4000:]}")
+
+    def end(self) -> None:
+        self._process.communicate(timeout=120)  # the end of its input is its end
+        self._scratch.cleanup()
+
+
+_running: list[Child] = []
+"""The child that was asked last. It waits for the next request, until another release is asked."""
+
+
+def run_child(
+    release: str,
+    action: Action,
+    jobs: Sequence[Mapping[str, str]],
+    *,
+    conf: Mapping[str, str] | None = None,
+) -> None:
+    """Have a child of `release` do all `jobs`; each leaves its answer in a file."""
+    if [child.release for child in _running] != [release]:
+        end_child()
+        _running.append(Child(release))
+    try:
+        _running[0].ask({"action": action, "jobs": jobs, "conf": dict(conf or {})})
+    except (ReleaseError, OSError):
+        end_child()
+        raise
+
+
+@atexit.register
+def end_child() -> None:
+    while _running:
+        _running.pop().end()
 
 
 def tree(release: str) -> Path:

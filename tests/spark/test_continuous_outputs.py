@@ -3,11 +3,9 @@ engine, events for listeners."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -20,11 +18,9 @@ from tests.spark.continuous import (
     numbers,
     run,
 )
-from tests.waiting import eventually
 
 from epochal import read_stream, streams
 from epochal.connectors.memory import MemoryOutput
-from epochal.errors import QueryFailedError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
@@ -102,42 +98,3 @@ def test_listeners_hear_of_start_progress_and_end(spark: SparkSession, tmp_path:
     told = [event.progress for kind, event in notes.events if kind == "progress"]
     assert [each.json for each in told] == [each.json for each in query.recent_progress]
     assert sum(each.numInputRows for each in told) == 3
-
-
-def test_an_idle_query_says_so_once_per_interval(spark: SparkSession, tmp_path: Path) -> None:
-    manager, notes = streams(spark), Notes()
-    manager.add_listener(notes)
-    try:
-        source = numbers(tmp_path / "in")
-        writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
-        query = run(writer, tmp_path / "checkpoint", idleInterval="300 ms", idleEpoch="100 ms")
-        eventually(lambda: notes.kinds().count("idle") >= 2, "two idle events")
-        query.stop()
-    finally:
-        manager.remove_listener(notes)
-    assert "progress" not in notes.kinds()
-
-
-def test_the_end_of_a_failed_query_carries_the_users_exception(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        raise ValueError("no bread today")
-
-    manager, listeners = streams(spark), [Notes() for _ in range(5)]
-    for each in listeners:
-        manager.add_listener(each)
-    try:
-        source = numbers(tmp_path / "in")
-        add(source, [1])
-        stream = read_stream(spark).format(source).load().map_in_arrow(fail, NUMBERS)
-        query = run(stream.write_stream.format(MemoryOutput()), tmp_path / "c", maxRestarts=0)
-        with pytest.raises(QueryFailedError, match="no bread today"):
-            query.await_termination(PATIENCE_SECONDS)
-    finally:
-        for each in listeners:
-            manager.remove_listener(each)
-    for each in listeners:
-        kind, event = each.events[-1]
-        assert kind == "terminated"
-        assert "ValueError: no bread today" in event.exception

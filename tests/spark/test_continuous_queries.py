@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
@@ -30,7 +29,7 @@ from epochal import read_stream, streams
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.connectors.memory import MemoryOutput, MemoryStream
 from epochal.continuous.api.query_handle import StreamingQuery
-from epochal.errors import CheckpointInUseError, OptionError, QueryFailedError, TooFewSlotsError
+from epochal.errors import CheckpointInUseError, OptionError, QueryFailedError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
@@ -60,20 +59,6 @@ def test_a_restarted_query_goes_on_with_what_came_while_it_was_stopped(
     again.stop()
     offsets, commits = logged(tmp_path / "checkpoint")
     assert offsets == commits
-
-
-def test_quick_restarts_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    source, output = numbers(tmp_path / "in"), MemoryOutput()
-    writer = read_stream(spark).format(source).load().write_stream.format(output)
-    for turn in range(4):
-        add(source, range(turn * 5, turn * 5 + 5))
-        query = run(writer, tmp_path / "checkpoint")
-        query.stop()
-        assert not query.is_active
-        assert query.exception() is None
-    query = run(writer, tmp_path / "checkpoint")
-    query.process_all_available(PATIENCE_SECONDS)
-    assert found(output) == list(range(20))
 
 
 def test_a_stopped_query_has_ended_where_an_epoch_ends(spark: SparkSession, tmp_path: Path) -> None:
@@ -128,36 +113,6 @@ def test_a_killed_worker_costs_a_restart_and_no_row(spark: SparkSession, tmp_pat
     assert query.is_active
 
 
-@pytest.mark.parametrize(("parallelism", "warned"), [({}, True), ({"parallelism": 1}, False)])
-def test_a_query_that_leaves_no_slot_to_other_jobs_says_which_option_does(
-    parallelism: dict[str, int],
-    warned: bool,
-    spark: SparkSession,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    source = numbers(tmp_path / "in", partitions=2)
-    stream = read_stream(spark).format(source).load()
-    with caplog.at_level(logging.WARNING):
-        query = run(stream.write_stream.format(MemoryOutput()), tmp_path / "c", **parallelism)
-    said = "set .option('parallelism', 1) for this query, or give Spark more slots: local[3]"
-    assert any(said in record.getMessage() for record in caplog.records) is warned
-    if not warned:
-        assert spark.range(3).count() == 3
-    query.stop()
-
-
-def test_too_few_slots_are_named_after_slot_timeout(spark: SparkSession, tmp_path: Path) -> None:
-    source = numbers(tmp_path / "in")
-    writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
-    with pytest.raises(TooFewSlotsError, match="needs 5 slots at once") as refused:
-        run(writer, tmp_path / "checkpoint", parallelism=5, slotTimeout="1 second")
-    assert refused.value.waited_seconds == 1.0
-    assert streams(spark).active == []
-    query = run(writer, tmp_path / "checkpoint")  # the claim was given up
-    assert query.is_active
-
-
 def test_two_queries_run_in_one_session(spark: SparkSession, tmp_path: Path) -> None:
     outputs, queries = [MemoryOutput(), MemoryOutput()], []
     for number, output in enumerate(outputs):
@@ -205,37 +160,6 @@ def grow(stream: MemoryStream, partitions: int) -> None:
     stream._partitions = partitions
 
 
-def test_progress_says_what_spark_would(spark: SparkSession, tmp_path: Path) -> None:
-    source, output = numbers(tmp_path / "in"), MemoryOutput()
-    writer = read_stream(spark).format(source).load().write_stream.format(output)
-    add(source, range(10))
-    query = run(writer.query_name("told"), tmp_path / "c", progressInterval="100 milliseconds")
-    query.process_all_available(PATIENCE_SECONDS)
-    query.stop()
-    reports = query.recent_progress
-    assert sum(each.numInputRows for each in reports) == 10
-    assert sum(each.sink.numOutputRows for each in reports) == 10
-    last = query.last_progress
-    assert last is not None
-    assert (str(last.id), str(last.runId), last.name) == (query.id, query.run_id, "told")
-    assert last.sources[0].endOffset == last.sources[0].latestOffset
-    assert query.status["message"] == "Stopped"
-    assert (query.status["isDataAvailable"], query.status["isTriggerActive"]) == (False, False)
-
-
-def test_progress_counts_the_rows_of_state(spark: SparkSession, tmp_path: Path) -> None:
-    source = numbers(tmp_path / "in")
-    stream = read_stream(spark).format(source).load().drop_duplicates(["n"])
-    add(source, [1, 2, 2, 3])
-    query = run(stream.write_stream.format(MemoryOutput()), tmp_path / "c")
-    query.process_all_available(PATIENCE_SECONDS)
-    query.stop()
-    last = query.last_progress
-    assert last is not None
-    assert [each.numRowsTotal for each in last.stateOperators] == [3]
-    assert last["epochs"]["last"] == last.batchId
-
-
 def test_the_plan_can_be_shown(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,13 +179,6 @@ def test_waiting_for_any_query_returns_when_one_ends(spark: SparkSession, tmp_pa
     assert not manager.await_any_termination(0.05)
     query.stop()
     assert manager.await_any_termination(PATIENCE_SECONDS)
-
-
-def test_an_option_that_does_not_exist_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    source = numbers(tmp_path / "in")
-    writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
-    with pytest.raises(OptionError, match="maxRestart"):
-        run(writer, tmp_path / "checkpoint", maxRestart=3)
 
 
 def test_a_query_goes_on_with_the_slots_that_are_left_and_takes_them_back(

@@ -17,9 +17,8 @@ from tests.spark.continuous import (
     run,
 )
 
-import epochal
 from epochal import read_stream
-from epochal.errors import OptionError, TableMismatchError
+from epochal.errors import OptionError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
@@ -53,26 +52,6 @@ def write_words(folder: Path, name: str, words: str) -> None:
     hidden.rename(folder / name)
 
 
-@pytest.mark.parametrize("mode", ["update", "complete"])
-def test_counts_of_a_dataframe_are_updated_in_the_table(
-    spark: SparkSession, tmp_path: Path, mode: str
-) -> None:
-    write_words(tmp_path / "in", "0", "a b a")
-    words = spark.readStream.schema("word string").json(str(tmp_path / "in"))
-    writer = epochal.write_stream(words.groupBy("word").count()).format("delta").outputMode(mode)
-    writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(epoch="50 milliseconds")
-    if mode == "update":
-        writer.option("mergeKeys", "word")
-    query = writer.start(str(tmp_path / "table"))
-    query.processAllAvailable()
-    write_words(tmp_path / "in", "1", "b c")
-    query.processAllAvailable()
-    query.stop()
-    found = DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
-    assert {row["word"]: row["count"] for row in found} == {"a": 2, "b": 2, "c": 1}
-    assert len(found) == 3
-
-
 @pytest.mark.parametrize("table", ["delta", "iceberg", "postgres"])
 def test_a_stream_does_not_replace_a_table_by_a_part_of_its_result(
     spark: SparkSession, tmp_path: Path, table: str
@@ -81,15 +60,3 @@ def test_a_stream_does_not_replace_a_table_by_a_part_of_its_result(
     writer = stream.write_stream.format(table).output_mode("complete")
     with pytest.raises(OptionError, match="Use update with mergeKeys, or write a DataFrame"):
         writer.option("checkpointLocation", str(tmp_path / "ck")).start(str(tmp_path / "table"))
-
-
-def test_a_query_that_cannot_write_its_table_does_not_start(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    stream = read_stream(spark).format(numbers(tmp_path / "in")).load()
-    writer = stream.write_stream.format("delta").option("path", str(tmp_path / "table"))
-    with pytest.raises(OptionError, match="checkpointLocation"):
-        writer.start()
-    with pytest.raises(TableMismatchError, match="mergeKeys names column k"):
-        run(writer.option("mergeKeys", "k"), tmp_path / "checkpoint")
-    assert not (tmp_path / "table").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from tests.spark.delta_turns_child import ROWS_PER_TURN
-from tests.spark.releases import ROOT, tree
+from tests.spark.releases import ROOT, environment_of
 
 from epochal.checkpoint import Checkpoint
 from epochal.cli.main import main
@@ -27,17 +26,10 @@ pytestmark = pytest.mark.timeout(900)
 
 def turns(home: Path, *script: tuple[str, str, bool]) -> dict[str, Any]:
     jars = ",".join(map(str, resolve(DELTA)))
-    environment = {
-        **{key: value for key, value in os.environ.items() if key != "SPARK_HOME"},
-        "PYTHONPATH": os.pathsep.join((str(tree(RELEASE)), str(ROOT / "src"), str(ROOT))),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "TZ": "UTC",
-    }
     run = subprocess.run(
         [sys.executable, "-m", "tests.spark.delta_turns_child", str(home), jars],
         input=json.dumps(script),
-        env=environment,
+        env=environment_of(RELEASE, ROOT / "src"),
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,64 +16,11 @@ from tests.spark.sessions import session_with
 pytestmark = pytest.mark.timeout(600)
 
 FIRST = [("a", 5), ("b", 70), ("a", 3), ("c", 1)]
-REST = [("a", 4), ("b", 900), ("d", 2), ("a", -1)]
 
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
     return session_with({"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"})
-
-
-def of_key(rows: list[tuple[str, int]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
-    for key, value in rows:
-        found[key].append(value)
-    return found
-
-
-@pytest.fixture(params=PROVIDERS)
-def query(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Query:
-    return Query(spark, tmp_path, request.param)
-
-
-def test_spark_refuses_the_changed_query_without_evolve(query: Query) -> None:
-    query.add("0.json", FIRST)
-    query.run(lambda rows: rows.groupBy("k").agg(F.max("v")))
-    query.add("1.json", REST)
-    with pytest.raises(Exception, match="STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"):
-        query.run(lambda rows: rows.groupBy("k").agg(F.max("v"), F.sum("v")))
-
-
-def test_a_query_with_one_more_aggregate_goes_on_from_its_default(query: Query) -> None:
-    query.add("0.json", FIRST)
-    query.run(lambda rows: rows.groupBy("k").agg(F.count("v"), F.max("v")))
-    query.edit("evolve", "--add", "sum:long=1000")
-    query.add("1.json", REST)
-    query.run(lambda rows: rows.groupBy("k").agg(F.count("v"), F.max("v"), F.sum("v")))
-    everything, later = of_key(FIRST + REST), of_key(REST)
-    known = of_key(FIRST)
-    assert {key: query.latest[key] for key in later} == {
-        key: (
-            len(everything[key]),
-            max(everything[key]),
-            sum(values) + (1000 if key in known else 0),
-        )
-        for key, values in later.items()
-    }
-
-
-def test_a_query_whose_column_became_wider_goes_on_with_its_values(query: Query) -> None:
-    query.add("0.json", FIRST)
-    query.run(lambda rows: rows.groupBy("k").agg(F.max("v"), F.min("v")))
-    query.edit("evolve", "--widen", "max:long")
-    query.add("1.json", REST)
-    wider = F.max(F.col("v").cast("long") * F.lit(1 << 40))
-    query.run(lambda rows: rows.groupBy("k").agg(wider, F.min("v")))
-    before = of_key(FIRST)
-    assert {key: query.latest[key] for key in of_key(REST)} == {
-        key: (max([value << 40 for value in values] + before[key]), min(values + before[key]))
-        for key, values in of_key(REST).items()
-    }
 
 
 class Totals(StatefulProcessor):  # type: ignore[misc]

@@ -2,8 +2,7 @@
 
 Spark's error must have the words by which `docs/troubleshooting.md` lists the report. Then the
 commands that `verify` prints are run as they are printed, and Spark must end with the output of a
-run that nobody disturbed; or `verify` says that Epochal cannot help, and what to do instead. One
-child runs into all damage, and a second one goes on.
+run that nobody disturbed; or `verify` says that Epochal cannot help, and what to do instead.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from tests.everyday import asked_for
 from tests.golden.field_reports import CANNOT, HEALTHY, OTHER_STATE, RELEASE, REPORTS, Report
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.random_damage import Case, drop_rows_after, findings, obey
-from tests.spark.releases import run_child
-from tests.spark.test_random_damage import counted
+from tests.spark.releases import counted, run_child
 
 Answer = dict[str, Any]
 
@@ -32,7 +30,7 @@ def run(places: Sequence[tuple[Unpacked, str]], scratch: Path) -> list[Answer]:
         {"case": case, "base": str(place.base.resolve()), "answer": f"{scratch}-{number}.json"}
         for number, (place, case) in enumerate(places)
     ]
-    run_child(RELEASE, "resume", jobs, scratch)
+    run_child(RELEASE, "resume", jobs)
     return [json.loads(Path(job["answer"]).read_text(encoding="utf-8")) for job in jobs]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from pyiceberg.transforms import BucketTransform, DayTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from pyspark.sql import SparkSession
 from tests.iceberg_tables import SmallEngine, Warehouse, numbers
-from tests.spark.releases import ROOT, tree
+from tests.spark.releases import ROOT, environment_of
 from tests.waiting import eventually
 
 import epochal
@@ -84,15 +83,12 @@ class Witness:
     """Spark in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
-        path = os.pathsep.join((str(tree(RELEASE)), str(ROOT)))
-        usual = {key: text for key, text in os.environ.items() if key != "SPARK_HOME"}
-        more = {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
         self._log = folder / "witness.log"
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.iceberg_child", folder, *resolve(*JARS)],
                 cwd=ROOT,
-                env={**usual, **more, "PYSPARK_PYTHON": sys.executable},
+                env=environment_of(RELEASE),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

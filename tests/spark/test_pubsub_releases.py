@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from tests.fault.test_pubsub_kills import Publisher, PubSubProgram, check
 from tests.fault.torment import ROOT
 from tests.integration.pubsub_world import World
-from tests.spark.releases import tree
+from tests.spark.releases import environment_of
 
 
 class ReleasedProgram(PubSubProgram):
@@ -22,14 +21,12 @@ class ReleasedProgram(PubSubProgram):
         self._release = release
 
     def start(self) -> None:
-        path = os.pathsep.join((str(tree(self._release)), str(ROOT / "src"), str(ROOT)))
-        environment = {key: text for key, text in os.environ.items() if key != "SPARK_HOME"}
         arguments = [self._master, str(self.checkpoint), str(self.out), *self._options]
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self.module, *arguments],
                 cwd=ROOT,
-                env={**environment, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
+                env=environment_of(self._release, ROOT / "src"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -29,21 +29,6 @@ def save(frame: Any, world: World, topic: str, **options: Any) -> None:
     ).save()
 
 
-def test_a_data_frame_becomes_messages(spark: SparkSession, world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    frame = spark.range(5000).selectExpr(
-        "cast(id as string) data", "map('even', cast(id % 2 = 0 as string)) attributes"
-    )
-    save(frame, world, topic)
-    found = world.pull(subscription, 5000)
-    assert sorted(int(m.message.data) for m in found) == list(range(5000))
-    assert {(int(m.message.data) % 2 == 0, m.message.attributes["even"]) for m in found} == {
-        (True, "true"),
-        (False, "false"),
-    }
-
-
 def test_every_type_of_spark_has_a_form(spark: SparkSession, world: World) -> None:
     topic = world.topic()
     subscription = world.subscription(topic)
@@ -103,14 +88,6 @@ def test_a_stream_is_published_with_marks(
     assert len(marks) == 1000
     assert {m.message.attributes["epochal-query"] for m in found} == {query.id}
     assert {m.message.attributes["epochal-epoch"] for m in found} == {"0"}
-
-
-def test_a_topic_that_does_not_exist_fails_the_task_with_its_name(
-    spark: SparkSession, world: World
-) -> None:
-    with pytest.raises(Exception, match=r"NOT_FOUND") as raised:
-        save(spark.range(10).selectExpr("cast(id as string) data"), world, "nowhere-at-all")
-    assert "projects/test/topics/nowhere-at-all" in str(raised.value)
 
 
 def test_what_cannot_be_sent_is_refused_before_any_task(spark: SparkSession, world: World) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.integration.pubsub_world import World
-from tests.spark.releases import ROOT, tree
+from tests.spark.releases import ROOT, environment_of
 
 
 @pytest.mark.long
@@ -18,17 +17,10 @@ from tests.spark.releases import ROOT, tree
 def test_a_release_publishes_every_row(release: str, world: World, tmp_path: Path) -> None:
     topic = world.topic()
     subscription = world.subscription(topic)
-    environment = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
-    path = os.pathsep.join((str(tree(release)), str(ROOT / "src"), str(ROOT)))
     given = json.dumps({**world.options, "topicId": topic})
     run = subprocess.run(
         [sys.executable, "-m", "tests.spark.pubsub_sink_child", given, str(tmp_path)],
-        env={
-            **environment,
-            "PYTHONPATH": path,
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        },
+        env=environment_of(release, ROOT / "src"),
         cwd=ROOT,
         capture_output=True,
         text=True,

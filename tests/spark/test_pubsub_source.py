@@ -102,20 +102,6 @@ def test_batches_read_twice_come_once_and_are_acknowledged(
     assert world.left(subscription, seconds=1) == []
 
 
-def test_available_now_ends_with_everything_acknowledged(
-    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
-) -> None:
-    sink = Sink()
-    sent: list[str] = []
-    for count in (300, 60):
-        sent += world.publish(topic, [b"x"] * count)
-        query = start(read(numPartitions=2), sink, tmp_path, availableNow=True)
-        assert query.awaitTermination(200)
-        assert query.exception() is None
-    assert sorted(sink.ids) == sorted(sent)
-    assert world.left(subscription, seconds=1) == []
-
-
 def test_columns_have_their_types(
     world: World, topic: str, read: Read, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -206,22 +192,6 @@ def test_an_empty_stream_for_minutes_still_reads_what_comes(
     settled(query, sink)
     query.stop()
     assert world.left(subscription, seconds=1) == []
-
-
-def test_an_idle_query_shows_no_backlog(
-    world: World, topic: str, read: Read, tmp_path: Path
-) -> None:
-    sent = world.publish(topic, [b"x"] * 50)
-    sink = Sink()
-    query = start(read(), sink, tmp_path)
-    wait(query, lambda: sorted(sink.ids) == sorted(sent))
-
-    def backlog() -> str:
-        progress = query.lastProgress
-        return str(progress["sources"][0]["latestOffset"]) if progress else ""
-
-    wait(query, lambda: bool(re.search(r"pubsub_backlog_count\W+0\b", backlog())))
-    query.stop()
 
 
 def test_a_query_written_for_databricks_runs_with_its_columns_and_sizes(

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from tests.everyday import asked_for
 from tests.golden.library import Golden, Unpacked, unpack
-from tests.spark.releases import RELEASES, Resumed, resume
-from tests.spark.test_edits_resume import NO_REPAIR, as_undisturbed, counted, newest, write
+from tests.spark.releases import NO_REPAIR, RELEASES, Resumed, counted, resume
+from tests.spark.test_edits_resume import as_undisturbed, newest, write
 
 from epochal.cli.main import main
 

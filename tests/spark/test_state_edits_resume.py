@@ -21,7 +21,7 @@ from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import Read
 from tests.no_file_sink import with_no_sink
-from tests.spark.releases import RELEASES, Resumed, resume
+from tests.spark.releases import NO_REPAIR, RELEASES, Resumed, resume
 from tests.spark.sessions import session_with
 
 from epochal.checkpoint import Checkpoint
@@ -29,8 +29,6 @@ from epochal.cli.main import main
 
 Edit = Callable[[Unpacked], None]
 Rows = list[dict[str, Any]]
-
-NO_REPAIR = {"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"}
 
 
 def epochal(*words: str) -> None:

@@ -16,7 +16,6 @@ from tests.spark.conftest import Make
 
 import epochal
 from epochal.connectors.memory import MemoryStream
-from epochal.continuous import tumbling
 from epochal.continuous.api.stream import Stream
 from epochal.errors import OptionError
 from epochal.testing import rows_equal, stream
@@ -86,23 +85,6 @@ def test_a_processor_of_pyspark_keeps_state_over_restarts(driven: Make, orders: 
         "b": {"amount": 2},
         "c": {"amount": 5},
     }
-
-
-def test_a_window_comes_out_once_when_the_watermark_has_passed_it(
-    driven: Make, orders: Stream
-) -> None:
-    driver = driven(
-        orders.with_watermark("at", "5 seconds")
-        .group_by("user", window=tumbling("at", "10 seconds"))
-        .agg(total=("sum", "amount"), output_mode="append")
-        .select("window.start AS start", "user", "total")
-    )
-    driver.feed([("a", 1, at(1)), ("a", 2, at(9)), ("a", 4, at(12))])
-    assert driver.run() == []
-    driver.feed([("a", 8, at(15))])
-    assert rows_equal(driver.run(), [(at(0), "a", 3)])
-    driver.feed([("a", 99, at(3)), ("b", 1, at(30))])
-    assert rows_equal(driver.run(), [(at(10), "a", 12)])
 
 
 def test_mistakes_are_refused_on_the_line_that_makes_them(

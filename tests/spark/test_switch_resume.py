@@ -18,8 +18,8 @@ from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import version
 from tests.no_file_sink import with_no_sink
-from tests.spark.releases import RELEASES, ReleaseError, Resumed, resume
-from tests.spark.test_edits_resume import NO_REPAIR, as_undisturbed, counted
+from tests.spark.releases import NO_REPAIR, RELEASES, ReleaseError, Resumed, counted, resume
+from tests.spark.test_edits_resume import as_undisturbed
 
 from epochal.checkpoint.entries import QueryMetadata
 from epochal.cli.main import main

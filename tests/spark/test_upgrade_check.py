@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.spark import upgrade_pairs, upgrade_python_pairs
 from tests.spark.upgrade_pairs import Pair
-from tests.spark.upgrade_runs import Inputs, add_file, attempt, ordered, run, session, together
+from tests.spark.upgrade_runs import (
+    Inputs,
+    Leftovers,
+    add_file,
+    attempt,
+    ordered,
+    run,
+    session,
+    together,
+)
 
 from epochal.tools.upgrade.check_query import check
 
@@ -20,23 +28,8 @@ PAIRS = upgrade_pairs.PAIRS + upgrade_python_pairs.PAIRS
 
 
 @pytest.fixture(scope="module")
-def left_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder in which a query has run on the first file, with a second file for the next."""
-    made: dict[str, Path] = {}
-
-    def make(name: str) -> Path:
-        if name not in made:
-            base = tmp_path_factory.mktemp("before")
-            before = BEFORE[name]
-            for place in ("a", "b"):
-                add_file(base / place, 0)
-            run(before.make(Inputs(session(before.conf), base)), before.mode, base / "checkpoint")
-            for place in ("a", "b"):
-                add_file(base / place, 1)
-            made[name] = base
-        return made[name]
-
-    return make
+def left_by(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
+    return Leftovers(BEFORE, tmp_path_factory)
 
 
 def name_of(pair: Pair) -> str:
@@ -45,9 +38,9 @@ def name_of(pair: Pair) -> str:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=name_of)
 def test_the_verdict_is_what_spark_then_does(
-    pair: Pair, left_by: Callable[[str], Path], tmp_path: Path
+    pair: Pair, left_by: Leftovers, tmp_path: Path
 ) -> None:
-    base, before = left_by(pair.before), BEFORE[pair.before]
+    base, before = left_by[pair.before], BEFORE[pair.before]
     mode = pair.mode or before.mode
     inputs = Inputs(session(before.conf if pair.conf is None else pair.conf), base)
     checkpoint = tmp_path / "checkpoint"

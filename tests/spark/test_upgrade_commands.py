@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tests.golden.planted import in_an_epoch_file
 from tests.spark.upgrade_pairs import NAMED, ROCKS, columns_of, joined, marked, pairs_of, sums
 from tests.spark.upgrade_processors import added
-from tests.spark.upgrade_runs import Inputs, Rows, add_file, attempt, ordered, session
+from tests.spark.upgrade_runs import Inputs, Rows, attempt, left_by, ordered, session
 
 import epochal
 from epochal.cli.main import main
@@ -198,19 +198,6 @@ CHANGES = [
 ]
 
 
-def left_by(
-    before: Make, base: Path, *, mode: str, ours: bool, conf: Mapping[str, str] | None = None
-) -> Path:
-    """A checkpoint after the first file, with the second file to be read."""
-    for place in ("a", "b"):
-        add_file(base / place, 0)
-    inputs, checkpoint = Inputs(session(conf or {}), base), base / PLACE
-    assert attempt(before(inputs), mode, checkpoint, ours=ours)[1] is None
-    for place in ("a", "b"):
-        add_file(base / place, 1)
-    return checkpoint
-
-
 def verdicts(
     made: DataFrame | Stream, mode: str, at: Path, *, ours: bool
 ) -> list[AfterCommand | Safe]:
@@ -225,7 +212,7 @@ def test_after_the_printed_commands_the_changed_query_gives_the_right_rows(
     change: Change, tmp_path: Path
 ) -> None:
     checkpoint = left_by(
-        change.before, tmp_path, mode=change.mode, ours=change.ours, conf=change.before_conf
+        change.before, tmp_path, PLACE, mode=change.mode, ours=change.ours, conf=change.before_conf
     )
     inputs = Inputs(session(change.conf), tmp_path)
     made = change.after(inputs if change.finally_ is None else Inputs(session({}), tmp_path))
@@ -247,7 +234,7 @@ def test_after_the_printed_commands_the_changed_query_gives_the_right_rows(
 
 
 def test_a_printed_command_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
-    checkpoint = left_by(lambda s: sums(s.a, "k"), tmp_path, mode="update", ours=False)
+    checkpoint = left_by(lambda s: sums(s.a, "k"), tmp_path, PLACE, mode="update", ours=False)
     changed = sums(Inputs(session({}), tmp_path).a.toDF("my $key", *"yvwdt"), "my $key")
     (found,) = verdicts(changed, "update", checkpoint, ours=False)
     program = shlex.join((sys.executable, "-m", "epochal.cli.main"))
@@ -257,7 +244,7 @@ def test_a_printed_command_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
 
 
 def test_spark_starts_on_the_state_of_a_killed_query_after_it_was_published(tmp_path: Path) -> None:
-    checkpoint = left_by(lambda s: sums(s.a, "k"), tmp_path, mode="update", ours=False)
+    checkpoint = left_by(lambda s: sums(s.a, "k"), tmp_path, PLACE, mode="update", ours=False)
     in_an_epoch_file(checkpoint)
     made = sums(Inputs(session({}), tmp_path).a, "k")
     report = check(made, str(checkpoint), output_mode="update")

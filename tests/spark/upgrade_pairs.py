@@ -32,6 +32,7 @@ class Before:
     make: Make
     mode: str = "update"
     conf: Mapping[str, str] = field(default_factory=dict)
+    engine: Literal["spark", "ours"] = "spark"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.sessions import INTERPRETED, session_with
@@ -156,3 +157,37 @@ def plain(value: Any) -> Any:
     if isinstance(value, dt.datetime):
         return value.minute * 60 + value.second
     return value
+
+
+def left_by(
+    before: Callable[[Inputs], DataFrame | Stream],
+    base: Path,
+    place: str = "checkpoint",
+    *,
+    mode: str,
+    ours: bool,
+    conf: Mapping[str, str] | None = None,
+) -> Path:
+    """A checkpoint after the first file, with the second file to be read."""
+    for folder in ("a", "b"):
+        add_file(base / folder, 0)
+    inputs, checkpoint = Inputs(session(conf or {}), base), base / place
+    assert attempt(before(inputs), mode, checkpoint, ours=ours)[1] is None
+    for folder in ("a", "b"):
+        add_file(base / folder, 1)
+    return checkpoint
+
+
+class Leftovers(dict[str, Path]):
+    """The folders in which queries have left checkpoints, by the query's name."""
+
+    def __init__(self, queries: Mapping[str, Any], factory: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self._queries, self._factory = queries, factory
+
+    def __missing__(self, name: str) -> Path:
+        base, before = self._factory.mktemp("before"), self._queries[name]
+        ours = before.engine == "ours"
+        left_by(before.make, base, mode=before.mode, ours=ours, conf=before.conf)
+        self[name] = base
+        return base
