@@ -23,10 +23,14 @@ class EpochalError(Exception):
     """The root: catch it to catch every error that Epochal raises on purpose."""
 
     condition: str = ""
+    failure: FailureKind | None = None
+    """What a query does about it; None if its cause decides."""
 
 
 class OptionError(EpochalError):
     """An option, argument or parameter is unknown, missing or out of range."""
+
+    failure = FailureKind.REPEATS
 
 
 class StorageError(EpochalError):
@@ -59,6 +63,8 @@ REFUSALS = {
 
 class LostAnswerError(StorageError):
     """A change was requested and no answer came: it may or may not have been made."""
+
+    failure = FailureKind.UNAVAILABLE
 
     def __str__(self) -> str:
         return (
