@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from epochal.cli.arguments import ClientConfig, Host, OptionalBootstrapServers, Port, parse_pairs
+from epochal.cli.command_line import BROKERS_HELP, ClientConfig, Host, Port, option, parse_pairs
 from epochal.cli.printing.output import print_line
 from epochal.errors import OptionError
 
@@ -16,36 +16,23 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def dashboard(
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Also show this checkpoint, or all checkpoints below this directory; may be "
-            "repeated.",
-        ),
-    ] = None,
-    follow: Annotated[
-        str | None,
-        typer.Option(
-            metavar="QUERY", help="Open the page of this query, given by name, id or run id."
-        ),
-    ] = None,
-    bootstrap_servers: OptionalBootstrapServers = None,
+    checkpoint: list[str] | None = option(
+        "DIR",
+        "Also show this checkpoint, or all checkpoints below this directory; may be repeated.",
+    ),
+    follow: str | None = option(
+        "QUERY", "Open the page of this query, given by name, id or run id."
+    ),
+    bootstrap_servers: str | None = option("HOST:PORT", BROKERS_HELP),
     client_config: ClientConfig = None,
     host: Host = "127.0.0.1",
     port: Port = 0,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A host name that browsers use for this machine; may be repeated."
-        ),
-    ] = None,
-    runs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Where queries write their telemetry (option telemetryLocation)."
-        ),
-    ] = None,
+    allow_host: list[str] | None = option(
+        "NAME", "A host name that browsers use for this machine; may be repeated."
+    ),
+    runs: Path | None = option(
+        "DIR", "Where queries write their telemetry (option telemetryLocation)."
+    ),
 ) -> None:
     """Show running and finished queries, their epochs, lag, state and checkpoints in a browser.
 
@@ -64,29 +51,23 @@ def dashboard(
         ) from None
     from epochal.metrics.run_journal import runs_directory
 
+    servers = bootstrap_servers
+    if client_config and servers is None:
+        raise OptionError("--client-config needs --bootstrap-servers.")
+    settings = parse_pairs(client_config, "--client-config")
     serve_dashboard(
         checkpoint or [],
         follow=follow,
         host=host,
         port=port,
         names=allow_host or [],
-        kafka=_kafka(bootstrap_servers, client_config),
+        kafka=None if servers is None else {**settings, "bootstrap.servers": servers},
         runs=runs or runs_directory(),
         ready=_print_link,
     )
 
 
-def _kafka(servers: str | None, config: list[str] | None) -> dict[str, str] | None:
-    if servers is None:
-        if config:
-            raise OptionError("--client-config needs --bootstrap-servers.")
-        return None
-    return {**parse_pairs(config or [], "--client-config"), "bootstrap.servers": servers}
-
-
 def _print_link(link: str) -> None:
-    import sys
-
     print_line(f"Dashboard: {link}")
     print_line("Press Ctrl-C to stop it.")
     sys.stdout.flush()

@@ -3,84 +3,41 @@
 from __future__ import annotations
 
 import signal
-from typing import Annotated, ClassVar
 
-import typer
-
-from epochal.cli.arguments import Host, Port
-from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.interruption import Interrupted
+from epochal.cli.command_line import Host, Interrupted, Port, flag, group_app, option
 from epochal.cli.printing.output import print_line
 from epochal.errors import OptionError
 
-COMMANDS = "epochal.cli.pubsub:commands"
-DEFAULT_PROJECT = "local"
-HELP = "Run a Pub/Sub server on this machine, for quick starts and tests."
+app = group_app("pubsub", "Run a Pub/Sub server on this machine, for quick starts and tests.")
 
 
-class PubSubCommands(LazyGroup):
-    table: ClassVar[dict[str, str]] = {"serve": COMMANDS}
-
-
-app = group_app("pubsub", PubSubCommands, HELP)
-commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
-
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=0,
-        help="Make message and acknowledgement ids repeatable. By default no two starts of the "
-        "server give the same ids.",
-    ),
-]
-Deny = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="METHOD",
-        help="Refuse this call, such as GetSubscription, with PERMISSION_DENIED, as for an account "
-        "without the permission; may be repeated.",
-    ),
-]
-RequireRouting = Annotated[
-    bool,
-    typer.Option(
-        "--require-routing",
-        help="Refuse calls without the header x-goog-request-params that Google's clients send.",
-    ),
-]
-
-
-@app.callback()
-def root() -> None:
-    """Run a Pub/Sub server on this machine, for quick starts and tests."""
-
-
-@commands.command()
+@app.command()
 def serve(
     host: Host = "127.0.0.1",
     port: Port = 8085,
-    project: Annotated[
-        str, typer.Option(metavar="P", help="The project of --topic and --subscription.")
-    ] = DEFAULT_PROJECT,
-    topic: Annotated[
-        list[str] | None, typer.Option(metavar="T", help="A topic to create; may be repeated.")
-    ] = None,
-    subscription: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="S:T", help="A subscription to create with its topic; may be repeated."
-        ),
-    ] = None,
-    max_bytes: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="Reject messages while the stored ones take this many bytes."
-        ),
-    ] = 1 << 30,
-    seed: Seed = None,
-    deny: Deny = None,
-    require_routing: RequireRouting = False,
+    project: str = option("P", "The project of --topic and --subscription.", default="local"),
+    topic: list[str] | None = option("T", "A topic to create; may be repeated."),
+    subscription: list[str] | None = option(
+        "S:T", "A subscription to create with its topic; may be repeated."
+    ),
+    max_bytes: int = option(
+        "N", "Reject messages while the stored ones take this many bytes.", default=1 << 30, min=1
+    ),
+    seed: int | None = option(
+        "N",
+        "Make message and acknowledgement ids repeatable. By default no two starts of the server "
+        "give the same ids.",
+        min=0,
+    ),
+    deny: list[str] | None = option(
+        "METHOD",
+        "Refuse this call, such as GetSubscription, with PERMISSION_DENIED, as for an account "
+        "without the permission; may be repeated.",
+    ),
+    require_routing: bool = flag(
+        "--require-routing",
+        "Refuse calls without the header x-goog-request-params that Google's clients send.",
+    ),
 ) -> None:
     """Serve topics and subscriptions to any Pub/Sub client, until interrupted.
 

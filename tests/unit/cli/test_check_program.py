@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.streaming import StreamingQuery as SparksQuery
 
-from epochal.cli.check_program import MOST_LOOKS, EndOfProgram, NotStarted
+from epochal.cli.run_program import MOST_LOOKS, EndOfProgram, NotStarted
 from epochal.continuous.api.query_handle import StreamingQuery as OurQuery
 
 

@@ -1,4 +1,4 @@
-"""`epochal state read | get | diff | export`: print rows as a table or as JSON, or write a file.
+"""The command group `epochal state`, and its commands that read: tables, JSON or a file.
 
 JSON lines are written partition by partition as they are decoded, so memory is bounded by the
 largest partition, not by the whole state.
@@ -6,18 +6,18 @@ largest partition, not by the whole state.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from epochal.cli.arguments import (
+from epochal.cli.command_line import (
+    KEY_HELP,
     Batch,
     Directory,
+    Json,
     JsonLines,
-    Key,
     KeySchema,
     Limit,
     Operator,
@@ -29,22 +29,63 @@ from epochal.cli.arguments import (
     Timers,
     ValueSchema,
     Variable,
+    group_app,
+    open_place,
     open_state,
+    option,
+    parse_json,
+    says_when_interrupted,
 )
-from epochal.cli.interruption import says_when_interrupted
-from epochal.cli.printing.output import print_line, print_table, print_text
+from epochal.cli.printing.checkpoint_text import print_report
+from epochal.cli.printing.output import print_json, print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
 from epochal.cli.printing.table_layout import cell_text
 from epochal.errors import OptionError
 from epochal.tools.reporting import reporting
-from epochal.wording import counted
+from epochal.wording import counted, size_text
 
 if TYPE_CHECKING:
     from epochal.tools.read_state.read import StateReader
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    from epochal.tools.read_state.stored_rows import StateStats
 
 ROWS_SHOWN = 20
+EDITS = (
+    *("put", "delete", "repartition", "convert", "evolve"),
+    *("rekey", "split", "merge", "move", "repair"),
+)
+
+app = group_app(
+    "state",
+    "Read, compare and change the state of a query in Spark's own files.",
+    dict.fromkeys(EDITS, "epochal.cli.state_edit:app"),
+)
+
+
+@app.command()
+def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> None:
+    """List the operators, their stores and variables, and the schemas of keys and values."""
+    from epochal.tools.inspect.listing import is_continuous
+    from epochal.tools.read_state.overview import overview
+
+    view = overview(open_state(directory, batch))
+    if as_json:
+        print_json(view.as_json())
+        return
+    noun = "epoch" if is_continuous(open_place(directory)) else "batch"
+    if not view.stores:
+        print_line(f"{noun} {view.batch_id}: the query has no stateful operator")
+        return
+    number = view.partitions
+    partitions = "unknown partitions" if number is None else counted(number, "partition")
+    print_line(
+        f"{noun} {view.batch_id}, version {view.version}, {view.provider} provider, "
+        f"{partitions}, {view.codec}"
+    )
+    rows = [
+        (str(store.operator_id), store.operator_name or "?", store.name, store.key, store.value)
+        for store in view.stores
+    ]
+    print_table(("operator", "kind", "store", "key", "value"), rows)
 
 
 @app.command()
@@ -57,12 +98,9 @@ def read(
     side: Side = None,
     variable: Variable = None,
     timers: Timers = False,
-    changes_since: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Show what batch N and later ones changed, instead of the rows."
-        ),
-    ] = None,
+    changes_since: int | None = option(
+        "N", "Show what batch N and later ones changed, instead of the rows."
+    ),
     key_schema: SideKeySchema = None,
     value_schema: SideValueSchema = None,
     limit: Limit = None,
@@ -87,7 +125,7 @@ def read(
 @app.command()
 def get(
     directory: Directory,
-    key: Key,
+    key: str = option("JSON", KEY_HELP, default=...),
     operator: Operator = 0,
     store: Store = "default",
     batch: Batch = None,
@@ -118,27 +156,17 @@ def get(
 @app.command()
 def diff(
     directory: Directory,
-    other: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Another checkpoint, as the new side: shows what it has that DIR has not.",
-        ),
-    ] = None,
-    from_batch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="The batch of the old side, in DIR. [default: the one before --to-batch; with "
-            "--other the newest]",
-        ),
-    ] = None,
-    to_batch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="The batch of the new side, in DIR or in --other. [default: newest]"
-        ),
-    ] = None,
+    other: str | None = option(
+        "DIR", "Another checkpoint, as the new side: shows what it has that DIR has not."
+    ),
+    from_batch: int | None = option(
+        "N",
+        "The batch of the old side, in DIR. [default: the one before --to-batch; with --other the "
+        "newest]",
+    ),
+    to_batch: int | None = option(
+        "N", "The batch of the new side, in DIR or in --other. [default: newest]"
+    ),
     operator: Operator = 0,
     store: Store = "default",
     side: Side = None,
@@ -190,12 +218,9 @@ def diff(
 @app.command()
 def export(
     directory: Directory,
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE", help="The file to write: FILE.parquet, FILE.csv or FILE.jsonl."
-        ),
-    ],
+    to: str = option(
+        "FILE", "The file to write: FILE.parquet, FILE.csv or FILE.jsonl.", default=...
+    ),
     operator: Operator = 0,
     store: Store = "default",
     batch: Batch = None,
@@ -223,6 +248,57 @@ def export(
     with says_when_interrupted(lambda: left), bar as advance, reporting(advance):
         count = export_state(reader, to, partition)
     print_line(f"{counted(count, 'row')} written to {to}")
+
+
+@app.command()
+def stats(
+    directory: Directory,
+    operator: Operator = 0,
+    store: Store = "default",
+    batch: Batch = None,
+    variable: Variable = None,
+    largest: int = option("N", "Show the N largest keys of each partition.", default=3, min=0),
+    key_schema: KeySchema = None,
+    value_schema: ValueSchema = None,
+    as_json: Json = False,
+) -> None:
+    """Count the rows and bytes of each partition, and show the skew and the largest keys."""
+    from epochal.tools.read_state.read import open_reader
+    from epochal.tools.read_state.stored_rows import measure_store
+
+    opened = open_state(directory, batch, key_schema, value_schema)
+    reader = open_reader(opened, operator, store, state_variable=variable)
+    with progress("reading", "partition") as advance, reporting(advance):
+        measured = measure_store(reader, largest=largest)
+    if as_json:
+        print_json(measured.as_json())
+    else:
+        _show_stats(measured)
+
+
+@app.command()
+def verify(directory: Directory, as_json: Json = False) -> None:
+    """Read every state file and every key. The exit status is 1 if something is wrong.
+
+    This is `epochal checkpoint verify --deep`, limited to the state.
+    """
+    from epochal.checkpoint.layout import STATE
+    from epochal.tools.verify.depth import Depth
+    from epochal.tools.verify.findings import is_healthy
+    from epochal.tools.verify.verify import SinkCheck
+    from epochal.tools.verify.verify import verify as verify_checkpoint
+
+    with progress("verifying") as advance:
+        report = verify_checkpoint(open_place(directory), depth=Depth.DEEP, progress=advance)
+    findings = [finding for finding in report.findings if finding.path.startswith(f"{STATE}/")]
+    healthy = is_healthy(findings)
+    if as_json:
+        print_json({"healthy": healthy, "findings": [finding.as_json() for finding in findings]})
+    else:
+        only = replace(report, findings=tuple(findings), sink=SinkCheck.CHECKED)  # no part of it
+        print_report(only, directory)
+    if not healthy:
+        raise typer.Exit(1)
 
 
 def show_rows(
@@ -256,26 +332,24 @@ def show_rows(
         )
 
 
-EXAMPLE = """an object in single quotes, such as '{"user": 1}'"""
-
-
-def parse_json(text: str, option: str) -> Any:
-    """Parse JSON; `option` names its origin in the error message."""
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise OptionError(
-            f"{option} {text!r} is not valid JSON ({error}). Write {EXAMPLE}."
-        ) from None
-
-
-def json_lines(path: str) -> Iterator[Any]:
-    """The objects in a file of JSON lines; `-` means standard input."""
-    source = sys.stdin if path == "-" else open(path, encoding="utf-8")  # noqa: SIM115
-    with source:
-        for number, line in enumerate(source, 1):
-            if line.strip():
-                yield parse_json(line, f"{path}, line {number}:")
+def _show_stats(measured: StateStats) -> None:
+    print_text(
+        f"{counted(measured.rows, 'row')}, {size_text(measured.bytes)} of keys and values, "
+        f"{size_text(measured.file_bytes)} of files, "
+        f"skew {measured.skew} (rows of the largest partition / average)"
+    )
+    rows = [
+        (
+            str(partition.partition_id),
+            str(partition.rows),
+            size_text(partition.key_bytes),
+            size_text(partition.value_bytes),
+            size_text(partition.file_bytes),
+            "; ".join(f"{cell_text(large.key)} ({large.bytes})" for large in partition.largest),
+        )
+        for partition in measured.partitions
+    ]
+    print_table(("partition", "rows", "keys", "values", "files", "largest keys (bytes)"), rows)
 
 
 def _side(side: str | None) -> Literal["left", "right"] | None:

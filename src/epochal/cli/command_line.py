@@ -1,19 +1,28 @@
-"""Arguments and options that several commands share, each declared once, and the places they name.
-
+"""What commands consist of: groups, arguments and options, and what Ctrl-C has left.
 
 This module imports little more than Typer: importing it must not slow down commands that read.
+
+A command that changes nothing need not care about Ctrl-C: `main` says so. A command that changes
+something runs its work under `says_when_interrupted`, with a function that looks at what has been
+done.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import json
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass
+from difflib import get_close_matches
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Bounds, Files, open_files
@@ -21,6 +30,84 @@ from epochal.files import Bounds, Files, open_files
 if TYPE_CHECKING:
     from epochal.tools.edit.find_sink import NamedSink
     from epochal.tools.read_state.read_target import StateBatch
+
+EXIT_INTERRUPTED = 130
+NOTHING_CHANGED = "Interrupted. Nothing was changed."
+
+
+class CommandGroup(TyperGroup):
+    """A group that imports a command's module only when the command is called.
+
+    A user who runs `epochal checkpoint show` should not wait for the import of the state code. So
+    the commands of other modules are in `table`: command name -> `module:app`. The app is a Typer
+    that contains the command, or is itself the subgroup if it has the command's name.
+    """
+
+    table: ClassVar[Mapping[str, str]] = {}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*self.commands, *self.table]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not (args[0][:1] == "-" or ctx.resilient_parsing):
+            close = get_close_matches(args[0], names)
+            asked = f" Did you mean {' or '.join(close)}?" if close else ""
+            ctx.fail(f"No such command '{args[0]}'.{asked}")
+        return super().resolve_command(ctx, args)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command: Any = self.commands.get(cmd_name)
+        if cmd_name in self.table:
+            module, _, name = self.table[cmd_name].partition(":")
+            group: Any = typer.main.get_group(getattr(import_module(module), name))
+            command = group if group.name == cmd_name else group.commands[cmd_name]
+        if command is not None:
+            # Otherwise the list of commands would cut off the first sentence after 45 characters.
+            paragraph = " ".join((command.help or "").strip().partition("\n\n")[0].split())
+            sentence, dot, _ = paragraph.partition(". ")
+            command.short_help = f"{sentence}." if dot else paragraph
+        return command
+
+
+def group_class(commands: Mapping[str, str]) -> type[CommandGroup]:
+    """A class of groups that import these commands, given as `module:app` by name."""
+
+    class LazyGroup(CommandGroup):
+        table = commands
+
+    return LazyGroup
+
+
+def group_app(name: str, help_text: str, commands: Mapping[str, str] | None = None) -> typer.Typer:
+    """The app of a group; without arguments it shows its help."""
+    return typer.Typer(
+        name=name,
+        cls=group_class(commands or {}),
+        help=help_text,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+
+
+def option(metavar: str, meaning: str, *names: str, default: Any = None, **rest: Any) -> Any:
+    """An option with a value, for which `metavar` stands. It has the parameter's name by default.
+
+    It is the default value of a command's parameter. Without a value of its own, as with
+    `default=...`, the option is required.
+    """
+    return typer.Option(default, *names, metavar=metavar, help=meaning, **rest)
+
+
+def flag(name: str, meaning: str) -> Any:
+    """An option without a value."""
+    return typer.Option(False, name, help=meaning)
+
+
+def argument(metavar: str, meaning: str, *, default: Any = ...) -> Any:
+    """An argument, which is required if it has no default."""
+    return typer.Argument(default, metavar=metavar, help=meaning)
 
 
 Directory = Annotated[
@@ -32,33 +119,6 @@ Directory = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
-Execute = Annotated[
-    bool, typer.Option("--execute", help="Apply the changes. Without it, only show the plan.")
-]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="List every file of the plan, not only directories.")
-]
-Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask before what cannot be undone; for scripts.")
-]
-SettleSeconds = Annotated[
-    float,
-    typer.Option(
-        metavar="S",
-        help="How long to watch for a running query before changing anything, in seconds.",
-        min=0,
-    ),
-]
-EvenIfBusy = Annotated[
-    bool,
-    typer.Option(
-        "--even-if-busy", help="Continue even if something seems to write to the checkpoint."
-    ),
-]
-Sink = Annotated[
-    str | None,
-    typer.Option(metavar="OUTPUT", help="The output directory of the query's file sink."),
-]
 NoFileSink = Annotated[
     bool, typer.Option("--no-file-sink", help="The query does not write to a file sink.")
 ]
@@ -108,18 +168,8 @@ Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N row
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
 ]
-
-_KEY = typer.Option(
-    metavar="JSON", help='The key as a JSON object, as `read --json` prints it: {"k": 1}.'
-)
-Key = Annotated[str, _KEY]
-OptionalKey = Annotated[str | None, _KEY]
-
-_BOOTSTRAP_SERVERS = typer.Option(
-    metavar="HOST:PORT", help="The Kafka brokers; separate several with commas."
-)
-BootstrapServers = Annotated[str, _BOOTSTRAP_SERVERS]
-OptionalBootstrapServers = Annotated[str | None, _BOOTSTRAP_SERVERS]
+KEY_HELP = 'The key as a JSON object, as `read --json` prints it: {"k": 1}.'
+BROKERS_HELP = "The Kafka brokers; separate several with commas."
 SETTING = "KEY=VALUE"
 ClientConfig = Annotated[
     list[str] | None,
@@ -135,11 +185,11 @@ Port = Annotated[
 
 
 def parse_pairs(
-    values: Sequence[str], option: str, form: str = SETTING, *, may_be_empty: bool = False
+    values: Sequence[str] | None, option: str, form: str = SETTING, *, may_be_empty: bool = False
 ) -> dict[str, str]:
     """Parse the values of an option of the form `A=B` into a dictionary; `form` names the parts."""
     pairs: dict[str, str] = {}
-    for value in values:
+    for value in values or ():
         left, equals, right = value.partition("=")
         if not (left and equals and (right or may_be_empty)):
             # Settings of clients may be passwords.
@@ -161,11 +211,27 @@ def open_place(location: str) -> Files:
     return open_files(location, bounds=command_bounds.get())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def parse_json(text: str, origin: str) -> Any:
+    """Parse JSON; `origin` names where it comes from in the error message."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(
+            f"{origin} {text!r} is not valid JSON ({error}). Write {EXAMPLE}."
+        ) from None
+
+
+EXAMPLE = """an object in single quotes, such as '{"user": 1}'"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SinkFlags:
     """Where the query's file sink writes: a checkpoint does not say it."""
 
-    sink: Sink = None
+    sink: Annotated[
+        str | None,
+        typer.Option(metavar="OUTPUT", help="The output directory of the query's file sink."),
+    ] = None
     no_file_sink: NoFileSink = False
 
     def open(self) -> NamedSink:
@@ -186,7 +252,11 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
         own = [parameter]
         group = parameter.annotation
         if isinstance(group, type) and is_dataclass(group):
-            own = list(inspect.signature(group, eval_str=True).parameters.values())
+            hints = get_type_hints(group, include_extras=True)
+            own = [
+                option.replace(annotation=hints[option.name])
+                for option in inspect.signature(group).parameters.values()
+            ]
             groups[parameter.name] = group, [option.name for option in own]
         parameters += [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own]
 
@@ -219,3 +289,21 @@ def open_state(
     except (EpochalError, OSError):
         require_checkpoint(files)
         raise
+
+
+class Interrupted(Exception):
+    """Ctrl-C, and what it has left."""
+
+
+@contextmanager
+def says_when_interrupted(what_is_left: Callable[[], str]) -> Iterator[None]:
+    """Run the block; on Ctrl-C raise `Interrupted` with the words of `what_is_left`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        # A second Ctrl-C must not keep the user from learning what the first one left.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            raise Interrupted(what_is_left()) from None
+        finally:
+            signal.signal(signal.SIGINT, before)

@@ -1,19 +1,33 @@
-"""`epochal check PROGRAM --checkpoint DIR`: will this program start on this checkpoint?"""
+"""`epochal run FILE` and `epochal check PROGRAM`: run a program with queries, or check a changed one.
+
+`run` runs it as a service, until a signal stops it. `check` says whether it will start on a
+checkpoint.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from epochal.cli.arguments import Conf, Json, open_place, parse_pairs
+from epochal.cli.command_line import (
+    Conf,
+    Interrupted,
+    Json,
+    argument,
+    open_place,
+    option,
+    parse_pairs,
+)
 from epochal.cli.printing.output import print_error, print_json, print_line, print_text
-from epochal.errors import EpochalError, OptionError
+from epochal.errors import EpochalError, OptionError, QueryFailedError
 from epochal.tools.upgrade.upgrade_findings import ASKS_FOR_SINK
 
 if TYPE_CHECKING:
@@ -21,37 +35,87 @@ if TYPE_CHECKING:
 
 EXIT_NOT_CHECKED = 3
 
-commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@commands.command(context_settings={"ignore_unknown_options": True})
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    file: Path = argument("FILE", "A Python program that starts queries."),
+    arguments: list[str] | None = argument(
+        "[ARGUMENT]...", "Arguments of the program.", default=None
+    ),
+    master: str | None = option("URL", "The URL of Spark's master. [default: Spark's default]"),
+    conf: Conf = None,
+) -> None:
+    """Run a program in a Spark session until its queries end or a signal stops them.
+
+    The program can use the names `spark`, a session with Epochal's sources, and `epochal`. If it
+    builds a session itself, it gets the same one. SIGINT and SIGTERM stop each query at the end of
+    an epoch, so that no work is repeated; a second signal ends the process at once. The exit status
+    is 1 if a query failed.
+    """
+    _require_pyspark("Running queries")
+    _require_program(file)
+    settings = parse_pairs(conf, "--conf", may_be_empty=True)
+    from epochal.cli.run_program import open_session, run_program
+
+    stopping = threading.Event()
+    _stop_on_signals(stopping)
+    spark = open_session(file.stem, master, settings)
+    _stop_on_signals(stopping)
+    try:
+        if stopping.is_set():
+            raise Interrupted("Interrupted while Spark was starting. The program was not run.")
+        run_program(file, arguments or [], spark, stopping)
+    except QueryFailedError as error:
+        typer.echo(f"epochal: {error}", err=True)
+        raise typer.Exit(1) from None
+    finally:
+        spark.stop()
+    print_line("All queries have ended.")
+
+
+def _require_pyspark(what: str) -> None:
+    if find_spec("pyspark") is None:
+        raise OptionError(
+            f"{what} needs PySpark, which is not installed. Run `pip install 'epochal[spark]'`."
+        )
+
+
+def _require_program(path: Path) -> None:
+    if not path.is_file():
+        raise OptionError(f"{path} is not a file. Name a Python program that starts queries.")
+
+
+def _stop_on_signals(stopping: threading.Event) -> None:
+    """Stop queries on SIGINT and SIGTERM.
+
+    Call this before the session is created and once more afterwards. A signal that ends the process
+    while it starts the JVM can leave the JVM behind. And PySpark installs a handler of its own,
+    which would cancel the tasks in the middle of an epoch.
+    """
+
+    def stop(number: int, frame: Any) -> None:
+        stopping.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
 def check(
-    program: Annotated[
-        Path, typer.Argument(metavar="PROGRAM", help="A Python program that starts queries.")
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- ARGUMENT]...", help="Arguments of the program."),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="The checkpoint that the query would continue from."),
-    ] = None,
-    before: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PROGRAM",
-            help="Instead of a checkpoint, the program before the change. It gets the same "
-            "arguments.",
-        ),
-    ] = None,
-    query: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The name of the query, if the program starts several."),
-    ] = None,
-    master: Annotated[
-        str, typer.Option(metavar="URL", help="The URL of Spark's master.")
-    ] = "local[1]",
+    program: Path = argument("PROGRAM", "A Python program that starts queries."),
+    arguments: list[str] | None = argument(
+        "[-- ARGUMENT]...", "Arguments of the program.", default=None
+    ),
+    checkpoint: str | None = option("DIR", "The checkpoint that the query would continue from."),
+    before: Path | None = option(
+        "PROGRAM",
+        "Instead of a checkpoint, the program before the change. It gets the same arguments.",
+    ),
+    query: str | None = option("NAME", "The name of the query, if the program starts several."),
+    master: str = option("URL", "The URL of Spark's master.", default="local[1]"),
     conf: Conf = None,
     as_json: Json = False,
 ) -> None:
@@ -66,11 +130,8 @@ def check(
         if (checkpoint is None) == (before is None):
             raise OptionError("Give either --checkpoint DIR or --before PROGRAM.")
         for path in filter(None, (program, before)):
-            if not path.is_file():
-                raise OptionError(
-                    f"{path} is not a file. Name a Python program that starts queries."
-                )
-        pairs = parse_pairs(conf or [], "--conf", may_be_empty=True)
+            _require_program(path)
+        pairs = parse_pairs(conf, "--conf", may_be_empty=True)
         settings = {"spark.ui.enabled": "false", **pairs}
         with _session(program, master, settings) as spark:
             asked = _Asked(program, arguments or [], checkpoint, before, query)
@@ -91,11 +152,7 @@ _QUIET = {"spark.executor.heartbeatInterval": "100s"}
 
 @contextmanager
 def _session(program: Path, master: str, settings: dict[str, str]) -> Iterator[Any]:
-    if find_spec("pyspark") is None:
-        raise OptionError(
-            "Checking a program needs PySpark, which is not installed. Run `pip install "
-            "'epochal[spark]'`."
-        )
+    _require_pyspark("Checking a program")
     from epochal.cli.run_program import open_session
 
     spark = open_session(program.stem, master, {**_QUIET, **settings})
@@ -115,7 +172,7 @@ class _Asked:
 
 
 def _report(asked: _Asked, spark: Any) -> UpgradeReport:
-    from epochal.cli.check_program import choose, collect_queries
+    from epochal.cli.run_program import choose, collect_queries
     from epochal.tools.upgrade.check_query import check as check_query
     from epochal.tools.upgrade.check_query import check_after, needs_of
 
