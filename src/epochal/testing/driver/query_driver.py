@@ -28,23 +28,31 @@ from epochal.files import Files, open_files
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.store_format import DATABASE_FORMAT
 from epochal.testing.clock import ManualClock
-from epochal.testing.driver.compare_rows import OutputRows
 from epochal.testing.driver.fed_sources import FedSource, Rows, chosen
-from epochal.testing.driver.histories import CrashStep, Disturbance, Fuzzing, Result, Trouble
+from epochal.testing.driver.histories import (
+    CrashStep,
+    Disturbance,
+    Fuzzing,
+    Result,
+    Trouble,
+    functions_of,
+)
 from epochal.testing.driver.processes import CHECKPOINT
+from epochal.testing.driver.rows import OutputRows
 from epochal.testing.driver.staged_sink import StagedSink, StagingWriter, visible_tables
 from epochal.testing.driver.stepped_run import RETAINED, RunSpec, SteppedRun
-from epochal.testing.driver.stored_state import forget_planned, newest_watermark_ms, stored_values
 from epochal.testing.driver.under_test import (
     CallingSink,
     Pipeline,
     QueryUnderTest,
     calls_in_tasks,
     delivery,
+    forget_planned,
     is_called_on_driver,
+    newest_watermark_ms,
     query_under_test,
+    stored_values,
 )
-from epochal.testing.driver.wall_clock import functions_of
 from epochal.testing.files import Crash, MemoryFiles
 
 MAX_EPOCHS = 1_000

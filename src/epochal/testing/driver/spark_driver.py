@@ -31,14 +31,15 @@ from epochal.continuous.run.state_settings import settings_in_force, state_conf
 from epochal.errors import OptionError
 from epochal.files.local import LocalFiles
 from epochal.record_batches import joined_tables
-from epochal.testing.driver.compare_rows import OutputRows
 from epochal.testing.driver.fed_sources import FedSource, Rows, chosen, local_session
-from epochal.testing.driver.stored_state import newest_watermark_ms, stored_values
+from epochal.testing.driver.rows import OutputRows
 from epochal.testing.driver.under_test import (
     Pipeline,
     QueryUnderTest,
     frame_and_function,
+    newest_watermark_ms,
     query_under_test,
+    stored_values,
 )
 
 if TYPE_CHECKING:
