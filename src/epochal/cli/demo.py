@@ -129,7 +129,8 @@ def _run(
 
 @contextmanager
 def _broker(kafka: bool) -> Iterator[DemoBroker]:
-    from epochal.demo.pipeline import PROJECT, SUBSCRIPTION, TOPIC, DemoBroker
+    from epochal.demo.orders import PROJECT, SUBSCRIPTION, TOPIC
+    from epochal.demo.pipeline import DemoBroker
 
     if kafka:
         from confluent_kafka.admin import AdminClient, NewTopic

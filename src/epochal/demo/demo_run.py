@@ -73,7 +73,7 @@ class OrderPublisher:
     """A process that publishes orders and reports its progress."""
 
     def __init__(self, demo: Demo) -> None:
-        command = [sys.executable, "-m", "epochal.demo.order_publisher"]
+        command = [sys.executable, "-m", "epochal.demo.orders"]
         command += [demo.broker.kind, demo.broker.address, str(demo.orders), str(demo.rate)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True

@@ -18,9 +18,9 @@ from pyspark.sql.streaming import StatefulProcessor
 import epochal
 from epochal.checkpoint import FileSinkLog
 from epochal.connectors.file.file_names import spark_pattern
+from epochal.demo.orders import PROJECT, SUBSCRIPTION, TOPIC
 from epochal.files import local_path
 
-PROJECT, TOPIC, SUBSCRIPTION = "demo", "orders", "orders-sub"
 ORDER = "order_id bigint, customer string, cents bigint"
 TOTAL = (
     "customer string, order_id bigint, orders bigint, cents bigint, "
