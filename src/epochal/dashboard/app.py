@@ -20,15 +20,17 @@ from starlette.routing import Route
 
 from epochal.clock import Clock
 from epochal.dashboard.board import Board
-from epochal.dashboard.browse import (
+from epochal.dashboard.checkpoint_answers import (
     PAGE_ROWS,
+    AnswerCache,
+    HistoryReader,
+    LagMeter,
     StateSelection,
     offsets_page,
     state_page,
     stats,
     stores,
 )
-from epochal.dashboard.slow_answers import AnswerCache, HistoryReader, LagMeter
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.metrics.prometheus import CONTENT_TYPE

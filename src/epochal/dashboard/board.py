@@ -21,16 +21,18 @@ from typing import Any
 from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS
 from epochal.clock import Clock
 from epochal.dashboard.health import Health, HealthMonitor
-from epochal.dashboard.query_names import (
+from epochal.dashboard.query_runs import (
     ACTIVE,
     CHECKPOINT,
+    LOST,
+    RUNNING,
     UNKNOWN,
+    RunView,
     group_of,
     names_of,
     place_of,
     status_of,
 )
-from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
 from epochal.files import Bounds, FileInfo, Files, open_files
 from epochal.metrics.prometheus import merge_metrics, text_of
@@ -298,27 +300,19 @@ def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:
     newest = view.batches[-1] if view and view.batches else None
     newest_ms = newest.timestamp_ms if newest else None
     active = newest_ms is not None and abs(now_ms - newest_ms) < ACTIVE_MS
+    unknown = ("name", "run_id", "started_ms", "ended_ms", "attempt", "sink")
+    unmeasured = ("input_rate", "p50_ms", "p99_ms", "behind", "state_rows")
     return {
-        "name": None,
+        **dict.fromkeys((*unknown, *unmeasured)),
         "query_id": view.query_id if view else None,
-        "run_id": None,
         "state": ACTIVE if active else CHECKPOINT,
         "message": "",
         "error": health.problem if health else None,
-        "started_ms": None,
-        "ended_ms": None,
         "epoch": newest.batch_id if newest else None,
         "newest_ms": newest_ms,
-        "input_rate": None,
-        "p50_ms": None,
-        "p99_ms": None,
-        "behind": None,
-        "state_rows": None,
         "late_rows": 0,
         "restarts": 0,
-        "attempt": None,
         "sources": [source.kind for source in view.sources] if view else [],
-        "sink": None,
     }
 
 

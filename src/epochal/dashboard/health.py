@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.clock import Clock
-from epochal.dashboard.query_names import HEALTHY, MISSING, UNHEALTHY, UNREADABLE
+from epochal.dashboard.query_runs import HEALTHY, MISSING, UNHEALTHY, UNREADABLE
 from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.show import inspect
