@@ -6,7 +6,7 @@ Every command shows its plan, and changes nothing without `--execute`.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,7 @@ from epochal.cli.printing.output import (
 )
 from epochal.cli.printing.progress_bar import progress
 from epochal.errors import EditError, OptionError
-from epochal.files import Files
-from epochal.tools.edit.apply_edit import Conditions, require_quiet, undo
+from epochal.tools.edit.apply_edit import require_quiet, undo
 from epochal.tools.edit.apply_edit import prune as prune_edits
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.inspect.listing import require_checkpoint, require_directory
@@ -247,7 +246,10 @@ def copy(
     moved = parse_pairs(map_, "--map", "OLD=NEW")
     files, target = open_place(directory), open_place(destination)
     if flags.execute:
-        _require_settled(files, flags.conditions())
+        if (unfinished := Journal(files).unfinished()) is not None:
+            state = f"{unfinished.id} is {unfinished.state}"
+            raise EditError(files.url, f"{state}. Finish or undo it before copying.")
+        require_quiet(files, flags.conditions())
     output = None if sink is None else open_place(sink)
     places = [files, output]
     surveyed_sink = None if output is None else survey_sink(output, target.url)
@@ -312,7 +314,11 @@ def undo_command(
             if flags.execute
             else journal.prunable()
         )
-        _show_pruned(pruned, execute=flags.execute, as_json=flags.as_json)
+        if flags.as_json:
+            print_json({"command": "prune", "executed": flags.execute, "pruned": pruned})
+        else:
+            done = "Forgot" if flags.execute else "Would forget"
+            print_line(f"{done}: {', '.join(pruned) or 'nothing'}")
     elif not flags.execute:
         _show_undo(journal, entry, as_json=flags.as_json)
     else:
@@ -344,20 +350,7 @@ def _show_undo(journal: Journal, entry: str | None, *, as_json: bool) -> None:
 def _list_edits(journal: Journal, *, as_json: bool) -> None:
     entries = journal.entries()
     if as_json:
-        print_json(
-            [
-                {
-                    "id": entry.id,
-                    "state": entry.state.value,
-                    "started_ms": entry.started_ms,
-                    "command": entry.command,
-                    "arguments": dict(entry.arguments),
-                    "summary": entry.summary,
-                    "changes": entry.changes,
-                }
-                for entry in entries
-            ]
-        )
+        print_json([asdict(entry) for entry in entries])
         return
     if not entries:
         print_line("There are no edits.")
@@ -373,19 +366,3 @@ def _list_edits(journal: Journal, *, as_json: bool) -> None:
         for entry in entries
     ]
     print_table(("id", "state", "started", "changes", "summary"), rows)
-
-
-def _show_pruned(pruned: list[str], *, execute: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"command": "prune", "executed": execute, "pruned": pruned})
-        return
-    print_line(f"{'Forgot' if execute else 'Would forget'}: {', '.join(pruned) or 'nothing'}")
-
-
-def _require_settled(files: Files, conditions: Conditions) -> None:
-    """Raise if the checkpoint is changing, or if an edit of it is unfinished."""
-    if (unfinished := Journal(files).unfinished()) is not None:
-        raise EditError(
-            files.url, f"{unfinished.id} is {unfinished.state}. Finish or undo it before copying."
-        )
-    require_quiet(files, conditions)

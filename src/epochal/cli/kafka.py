@@ -191,18 +191,13 @@ def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str
             *("query", "group", "topic", "partition", "committed", "processed"),
             *("latest", "lag", "seconds"),
         )
-        print_table(columns, [_row(lag) for lag in lags], title=time_text(now_ms))
-
-
-def _row(lag: PartitionLag) -> tuple[str, ...]:
-    def text(value: object) -> str:
-        return "-" if value is None else str(value)
-
-    return (
-        *(text(lag.query), text(lag.group), lag.topic, str(lag.partition)),
-        *(text(lag.committed), text(lag.processed), text(lag.latest), text(lag.lag)),
-        "-" if lag.seconds is None else f"{lag.seconds:.1f}",
-    )
+        rows = []
+        for lag in lags:
+            offsets = lag.committed, lag.processed, lag.latest, lag.lag
+            values = (lag.query, lag.group, lag.topic, lag.partition, *offsets)
+            seconds = "-" if lag.seconds is None else f"{lag.seconds:.1f}"
+            rows.append([*("-" if value is None else str(value) for value in values), seconds])
+        print_table(columns, rows, title=time_text(now_ms))
 
 
 @app.command()
@@ -226,8 +221,8 @@ def serve(
 
         admin = import_kafka().admin
         with running_kafka() as broker:
-            if wanted:
-                _create_topics(admin, broker.bootstrap_servers, wanted)
+            topics = [admin.NewTopic(name, partitions) for name, partitions in wanted]
+            _create_topics(admin, broker.bootstrap_servers, topics)
             print_line(f"export BROKER={broker.bootstrap_servers}")
             sys.stdout.flush()
             while True:
@@ -242,11 +237,12 @@ def _topic(text: str) -> tuple[str, int]:
     return name, int(partitions)
 
 
-def _create_topics(admin: Any, servers: str, wanted: list[tuple[str, int]]) -> None:
+def _create_topics(admin: Any, servers: str, topics: list[Any]) -> None:
     from epochal.connectors.kafka.kafka_client import QUIET
 
+    if not topics:
+        return
     # The client ends with this function: otherwise it would complain when the broker ends.
     client = admin.AdminClient({**QUIET, "bootstrap.servers": servers})
-    topics = [admin.NewTopic(name, partitions) for name, partitions in wanted]
     for creation in client.create_topics(topics).values():
         creation.result()

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,11 +129,20 @@ def check(
             raise OptionError("Give either --checkpoint DIR or --before PROGRAM.")
         for path in filter(None, (program, before)):
             _require_program(path)
-        pairs = parse_pairs(conf, "--conf", may_be_empty=True)
-        settings = {"spark.ui.enabled": "false", **pairs}
-        with _session(program, master, settings) as spark:
-            asked = _Asked(program, arguments or [], checkpoint, before, query)
-            report = _report(asked, spark)
+        settings = {**_QUIET, **parse_pairs(conf, "--conf", may_be_empty=True)}
+        _require_pyspark("Checking a program")
+        from epochal.cli.run_program import choose, collect_queries, open_session
+
+        spark = open_session(program.stem, master, settings)
+
+        def writer_of(path: Path) -> Any:
+            queries = collect_queries(path, arguments or [], spark)
+            return choose(queries, checkpoint, query).writer
+
+        try:
+            report = _report(program, before, checkpoint, writer_of)
+        finally:
+            spark.stop()
     except (EpochalError, OSError) as error:
         print_error(f"epochal: {' '.join(str(error).split())}")
         raise typer.Exit(EXIT_NOT_CHECKED) from None
@@ -146,54 +153,30 @@ def check(
     raise typer.Exit(int(report.outcome))
 
 
-_QUIET = {"spark.executor.heartbeatInterval": "100s"}
+_QUIET = {"spark.ui.enabled": "false", "spark.executor.heartbeatInterval": "100s"}
 """A heartbeat of an executor before Spark is ready is a Java stack trace on the terminal."""
 
 
-@contextmanager
-def _session(program: Path, master: str, settings: dict[str, str]) -> Iterator[Any]:
-    _require_pyspark("Checking a program")
-    from epochal.cli.run_program import open_session
-
-    spark = open_session(program.stem, master, {**_QUIET, **settings})
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    program: Path
-    arguments: list[str]
-    checkpoint: str | None
-    before: Path | None
-    name: str | None
-
-
-def _report(asked: _Asked, spark: Any) -> UpgradeReport:
-    from epochal.cli.run_program import choose, collect_queries
+def _report(
+    program: Path, before: Path | None, checkpoint: str | None, writer_of: Callable[[Path], Any]
+) -> UpgradeReport:
     from epochal.tools.upgrade.check_query import check as check_query
     from epochal.tools.upgrade.check_query import check_after, needs_of
 
-    def writer(program: Path) -> Any:
-        queries = collect_queries(program, asked.arguments, spark)
-        return choose(queries, asked.checkpoint, asked.name).writer
-
-    program = asked.before or asked.program
+    running = before or program
     try:
-        if asked.before is None:
-            opened = None if asked.checkpoint is None else open_place(asked.checkpoint)
-            return check_query(writer(program), opened)
-        before = needs_of(writer(program))
-        program = asked.program
-        return check_after(writer(program), before)
+        if before is None:
+            opened = None if checkpoint is None else open_place(checkpoint)
+            return check_query(writer_of(program), opened)
+        needs = needs_of(writer_of(before))
+        running = program
+        return check_after(writer_of(program), needs)
     except (EpochalError, OSError):
         raise
     except Exception as error:
         kind = type(error).__name__
         raise OptionError(
-            f"{program} failed before its query could be checked: {kind}: {error}"
+            f"{running} failed before its query could be checked: {kind}: {error}"
         ) from error
 
 

@@ -36,22 +36,6 @@ from epochal.tools.upgrade.check_query import written_options
 from epochal.wording import counted
 
 
-class QuietListener(StreamingQueryListener):  # type: ignore[misc]
-    """Ignores all events. PySpark's own class requires three of its four methods."""
-
-    def onQueryStarted(self, event: Any) -> None:
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:
-        pass
-
-    def onQueryIdle(self, event: Any) -> None:
-        pass
-
-    def onQueryTerminated(self, event: Any) -> None:
-        pass
-
-
 TURN_SECONDS = 0.2
 """How long to wait for one kind of query before checking the other kind."""
 
@@ -140,7 +124,7 @@ def _stop_all(spark: SparkSession) -> None:
         theirs.stop()
 
 
-class _Failures(QuietListener):
+class _Failures(StreamingQueryListener):  # type: ignore[misc]
     """Remembers the first continuous query that failed.
 
     Listeners are called before a query leaves the list of active queries, so `_wait` misses none.
@@ -152,6 +136,11 @@ class _Failures(QuietListener):
     def check(self) -> None:
         if self._first is not None:
             raise self._first
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Do nothing, as at all other events; the base class requires the methods."""
+
+    onQueryProgress = onQueryIdle = onQueryStarted
 
     def onQueryTerminated(self, event: Any) -> None:
         if event.exception and self._first is None:
@@ -282,19 +271,18 @@ def choose(starts: Sequence[WouldStart], checkpoint: str | None, name: str | Non
 def intercept_starts(record: Callable[[WouldStart], None]) -> Iterator[None]:
     """Replace the methods that start queries, wait for them or end the session."""
 
+    names = ("format", "outputMode", "partitionBy", "queryName")
+
     def start_spark(writer: Any, path: Any = None, *positional: Any, **named: Any) -> NotStarted:
-        names = ("format", "outputMode", "partitionBy", "queryName")
         arguments = {**dict(zip(names, positional, strict=False)), **named}
         for name in names:
             value = arguments.pop(name, None)
             if value is not None:
                 getattr(writer, name)(value)
         writer.options(**arguments)
-        options = written_options(writer)
-        return keep(writer, options)
+        return keep(writer, written_options(writer))
 
     def start_frame(writer: Any, path: Any = None, *positional: Any, **named: Any) -> NotStarted:
-        names = ("format", "outputMode", "partitionBy", "queryName")
         arguments = {**dict(zip(names, positional, strict=False)), **named}
         writer._apply(*(arguments.pop(name, None) for name in names), arguments)
         return keep(writer, writer._options)

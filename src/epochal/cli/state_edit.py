@@ -391,7 +391,17 @@ def load_function(text: str, option: str) -> Callable[..., Any]:
     if not (name and attribute):
         raise OptionError(f"{option} {text!r} is not of the form MODULE:FUNCTION.")
     try:
-        module: Any = _load_file(name) if name.endswith(".py") else _load_module(name)
+        if name.endswith(".py"):
+            spec = spec_from_file_location(Path(name).stem, name)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{name} is not a Python file")
+            module: Any = module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            # As with `python -m`, modules of the working directory are found too.
+            if "" not in sys.path:
+                sys.path.insert(0, "")
+            module = import_module(name)
     except (ImportError, OSError, SyntaxError) as error:
         raise OptionError(f"{option} {text!r}: {name} cannot be imported: {error}") from error
     target = getattr(module, attribute, None)
@@ -399,19 +409,3 @@ def load_function(text: str, option: str) -> Callable[..., Any]:
         raise OptionError(f"{option} {text!r}: {name} has no function {attribute!r}.")
     function: Callable[..., Any] = target
     return function
-
-
-def _load_module(name: str) -> Any:
-    # As with `python -m`, modules of the working directory are found too.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    return import_module(name)
-
-
-def _load_file(path: str) -> Any:
-    spec = spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

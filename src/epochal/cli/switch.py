@@ -278,7 +278,13 @@ def clone(
     from epochal.tools.switch.clone import COMMAND, CloneOptions, plan_clone
 
     files, target = open_place(directory), open_place(destination)
-    output = _output(sink, no_file_sink)
+    named = SinkFlags(sink=sink, no_file_sink=no_file_sink).open()
+    if (output := named.place) is None and not named.is_absent:
+        raise OptionError(
+            "The log of a file sink must have every batch, also those before the clone's first: "
+            "pass the clone's new output directory with --sink, or --no-file-sink if it does not "
+            "write to a file sink."
+        )
     options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
     flags = Flags(
         execute=execute,
@@ -310,14 +316,3 @@ def clone(
         f"for the time that this takes. Nothing is left of the clone. Set minBatchesToRetain "
         f"(spark.sql.streaming.minBatchesToRetain) higher, or stop the query first.",
     )
-
-
-def _output(sink: str | None, no_file_sink: bool) -> Files | None:
-    named = SinkFlags(sink=sink, no_file_sink=no_file_sink).open()
-    if named.place is None and not named.is_absent:
-        raise OptionError(
-            "The log of a file sink must have every batch, also those before the clone's first: "
-            "pass the clone's new output directory with --sink, or --no-file-sink if it does not "
-            "write to a file sink."
-        )
-    return named.place

@@ -90,7 +90,7 @@ class HistoryReader:
             if name in self._measured:
                 continue
             try:
-                state_size = StateSize(*measure_state(files, batch_id))
+                state_size = measure_state(files, batch_id)
             except (EpochalError, OSError):
                 state_size, failed = None, True  # purged or unreadable files; `verify` says which
             with self._lock:
@@ -168,27 +168,21 @@ class LagMeter:
         if self._settings is None:
             return {}, NO_BROKER
         from epochal.connectors.kafka.committer.lag import LagTarget, measure
+        from epochal.connectors.kafka.kafka_client import KafkaClient
+        from epochal.connectors.kafka.offsets import Cluster
 
         with self._lock:
-            lags = measure(
-                self._connect(self._settings),
-                [LagTarget(Checkpoint(files), None)],
-                self._clock.now_ms(),
-            )
+            if self._client is None:
+                cluster = Cluster.of(self._settings)
+                self._client = KafkaClient(cluster, request_seconds=REQUEST_SECONDS)
+            target = LagTarget(Checkpoint(files), None)
+            lags = measure(self._client, [target], self._clock.now_ms())
         ends = {
             (lag.topic, lag.partition): EndOffset(lag.latest, lag.seconds)
             for lag in lags
             if lag.latest is not None
         }
         return ends, None
-
-    def _connect(self, settings: Mapping[str, str]) -> KafkaClient:
-        from epochal.connectors.kafka.kafka_client import KafkaClient
-        from epochal.connectors.kafka.offsets import Cluster
-
-        if self._client is None:
-            self._client = KafkaClient(Cluster.of(settings), request_seconds=REQUEST_SECONDS)
-        return self._client
 
 
 
@@ -291,11 +285,11 @@ def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
     return _with_retries(read, selection.batch)
 
 
-def measure_state(files: Files, batch: int) -> tuple[int, int]:
+def measure_state(files: Files, batch: int) -> StateSize:
     """Return the rows and bytes of all stores together, after a batch."""
     opened = open_batch(files, batch)
     sizes = [measure_store(_open(opened, store), largest=0) for store in overview(opened).stores]
-    return sum(size.rows for size in sizes), sum(size.bytes for size in sizes)
+    return StateSize(sum(size.rows for size in sizes), sum(size.bytes for size in sizes))
 
 
 def _with_retries(read: Callable[[], dict[str, Any]], batch: int | None) -> dict[str, Any]:

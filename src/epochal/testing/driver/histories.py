@@ -21,7 +21,7 @@ import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -116,8 +116,9 @@ def draw_history(
     chance: random.Random, feed: Mapping[str, Sequence[Any]], trouble: Trouble
 ) -> History:
     """Draw a history that feeds all these rows."""
-    left = {
-        source: _order(chance, len(rows), trouble.late_rows)
+    lateness = trouble.late_rows + 1
+    left = {  # places of rows in the order of their arrival
+        source: sorted(range(len(rows)), key=lambda at: at + chance.random() * lateness)
         for source, rows in feed.items()
         if rows
     }
@@ -140,27 +141,18 @@ def draw_history(
     return tuple(actions)
 
 
-def _order(chance: random.Random, count: int, late_rows: int) -> list[int]:
-    """Return the places of rows in the order of their arrival."""
-    return sorted(range(count), key=lambda at: at + chance.random() * (late_rows + 1))
-
-
 def _trouble(chance: random.Random, before: Sequence[Action], trouble: Trouble) -> list[Action]:
     fed = [action for action in before if isinstance(action, Feed)]
     makers: list[Callable[[], Action]] = []
     if trouble.steps:
         makers += 2 * [lambda: CrashAndRestart(chance.choice(trouble.steps))]
     if trouble.duplicates and fed:
-        makers.append(lambda: _again(chance.choice(fed)))
+        makers.append(lambda: replace(chance.choice(fed), again=True))
     if trouble.delays:
         makers.append(lambda: Wait(chance.choice(list(DELAYS_MS))))
     if trouble.disturbances:
         makers.append(lambda: Disturb(chance.choice(get_args(Disturbance))))
     return [chance.choice(makers)()] if makers else []
-
-
-def _again(fed: Feed) -> Feed:
-    return Feed(fed.source, fed.rows, fed.places, again=True)
 
 
 def calm(history: History) -> History:
@@ -216,7 +208,7 @@ def _with_fewer_rows(history: History, fails: Callable[[History], bool]) -> Hist
                 break
             pairs = zip(kept_action.rows, kept_action.places, strict=True)
             rows, places = zip(*[pair for pair in pairs if pair[1] != place], strict=True)
-            fewer = Feed(kept_action.source, rows, places, kept_action.again)
+            fewer = replace(kept_action, rows=rows, places=places)
             shorter = (*history[:number], fewer, *history[number + 1 :])
             if fails(shorter):
                 history, kept_action = shorter, fewer
