@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from epochal.errors import EpochalError, OptionError
+from epochal.errors import OptionError
 from epochal.files import Bounds, Files, open_files
 
 if TYPE_CHECKING:
     from epochal.tools.edit.find_sink import NamedSink
-    from epochal.tools.read_state.read_target import StateBatch
 
 EXIT_INTERRUPTED = 130
 NOTHING_CHANGED = "Interrupted. Nothing was changed."
@@ -117,7 +116,6 @@ Directory = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 NoFileSink = Annotated[
     bool, typer.Option("--no-file-sink", help="The query does not write to a file sink.")
@@ -127,44 +125,10 @@ Operator = Annotated[int, typer.Option(metavar="N", help="The id of the stateful
 Store = Annotated[
     str, typer.Option(metavar="NAME", help="The state store, if the operator has several.")
 ]
-Batch = Annotated[
-    int | None, typer.Option(metavar="N", help="Read the state as of this batch. [default: newest]")
-]
-Partition = Annotated[int | None, typer.Option(metavar="N", help="Read only this partition.")]
-Side = Annotated[
-    str | None,
-    typer.Option(metavar="left|right", help="Read the rows that one side of a join keeps."),
-]
 Variable = Annotated[
     str | None, typer.Option(metavar="NAME", help="A state variable of transformWithState.")
 ]
 Timers = Annotated[bool, typer.Option("--timers", help="Use the timers of transformWithState.")]
-_KEY_SCHEMA = (
-    "The columns of the key, if the checkpoint has no schema file (Spark before 3.1): "
-    '"user string, n bigint".'
-)
-_VALUE_SCHEMA = "The columns of the value, likewise."
-KeySchema = Annotated[str | None, typer.Option(metavar="DDL", help=_KEY_SCHEMA)]
-ValueSchema = Annotated[str | None, typer.Option(metavar="DDL", help=_VALUE_SCHEMA)]
-# For commands that have --side.
-SideKeySchema = Annotated[
-    str | None,
-    typer.Option(
-        "--key-schema",
-        metavar="DDL",
-        help=f"{_KEY_SCHEMA} With --side, the columns of the join key.",
-    ),
-]
-SideValueSchema = Annotated[
-    str | None,
-    typer.Option(
-        "--value-schema",
-        metavar="DDL",
-        help=f"{_VALUE_SCHEMA} With --side, the columns of that side.",
-    ),
-]
-Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N rows.", min=0)]
-
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
 ]
@@ -268,27 +232,6 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
-
-
-def open_state(
-    directory: str,
-    batch: int | None = None,
-    key_schema: str | None = None,
-    value_schema: str | None = None,
-) -> StateBatch:
-    """Open the state as of a batch; if there is no checkpoint at all, say so as other commands do.
-
-    Spark's own words, which the library keeps to, are that no batch has been committed.
-    """
-    from epochal.tools.inspect.listing import require_checkpoint
-    from epochal.tools.read_state.read import open_batch
-
-    files = open_place(directory)
-    try:
-        return open_batch(files, batch, key_schema, value_schema)
-    except (EpochalError, OSError):
-        require_checkpoint(files)
-        raise
 
 
 class Interrupted(Exception):

@@ -7,45 +7,37 @@ largest partition, not by the whole state.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from epochal.cli.command_line import (
     KEY_HELP,
-    Batch,
     Directory,
     Json,
-    JsonLines,
-    KeySchema,
-    Limit,
     Operator,
-    Partition,
-    Side,
-    SideKeySchema,
-    SideValueSchema,
     Store,
     Timers,
-    ValueSchema,
     Variable,
     group_app,
     open_place,
-    open_state,
     option,
     parse_json,
     says_when_interrupted,
+    takes_groups,
 )
 from epochal.cli.printing.checkpoint_text import print_report
 from epochal.cli.printing.output import print_json, print_line, print_table, print_text
 from epochal.cli.printing.progress_bar import progress
 from epochal.cli.printing.table_layout import cell_text
-from epochal.errors import OptionError
+from epochal.errors import EpochalError, OptionError
 from epochal.tools.reporting import reporting
 from epochal.wording import counted, size_text
 
 if TYPE_CHECKING:
     from epochal.tools.read_state.read import StateReader
+    from epochal.tools.read_state.read_target import StateBatch
     from epochal.tools.read_state.stored_rows import StateStats
 
 ROWS_SHOWN = 20
@@ -59,6 +51,63 @@ app = group_app(
     "Read, compare and change the state of a query in Spark's own files.",
     dict.fromkeys(EDITS, "epochal.cli.state_edit:app"),
 )
+
+
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N rows.", min=0)]
+Batch = Annotated[
+    int | None, typer.Option(metavar="N", help="Read the state as of this batch. [default: newest]")
+]
+_KEY_SCHEMA = (
+    "The columns of the key, if the checkpoint has no schema file (Spark before 3.1): "
+    '"user string, n bigint".'
+)
+_VALUE_SCHEMA = "The columns of the value, likewise."
+KeySchema = Annotated[str | None, typer.Option(metavar="DDL", help=_KEY_SCHEMA)]
+ValueSchema = Annotated[str | None, typer.Option(metavar="DDL", help=_VALUE_SCHEMA)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSelection:
+    """The store, or the part of one, whose rows are read."""
+
+    operator: Operator = 0
+    store: Store = "default"
+    side: str | None = option("left|right", "Read the rows that one side of a join keeps.")
+    variable: Variable = None
+    timers: Timers = False
+
+    def reader(self, opened: StateBatch) -> StateReader:
+        from epochal.tools.read_state.read import open_reader
+
+        side: Any = self.side
+        if side not in (None, "left", "right"):
+            raise OptionError(f"--side must be left or right, not {side!r}.")
+        return open_reader(
+            opened,
+            self.operator,
+            self.store,
+            join_side=side,
+            state_variable=self.variable,
+            timers=self.timers,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSelection(StoreSelection):
+    """The rows of a store as of a batch."""
+
+    batch: Batch = None
+    partition: int | None = option("N", "Read only this partition.")
+    key_schema: str | None = option(
+        "DDL", f"{_KEY_SCHEMA} With --side, the columns of the join key."
+    )
+    value_schema: str | None = option(
+        "DDL", f"{_VALUE_SCHEMA} With --side, the columns of that side."
+    )
+
+    def open(self, directory: str) -> StateBatch:
+        return open_state(directory, self.batch, self.key_schema, self.value_schema)
 
 
 @app.command()
@@ -89,37 +138,28 @@ def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> No
 
 
 @app.command()
+@takes_groups
 def read(
     directory: Directory,
-    operator: Operator = 0,
-    store: Store = "default",
-    batch: Batch = None,
-    partition: Partition = None,
-    side: Side = None,
-    variable: Variable = None,
-    timers: Timers = False,
+    *,
+    of: BatchSelection,
     changes_since: int | None = option(
         "N", "Show what batch N and later ones changed, instead of the rows."
     ),
-    key_schema: SideKeySchema = None,
-    value_schema: SideValueSchema = None,
     limit: Limit = None,
     as_json: JsonLines = False,
 ) -> None:
     """Show the rows of a store, or what changed in it."""
     from epochal.tools.read_state.changes import open_changes
-    from epochal.tools.read_state.read import open_reader
 
-    opened = open_state(directory, batch, key_schema, value_schema)
-    if changes_since is not None:
-        reader: StateReader = open_changes(
-            opened, changes_since, operator, store, state_variable=variable
-        )
+    opened = of.open(directory)
+    if changes_since is None:
+        reader = of.reader(opened)
     else:
-        reader = open_reader(
-            opened, operator, store, join_side=_side(side), state_variable=variable, timers=timers
+        reader = open_changes(
+            opened, changes_since, of.operator, of.store, state_variable=of.variable
         )
-    show_rows(reader, partition, limit, as_json=as_json)
+    show_rows(reader, of.partition, limit, as_json=as_json)
 
 
 @app.command()
@@ -154,6 +194,7 @@ def get(
 
 
 @app.command()
+@takes_groups
 def diff(
     directory: Directory,
     other: str | None = option(
@@ -167,11 +208,8 @@ def diff(
     to_batch: int | None = option(
         "N", "The batch of the new side, in DIR or in --other. [default: newest]"
     ),
-    operator: Operator = 0,
-    store: Store = "default",
-    side: Side = None,
-    variable: Variable = None,
-    timers: Timers = False,
+    *,
+    of: StoreSelection,
     limit: Limit = None,
     as_json: JsonLines = False,
 ) -> None:
@@ -180,7 +218,6 @@ def diff(
     As with `epochal checkpoint diff`, the old side comes first: DIR is before and --other is after,
     or --from-batch is before and --to-batch is after.
     """
-    from epochal.tools.read_state.read import open_reader
     from epochal.tools.read_state.stored_rows import compare_stores
 
     later = open_state(directory if other is None else other, to_batch)
@@ -189,12 +226,7 @@ def diff(
             raise OptionError(f"{directory}: there is no batch before batch 0 to compare it with.")
         from_batch = later.batch_id - 1
     earlier = open_state(directory, from_batch)
-    readers = [
-        open_reader(
-            opened, operator, store, join_side=_side(side), state_variable=variable, timers=timers
-        )
-        for opened in (earlier, later)
-    ]
+    readers = [of.reader(opened) for opened in (earlier, later)]
     with progress("reading", "partition") as advance, reporting(advance):
         changes = compare_stores(*readers, limit=limit)
     if as_json:
@@ -216,37 +248,23 @@ def diff(
 
 
 @app.command()
+@takes_groups
 def export(
     directory: Directory,
     to: str = option(
         "FILE", "The file to write: FILE.parquet, FILE.csv or FILE.jsonl.", default=...
     ),
-    operator: Operator = 0,
-    store: Store = "default",
-    batch: Batch = None,
-    partition: Partition = None,
-    side: Side = None,
-    variable: Variable = None,
-    timers: Timers = False,
-    key_schema: SideKeySchema = None,
-    value_schema: SideValueSchema = None,
+    *,
+    of: BatchSelection,
 ) -> None:
     """Write the rows of a store to a file; its name chooses Parquet, CSV or JSON lines."""
     from epochal.tools.read_state.export import export_state
-    from epochal.tools.read_state.read import open_reader
 
-    reader = open_reader(
-        open_state(directory, batch, key_schema, value_schema),
-        operator,
-        store,
-        join_side=_side(side),
-        state_variable=variable,
-        timers=timers,
-    )
+    reader = of.reader(of.open(directory))
     left = f"Interrupted. {to} was not written."
     bar = progress("exporting", "partition")
     with says_when_interrupted(lambda: left), bar as advance, reporting(advance):
-        count = export_state(reader, to, partition)
+        count = export_state(reader, to, of.partition)
     print_line(f"{counted(count, 'row')} written to {to}")
 
 
@@ -301,6 +319,27 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+def open_state(
+    directory: str,
+    batch: int | None = None,
+    key_schema: str | None = None,
+    value_schema: str | None = None,
+) -> StateBatch:
+    """Open the state as of a batch; if there is no checkpoint at all, say so as other commands do.
+
+    Spark's own words, which the library keeps to, are that no batch has been committed.
+    """
+    from epochal.tools.inspect.listing import require_checkpoint
+    from epochal.tools.read_state.read import open_batch
+
+    files = open_place(directory)
+    try:
+        return open_batch(files, batch, key_schema, value_schema)
+    except (EpochalError, OSError):
+        require_checkpoint(files)
+        raise
+
+
 def show_rows(
     reader: StateReader, partition: int | None, limit: int | None, *, as_json: bool
 ) -> None:
@@ -350,12 +389,6 @@ def _show_stats(measured: StateStats) -> None:
         for partition in measured.partitions
     ]
     print_table(("partition", "rows", "keys", "values", "files", "largest keys (bytes)"), rows)
-
-
-def _side(side: str | None) -> Literal["left", "right"] | None:
-    if side is None or side in ("left", "right"):
-        return side  # type: ignore[return-value]
-    raise OptionError(f"--side must be left or right, not {side!r}.")
 
 
 def _write_lines(rows: list[dict[str, Any]]) -> None:
