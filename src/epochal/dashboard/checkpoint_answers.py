@@ -322,7 +322,6 @@ def _batch(checkpoint: Checkpoint, batch_id: int, committed: bool) -> dict[str, 
         "offsets": list(offsets) if isinstance(offsets, tuple) else offsets,
         "timestamp_ms": entry.timestamp_ms,
         "watermark_ms": entry.watermark_ms,
-        "conf": dict(entry.conf),
     }
 
 

@@ -168,7 +168,6 @@ def epoch_json(epoch: EpochDone) -> dict[str, Any]:
         "started_ms": epoch.started_ms,
         "cut_ms": epoch.cut_ms,
         "committed_ms": epoch.committed_ms,
-        "latency_ms": epoch.latency_ms,
         "rows_in": sum(epoch.rows_in),
         "rows_out": epoch.rows_out,
         "phases": [
@@ -203,7 +202,6 @@ def report_json(progress: Progressed) -> dict[str, Any]:
                 "name": operator.get("operatorName"),
                 "rows": operator.get("numRowsTotal", 0),
                 "updated": operator.get("numRowsUpdated", 0),
-                "removed": operator.get("numRowsRemoved", 0),
                 "partitions": operator.get("numShufflePartitions"),
             }
             for operator in report.get("stateOperators", ())
