@@ -26,8 +26,8 @@ from epochal.cli.printing.output import (
     print_line,
     print_table,
     print_text,
+    progress,
 )
-from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from epochal.cli.printing.output import (
     print_line,
     print_table,
     print_text,
+    progress,
 )
-from epochal.cli.printing.progress_bar import progress
 from epochal.errors import EditError, OptionError
 from epochal.tools.edit.apply_edit import require_quiet, undo
 from epochal.tools.edit.apply_edit import prune as prune_edits

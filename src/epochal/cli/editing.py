@@ -35,8 +35,8 @@ from epochal.cli.printing.output import (
     print_line,
     print_table,
     print_text,
+    progress,
 )
-from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 from epochal.files import Files
 from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply

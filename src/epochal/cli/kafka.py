@@ -26,8 +26,7 @@ from epochal.cli.command_line import (
     parse_pairs,
     says_when_interrupted,
 )
-from epochal.cli.printing.output import print_json, print_line, print_table
-from epochal.cli.printing.progress_bar import progress
+from epochal.cli.printing.output import print_json, print_line, print_table, progress
 from epochal.errors import OptionError
 from epochal.wording import counted, time_text
 

@@ -54,8 +54,8 @@ COMMANDS = {
     "switch": "epochal.cli.switch:app",
     "stop": "epochal.cli.switch:app",
     "kafka": "epochal.cli.kafka:app",
-    "pubsub": "epochal.cli.pubsub:app",
-    "dashboard": "epochal.cli.dashboard:app",
+    "pubsub": "epochal.cli.servers:pubsub_app",
+    "dashboard": "epochal.cli.servers:app",
 }
 
 

@@ -13,8 +13,8 @@ from epochal.cli.printing.output import (
     print_json,
     print_line,
     print_text,
+    progress,
 )
-from epochal.cli.printing.progress_bar import progress
 from epochal.errors import CheckpointError, CheckpointSwitchedError, OptionError
 from epochal.files import Files
 from epochal.tools.reporting import reporting

@@ -28,8 +28,7 @@ from epochal.cli.command_line import (
     takes_groups,
 )
 from epochal.cli.printing.checkpoint_text import print_report
-from epochal.cli.printing.output import print_json, print_line, print_table, print_text
-from epochal.cli.printing.progress_bar import progress
+from epochal.cli.printing.output import print_json, print_line, print_table, print_text, progress
 from epochal.cli.printing.table_layout import cell_text
 from epochal.errors import EpochalError, OptionError
 from epochal.tools.reporting import reporting

@@ -22,8 +22,7 @@ from epochal.cli.command_line import (
     takes_groups,
 )
 from epochal.cli.editing import Execute, Flags, Verbose, run_edit
-from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text
-from epochal.cli.printing.progress_bar import progress
+from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text, progress
 from epochal.clock import SystemClock
 from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import Files
