@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from epochal.tools.edit.repair_draft import RepairOptions
     from epochal.tools.verify.findings import Finding
 
+OF_TWO_CHECKPOINTS = ("copy", "clone", "switch")
 
 Execute = Annotated[
     bool, typer.Option("--execute", help="Apply the changes. Without it, only show the plan.")
@@ -151,7 +152,15 @@ def run_edit(
 
     if not flags.execute:
         if (unfinished := Journal(files).unfinished()) is not None:
-            _show_unfinished(files, unfinished, command, as_json=flags.as_json)
+            left = unfinished.id
+            if flags.as_json:
+                print_json({"command": command, "executed": False, "unfinished": left})
+            else:
+                print_text(
+                    f"{left} was interrupted and is {unfinished.state}. Run the same command with "
+                    f"--execute to finish it, or {undo_of(files.url, unfinished)} to revert it.",
+                    "",
+                )
         else:
             with progress("planning") as advance, reporting(advance):
                 plan = make_plan()
@@ -222,22 +231,6 @@ def undo_command(files: Files, entry: JournalEntry) -> str:
     if entry.command == "switch":
         words += ["--other", entry.arguments.get("from", "")]
     return shlex.join([*words, "--execute"])
-
-
-def _show_unfinished(
-    files: Files, unfinished: JournalEntry, command: str, *, as_json: bool
-) -> None:
-    if as_json:
-        print_json({"command": command, "executed": False, "unfinished": unfinished.id})
-    else:
-        print_text(
-            f"{unfinished.id} was interrupted and is {unfinished.state}. Run the same command "
-            f"with --execute to finish it, or {undo_of(files.url, unfinished)} to revert it.",
-            "",
-        )
-
-
-OF_TWO_CHECKPOINTS = ("copy", "clone", "switch")
 
 
 def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) -> None:

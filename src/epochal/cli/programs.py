@@ -215,33 +215,28 @@ _VERDICTS = {
 
 def print_check(report: UpgradeReport) -> None:
     """Print a report for people."""
-    commands = [
-        getattr(difference.verdict, "command", None) or "" for difference in report.differences
-    ]
-    for difference, command in zip(report.differences, commands, strict=True):
+    asks_for_sink = False
+    for difference in report.differences:
+        command = getattr(difference.verdict, "command", None)
         print_line(f"{_VERDICTS[type(difference.verdict).__name__]}: {difference.subject}")
         print_text(f"  checkpoint: {difference.was}", " " * 14)
         print_text(f"  query:      {difference.wants}", " " * 14)
         print_text(f"  {difference.verdict.why}.")
         if command:
-            print_line(
-                f"  {'To change that, run' if difference.outcome == 0 else 'Run'}: {command}"
-            )
+            asks_for_sink |= ASKS_FOR_SINK in command
+            how = "To change that, run" if difference.outcome == 0 else "Run"
+            print_line(f"  {how}: {command}")
         if difference.is_silent:
             print_text(f"  {report.engine} would start the query without a word about this.")
         elif difference.refusal:
             error = f"with an error that contains: {difference.refusal}"
             print_text(f"  {report.engine} would refuse to start, {error}")
-    if any(ASKS_FOR_SINK in command for command in commands):
+    if asks_for_sink:
         print_text(
             "OUTPUT is the directory that the query writes files to. If there is none, write "
             "--no-file-sink in place of --sink OUTPUT."
         )
-    outcomes = (
-        "The query can continue.",
-        "The query needs an action first.",
-        "It cannot continue.",
-    )
-    print_line(outcomes[report.outcome])
+    needed = ("The query can continue.", "The query needs an action first.", "It cannot continue.")
+    print_line(needed[report.outcome])
     if report.not_compared:
         print_text(f"A checkpoint does not record: {'; '.join(report.not_compared)}.")

@@ -34,7 +34,7 @@ from epochal.dashboard.query_runs import (
     status_of,
 )
 from epochal.errors import EpochalError
-from epochal.files import Bounds, FileInfo, Files, open_files
+from epochal.files import Bounds, Files, open_files
 from epochal.metrics.prometheus import merge_metrics, text_of
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, run_files
@@ -114,12 +114,8 @@ class Board:
 
     def start(self) -> None:
         """Start the threads that keep the board current until `close`."""
-        work: list[tuple[str, Callable[[], object]]] = [
-            ("runs", self.read_runs),
-            ("checkpoints", self.find_checkpoints),
-            ("health", self.check_health),
-        ]
-        for name, target in work:
+        work = self.read_runs, self.find_checkpoints, self.check_health
+        for name, target in zip(("runs", "checkpoints", "health"), work, strict=True):
             thread = threading.Thread(
                 target=self._repeat, args=(target,), name=f"epochal-{name}", daemon=True
             )
@@ -339,7 +335,10 @@ def _below(files: Files, left: list[int], depth: int) -> Iterator[str]:
         names = files.list()
     except (EpochalError, OSError):
         return
-    if _is_checkpoint(names):
+    # Tables of Iceberg have a directory `metadata`; a checkpoint has a file of that name.
+    if any(
+        info.name in (OFFSETS, COMMITS) if info.is_dir else info.name == METADATA for info in names
+    ):
         yield files.url
         return
     if depth == MAX_DEPTH:
@@ -347,10 +346,3 @@ def _below(files: Files, left: list[int], depth: int) -> Iterator[str]:
     for info in names:
         if info.is_dir and not info.hidden and info.name not in _NEVER and "=" not in info.name:
             yield from _below(files.at(info.name), left, depth + 1)
-
-
-def _is_checkpoint(names: list[FileInfo]) -> bool:
-    # Tables of Iceberg have a directory `metadata`; a checkpoint has a file of that name.
-    return any(
-        info.name in (OFFSETS, COMMITS) if info.is_dir else info.name == METADATA for info in names
-    )

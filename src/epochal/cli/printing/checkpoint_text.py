@@ -152,24 +152,21 @@ def _batch_row(batch: BatchView, commit_is_unreadable: bool) -> tuple[str, ...]:
 
 
 def _print_parts(view: CheckpointView) -> None:
-    if view.sources:
+    rows: list[tuple[str, ...]] = [
+        (s.name, s.kind, str(s.entries), "-" if s.latest is None else str(s.latest), s.detail)
+        for s in view.sources
+    ]
+    if rows:
         print_line()
-        rows: list[tuple[str, ...]] = [
-            (s.name, s.kind, str(s.entries), "-" if s.latest is None else str(s.latest), s.detail)
-            for s in view.sources
-        ]
         columns = ["source", "kind", "entries", "latest", "detail"]
         _print_without_empty(columns, rows, "detail", "source logs")
-    if view.sinks:
+    sinks = [
+        (s.sink_name, s.provider_name, s.api_version, "yes" if s.is_active else "no")
+        for s in view.sinks
+    ]
+    if sinks:
         print_line()
-        print_table(
-            ("sink", "provider", "api", "in use"),
-            [
-                (s.sink_name, s.provider_name, s.api_version, "yes" if s.is_active else "no")
-                for s in view.sinks
-            ],
-            title="sinks",
-        )
+        print_table(("sink", "provider", "api", "in use"), sinks, title="sinks")
     states = [
         (
             str(operator.operator_id),
@@ -207,13 +204,6 @@ def _span(lows: list[int | None], highs: list[int | None]) -> str:
     return str(min(low)) if min(low) == max(high) else f"{min(low)}..{max(high)}"
 
 
-def _count_entries(kind: LogKind, lines: list[Line]) -> str:
-    batches = len({batch for batch, _ in lines})
-    if kind.is_of_files:
-        return f"{counted(len(lines), 'file')} of {counted(batches, 'batch')}"
-    return counted(len(lines), "entry")
-
-
 def print_entries(kind: LogKind, lines: list[Line]) -> None:
     """Print the entries of a log: of each, what has changed since the one before it."""
     from epochal.tools.inspect.checkpoint_diff import (
@@ -223,7 +213,11 @@ def print_entries(kind: LogKind, lines: list[Line]) -> None:
         offsets_text,
     )
 
-    print_line(f"{kind} log, {_count_entries(kind, lines)}")
+    number = counted(len(lines), "entry")
+    if kind.is_of_files:
+        batches = len({batch for batch, _ in lines})
+        number = f"{counted(len(lines), 'file')} of {counted(batches, 'batch')}"
+    print_line(f"{kind} log, {number}")
     if not lines:
         return
     if kind.is_of_files:
@@ -268,9 +262,8 @@ def print_report(report: Report, checkpoint: str, output: str | None = None) -> 
     for finding in report.findings:
         from epochal.tools.verify.remedies import with_places  # a healthy checkpoint needs none
 
-        severity = paint(
-            f"{finding.severity}: {finding.code}", colours.get(str(finding.severity), "")
-        )
+        colour = colours.get(str(finding.severity), "")
+        severity = paint(f"{finding.severity}: {finding.code}", colour)
         print_line(f"{severity}  {finding.path}")
         print_text(f"  {finding.message}")
         remedy = with_places(

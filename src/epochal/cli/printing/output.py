@@ -22,9 +22,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from epochal.cli.printing.table_layout import (
     cells_wide,
@@ -130,17 +130,13 @@ def paint(text: str, style: str) -> str:
     return text if plain or not text else f"\033[{style}m{printable(text)}\033[0m"
 
 
-class Advance(Protocol):
-    """Reports how much of the work is done; cheap enough to call for every file."""
-
-    def __call__(self, done: int, total: int) -> None: ...
-
-
 @contextmanager
 def progress(
     what: str, unit: str = "file", *, while_printing: bool = False, forks: bool = False
-) -> Iterator[Advance]:
-    """Show a bar while the block runs; `unit` is what `done` and `total` count.
+) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar while the block runs; yield what reports how much of the work is done, of how much.
+
+    It is cheap enough to call for every file. `unit` is what it counts.
 
     With `while_printing` the block prints to stdout meanwhile. Then a bar is shown only if stdout
     goes elsewhere, such as into a file. With `forks` the block starts processes by forking, which
