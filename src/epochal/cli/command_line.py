@@ -93,8 +93,8 @@ def group_app(name: str, help_text: str, commands: Mapping[str, str] | None = No
 def option(metavar: str, meaning: str, *names: str, default: Any = None, **rest: Any) -> Any:
     """An option with a value, for which `metavar` stands. It has the parameter's name by default.
 
-    It is the default value of a command's parameter. Without a value of its own, as with
-    `default=...`, the option is required.
+    It stands for the default of a command's parameter, or of a field of a group: whoever makes such
+    a group must give all values. With `default=...` the option is required.
     """
     return typer.Option(default, *names, metavar=metavar, help=meaning, **rest)
 
@@ -192,10 +192,7 @@ EXAMPLE = """an object in single quotes, such as '{"user": 1}'"""
 class SinkFlags:
     """Where the query's file sink writes: a checkpoint does not say it."""
 
-    sink: Annotated[
-        str | None,
-        typer.Option(metavar="OUTPUT", help="The output directory of the query's file sink."),
-    ] = None
+    sink: str | None = option("OUTPUT", "The output directory of the query's file sink.")
     no_file_sink: NoFileSink = False
 
     def open(self) -> NamedSink:

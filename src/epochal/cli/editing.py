@@ -23,7 +23,9 @@ from epochal.cli.command_line import (
     NOTHING_CHANGED,
     Json,
     SinkFlags,
+    flag,
     open_place,
+    option,
     says_when_interrupted,
 )
 from epochal.cli.printing.output import (
@@ -69,24 +71,18 @@ class Flags:
     execute: Execute = False
     verbose: Verbose = False
     as_json: Json = False
-    settle_seconds: Annotated[
-        float,
-        typer.Option(
-            metavar="S",
-            help="How long to watch for a running query before changing anything, in seconds.",
-            min=0,
-        ),
-    ] = DEFAULT_SETTLE_SECONDS
-    even_if_busy: Annotated[
-        bool,
-        typer.Option(
-            "--even-if-busy", help="Continue even if something seems to write to the checkpoint."
-        ),
-    ] = False
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", "-y", help="Do not ask before what cannot be undone; for scripts."),
-    ] = False
+    settle_seconds: float = option(
+        "S",
+        "How long to watch for a running query before changing anything, in seconds.",
+        default=DEFAULT_SETTLE_SECONDS,
+        min=0,
+    )
+    even_if_busy: bool = flag(
+        "--even-if-busy", "Continue even if something seems to write to the checkpoint."
+    )
+    yes: bool = typer.Option(
+        False, "--yes", "-y", help="Do not ask before what cannot be undone; for scripts."
+    )
 
     def conditions(self, places: Sequence[Files | None] = ()) -> Conditions:
         """The conditions under which this run applies edits."""

@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -48,12 +48,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 class StoreRows:
     """The rows to change, if they are in a file, and the store that has them."""
 
-    rows_file: Annotated[
-        str | None,
-        typer.Option(
-            "--file", metavar="FILE", help="A file of JSON lines; - means standard input."
-        ),
-    ] = None
+    rows_file: str | None = option(
+        "FILE", "A file of JSON lines; - means standard input.", "--file"
+    )
     operator: Operator = 0
     store: Store = "default"
     variable: Variable = None

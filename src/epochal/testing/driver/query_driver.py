@@ -24,7 +24,7 @@ from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.run.state_settings import settings_in_force, state_conf
 from epochal.continuous.run.take_over import pinned_partitions
 from epochal.errors import EpochError, OptionError
-from epochal.files import Files, open_files
+from epochal.files import open_files
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.store_format import DATABASE_FORMAT
 from epochal.testing.clock import ManualClock
@@ -87,7 +87,11 @@ class Driver:
         self.files = MemoryFiles(clock=self.clock)
         """`checkpoint/` is the checkpoint."""
         if checkpoint is not None:
-            self._copy(open_files(str(checkpoint), existing=True))
+            copied = open_files(str(checkpoint), existing=True)
+            for path, _ in copied.walk():
+                if not path.startswith(f"{CLAIMS}/"):
+                    self.files.create(f"{CHECKPOINT}/{path}", copied.read(path))
+            forget_planned(self._checkpoint)
         query = query_under_test(stream, self._checkpoint, output_mode)
         self._begin(query, tasks, partitions, state_partitions, None)
 
@@ -348,12 +352,6 @@ class Driver:
         conf = state_conf(self._checkpoint, settings, session)
         settings = {**settings, SHUFFLE_PARTITIONS: str(self._state_partitions)}
         return settings, replace(conf, min_versions_to_retain=RETAINED)
-
-    def _copy(self, checkpoint: Files) -> None:
-        for path, _ in checkpoint.walk():
-            if not path.startswith(f"{CLAIMS}/"):
-                self.files.create(f"{CHECKPOINT}/{path}", checkpoint.read(path))
-        forget_planned(self._checkpoint)
 
     def _running(self) -> SteppedRun:
         if self._run is None:

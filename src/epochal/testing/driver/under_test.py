@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -307,17 +308,19 @@ def _load_rows(
     if start is None:
         return rows_by_key
 
-    def taking(operator: int) -> _Loading:
-        def take(store: str, rows: Iterable[tuple[Row, Row]]) -> None:
+    def loading(operator: int) -> Any:
+        """What takes the place of an operator that loads its state."""
+
+        def load(partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
+            del partition
             loaded = rows_by_key.setdefault((operator, store), {})
             loaded.update({tuple(key): tuple(value) for key, value in rows})
 
-        return _Loading(take)
+        return SimpleNamespace(load=load)
 
     partitions = range(plan.state_partitions)
     stores = TaskStores(plan, partitions, checkpoint, conf, attempt=0, run_id="", writers=1)
-    operators: list[Any] = [taking(stage.operator_id) for stage in plan.stages]
-    stores.load(operators, start)
+    stores.load([loading(stage.operator_id) for stage in plan.stages], start)
     return rows_by_key
 
 
@@ -338,14 +341,3 @@ def _start_of(checkpoint: Files, conf: StateStoreConf) -> StateStart | None:
                 commit = None  # only unique ids are found in commits
             return StateStart(epoch + 1, None, commit or CommitEntry(), chain)
     return None if committed is None else StateStart(committed[0] + 1, None, committed[1])
-
-
-class _Loading:
-    """Takes the place of an operator that loads its state."""
-
-    def __init__(self, take: Callable[[str, Iterable[tuple[Row, Row]]], None]) -> None:
-        self._take = take
-
-    def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        del partition
-        self._take(store, rows)
