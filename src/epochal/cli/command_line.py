@@ -228,6 +228,7 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
         command(**arguments)
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {option.name: option.annotation for option in parameters}
     return run
 
 
