@@ -11,11 +11,10 @@ class CheckpointError(EpochalError):
     """The checkpoint is damaged, or cannot be used as it is."""
 
 
-class MalformedFileError(CheckpointError):
+class MalformedFileError(CheckpointError, failure=FailureKind.REPEATS):
     """The bytes of a file do not match its format."""
 
     condition = "MALFORMED_LOG_FILE"
-    failure = FailureKind.REPEATS
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -28,11 +27,10 @@ class MalformedFileError(CheckpointError):
         )
 
 
-class UnsupportedVersionError(CheckpointError):
+class UnsupportedVersionError(CheckpointError, failure=FailureKind.REPEATS):
     """The version of a log file is newer than this release supports."""
 
     condition = "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION"
-    failure = FailureKind.REPEATS
 
     def __init__(self, path: str, found: int, newest: int) -> None:
         super().__init__(path, found, newest)
@@ -74,11 +72,10 @@ class ConcurrentUpdateError(CheckpointError):
         )
 
 
-class CheckpointInUseError(CheckpointError):
+class CheckpointInUseError(CheckpointError, failure=FailureKind.REPEATS):
     """A live run, or another writer, uses the checkpoint."""
 
     condition = "CONCURRENT_QUERY"
-    failure = FailureKind.REPEATS
 
     def __init__(self, path: str, this_run: str, other_run: str, evidence: str) -> None:
         super().__init__(path, this_run, other_run, evidence)
@@ -108,10 +105,8 @@ class ClaimExpiredError(CheckpointError):
         )
 
 
-class CheckpointLostError(CheckpointError):
+class CheckpointLostError(CheckpointError, failure=FailureKind.REPEATS):
     """This run was fenced: another run owns the checkpoint, or may own it by now."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, path: str, this_run: str, reason: str) -> None:
         super().__init__(path, this_run, reason)
@@ -124,10 +119,8 @@ class CheckpointLostError(CheckpointError):
         )
 
 
-class CheckpointSwitchedError(CheckpointError):
+class CheckpointSwitchedError(CheckpointError, failure=FailureKind.REPEATS):
     """The query was switched to another checkpoint, on which it goes on."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, path: str, to: str, epoch: int) -> None:
         super().__init__(path, to, epoch)
@@ -146,10 +139,8 @@ class CheckpointSwitchedError(CheckpointError):
         )
 
 
-class PlanChangedError(CheckpointError):
+class PlanChangedError(CheckpointError, failure=FailureKind.REPEATS):
     """The checkpoint belongs to a query with different stateful operators."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, path: str, stored: str, asked: str) -> None:
         super().__init__(path, stored, asked)
@@ -189,14 +180,13 @@ class StateError(EpochalError):
     """A version of a state store cannot be loaded, or cannot be written."""
 
 
-class StateFormatError(StateError):
+class StateFormatError(StateError, failure=FailureKind.REPEATS):
     """The bytes of a state file, a record or a row do not match their format.
 
     `offset` is the position in `source` at which reading stopped.
     """
 
     condition = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
-    failure = FailureKind.REPEATS
 
     def __init__(self, source: str, offset: int, reason: str, condition: str = condition) -> None:
         super().__init__(source, offset, reason, condition)
@@ -211,10 +201,8 @@ class StateFormatError(StateError):
         )
 
 
-class StateSchemaError(StateError):
+class StateSchemaError(StateError, failure=FailureKind.REPEATS):
     """A state schema, or a schema file, is not one that Spark could have written."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(source, reason)
@@ -227,10 +215,8 @@ class StateSchemaError(StateError):
         )
 
 
-class StateSchemaMismatchError(StateError):
+class StateSchemaMismatchError(StateError, failure=FailureKind.REPEATS):
     """A query's key or value schema does not fit the stored state."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, source: str, stored: str, asked: str, condition: str) -> None:
         super().__init__(source, stored, asked, condition)
@@ -245,10 +231,8 @@ class StateSchemaMismatchError(StateError):
         )
 
 
-class StateValueError(StateError):
+class StateValueError(StateError, failure=FailureKind.REPEATS):
     """A value does not fit its column."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, field: str, type_name: str, reason: str) -> None:
         super().__init__(field, type_name, reason)

@@ -16,10 +16,8 @@ class KafkaError(EpochalError):
         return f"Kafka at {self.servers}: {self.reason}"
 
 
-class KafkaUnavailableError(KafkaError):
+class KafkaUnavailableError(KafkaError, failure=FailureKind.UNAVAILABLE):
     """A cluster did not answer in time, or answered with a retriable error."""
-
-    failure = FailureKind.UNAVAILABLE
 
     def __str__(self) -> str:
         return (
@@ -28,10 +26,8 @@ class KafkaUnavailableError(KafkaError):
         )
 
 
-class KafkaRejectedError(KafkaError):
+class KafkaRejectedError(KafkaError, failure=FailureKind.REFUSED):
     """Brokers reject the credentials, or one side does not trust the other's certificate."""
-
-    failure = FailureKind.REFUSED
 
     def __str__(self) -> str:
         return (
@@ -41,10 +37,8 @@ class KafkaRejectedError(KafkaError):
         )
 
 
-class GroupRefusedError(KafkaError):
+class GroupRefusedError(KafkaError, failure=FailureKind.REFUSED):
     """A consumer group must not be written, or the cluster does not allow it."""
-
-    failure = FailureKind.REFUSED
 
     def __init__(self, servers: str, group: str, reason: str) -> None:
         super().__init__(servers, reason)
@@ -55,11 +49,10 @@ class GroupRefusedError(KafkaError):
         return f"Kafka at {self.servers}, consumer group {self.group!r}: {self.reason}"
 
 
-class KafkaTopicError(KafkaError):
+class KafkaTopicError(KafkaError, failure=FailureKind.REFUSED):
     """Topics to read do not exist, or the user may not see them."""
 
     condition = "UNKNOWN_TOPIC_OR_PARTITION"
-    failure = FailureKind.REFUSED
 
     def __init__(self, servers: str, topics: tuple[str, ...]) -> None:
         super().__init__(servers, ", ".join(topics))
@@ -73,10 +66,8 @@ class KafkaTopicError(KafkaError):
         )
 
 
-class KafkaDataLossError(KafkaError):
+class KafkaDataLossError(KafkaError, failure=FailureKind.REPEATS):
     """Records were deleted before they were read."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, servers: str, kind: str, reason: str) -> None:
         super().__init__(servers, reason)
@@ -104,10 +95,8 @@ class KafkaStartError(OptionError):
         return f"{named}kafka: {self.reason}. To continue: {self.remedy}."
 
 
-class KafkaRecordError(KafkaError):
+class KafkaRecordError(KafkaError, failure=FailureKind.REFUSED):
     """A row of a query's output cannot be written as a record."""
-
-    failure = FailureKind.REFUSED
 
     def __init__(self, servers: str, topic: str, reason: str) -> None:
         super().__init__(servers, reason)
@@ -135,11 +124,10 @@ class KafkaFencedError(KafkaError):
         )
 
 
-class KafkaTimestampError(EpochalError):
+class KafkaTimestampError(EpochalError, failure=FailureKind.REPEATS):
     """A record's timestamp does not fit into microseconds."""
 
     condition = "KAFKA_MALFORMED_RECORD_TIMESTAMP"
-    failure = FailureKind.REPEATS
 
     def __init__(self, topic: str, partition: int, offset: int, timestamp: int) -> None:
         super().__init__(topic, partition, offset, timestamp)
@@ -187,26 +175,20 @@ class PubSubFailedError(PubSubError):
         )
 
 
-class PubSubRejectedError(PubSubFailedError):
+class PubSubRejectedError(PubSubFailedError, failure=FailureKind.REPEATS):
     """A retry would fail too: something must be changed first."""
 
-    failure = FailureKind.REPEATS
 
-
-class PubSubUnavailableError(PubSubFailedError):
+class PubSubUnavailableError(PubSubFailedError, failure=FailureKind.UNAVAILABLE):
     """All retries within the time allowed failed; it may work later."""
-
-    failure = FailureKind.UNAVAILABLE
 
 
 class PubSubClosedError(PubSubError):
     """A client was used after it was closed."""
 
 
-class PayloadError(PubSubError):
+class PayloadError(PubSubError, failure=FailureKind.REPEATS):
     """A value or a schema cannot be turned into messages."""
-
-    failure = FailureKind.REPEATS
 
 
 class PubSubReaderError(PubSubError):
@@ -239,10 +221,8 @@ class PostgresError(EpochalError):
         return f"PostgreSQL at {self.server}: {self.reason}"
 
 
-class PostgresUnavailableError(PostgresError):
+class PostgresUnavailableError(PostgresError, failure=FailureKind.UNAVAILABLE):
     """A server cannot be reached, is starting or stopping, or lacks resources."""
-
-    failure = FailureKind.UNAVAILABLE
 
     def __str__(self) -> str:
         return (
@@ -251,16 +231,12 @@ class PostgresUnavailableError(PostgresError):
         )
 
 
-class PostgresRejectedError(PostgresError):
+class PostgresRejectedError(PostgresError, failure=FailureKind.REFUSED):
     """A request would fail again: credentials, permissions, or a table that does not fit."""
 
-    failure = FailureKind.REFUSED
 
-
-class PostgresRowError(PostgresRejectedError):
+class PostgresRowError(PostgresRejectedError, failure=FailureKind.REPEATS):
     """A row of a query's output cannot be written to the table."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, server: str, table: str, reason: str) -> None:
         super().__init__(server, reason)
@@ -290,10 +266,8 @@ class PostgresFencedError(PostgresError):
         )
 
 
-class TableError(EpochalError):
+class TableError(EpochalError, failure=FailureKind.REFUSED):
     """A table cannot be written."""
-
-    failure = FailureKind.REFUSED
 
     def __init__(self, table: str, reason: str) -> None:
         super().__init__(table, reason)
@@ -303,16 +277,12 @@ class TableError(EpochalError):
         return f"{self.table}: {self.reason}"
 
 
-class TableUnavailableError(TableError):
+class TableUnavailableError(TableError, failure=FailureKind.UNAVAILABLE):
     """A table's catalog or storage does not work at the moment."""
 
-    failure = FailureKind.UNAVAILABLE
 
-
-class TableConflictError(TableError):
+class TableConflictError(TableError, failure=FailureKind.UNAVAILABLE):
     """Other writers changed a table again and again while an epoch was being committed."""
-
-    failure = FailureKind.UNAVAILABLE
 
     def __init__(self, table: str, epoch: int, tries: int, reason: str) -> None:
         super().__init__(table, reason)
@@ -328,10 +298,8 @@ class TableConflictError(TableError):
         )
 
 
-class TableRowError(TableError):
+class TableRowError(TableError, failure=FailureKind.REPEATS):
     """A row of a query's output does not fit into its table."""
-
-    failure = FailureKind.REPEATS
 
     def __str__(self) -> str:
         return (

@@ -24,10 +24,8 @@ class Refusal:
         return f"{self.operator}: {self.what}. Instead: {self.instead}."
 
 
-class UnsupportedPlanError(QueryError):
+class UnsupportedPlanError(QueryError, failure=FailureKind.REPEATS):
     """A DataFrame has operators, functions or sources that cannot run here."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         super().__init__(tuple(refusals))
@@ -40,16 +38,12 @@ class UnsupportedPlanError(QueryError):
         return f"The DataFrame cannot run, because {things} not supported:{listed}"
 
 
-class ExpressionError(QueryError):
+class ExpressionError(QueryError, failure=FailureKind.REPEATS):
     """A column expression has no result for a row, and Spark makes that an error too."""
 
-    failure = FailureKind.REPEATS
 
-
-class EvaluatorError(QueryError):
+class EvaluatorError(QueryError, failure=FailureKind.REPEATS):
     """The process that runs Spark's own code for an executor's tasks cannot do it."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -67,16 +61,12 @@ class EvaluatorError(QueryError):
 _EVALUATOR = "The evaluator, which runs Spark's own code for the tasks: "
 
 
-class EvaluatorLostError(EvaluatorError):
+class EvaluatorLostError(EvaluatorError, failure=FailureKind.LOST):
     """The process that runs Spark's own code was killed, or is too slow to start."""
 
-    failure = FailureKind.LOST
 
-
-class TooFewSlotsError(QueryError):
+class TooFewSlotsError(QueryError, failure=FailureKind.UNAVAILABLE):
     """The cluster has too few free slots to run all tasks of a query at the same time."""
-
-    failure = FailureKind.UNAVAILABLE
 
     def __init__(self, needed: int, free: int, total: int, waited_seconds: float) -> None:
         super().__init__(needed, free, total, waited_seconds)
@@ -92,10 +82,8 @@ class TooFewSlotsError(QueryError):
         )
 
 
-class WorkerPythonError(QueryError):
+class WorkerPythonError(QueryError, failure=FailureKind.REPEATS):
     """The Python workers of the cluster cannot run our tasks."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, reason: str, own_python: str) -> None:
         super().__init__(reason, own_python)
@@ -123,11 +111,10 @@ class TaskFailedError(QueryError):
         return f"{who} failed: {self.error}\n{self.cause}".rstrip()
 
 
-class ForeachBatchError(QueryError):
+class ForeachBatchError(QueryError, failure=FailureKind.REPEATS):
     """The function of foreachBatch raised `error`; `cause` is its traceback."""
 
     condition = "FOREACH_BATCH_USER_FUNCTION_ERROR"
-    failure = FailureKind.REPEATS
 
     def __init__(self, epoch: int, error: str, cause: str) -> None:
         super().__init__(epoch, error, cause)
@@ -157,10 +144,8 @@ class HostSilentError(QueryError):
         )
 
 
-class DriverLostError(QueryError):
+class DriverLostError(QueryError, failure=FailureKind.REPEATS):
     """The driver's JVM has ended."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, evidence: str) -> None:
         super().__init__(evidence)
@@ -300,10 +285,8 @@ class EpochStalledError(EpochError):
         )
 
 
-class RecoveryError(EpochError):
+class RecoveryError(EpochError, failure=FailureKind.REPEATS):
     """The logs of a checkpoint do not show which epochs are decided."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, paths: tuple[str, ...], reason: str) -> None:
         super().__init__(paths, reason)
@@ -346,10 +329,8 @@ class FrameError(EpochError):
         )
 
 
-class RowTooLargeError(EpochError):
+class RowTooLargeError(EpochError, failure=FailureKind.REPEATS):
     """A row is too large to be sent from one task to another."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, edge: int, size: int, limit: int) -> None:
         super().__init__(edge, size, limit)
@@ -393,10 +374,8 @@ class DriverSilentError(EpochError):
         )
 
 
-class SinkConflictError(EpochError):
+class SinkConflictError(EpochError, failure=FailureKind.REPEATS):
     """A sink's log already has an entry for the epoch, with different output."""
-
-    failure = FailureKind.REPEATS
 
     def __init__(self, log: str, epoch: int, missing: str) -> None:
         super().__init__(log, epoch, missing)
