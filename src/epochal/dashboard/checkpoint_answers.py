@@ -256,23 +256,23 @@ def stores(files: Files, batch: int | None) -> dict[str, Any]:
 
 def state_page(files: Files, selection: StateSelection, page: int, size: int) -> dict[str, Any]:
     """Return one page of the rows of a store."""
-    return _with_retries(lambda: _state_page(files, selection, page, size), selection.batch)
+    page, size = max(0, page), max(1, min(size, MAX_PAGE_ROWS))
+    first = page * size
 
+    def read() -> dict[str, Any]:
+        reader, batch = _reader(files, selection)
+        rows = (row for rows in json_batches(reader, selection.partition) for row in rows)
+        shown = list(islice(rows, first, first + size + 1))
+        return {
+            "batch_id": batch,
+            "columns": ["partition_id", *(n for n, _ in reader.fields if n != "partition_id")],
+            "rows": shown[:size],
+            "page": page,
+            "more": len(shown) > size,
+            "partitions": list(reader.target.partitions),
+        }
 
-def _state_page(files: Files, selection: StateSelection, page: int, size: int) -> dict[str, Any]:
-    reader, batch = _reader(files, selection)
-    size = max(1, min(size, MAX_PAGE_ROWS))
-    first = max(0, page) * size
-    rows = (row for rows in json_batches(reader, selection.partition) for row in rows)
-    shown = list(islice(rows, first, first + size + 1))
-    return {
-        "batch_id": batch,
-        "columns": ["partition_id", *(n for n, _ in reader.fields if n != "partition_id")],
-        "rows": shown[:size],
-        "page": max(0, page),
-        "more": len(shown) > size,
-        "partitions": list(reader.target.partitions),
-    }
+    return _with_retries(read, selection.batch)
 
 
 def stats(files: Files, selection: StateSelection) -> dict[str, Any]:

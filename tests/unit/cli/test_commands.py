@@ -53,8 +53,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return status, out, err
 
 
-def test_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--version") == (0, f"epochal {epochal.__version__}\n", "")
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_prints_its_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, flag) == (0, f"epochal {epochal.__version__}\n", "")
 
 
 def test_shows_the_documented_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
