@@ -26,7 +26,6 @@ from epochal.cli.programs import print_check
 from epochal.errors import CheckpointError, StorageError
 from epochal.files.local import LocalFiles
 from epochal.tools.upgrade.upgrade_findings import Impossible, UpgradeDifference, UpgradeReport
-from epochal.wording import time_text
 
 QUERY_ID = "53b62e34-0476-452d-8313-c1786e091891"
 
@@ -315,16 +314,3 @@ def test_plain_tables_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[st
     long = "x" * 300
     print_table(("a", "b"), [("1", long), ("222", "[red]")], title="things")
     assert capsys.readouterr().out == f"things\na    b\n1    {long}\n222  [red]\n"
-
-
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [
-        (0, "-"),
-        (1, "1970-01-01T00:00:00.001Z"),
-        (-5, "1969-12-31T23:59:59.995Z"),
-        (9 * 10**18, f"{9 * 10**18} ms"),
-    ],
-)
-def test_formats_times_as_utc(ms: int, text: str) -> None:
-    assert time_text(ms) == text

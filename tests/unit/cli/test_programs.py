@@ -1,4 +1,4 @@
-"""Commands that run programs: what they report before they start anything, and what a check runs."""
+"""Commands that run programs: what they report before they start any, and what a check runs."""
 
 from __future__ import annotations
 
