@@ -102,9 +102,7 @@ def log(
 @app.command()
 def diff(
     first: Directory,
-    second: str | None = argument(
-        "[OTHER]", "A second checkpoint, as the new side.", default=None
-    ),
+    second: str | None = argument("[OTHER]", "A second checkpoint, as the new side.", default=None),
     batches: list[int] | None = option(
         "N",
         "The batch to compare. Give it twice to compare two batches of one checkpoint, or once to "
@@ -153,9 +151,7 @@ def verify(
         "and compare the result, and check files that contain their own checksums.",
     ),
     quick: bool = flag("--quick", "Check only logs and file names; do not read state files."),
-    sink: str | None = option(
-        "DIR", "Also check this output directory of the query's file sink."
-    ),
+    sink: str | None = option("DIR", "Also check this output directory of the query's file sink."),
     no_file_sink: NoFileSink = False,
 ) -> None:
     """Check every file of a checkpoint, and every rule that Spark relies on.

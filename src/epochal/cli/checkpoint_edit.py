@@ -129,9 +129,7 @@ class OffsetMove:
 @takes_groups
 def set_offsets(
     directory: Directory,
-    source: str = option(
-        "I|NAME", "The source: its index in the query, or its name.", default="0"
-    ),
+    source: str = option("I|NAME", "The source: its index in the query, or its name.", default="0"),
     *,
     move: OffsetMove,
     bootstrap_servers: str | None = option("HOST:PORT", BROKERS_HELP),
@@ -148,9 +146,7 @@ def set_offsets(
 
     settings = parse_pairs(client_config, "--client-config")
     ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
-    plan = partial(
-        plan_set_offsets, source=source, target=move.target(), ask_broker=ask
-    )
+    plan = partial(plan_set_offsets, source=source, target=move.target(), ask_broker=ask)
     edit.run(directory, "set-offsets", plan)
 
 
@@ -275,9 +271,7 @@ def undo_command(
     directory: Directory,
     entry: str | None = argument("ID", "The edit to undo. [default: the newest]", default=None),
     list_: bool = flag("--list", "List the edits of this checkpoint."),
-    prune: bool = flag(
-        "--prune", "Forget finished edits, so that they cannot be undone any more."
-    ),
+    prune: bool = flag("--prune", "Forget finished edits, so that they cannot be undone any more."),
     sink: str | None = option(
         "OUTPUT", "The output directory of the file sink that the edit changed."
     ),

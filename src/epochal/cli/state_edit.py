@@ -161,9 +161,7 @@ def evolve(
         "NAME:TYPE[=JSON]",
         "Add a value column, with this value or null in every row; may be repeated.",
     ),
-    after: str | None = option(
-        "NAME", "The column after which --add inserts. [default: the last]"
-    ),
+    after: str | None = option("NAME", "The column after which --add inserts. [default: the last]"),
     widen: list[str] | None = option(
         "NAME:TYPE", "Change a column to a wider type; may be repeated."
     ),
