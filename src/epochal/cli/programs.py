@@ -1,7 +1,6 @@
-"""`epochal run FILE` and `epochal check PROGRAM`: run a program with queries, or check a changed one.
+"""`epochal run FILE` runs a program with queries as a service, until a signal stops it.
 
-`run` runs it as a service, until a signal stops it. `check` says whether it will start on a
-checkpoint.
+`epochal check PROGRAM` says whether a changed program will start on a checkpoint.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ from epochal.cli.printing.output import print_line
 from epochal.errors import OptionError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-pubsub_app = group_app("pubsub", "Run a Pub/Sub server on this machine, for quick starts and tests.")
+pubsub_app = group_app(
+    "pubsub", "Run a Pub/Sub server on this machine, for quick starts and tests."
+)
 
 
 @pubsub_app.command()

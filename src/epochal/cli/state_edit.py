@@ -254,7 +254,8 @@ def split(
     from epochal.tools.edit_state.reshape import plan_split
 
     names = [name.strip() for name in columns.split(",")]
-    edit.run(directory, "state-split", partial(plan_split, columns=names, to=to, operator_id=operator))
+    plan = partial(plan_split, columns=names, to=to, operator_id=operator)
+    edit.run(directory, "state-split", plan)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`epochal switch`, `epochal stop` and `epochal checkpoint clone`: go on with another checkpoint."""
+"""`epochal switch`, `epochal stop`, `epochal checkpoint clone`: go on with another checkpoint."""
 
 from __future__ import annotations
 

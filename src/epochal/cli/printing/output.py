@@ -134,9 +134,9 @@ def paint(text: str, style: str) -> str:
 def progress(
     what: str, unit: str = "file", *, while_printing: bool = False, forks: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while the block runs; yield what reports how much of the work is done, of how much.
+    """Show a bar while the block runs; yield what reports how much of all work is done.
 
-    It is cheap enough to call for every file. `unit` is what it counts.
+    It is cheap enough to call for every file. `unit` is what both numbers count.
 
     With `while_printing` the block prints to stdout meanwhile. Then a bar is shown only if stdout
     goes elsewhere, such as into a file. With `forks` the block starts processes by forking, which
