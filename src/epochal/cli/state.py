@@ -37,7 +37,6 @@ from epochal.wording import counted, size_text
 if TYPE_CHECKING:
     from epochal.tools.read_state.read import StateReader
     from epochal.tools.read_state.read_target import StateBatch
-    from epochal.tools.read_state.stored_rows import StateStats
 
 ROWS_SHOWN = 20
 EDITS = (
@@ -289,8 +288,24 @@ def stats(
         measured = measure_store(reader, largest=largest)
     if as_json:
         print_json(measured.as_json())
-    else:
-        _show_stats(measured)
+        return
+    print_text(
+        f"{counted(measured.rows, 'row')}, {size_text(measured.bytes)} of keys and values, "
+        f"{size_text(measured.file_bytes)} of files, "
+        f"skew {measured.skew} (rows of the largest partition / average)"
+    )
+    rows = [
+        (
+            str(partition.partition_id),
+            str(partition.rows),
+            size_text(partition.key_bytes),
+            size_text(partition.value_bytes),
+            size_text(partition.file_bytes),
+            "; ".join(f"{cell_text(large.key)} ({large.bytes})" for large in partition.largest),
+        )
+        for partition in measured.partitions
+    ]
+    print_table(("partition", "rows", "keys", "values", "files", "largest keys (bytes)"), rows)
 
 
 @app.command()
@@ -368,26 +383,6 @@ def show_rows(
         print_text(
             "... and more. Use --limit or --json to see them, `epochal state stats` to count them."
         )
-
-
-def _show_stats(measured: StateStats) -> None:
-    print_text(
-        f"{counted(measured.rows, 'row')}, {size_text(measured.bytes)} of keys and values, "
-        f"{size_text(measured.file_bytes)} of files, "
-        f"skew {measured.skew} (rows of the largest partition / average)"
-    )
-    rows = [
-        (
-            str(partition.partition_id),
-            str(partition.rows),
-            size_text(partition.key_bytes),
-            size_text(partition.value_bytes),
-            size_text(partition.file_bytes),
-            "; ".join(f"{cell_text(large.key)} ({large.bytes})" for large in partition.largest),
-        )
-        for partition in measured.partitions
-    ]
-    print_table(("partition", "rows", "keys", "values", "files", "largest keys (bytes)"), rows)
 
 
 def _write_lines(rows: list[dict[str, Any]]) -> None:

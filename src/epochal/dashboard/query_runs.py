@@ -90,7 +90,9 @@ class RunView:
                     return False
                 self.sequence += 1
                 self.reports.append((self.sequence, record))
-                self.late_rows += _late_rows(record.report)
+                operators = record.report.get("stateOperators") or ()
+                late = [operator.get("numRowsDroppedByWatermark") for operator in operators]
+                self.late_rows += sum(int(rows or 0) for rows in late)
             case StatusChanged():
                 before = self.status
                 if before is not None and record.at_ms <= before.at_ms:
@@ -240,11 +242,6 @@ def _source_json(source: dict[str, Any]) -> dict[str, Any]:
         "parts": parts[:SHOWN_PARTITIONS],
         "why": None if lag is not None else "This source does not report where it ends.",
     }
-
-
-def _late_rows(report: dict[str, Any]) -> int:
-    operators = report.get("stateOperators") or ()
-    return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
 
 
 def _watermark_ms(report: dict[str, Any]) -> int | None:

@@ -72,13 +72,11 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
     from epochal.tools.inspect.view_models import offsets_json
 
     restart, restarted, place = view.restart, _restart_text(view), shlex.quote(view.url)
+    versions = f"offsets {_v(view.offset_log_version)}, commits {_v(view.commit_log_version)}"
     facts = [
         ("checkpoint", view.url),
         ("query id", view.query_id or "-"),
-        (
-            "log versions",
-            f"offsets {_v(view.offset_log_version)}, commits {_v(view.commit_log_version)}",
-        ),
+        ("log versions", versions),
         ("a restart would", of_epochs(restarted) if view.continuous else restarted),
     ]
     if restart.start is not None:
@@ -95,14 +93,9 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
                 f"gracefully or run `epochal checkpoint publish {place} --execute`",
             )
         )
-    if view.owner is not None:
-        alive = "holds the lease" if view.owner.has_lease else "has ended"
-        facts.append(
-            (
-                "last run",
-                f"{view.owner.run_id} ({view.owner.purpose}) on {view.owner.host}, {alive}",
-            )
-        )
+    if (owner := view.owner) is not None:
+        alive = "holds the lease" if owner.has_lease else "has ended"
+        facts.append(("last run", f"{owner.run_id} ({owner.purpose}) on {owner.host}, {alive}"))
     if view.edit is not None:
         facts.append(
             (

@@ -368,8 +368,11 @@ def seen_time(now_ms: NowMs, functions: Iterable[Any] = ()) -> Iterator[None]:
     module.__dict__.update(vars(real))
     module.__dict__.update(datetime=replaced[id(real.datetime)], date=replaced[id(real.date)])
     replaced[id(real)] = module
-    spaces = list({id(space): space for space in _spaces(functions)}.values())
-    replacements = [(space, _uses(space, replaced)) for space in spaces]
+    spaces = [vars(time), *_user_modules(), *(function.__globals__ for function in functions)]
+    replacements = [
+        (space, {name: replaced[id(value)] for name, value in space.items() if id(value) in replaced})
+        for space in {id(space): space for space in spaces}.values()
+    ]
     originals = [(space, {name: space[name] for name in names}) for space, names in replacements]
     try:
         for space, names in replacements:
@@ -394,16 +397,6 @@ def functions_of(value: Any) -> list[Any]:
         for element in value:
             functions += functions_of(element)
     return functions
-
-
-def _uses(space: Mapping[str, Any], replaced: Mapping[int, Any]) -> dict[str, Any]:
-    return {name: replaced[id(value)] for name, value in space.items() if id(value) in replaced}
-
-
-def _spaces(functions: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    yield vars(time)
-    yield from _user_modules()
-    yield from (function.__globals__ for function in functions)
 
 
 def _user_modules() -> list[dict[str, Any]]:
