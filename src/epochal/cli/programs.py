@@ -28,7 +28,7 @@ from epochal.errors import EpochalError, OptionError, QueryFailedError
 from epochal.tools.upgrade.upgrade_findings import ASKS_FOR_SINK
 
 if TYPE_CHECKING:
-    from epochal.tools.upgrade.upgrade_findings import UpgradeDifference, UpgradeReport
+    from epochal.tools.upgrade.upgrade_findings import UpgradeReport
 
 EXIT_NOT_CHECKED = 3
 
@@ -186,21 +186,20 @@ def to_json(report: UpgradeReport) -> dict[str, Any]:
         "outcome": report.outcome.name.lower().replace("_", " "),
         "engine": report.engine,
         "starts": report.starts,
-        "differences": [_difference(difference) for difference in report.differences],
+        "differences": [
+            {
+                "subject": difference.subject,
+                "was": difference.was,
+                "wants": difference.wants,
+                "verdict": _VERDICTS[type(difference.verdict).__name__],
+                "why": difference.verdict.why,
+                "command": getattr(difference.verdict, "command", None) or None,
+                "refusedWith": difference.refusal or None,
+                "silent": difference.is_silent,
+            }
+            for difference in report.differences
+        ],
         "notCompared": list(report.not_compared),
-    }
-
-
-def _difference(difference: UpgradeDifference) -> dict[str, Any]:
-    return {
-        "subject": difference.subject,
-        "was": difference.was,
-        "wants": difference.wants,
-        "verdict": _VERDICTS[type(difference.verdict).__name__],
-        "why": difference.verdict.why,
-        "command": getattr(difference.verdict, "command", None) or None,
-        "refusedWith": difference.refusal or None,
-        "silent": difference.is_silent,
     }
 
 

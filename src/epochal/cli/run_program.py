@@ -144,14 +144,9 @@ class _Failures(StreamingQueryListener):  # type: ignore[misc]
 
     def onQueryTerminated(self, event: Any) -> None:
         if event.exception and self._first is None:
-            self._first = QueryFailedError(
-                str(event.id), str(event.runId), None, _cause(event.exception)
-            )
-
-
-def _cause(message: str) -> str:
-    """The part of an error message after the query's name, if the message names one."""
-    return message.partition("terminated with exception: ")[2] or message
+            # The part after the query's name, if the message names one.
+            cause = event.exception.partition("terminated with exception: ")[2] or event.exception
+            self._first = QueryFailedError(str(event.id), str(event.runId), None, cause)
 
 
 MOST_LOOKS = 10

@@ -370,7 +370,7 @@ def seen_time(now_ms: NowMs, functions: Iterable[Any] = ()) -> Iterator[None]:
     replaced[id(real)] = module
     spaces = [vars(time), *_user_modules(), *(function.__globals__ for function in functions)]
     replacements = [
-        (space, {name: replaced[id(value)] for name, value in space.items() if id(value) in replaced})
+        (space, {name: replaced[id(old)] for name, old in space.items() if id(old) in replaced})
         for space in {id(space): space for space in spaces}.values()
     ]
     originals = [(space, {name: space[name] for name in names}) for space, names in replacements]

@@ -48,7 +48,6 @@ from epochal.testing.driver.under_test import (
     calls_in_tasks,
     delivery,
     forget_planned,
-    is_called_on_driver,
     newest_watermark_ms,
     query_under_test,
     stored_values,
@@ -323,7 +322,7 @@ class Driver:
         sink = self._query.sink
 
         def wrap(staged: StagedSink) -> Any:
-            if sink is None or not is_called_on_driver(sink):
+            if sink is None or not sink.is_called_on_driver:
                 return staged
             return CallingSink(staged, delivery(sink), complete=self._is_complete)
 

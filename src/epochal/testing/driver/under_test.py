@@ -37,7 +37,6 @@ from epochal.epoch.event_time.query_watermark import WatermarksMove
 from epochal.epoch.manifest import is_finished_by_another, manifest_of
 from epochal.errors import OptionError
 from epochal.files import Files
-from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.testing.driver.staged_sink import StagedSink
 
@@ -63,6 +62,11 @@ class UserSink:
     function: Any
     frame: DataFrame | None = None
     """Whose columns the rows have; None for a `Stream`."""
+
+    @property
+    def is_called_on_driver(self) -> bool:
+        """Whether it is `foreachBatch` of a DataFrame."""
+        return self.frame is not None and self.kind == FOREACH_BATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ def calls_in_tasks(sink: UserSink | None) -> ForeachWriters | None:
 
     A function of a batch of a DataFrame is called on the driver instead.
     """
-    if sink is None or is_called_on_driver(sink):
+    if sink is None or sink.is_called_on_driver:
         return None
     schema = None if sink.frame is None else sink.frame.schema
     sink_of_functions = ForeachSink(
@@ -158,11 +162,6 @@ def calls_in_tasks(sink: UserSink | None) -> ForeachWriters | None:
     writers = sink_of_functions.writers
     assert isinstance(writers, ForeachWriters)
     return writers
-
-
-def is_called_on_driver(sink: UserSink | None) -> bool:
-    """Whether it is `foreachBatch` of a DataFrame."""
-    return sink is not None and sink.frame is not None and sink.kind == FOREACH_BATCH
 
 
 class CallingWriter(SinkWriter):
@@ -271,7 +270,15 @@ def stored_values(
 
     A key is the tuple of its columns, or the column itself if there is just one.
     """
-    schemas = _schemas(plan, operator)
+    stages = {stage.operator_id: stage for stage in plan.stages}
+    if operator not in stages:
+        raise OptionError(
+            f"There is no stateful operator {operator}; the query has {sorted(stages)}."
+        )
+    stored = stages[operator].stateful.stores
+    schemas = {schema.name: schema.value for schema in stored if not schema.has_families}
+    families = [family for schema in stored for family in schema.families]
+    schemas |= {family.name: family.rows.schema.value for family in families}
     names = [schema for schema in schemas if store in (None, schema)]
     if len(names) != 1:
         raise OptionError(
@@ -284,19 +291,6 @@ def stored_values(
         (key[0] if len(key) == 1 else key): dict(zip(columns, row, strict=True))
         for key, row in rows.items()
     }
-
-
-def _schemas(plan: QueryPlan, operator: int) -> dict[str, StructType]:
-    """Return the schemas of an operator's values by the names of its stores."""
-    stages = {stage.operator_id: stage for stage in plan.stages}
-    if operator not in stages:
-        raise OptionError(
-            f"There is no stateful operator {operator}; the query has {sorted(stages)}."
-        )
-    stored = stages[operator].stateful.stores
-    schemas = {schema.name: schema.value for schema in stored if not schema.has_families}
-    families = [family for schema in stored for family in schema.families]
-    return schemas | {family.name: family.rows.schema.value for family in families}
 
 
 def _load_rows(
