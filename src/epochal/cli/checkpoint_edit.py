@@ -311,8 +311,8 @@ def undo_command(
         if flags.as_json:
             print_json({"command": "prune", "executed": flags.execute, "pruned": pruned})
         else:
-            done = "Forgot" if flags.execute else "Would forget"
-            print_line(f"{done}: {', '.join(pruned) or 'nothing'}")
+            verb = "Forgot" if flags.execute else "Would forget"
+            print_line(f"{verb}: {', '.join(pruned) or 'nothing'}")
     elif not flags.execute:
         _show_undo(journal, entry, as_json=flags.as_json)
     else:
