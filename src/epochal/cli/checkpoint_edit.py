@@ -42,8 +42,8 @@ from epochal.cli.printing.output import (
     progress,
 )
 from epochal.errors import EditError, OptionError
-from epochal.tools.edit.apply_edit import require_quiet, undo
 from epochal.tools.edit.apply_edit import prune as prune_edits
+from epochal.tools.edit.apply_edit import require_quiet, undo
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.inspect.listing import require_checkpoint, require_directory
 from epochal.wording import counted, time_text
@@ -156,8 +156,7 @@ def migrate_offsets(
     directory: Directory,
     to: str = option("v2", "The version to convert to.", default="v2"),
     name: list[str] | None = option(
-        "I=NAME",
-        "Name the source with index I, to enable source evolution; may be repeated.",
+        "I=NAME", "Name the source with index I, to enable source evolution; may be repeated."
     ),
     *,
     flags: Flags,

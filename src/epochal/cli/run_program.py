@@ -35,7 +35,6 @@ from epochal.files import local_path, scheme_of
 from epochal.tools.upgrade.check_query import written_options
 from epochal.wording import counted
 
-
 TURN_SECONDS = 0.2
 """How long to wait for one kind of query before checking the other kind."""
 

@@ -185,7 +185,6 @@ class LagMeter:
         return ends, None
 
 
-
 @dataclass(slots=True)
 class AnswerCache:
     """Answers of one kind, by name. Any number of threads may ask.
