@@ -123,7 +123,16 @@ def _stop_all(spark: SparkSession) -> None:
         theirs.stop()
 
 
-class _Failures(StreamingQueryListener):  # type: ignore[misc]
+class QuietListener(StreamingQueryListener):  # type: ignore[misc]
+    """Ignores all events. PySpark's own class requires three of its four methods."""
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    onQueryProgress = onQueryIdle = onQueryTerminated = onQueryStarted
+
+
+class _Failures(QuietListener):
     """Remembers the first continuous query that failed.
 
     Listeners are called before a query leaves the list of active queries, so `_wait` misses none.
@@ -135,11 +144,6 @@ class _Failures(StreamingQueryListener):  # type: ignore[misc]
     def check(self) -> None:
         if self._first is not None:
             raise self._first
-
-    def onQueryStarted(self, event: Any) -> None:
-        """Do nothing, as at all other events; the base class requires the methods."""
-
-    onQueryProgress = onQueryIdle = onQueryStarted
 
     def onQueryTerminated(self, event: Any) -> None:
         if event.exception and self._first is None:
