@@ -83,7 +83,12 @@ def test_generated_pages_are_current(name: str) -> None:
 def test_every_error_has_one_line_that_says_what_to_do() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) ?\|$", text, re.M)
-    assert sorted(name for name, _, _ in rows) == sorted(errors.__all__)
+    classes = [
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.EpochalError)
+    ]
+    assert sorted(name for name, _, _ in rows) == sorted(classes)
     assert [name for name, _, do in rows if not do] == ["EpochalError"]
 
 

@@ -155,7 +155,7 @@ def test_the_modules_that_decide_call_themselves_pure() -> None:
 def test_only_the_engine_and_its_connectors_import_pyspark() -> None:
     # `__init__.py` imports PySpark's types for type checkers only. The demo is a user's program,
     # and `epochal run` and `epochal check` start one. The daemon is started by Spark.
-    programs = ("testing/", "demo/", "cli/run_program", "cli/check_program", "warm_daemon")
+    programs = ("testing/", "demo/", "cli/run_program", "warm_daemon")
     allowed = ("__init__.py", "connectors/", "continuous/", "evaluator/", *programs)
     wrong = [
         name_of(path)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.cli.arguments import Directory, Json, NoFileSink, SinkFlags, open_place
-from epochal.cli.groups import LazyGroup, group_app
+from epochal.cli.command_line import (
+    Directory,
+    Json,
+    NoFileSink,
+    SinkFlags,
+    argument,
+    flag,
+    group_app,
+    open_place,
+    option,
+)
 from epochal.cli.printing.checkpoint_text import newest, print_entries, print_report, print_view
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
@@ -17,62 +26,32 @@ from epochal.cli.printing.output import (
     print_line,
     print_table,
     print_text,
+    progress,
 )
-from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:
     from epochal.tools.inspect.checkpoint_diff import CheckpointDifference
     from epochal.tools.inspect.view_models import BatchView, CheckpointView
 
-READING = "epochal.cli.checkpoint:reading"
-WRITING = "epochal.cli.checkpoint_edit:app"
+EDITS = ("rewind", "set-offsets", "repair", "publish", "copy", "clone", "migrate-offsets", "undo")
 
 DEFAULT_LIMIT = 20
 
-
-HELP = "Show, check, repair and edit the checkpoint of a streaming query."
-
-
-class CheckpointCommands(LazyGroup):
-    table: ClassVar[dict[str, str]] = {
-        "show": READING,
-        "log": READING,
-        "diff": READING,
-        "verify": READING,
-        "rewind": WRITING,
-        "set-offsets": WRITING,
-        "repair": WRITING,
-        "publish": WRITING,
-        "copy": WRITING,
-        "clone": "epochal.cli.clone:app",
-        "migrate-offsets": WRITING,
-        "undo": WRITING,
-    }
+app = group_app(
+    "checkpoint",
+    "Show, check, repair and edit the checkpoint of a streaming query.",
+    {**dict.fromkeys(EDITS, "epochal.cli.checkpoint_edit:app"), "clone": "epochal.cli.switch:app"},
+)
 
 
-app = group_app("checkpoint", CheckpointCommands, HELP)
-reading = typer.Typer(rich_markup_mode=None)
-
-
-@app.callback()
-def checkpoint() -> None:
-    """Show, check, repair and edit the checkpoint of a streaming query, without Spark or a JVM."""
-
-
-@reading.command()
+@app.command()
 def show(
     location: Directory,
     as_json: Json = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            metavar="N",
-            min=0,
-            help="Show only the N newest batches. [default: 20; all with --json]",
-        ),
-    ] = None,
+    limit: int | None = option(
+        "N", "Show only the N newest batches. [default: 20; all with --json]", min=0
+    ),
 ) -> None:
     """Show the query's id, batches, state and settings, and what a restart would do next.
 
@@ -93,16 +72,13 @@ def show(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@reading.command()
+@app.command()
 def log(
-    location: Annotated[
-        str,
-        typer.Argument(
-            metavar="LOGDIR",
-            help="The directory of one log: offsets, commits or sources/N of a checkpoint, or "
-            "_spark_metadata of an output directory.",
-        ),
-    ],
+    location: str = argument(
+        "LOGDIR",
+        "The directory of one log: offsets, commits or sources/N of a checkpoint, or "
+        "_spark_metadata of an output directory.",
+    ),
     as_json: Json = False,
 ) -> None:
     """Print every live entry of one log directory, of any kind.
@@ -123,21 +99,16 @@ def log(
         raise broken[0]
 
 
-@reading.command()
+@app.command()
 def diff(
     first: Directory,
-    second: Annotated[
-        str | None, typer.Argument(metavar="[OTHER]", help="A second checkpoint, as the new side.")
-    ] = None,
-    batches: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--batch",
-            metavar="N",
-            help="The batch to compare. Give it twice to compare two batches of one checkpoint, or "
-            "once to compare the same batch of two checkpoints.",
-        ),
-    ] = None,
+    second: str | None = argument("[OTHER]", "A second checkpoint, as the new side.", default=None),
+    batches: list[int] | None = option(
+        "N",
+        "The batch to compare. Give it twice to compare two batches of one checkpoint, or once to "
+        "compare the same batch of two checkpoints.",
+        "--batch",
+    ),
     as_json: Json = False,
 ) -> None:
     """Show what differs between two batches, or between two checkpoints.
@@ -168,36 +139,19 @@ def diff(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@reading.command()
+@app.command()
 def verify(
-    location: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR",
-            help="A checkpoint, or the output directory of a file sink: a path or a URL.",
-        ),
-    ],
+    location: str = argument(
+        "DIR", "A checkpoint, or the output directory of a file sink: a path or a URL."
+    ),
     as_json: Json = False,
-    deep: Annotated[
-        bool,
-        typer.Option(
-            "--deep",
-            help="Also open RocksDB databases and check every key, replay the deltas below every "
-            "snapshot and compare the result, and check files that contain their own checksums.",
-        ),
-    ] = False,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Check only logs and file names; do not read state files."),
-    ] = False,
-    sink: Annotated[
-        str | None,
-        typer.Option(
-            "--sink",
-            metavar="DIR",
-            help="Also check this output directory of the query's file sink.",
-        ),
-    ] = None,
+    deep: bool = flag(
+        "--deep",
+        "Also open RocksDB databases and check every key, replay the deltas below every snapshot "
+        "and compare the result, and check files that contain their own checksums.",
+    ),
+    quick: bool = flag("--quick", "Check only logs and file names; do not read state files."),
+    sink: str | None = option("DIR", "Also check this output directory of the query's file sink."),
     no_file_sink: NoFileSink = False,
 ) -> None:
     """Check every file of a checkpoint, and every rule that Spark relies on.

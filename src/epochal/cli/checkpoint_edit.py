@@ -6,41 +6,53 @@ Every command shows its plan, and changes nothing without `--execute`.
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import typer
 
-from epochal.cli.arguments import (
+from epochal.cli.command_line import (
+    BROKERS_HELP,
     ClientConfig,
     Directory,
-    OptionalBootstrapServers,
-    SinkFlags,
+    argument,
+    flag,
     open_place,
+    option,
     parse_pairs,
+    says_when_interrupted,
     takes_groups,
 )
-from epochal.cli.editing import Flags, confirm, interruptible, parse_moment, run_edit
-from epochal.cli.interruption import says_when_interrupted
+from epochal.cli.editing import (
+    CheckpointEdit,
+    Flags,
+    confirm,
+    interruptible,
+    parse_moment,
+    run_edit,
+    run_repair,
+)
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_json,
     print_line,
     print_table,
     print_text,
+    progress,
 )
-from epochal.cli.printing.progress_bar import progress
 from epochal.errors import EditError, OptionError
-from epochal.files import Files
-from epochal.tools.edit.apply_edit import Conditions, require_quiet, undo
 from epochal.tools.edit.apply_edit import prune as prune_edits
+from epochal.tools.edit.apply_edit import require_quiet, undo
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.inspect.listing import require_checkpoint, require_directory
 from epochal.wording import counted, time_text
 
 if TYPE_CHECKING:
+    from epochal.tools.edit.edit_file_log import SinkSurvey
+    from epochal.tools.edit.edit_plan import Plan
     from epochal.tools.edit.offsets.offset_targets import Target
+    from epochal.tools.edit.survey import Survey
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -49,26 +61,16 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @takes_groups
 def rewind(
     directory: Directory,
-    to_batch: Annotated[
-        int | None, typer.Option(metavar="N", help="The last batch to keep.", min=0)
-    ] = None,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Keep the batches planned up to this time, in ISO-8601; without a zone it is UTC.",
-        ),
-    ] = None,
+    to_batch: int | None = option("N", "The last batch to keep.", min=0),
+    to_datetime: str | None = option(
+        "TIME", "Keep the batches planned up to this time, in ISO-8601; without a zone it is UTC."
+    ),
+    keep_sink_files: bool = flag(
+        "--keep-sink-files",
+        "Do not delete the data files that rewinding removes from the log of --sink.",
+    ),
     *,
-    sink: SinkFlags,
-    keep_sink_files: Annotated[
-        bool,
-        typer.Option(
-            "--keep-sink-files",
-            help="Do not delete the data files that rewinding removes from the log of --sink.",
-        ),
-    ] = False,
-    flags: Flags,
+    edit: CheckpointEdit,
 ) -> None:
     """Go back: the query restarts right after a batch, as if later batches had never run.
 
@@ -76,132 +78,86 @@ def rewind(
     batches: name its directory with --sink. A file source reads all later files again, in one
     batch.
     """
-    from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.rewind import batch_at, plan_rewind
-    from epochal.tools.edit.survey import survey
 
     if (to_batch is None) == (to_datetime is None):
         raise OptionError("Give exactly one of --to-batch and --to-datetime.")
-    files, named = open_place(directory), sink.open()
 
-    def plan() -> Plan:
-        surveyed = survey(files)
+    def plan(surveyed: Survey, *, sink: SinkSurvey | None) -> Plan:
         batch = batch_at(surveyed, parse_moment(to_datetime)) if to_datetime else to_batch
         assert batch is not None
-        output = find_sink(surveyed, named)
-        return plan_rewind(surveyed, batch, sink=output, keep_sink_files=keep_sink_files)
+        return plan_rewind(surveyed, batch, sink=sink, keep_sink_files=keep_sink_files)
 
-    run_edit(files, "rewind", plan, flags, places=[named.place])
+    edit.run(directory, "rewind", plan, of_published=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetMove:
+    """Where a source is moved to: one of these options."""
+
+    to_offset: list[str] | None = option(
+        "OFFSET", "The new offset, as JSON or TOPIC:PARTITION:OFFSET; may be repeated."
+    )
+    shift_by: int | None = option("N", "Move every offset by N, back if N is negative.")
+    to_earliest: bool = flag("--to-earliest", "Move to the oldest records.")
+    to_latest: bool = flag("--to-latest", "Move to the end of every partition.")
+    to_datetime: str | None = option(
+        "TIME",
+        "Move to the first record at or after this time, in ISO-8601; without a zone it is UTC.",
+    )
+
+    def target(self) -> Target:
+        from epochal.tools.edit.offsets import offset_targets as to
+
+        targets = (
+            to.ToOffset(tuple(self.to_offset)) if self.to_offset else None,
+            None if self.shift_by is None else to.ShiftBy(self.shift_by),
+            to.ToEarliest() if self.to_earliest else None,
+            to.ToLatest() if self.to_latest else None,
+            None if self.to_datetime is None else to.ToTime(parse_moment(self.to_datetime)),
+        )
+        match [target for target in targets if target is not None]:
+            case [target]:
+                return target
+        raise OptionError(
+            "Give exactly one of --to-offset, --shift-by, --to-earliest, --to-latest and "
+            "--to-datetime."
+        )
 
 
 @app.command("set-offsets")
 @takes_groups
 def set_offsets(
     directory: Directory,
-    source: Annotated[
-        str, typer.Option(metavar="I|NAME", help="The source: its index in the query, or its name.")
-    ] = "0",
-    to_offset: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OFFSET",
-            help="The new offset, as JSON or TOPIC:PARTITION:OFFSET; may be repeated.",
-        ),
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="Move every offset by N, back if N is negative.")
-    ] = None,
-    to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="Move to the oldest records.")
-    ] = False,
-    to_latest: Annotated[
-        bool, typer.Option("--to-latest", help="Move to the end of every partition.")
-    ] = False,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Move to the first record at or after this time, in ISO-8601; without a zone it "
-            "is UTC.",
-        ),
-    ] = None,
-    bootstrap_servers: OptionalBootstrapServers = None,
-    client_config: ClientConfig = None,
+    source: str = option("I|NAME", "The source: its index in the query, or its name.", default="0"),
     *,
-    sink: SinkFlags,
-    flags: Flags,
+    move: OffsetMove,
+    bootstrap_servers: str | None = option("HOST:PORT", BROKERS_HELP),
+    client_config: ClientConfig = None,
+    edit: CheckpointEdit,
 ) -> None:
     """Move a source: add a finished batch from which the query continues at other offsets.
 
     Settings, watermark and state stay those of the last batch.
     """
-    from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.offsets.broker_offsets import broker
     from epochal.tools.edit.offsets.offset_targets import no_broker
     from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
-    from epochal.tools.edit.publish import require_published
-    from epochal.tools.edit.survey import survey
 
-    target = _target(to_offset, shift_by, to_earliest, to_latest, to_datetime)
-    settings = parse_pairs(client_config or [], "--client-config")
+    settings = parse_pairs(client_config, "--client-config")
     ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
-    files, named = open_place(directory), sink.open()
-
-    def plan() -> Plan:
-        surveyed = survey(files)
-        require_published(surveyed)
-        output = find_sink(surveyed, named)
-        return plan_set_offsets(surveyed, source, target, sink=output, ask_broker=ask)
-
-    run_edit(files, "set-offsets", plan, flags, places=[named.place])
-
-
-def _target(
-    to_offset: list[str] | None,
-    shift_by: int | None,
-    to_earliest: bool,
-    to_latest: bool,
-    to_datetime: str | None,
-) -> Target:
-    from epochal.tools.edit.offsets.offset_targets import (
-        ShiftBy,
-        ToEarliest,
-        ToLatest,
-        ToOffset,
-        ToTime,
-    )
-
-    targets: list[Target] = []
-    if to_offset:
-        targets.append(ToOffset(tuple(to_offset)))
-    if shift_by is not None:
-        targets.append(ShiftBy(shift_by))
-    if to_earliest:
-        targets.append(ToEarliest())
-    if to_latest:
-        targets.append(ToLatest())
-    if to_datetime is not None:
-        targets.append(ToTime(parse_moment(to_datetime)))
-    if len(targets) != 1:
-        raise OptionError(
-            "Give exactly one of --to-offset, --shift-by, --to-earliest, --to-latest and "
-            "--to-datetime."
-        )
-    return targets[0]
+    plan = partial(plan_set_offsets, source=source, target=move.target(), ask_broker=ask)
+    edit.run(directory, "set-offsets", plan)
 
 
 @app.command("migrate-offsets")
 @takes_groups
 def migrate_offsets(
     directory: Directory,
-    to: Annotated[str, typer.Option(metavar="v2", help="The version to convert to.")] = "v2",
-    name: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="I=NAME",
-            help="Name the source with index I, to enable source evolution; may be repeated.",
-        ),
-    ] = None,
+    to: str = option("v2", "The version to convert to.", default="v2"),
+    name: list[str] | None = option(
+        "I=NAME", "Name the source with index I, to enable source evolution; may be repeated."
+    ),
     *,
     flags: Flags,
 ) -> None:
@@ -211,7 +167,7 @@ def migrate_offsets(
 
     if to != "v2":
         raise OptionError(f"--to {to} is not supported: the only target is v2.")
-    pairs = parse_pairs(name or [], "--name", "I=NAME")
+    pairs = parse_pairs(name, "--name", "I=NAME")
     if not all(index.isdigit() for index in pairs):
         raise OptionError("--name takes the source's index in the query, as in 0=NAME or 1=NAME.")
     names = {int(index): value for index, value in pairs.items()}
@@ -223,37 +179,27 @@ def migrate_offsets(
 @takes_groups
 def repair(
     directory: Directory,
-    code: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CODE", help="Repair only findings with this code; may be repeated."),
-    ] = None,
-    query_id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="UUID",
-            help="The query's id, if the file `metadata` is lost. [default: a new id]",
-        ),
-    ] = None,
-    rewind: Annotated[
-        bool, typer.Option("--rewind", help="Drop committed batches if nothing else helps.")
-    ] = False,
+    code: list[str] | None = option(
+        "CODE", "Repair only findings with this code; may be repeated."
+    ),
+    query_id: str | None = option(
+        "UUID", "The query's id, if the file `metadata` is lost. [default: a new id]"
+    ),
+    rewind: bool = flag("--rewind", "Drop committed batches if nothing else helps."),
     *,
-    sink: SinkFlags,
-    flags: Flags,
+    edit: CheckpointEdit,
 ) -> None:
     """Repair what `verify` finds, as far as that is safe; list what is left and what would help.
 
     The exit status is 1 if findings are left: without --execute those that this command cannot
     repair, with it those that `verify` still finds.
     """
-    from epochal.cli.editing import run_repair
     from epochal.tools.edit.repair_draft import RepairOptions
 
     options = RepairOptions(
         query_id=query_id or str(uuid.uuid4()), codes=frozenset(code or ()), may_go_back=rewind
     )
-    named = sink.open()
-    run_repair(open_place(directory), "repair", options, named, flags, lambda _: True)
+    run_repair(directory, edit, "repair", options, lambda _: True)
 
 
 @app.command()
@@ -274,24 +220,13 @@ def publish(directory: Directory, *, flags: Flags) -> None:
 @takes_groups
 def copy(
     directory: Directory,
-    destination: Annotated[
-        str,
-        typer.Argument(metavar="DEST", help="An empty directory for the copy: a path or a URL."),
-    ],
-    map_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="OLD=NEW",
-            help="An input or output path that has moved as well; may be repeated.",
-        ),
-    ] = None,
-    sink: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OUTPUT", help="A moved output directory; --map also applies to its sink log."
-        ),
-    ] = None,
+    destination: str = argument("DEST", "An empty directory for the copy: a path or a URL."),
+    map_: list[str] | None = option(
+        "OLD=NEW", "An input or output path that has moved as well; may be repeated.", "--map"
+    ),
+    sink: str | None = option(
+        "OUTPUT", "A moved output directory; --map also applies to its sink log."
+    ),
     *,
     flags: Flags,
 ) -> None:
@@ -303,10 +238,13 @@ def copy(
     from epochal.tools.edit.edit_file_log import survey_sink
     from epochal.tools.edit.survey import survey
 
-    moved = parse_pairs(map_ or [], "--map", "OLD=NEW")
+    moved = parse_pairs(map_, "--map", "OLD=NEW")
     files, target = open_place(directory), open_place(destination)
     if flags.execute:
-        _require_settled(files, flags.conditions())
+        if (unfinished := Journal(files).unfinished()) is not None:
+            state = f"{unfinished.id} is {unfinished.state}"
+            raise EditError(files.url, f"{state}. Finish or undo it before copying.")
+        require_quiet(files, flags.conditions())
     output = None if sink is None else open_place(sink)
     places = [files, output]
     surveyed_sink = None if output is None else survey_sink(output, target.url)
@@ -330,27 +268,13 @@ def copy(
 @takes_groups
 def undo_command(
     directory: Directory,
-    entry: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The edit to undo. [default: the newest]")
-    ] = None,
-    list_: Annotated[
-        bool, typer.Option("--list", help="List the edits of this checkpoint.")
-    ] = False,
-    prune: Annotated[
-        bool,
-        typer.Option(
-            "--prune", help="Forget finished edits, so that they cannot be undone any more."
-        ),
-    ] = False,
-    sink: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OUTPUT", help="The output directory of the file sink that the edit changed."
-        ),
-    ] = None,
-    other: Annotated[
-        str | None, typer.Option(metavar="CHECKPOINT", help="The other checkpoint of a switch.")
-    ] = None,
+    entry: str | None = argument("ID", "The edit to undo. [default: the newest]", default=None),
+    list_: bool = flag("--list", "List the edits of this checkpoint."),
+    prune: bool = flag("--prune", "Forget finished edits, so that they cannot be undone any more."),
+    sink: str | None = option(
+        "OUTPUT", "The output directory of the file sink that the edit changed."
+    ),
+    other: str | None = option("CHECKPOINT", "The other checkpoint of a switch."),
     *,
     flags: Flags,
 ) -> None:
@@ -383,7 +307,11 @@ def undo_command(
             if flags.execute
             else journal.prunable()
         )
-        _show_pruned(pruned, execute=flags.execute, as_json=flags.as_json)
+        if flags.as_json:
+            print_json({"command": "prune", "executed": flags.execute, "pruned": pruned})
+        else:
+            verb = "Forgot" if flags.execute else "Would forget"
+            print_line(f"{verb}: {', '.join(pruned) or 'nothing'}")
     elif not flags.execute:
         _show_undo(journal, entry, as_json=flags.as_json)
     else:
@@ -415,20 +343,7 @@ def _show_undo(journal: Journal, entry: str | None, *, as_json: bool) -> None:
 def _list_edits(journal: Journal, *, as_json: bool) -> None:
     entries = journal.entries()
     if as_json:
-        print_json(
-            [
-                {
-                    "id": entry.id,
-                    "state": entry.state.value,
-                    "started_ms": entry.started_ms,
-                    "command": entry.command,
-                    "arguments": dict(entry.arguments),
-                    "summary": entry.summary,
-                    "changes": entry.changes,
-                }
-                for entry in entries
-            ]
-        )
+        print_json([asdict(entry) for entry in entries])
         return
     if not entries:
         print_line("There are no edits.")
@@ -444,19 +359,3 @@ def _list_edits(journal: Journal, *, as_json: bool) -> None:
         for entry in entries
     ]
     print_table(("id", "state", "started", "changes", "summary"), rows)
-
-
-def _show_pruned(pruned: list[str], *, execute: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"command": "prune", "executed": execute, "pruned": pruned})
-        return
-    print_line(f"{'Forgot' if execute else 'Would forget'}: {', '.join(pruned) or 'nothing'}")
-
-
-def _require_settled(files: Files, conditions: Conditions) -> None:
-    """Raise if the checkpoint is changing, or if an edit of it is unfinished."""
-    if (unfinished := Journal(files).unfinished()) is not None:
-        raise EditError(
-            files.url, f"{unfinished.id} is {unfinished.state}. Finish or undo it before copying."
-        )
-    require_quiet(files, conditions)

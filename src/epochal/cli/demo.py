@@ -12,11 +12,11 @@ from dataclasses import asdict
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from epochal.cli.interruption import says_when_interrupted
+from epochal.cli.command_line import flag, option, says_when_interrupted
 from epochal.cli.printing.output import (
     CYAN,
     GREEN,
@@ -39,34 +39,23 @@ class DemoTable(StrEnum):
     DELTA = "delta"
 
 
-commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@commands.command()
+@app.command()
 def demo(
-    kafka: Annotated[
-        bool, typer.Option("--kafka", help="Use a real Kafka broker, which is downloaded once.")
-    ] = False,
-    table: Annotated[
-        DemoTable, typer.Option(help="What the query writes: Parquet files or a Delta table.")
-    ] = DemoTable.PARQUET,
-    seconds: Annotated[
-        int,
-        typer.Option(metavar="N", min=5, max=3600, help="How long to publish orders, in seconds."),
-    ] = 30,
-    rate: Annotated[
-        int, typer.Option(metavar="N", min=1, max=20_000, help="Orders to publish per second.")
-    ] = 1_000,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Work in this new directory and keep it. [default: a temporary directory]",
-        ),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print only the result, as one JSON object.")
-    ] = False,
+    kafka: bool = flag("--kafka", "Use a real Kafka broker, which is downloaded once."),
+    table: DemoTable = typer.Option(
+        DemoTable.PARQUET, help="What the query writes: Parquet files or a Delta table."
+    ),
+    seconds: int = option(
+        "N", "How long to publish orders, in seconds.", default=30, min=5, max=3600
+    ),
+    rate: int = option("N", "Orders to publish per second.", default=1_000, min=1, max=20_000),
+    directory: Path | None = option(
+        "DIR", "Work in this new directory and keep it. [default: a temporary directory]"
+    ),
+    json: bool = flag("--json", "Print only the result, as one JSON object."),
 ) -> None:
     """Publish orders, total them per customer exactly once, kill a worker, and check the result.
 
@@ -140,7 +129,8 @@ def _run(
 
 @contextmanager
 def _broker(kafka: bool) -> Iterator[DemoBroker]:
-    from epochal.demo.pipeline import PROJECT, SUBSCRIPTION, TOPIC, DemoBroker
+    from epochal.demo.orders import PROJECT, SUBSCRIPTION, TOPIC
+    from epochal.demo.pipeline import DemoBroker
 
     if kafka:
         from confluent_kafka.admin import AdminClient, NewTopic

@@ -11,16 +11,23 @@ import shlex
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from epochal.checkpoint.layout import STATE
-from epochal.cli.arguments import EvenIfBusy, Execute, Json, SettleSeconds, Verbose, Yes
-from epochal.cli.interruption import NOTHING_CHANGED, says_when_interrupted
+from epochal.cli.command_line import (
+    NOTHING_CHANGED,
+    Json,
+    SinkFlags,
+    flag,
+    open_place,
+    option,
+    says_when_interrupted,
+)
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     GREEN,
@@ -30,8 +37,8 @@ from epochal.cli.printing.output import (
     print_line,
     print_table,
     print_text,
+    progress,
 )
-from epochal.cli.printing.progress_bar import progress
 from epochal.errors import OptionError
 from epochal.files import Files
 from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply
@@ -43,23 +50,39 @@ from epochal.tools.reporting import reporting
 from epochal.wording import of_epochs, size_text
 
 if TYPE_CHECKING:
-    from epochal.tools.edit.edit_plan import Plan
-    from epochal.tools.edit.find_sink import NamedSink
     from epochal.tools.edit.repair import Left
     from epochal.tools.edit.repair_draft import RepairOptions
     from epochal.tools.verify.findings import Finding
 
+OF_TWO_CHECKPOINTS = ("copy", "clone", "switch")
 
-@dataclass(frozen=True, slots=True)
+Execute = Annotated[
+    bool, typer.Option("--execute", help="Apply the changes. Without it, only show the plan.")
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="List every file of the plan, not only directories.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Flags:
     """The options that every command of this kind has."""
 
     execute: Execute = False
     verbose: Verbose = False
     as_json: Json = False
-    settle_seconds: SettleSeconds = DEFAULT_SETTLE_SECONDS
-    even_if_busy: EvenIfBusy = False
-    yes: Yes = False
+    settle_seconds: float = option(
+        "S",
+        "How long to watch for a running query before changing anything, in seconds.",
+        default=DEFAULT_SETTLE_SECONDS,
+        min=0,
+    )
+    even_if_busy: bool = flag(
+        "--even-if-busy", "Continue even if something seems to write to the checkpoint."
+    )
+    yes: bool = typer.Option(
+        False, "--yes", "-y", help="Do not ask before what cannot be undone; for scripts."
+    )
 
     def conditions(self, places: Sequence[Files | None] = ()) -> Conditions:
         """The conditions under which this run applies edits."""
@@ -69,6 +92,34 @@ class Flags:
             even_if_busy=self.even_if_busy,
             places=[place for place in places if place is not None],
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointEdit(Flags, SinkFlags):
+    """The options of commands that change a checkpoint together with its file sink."""
+
+    def run(
+        self,
+        directory: str,
+        command: str,
+        make_plan: Callable[..., Plan],
+        *,
+        of_published: bool = True,
+    ) -> None:
+        """Show or apply what `make_plan` returns for a survey, and for the file sink as `sink=`."""
+        from epochal.tools.edit.find_sink import find_sink
+        from epochal.tools.edit.publish import require_published
+        from epochal.tools.edit.survey import survey
+
+        files, named = open_place(directory), self.open()
+
+        def plan() -> Plan:
+            surveyed = survey(files)
+            if of_published:
+                require_published(surveyed)
+            return make_plan(surveyed, sink=find_sink(surveyed, named))
+
+        run_edit(files, command, plan, self, places=[named.place])
 
 
 def run_edit(
@@ -86,8 +137,10 @@ def run_edit(
 
     `more` returns further fields for the JSON that the command learned while planning.
     """
-    _require_checkpoint(files, command)
-    says_epochs = command not in OF_TWO_CHECKPOINTS and is_continuous(files)
+    says_epochs = False
+    if command not in OF_TWO_CHECKPOINTS:  # they may write to an empty directory
+        require_checkpoint(files)
+        says_epochs = is_continuous(files)
 
     def make_plan() -> Plan:
         plan = plan_batches()
@@ -95,7 +148,15 @@ def run_edit(
 
     if not flags.execute:
         if (unfinished := Journal(files).unfinished()) is not None:
-            _show_unfinished(files, unfinished, command, as_json=flags.as_json)
+            left = unfinished.id
+            if flags.as_json:
+                print_json({"command": command, "executed": False, "unfinished": left})
+            else:
+                print_text(
+                    f"{left} was interrupted and is {unfinished.state}. Run the same command with "
+                    f"--execute to finish it, or {undo_of(files.url, unfinished)} to revert it.",
+                    "",
+                )
         else:
             with progress("planning") as advance, reporting(advance):
                 plan = make_plan()
@@ -166,29 +227,6 @@ def undo_command(files: Files, entry: JournalEntry) -> str:
     if entry.command == "switch":
         words += ["--other", entry.arguments.get("from", "")]
     return shlex.join([*words, "--execute"])
-
-
-def _show_unfinished(
-    files: Files, unfinished: JournalEntry, command: str, *, as_json: bool
-) -> None:
-    if as_json:
-        print_json({"command": command, "executed": False, "unfinished": unfinished.id})
-    else:
-        print_text(
-            f"{unfinished.id} was interrupted and is {unfinished.state}. Run the same command "
-            f"with --execute to finish it, or {undo_of(files.url, unfinished)} to revert it.",
-            "",
-        )
-
-
-OF_TWO_CHECKPOINTS = ("copy", "clone", "switch")
-
-
-def _require_checkpoint(files: Files, command: str) -> None:
-    """Fail before anything is written to a directory that is not a checkpoint."""
-    if command in OF_TWO_CHECKPOINTS:
-        return  # they may write to an empty directory
-    require_checkpoint(files)
 
 
 def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) -> None:
@@ -285,11 +323,10 @@ def parse_moment(text: str) -> int:
 
 
 def run_repair(
-    files: Files,
+    directory: str,
+    edit: CheckpointEdit,
     command: str,
     options: RepairOptions,
-    named: NamedSink,
-    flags: Flags,
     is_asked_for: Callable[[Finding], bool],
     other: str = "",
 ) -> None:
@@ -306,6 +343,7 @@ def run_repair(
     from epochal.tools.verify.remedies import with_places
     from epochal.tools.verify.verify import verify
 
+    files, named = open_place(directory), edit.open()
     planned: list[Left] = []
     depth = depth_to_find(options.codes)
     sink = named.place
@@ -324,7 +362,7 @@ def run_repair(
 
     def left() -> list[Left]:
         """What is left of the findings: of the plan's in a dry run, otherwise as verified."""
-        if not flags.execute:
+        if not edit.execute:
             return planned
         reasons = {(item.finding.code, item.finding.path): item.reason for item in planned}
         return [
@@ -339,9 +377,11 @@ def run_repair(
         left_over[:] = left()
         return {"left": [{**item.finding.as_json(), "reason": item.reason} for item in left_over]}
 
-    run_edit(files, command, plan, flags, more=more, places=[sink])
-    if not flags.as_json:
-        with _told(flags), progress("verifying"):
+    run_edit(files, command, plan, edit, more=more, places=[sink])
+    if not edit.as_json:
+        done = "Interrupted while the result was verified; the repair itself is done."
+        told = done if edit.execute else NOTHING_CHANGED
+        with says_when_interrupted(lambda: told), progress("verifying"):
             left_over[:] = left()
         for item in left_over:
             code = f"left: {item.finding.code}"
@@ -350,12 +390,6 @@ def run_repair(
             print_text(f" {item.finding.path}: {reason}", head=code, style=YELLOW)
     if left_over:
         raise typer.Exit(EXIT_FINDINGS)
-
-
-def _told(flags: Flags) -> AbstractContextManager[None]:
-    """What Ctrl-C leaves while the result of a repair is verified, or of a dry run is listed."""
-    done = "Interrupted while the result was verified; the repair itself is done."
-    return says_when_interrupted(lambda: done if flags.execute else NOTHING_CHANGED)
 
 
 _NUMBER = re.compile(r"\d+")

@@ -10,22 +10,23 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from epochal.cli.arguments import (
-    BootstrapServers,
+from epochal.cli.command_line import (
+    BROKERS_HELP,
     ClientConfig,
     Host,
     Json,
+    flag,
+    group_app,
     open_place,
+    option,
     parse_pairs,
+    says_when_interrupted,
 )
-from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.interruption import says_when_interrupted
-from epochal.cli.printing.output import print_line
-from epochal.cli.printing.progress_bar import progress
+from epochal.cli.printing.output import print_json, print_line, print_table, progress
 from epochal.errors import OptionError
 from epochal.wording import counted, time_text
 
@@ -33,62 +34,30 @@ if TYPE_CHECKING:
     from epochal.connectors.kafka.committer.lag import LagTarget, PartitionLag
     from epochal.connectors.kafka.offsets import Cluster
 
-COMMANDS = "epochal.cli.kafka:commands"
-HELP = "Commit a query's position to a consumer group, measure its lag, start a broker for trials."
+app = group_app(
+    "kafka",
+    "Commit a query's position to a consumer group, measure its lag, start a broker for trials.",
+)
+
+PROPERTIES_HELP = "A properties file of the Java client, as for Kafka's own tools; for security."
 
 
-class KafkaCommands(LazyGroup):
-    table: ClassVar[dict[str, str]] = {"commit": COMMANDS, "lag": COMMANDS, "serve": COMMANDS}
-
-
-app = group_app("kafka", KafkaCommands, HELP)
-commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
-
-
-@app.callback()
-def root() -> None:
-    """Commit a query's position to a consumer group, measure its lag, start a broker for trials."""
-
-
-CommandConfig = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A properties file of the Java client, as for Kafka's own tools; for security.",
-    ),
-]
-
-
-@commands.command()
+@app.command()
 def commit(
-    checkpoint: Annotated[
-        str, typer.Option(metavar="DIR", help="The query's checkpoint directory.")
-    ],
-    group: Annotated[str, typer.Option(metavar="G", help="The consumer group to commit to.")],
-    bootstrap_servers: BootstrapServers,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I|NAME", help="One source, by its index or name. [default: all Kafka sources]"
-        ),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Keep committing while the query runs, until interrupted."),
-    ] = False,
-    poll_seconds: Annotated[
-        float,
-        typer.Option(
-            metavar="S", min=0.05, help="How often --follow reads the checkpoint, in seconds."
-        ),
-    ] = 1.0,
-    allow_backwards: Annotated[
-        bool,
-        typer.Option(
-            "--allow-backwards", help="Also move the group backwards, for example after a rewind."
-        ),
-    ] = False,
-    command_config: CommandConfig = None,
+    checkpoint: str = option("DIR", "The query's checkpoint directory.", default=...),
+    group: str = option("G", "The consumer group to commit to.", default=...),
+    bootstrap_servers: str = option("HOST:PORT", BROKERS_HELP, default=...),
+    source: str | None = option(
+        "I|NAME", "One source, by its index or name. [default: all Kafka sources]"
+    ),
+    follow: bool = flag("--follow", "Keep committing while the query runs, until interrupted."),
+    poll_seconds: float = option(
+        "S", "How often --follow reads the checkpoint, in seconds.", default=1.0, min=0.05
+    ),
+    allow_backwards: bool = flag(
+        "--allow-backwards", "Also move the group backwards, for example after a rewind."
+    ),
+    command_config: Path | None = option("FILE", PROPERTIES_HELP),
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
@@ -123,40 +92,25 @@ def commit(
     raise typer.Exit(status)
 
 
-@commands.command()
+@app.command()
 def lag(
-    bootstrap_servers: BootstrapServers,
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DIR", help="A query's checkpoint directory; may be repeated."),
-    ] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="G",
-            help="A consumer group; one for all checkpoints, or one for each in the same order.",
-        ),
-    ] = None,
-    command_config: CommandConfig = None,
+    bootstrap_servers: str = option("HOST:PORT", BROKERS_HELP, default=...),
+    checkpoint: list[str] | None = option(
+        "DIR", "A query's checkpoint directory; may be repeated."
+    ),
+    group: list[str] | None = option(
+        "G", "A consumer group; one for all checkpoints, or one for each in the same order."
+    ),
+    command_config: Path | None = option("FILE", PROPERTIES_HELP),
     client_config: ClientConfig = None,
     as_json: Json = False,
-    watch: Annotated[
-        float | None, typer.Option(metavar="S", min=0.1, help="Measure again every S seconds.")
-    ] = None,
-    prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="Print metrics in Prometheus' text form.")
-    ] = False,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT", min=0, max=65535, help="Serve /metrics for Prometheus on this port."
-        ),
-    ] = None,
+    watch: float | None = option("S", "Measure again every S seconds.", min=0.1),
+    prometheus: bool = flag("--prometheus", "Print metrics in Prometheus' text form."),
+    metrics_port: int | None = option(
+        "PORT", "Serve /metrics for Prometheus on this port.", min=0, max=65535
+    ),
     metrics_host: Host = "127.0.0.1",
-    cluster_name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The value of the label `cluster_name` in metrics."),
-    ] = None,
+    cluster_name: str | None = option("NAME", "The value of the label `cluster_name` in metrics."),
 ) -> None:
     """Show committed, processed and latest offsets and the lag, per query, topic and partition.
 
@@ -215,14 +169,13 @@ def _cluster(servers: str, config: Path | None, client_config: list[str] | None)
     from epochal.connectors.kafka.kafka_settings import connection_settings, parse_properties
     from epochal.connectors.kafka.offsets import Cluster
 
-    pairs = parse_pairs(client_config or [], "--client-config")
+    pairs = parse_pairs(client_config, "--client-config")
     java = parse_properties(config.read_text(encoding="utf-8")) if config else {}
     settings = connection_settings({**java, **{k: v for k, v in pairs.items() if k in java}})
     return Cluster.of({**settings, **pairs, "bootstrap.servers": servers})
 
 
 def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str | None) -> None:
-    from epochal.cli.printing.output import print_json, print_line, print_table
     from epochal.connectors.kafka.committer.committer_metrics import lag_text
 
     if as_json:
@@ -237,28 +190,20 @@ def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str
             *("query", "group", "topic", "partition", "committed", "processed"),
             *("latest", "lag", "seconds"),
         )
-        print_table(columns, [_row(lag) for lag in lags], title=time_text(now_ms))
+        rows = []
+        for lag in lags:
+            offsets = lag.committed, lag.processed, lag.latest, lag.lag
+            values = (lag.query, lag.group, lag.topic, lag.partition, *offsets)
+            seconds = "-" if lag.seconds is None else f"{lag.seconds:.1f}"
+            rows.append([*("-" if value is None else str(value) for value in values), seconds])
+        print_table(columns, rows, title=time_text(now_ms))
 
 
-def _row(lag: PartitionLag) -> tuple[str, ...]:
-    def text(value: object) -> str:
-        return "-" if value is None else str(value)
-
-    return (
-        *(text(lag.query), text(lag.group), lag.topic, str(lag.partition)),
-        *(text(lag.committed), text(lag.processed), text(lag.latest), text(lag.lag)),
-        "-" if lag.seconds is None else f"{lag.seconds:.1f}",
-    )
-
-
-@commands.command()
+@app.command()
 def serve(
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="T[:N]", help="A topic to create, with N partitions (1); may be repeated."
-        ),
-    ] = None,
+    topic: list[str] | None = option(
+        "T[:N]", "A topic to create, with N partitions (1); may be repeated."
+    ),
 ) -> None:
     """Run a Kafka broker on this machine, for trials and tests, until interrupted.
 
@@ -275,8 +220,8 @@ def serve(
 
         admin = import_kafka().admin
         with running_kafka() as broker:
-            if wanted:
-                _create_topics(admin, broker.bootstrap_servers, wanted)
+            topics = [admin.NewTopic(name, partitions) for name, partitions in wanted]
+            _create_topics(admin, broker.bootstrap_servers, topics)
             print_line(f"export BROKER={broker.bootstrap_servers}")
             sys.stdout.flush()
             while True:
@@ -291,11 +236,12 @@ def _topic(text: str) -> tuple[str, int]:
     return name, int(partitions)
 
 
-def _create_topics(admin: Any, servers: str, wanted: list[tuple[str, int]]) -> None:
+def _create_topics(admin: Any, servers: str, topics: list[Any]) -> None:
     from epochal.connectors.kafka.kafka_client import QUIET
 
+    if not topics:
+        return
     # The client ends with this function: otherwise it would complain when the broker ends.
     client = admin.AdminClient({**QUIET, "bootstrap.servers": servers})
-    topics = [admin.NewTopic(name, partitions) for name, partitions in wanted]
     for creation in client.create_topics(topics).values():
         creation.result()

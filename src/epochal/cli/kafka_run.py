@@ -55,7 +55,10 @@ def commit_once(job: CommitJob) -> int:
     group, as_json = job.group, job.as_json
     position = read_position(job.checkpoint, job.query_id)
     if position is None:
-        _print_nothing_to_commit(as_json, job.query_id, group)
+        if as_json:
+            print_json({"query": job.query_id, "group": group, "batch_id": None, "partitions": []})
+        else:
+            print_line("The query has not finished a batch yet, so there is nothing to commit.")
         return 0
     request = _request_of(job, position)
     client = KafkaClient(job.cluster)
@@ -125,7 +128,14 @@ def serve_metrics(host: str, port: int, text: Callable[[], str]) -> None:
 
 def _request_of(job: CommitJob, position: Position) -> CommitRequest:
     checkpoint, source = job.checkpoint, job.source
-    index = None if source is None else _source_index(checkpoint, position, source)
+    index = None
+    if source is not None:
+        names = source_names(checkpoint, position.batch_id)
+        if source not in names:
+            raise OptionError(
+                f"--source {source} does not exist. The query's sources are {', '.join(names)}."
+            )
+        index = names.index(source)
     requests = commit_requests(position, [CommitTarget(job.group, job.cluster, index)])
     if not requests:
         which = "No source of the query is" if source is None else f"Source {source} is not"
@@ -135,22 +145,6 @@ def _request_of(job: CommitJob, position: Position) -> CommitRequest:
             f"{', '.join(str(end)[:60] for end in position.ends)}."
         )
     return requests[0]
-
-
-def _source_index(checkpoint: Checkpoint, position: Position, source: str) -> int:
-    names = source_names(checkpoint, position.batch_id)
-    if source not in names:
-        raise OptionError(
-            f"--source {source} does not exist. The query's sources are {', '.join(names)}."
-        )
-    return names.index(source)
-
-
-def _print_nothing_to_commit(as_json: bool, query_id: str, group: str) -> None:
-    if as_json:
-        print_json({"query": query_id, "group": group, "batch_id": None, "partitions": []})
-    else:
-        print_line("The query has not finished a batch yet, so there is nothing to commit.")
 
 
 def _report(
@@ -168,34 +162,23 @@ def _report(
             return "committed"
         return "left: the group is ahead" if tp in plan.behind else "unchanged"
 
+    partitions = [
+        {
+            "topic": tp[0],
+            "partition": tp[1],
+            "before": committed[tp].offset if tp in committed else None,
+            "processed": offset,
+            "outcome": outcome(tp),
+        }
+        for tp, offset in sorted(request.offsets.items())
+    ]
+    of = {"query": request.query_id, "group": request.group, "batch_id": request.batch_id}
     if as_json:
-        print_json(
-            {
-                "query": request.query_id,
-                "group": request.group,
-                "batch_id": request.batch_id,
-                "partitions": [
-                    {
-                        "topic": tp[0],
-                        "partition": tp[1],
-                        "before": committed[tp].offset if tp in committed else None,
-                        "processed": offset,
-                        "outcome": outcome(tp),
-                    }
-                    for tp, offset in sorted(request.offsets.items())
-                ],
-            }
-        )
+        print_json({**of, "partitions": partitions})
         return
     rows = [
-        (
-            tp[0],
-            str(tp[1]),
-            str(committed[tp].offset) if tp in committed else "-",
-            str(offset),
-            outcome(tp),
-        )
-        for tp, offset in sorted(request.offsets.items())
+        ["-" if value is None else str(value) for value in partition.values()]
+        for partition in partitions
     ]
     title = f"group {request.group}, batch {request.batch_id} of query {request.query_id}"
     print_table(("topic", "partition", "before", "processed", "outcome"), rows, title=title)

@@ -12,13 +12,18 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, ClassVar
 
 import typer
 
-from epochal.cli.arguments import command_bounds
-from epochal.cli.groups import LazyGroup
-from epochal.cli.interruption import EXIT_INTERRUPTED, NOTHING_CHANGED, Interrupted
+from epochal.cli.command_line import (
+    EXIT_INTERRUPTED,
+    NOTHING_CHANGED,
+    Interrupted,
+    command_bounds,
+    flag,
+    group_class,
+    option,
+)
 from epochal.cli.printing.output import EXIT_BROKEN_PIPE, print_error
 from epochal.errors import EpochalError, StorageError
 from epochal.files import Bounds
@@ -39,20 +44,19 @@ REMEDIES: dict[type[OSError], str] = {
 }
 
 
-class Commands(LazyGroup):
-    table: ClassVar[dict[str, str]] = {
-        "demo": "epochal.cli.demo:commands",
-        "run": "epochal.cli.run:commands",
-        "check": "epochal.cli.check:commands",
-        "checkpoint": "epochal.cli.checkpoint:app",
-        "state": "epochal.cli.state:app",
-        "shadow": "epochal.cli.shadow:commands",
-        "switch": "epochal.cli.switch:commands",
-        "stop": "epochal.cli.switch:commands",
-        "kafka": "epochal.cli.kafka:app",
-        "pubsub": "epochal.cli.pubsub:app",
-        "dashboard": "epochal.cli.dashboard:app",
-    }
+COMMANDS = {
+    "demo": "epochal.cli.demo:app",
+    "run": "epochal.cli.programs:app",
+    "check": "epochal.cli.programs:app",
+    "checkpoint": "epochal.cli.checkpoint:app",
+    "state": "epochal.cli.state:app",
+    "shadow": "epochal.cli.shadow:app",
+    "switch": "epochal.cli.switch:app",
+    "stop": "epochal.cli.switch:app",
+    "kafka": "epochal.cli.kafka:app",
+    "pubsub": "epochal.cli.servers:pubsub_app",
+    "dashboard": "epochal.cli.servers:app",
+}
 
 
 HELP = """Open, verify, repair and edit checkpoints and state of Spark's streaming queries, without
@@ -66,7 +70,7 @@ input, 130 after Ctrl-C.
 
 app = typer.Typer(
     name="epochal",
-    cls=Commands,
+    cls=group_class(COMMANDS),
     help=HELP,
     no_args_is_help=True,
     add_completion=True,
@@ -84,29 +88,19 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", "-V", callback=_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks instead of one-line errors.")
-    ] = False,
-    most_entry_bytes: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="The largest log entry to read. [default: 64 MiB]"),
-    ] = None,
-    most_state_bytes: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="The largest state file to read. [default: 8 GiB]"),
-    ] = None,
-    most_unpacked_bytes: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="The most that one file may unpack to. [default: 256 MiB]"
-        ),
-    ] = None,
+    version: bool = typer.Option(
+        False, "--version", "-V", callback=_version, is_eager=True, help="Print the version."
+    ),
+    debug: bool = flag("--debug", "Show tracebacks instead of one-line errors."),
+    most_entry_bytes: int | None = option(
+        "N", "The largest log entry to read. [default: 64 MiB]", min=1
+    ),
+    most_state_bytes: int | None = option(
+        "N", "The largest state file to read. [default: 8 GiB]", min=1
+    ),
+    most_unpacked_bytes: int | None = option(
+        "N", "The most that one file may unpack to. [default: 256 MiB]", min=1
+    ),
 ) -> None:
     """The options of all commands."""
     usual = Bounds()
@@ -136,15 +130,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _interrupted(NOTHING_CHANGED)
     except Interrupted as told:
         return _interrupted(str(told))
-    except (EpochalError, OSError) as error:
+    except (EpochalError, OSError, RecursionError) as error:
         if "--debug" in arguments:
             raise
         print_error(f"epochal: {describe(error)}")
-        return EXIT_UNREADABLE
-    except RecursionError:
-        if "--debug" in arguments:
-            raise
-        print_error(f"epochal: {TOO_DEEP}")
         return EXIT_UNREADABLE
     return _flush(0)
 
@@ -154,9 +143,9 @@ def _interrupted(what_is_left: str) -> int:
     return EXIT_INTERRUPTED
 
 
-def describe(error: EpochalError | OSError) -> str:
+def describe(error: EpochalError | OSError | RecursionError) -> str:
     """Describe an error in one line: what happened, to which file, and what to do."""
-    text = str(error)
+    text = TOO_DEEP if isinstance(error, RecursionError) else str(error)
     if isinstance(error, StorageError):
         text = f"{text.rstrip('.')}. {STORAGE_REMEDY}"
     elif isinstance(error, OSError):
@@ -171,16 +160,12 @@ def _flush(status: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        return _close_broken_pipe()
+        # The reader of our output has ended (`| head`). Without this Python reports the error again
+        # at exit.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
     return status
-
-
-def _close_broken_pipe() -> int:
-    # The reader of our output has ended (`| head`). Without this Python reports the error again at
-    # exit.
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_BROKEN_PIPE
 
 
 if __name__ == "__main__":

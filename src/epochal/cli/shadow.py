@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from epochal.cli.arguments import Json, open_place, parse_pairs
+from epochal.cli.command_line import Json, argument, flag, open_place, option, parse_pairs
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_facts,
     print_json,
     print_line,
     print_text,
+    progress,
 )
-from epochal.cli.printing.progress_bar import progress
 from epochal.errors import CheckpointError, CheckpointSwitchedError, OptionError
 from epochal.files import Files
 from epochal.tools.reporting import reporting
@@ -26,53 +26,35 @@ if TYPE_CHECKING:
 
 EXIT_UNKNOWN = 3
 
-commands = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@commands.command("shadow")
+@app.command()
 def shadow(
-    checkpoint_a: Annotated[
-        str, typer.Argument(metavar="A", help="The checkpoint of the first query.")
-    ],
-    checkpoint_b: Annotated[str, typer.Argument(metavar="B", help="The checkpoint of its clone.")],
-    output_a: Annotated[
-        str,
-        typer.Option(
-            metavar="OUTPUT",
-            help="What A has written: a directory of files or a Delta table, as a path or a URL; "
-            "iceberg:NAMESPACE.TABLE; postgresql://USER@HOST/DATABASE#TABLE; or "
-            "kafka://HOST:PORT/TOPIC?OPTION=VALUE.",
-        ),
-    ],
-    output_b: Annotated[
-        str, typer.Option(metavar="OUTPUT", help="What B has written, in the same form.")
-    ],
-    key: Annotated[
-        str,
-        typer.Option(
-            metavar="COLUMNS",
-            help="The columns that identify a row, separated by commas. Needed if rows of the "
-            "output replace others.",
-        ),
-    ] = "",
-    ignore_columns: Annotated[
-        str,
-        typer.Option(
-            metavar="COLUMNS", help="Columns that may differ, such as the time of processing."
-        ),
-    ] = "",
-    catalog: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", help="A setting of the Iceberg catalog; may be repeated."
-        ),
-    ] = None,
-    header: Annotated[
-        bool, typer.Option("--header", help="CSV files begin with the names of the columns.")
-    ] = False,
-    rows: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Show at most N rows of a difference.")
-    ] = 5,
+    checkpoint_a: str = argument("A", "The checkpoint of the first query."),
+    checkpoint_b: str = argument("B", "The checkpoint of its clone."),
+    output_a: str = option(
+        "OUTPUT",
+        "What A has written: a directory of files or a Delta table, as a path or a URL; "
+        "iceberg:NAMESPACE.TABLE; postgresql://USER@HOST/DATABASE#TABLE; or "
+        "kafka://HOST:PORT/TOPIC?OPTION=VALUE.",
+        default=...,
+    ),
+    output_b: str = option("OUTPUT", "What B has written, in the same form.", default=...),
+    key: str = option(
+        "COLUMNS",
+        "The columns that identify a row, separated by commas. Needed if rows of the output "
+        "replace others.",
+        default="",
+    ),
+    ignore_columns: str = option(
+        "COLUMNS", "Columns that may differ, such as the time of processing.", default=""
+    ),
+    catalog: list[str] | None = option(
+        "KEY=VALUE", "A setting of the Iceberg catalog; may be repeated."
+    ),
+    header: bool = flag("--header", "CSV files begin with the names of the columns."),
+    rows: int = option("N", "Show at most N rows of a difference.", default=5, min=1),
     as_json: Json = False,
 ) -> None:
     """Compare what a query and its clone have written, and report the first difference.
@@ -85,7 +67,7 @@ def shadow(
     options = ShadowOptions(key=_names(key), ignored=_names(ignore_columns), rows_shown=rows)
     if overlap := set(options.key) & set(options.ignored):
         raise OptionError(f"Column {min(overlap)} is both in --key and in --ignore-columns.")
-    settings = parse_pairs(catalog or [], "--catalog")
+    settings = parse_pairs(catalog, "--catalog")
     a = _side(checkpoint_a, output_a, settings, header)
     b = _side(checkpoint_b, output_b, settings, header)
     with progress("comparing", "epoch") as advance, reporting(advance):

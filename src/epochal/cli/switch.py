@@ -1,23 +1,33 @@
-"""`epochal switch` and `epochal stop`."""
+"""`epochal switch`, `epochal stop`, `epochal checkpoint clone`: go on with another checkpoint."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from epochal.checkpoint.claim import Attempt, Claim
-from epochal.cli.arguments import Directory, Json, SinkFlags, open_place, takes_groups
-from epochal.cli.editing import Flags, run_edit
-from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text
-from epochal.cli.printing.progress_bar import progress
+from epochal.cli.command_line import (
+    Directory,
+    Json,
+    NoFileSink,
+    SinkFlags,
+    argument,
+    flag,
+    open_place,
+    option,
+    takes_groups,
+)
+from epochal.cli.editing import Execute, Flags, Verbose, run_edit
+from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text, progress
 from epochal.clock import SystemClock
-from epochal.errors import EpochalError, OptionError
+from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import Files
-from epochal.tools.edit.apply_edit import require_quiet
+from epochal.tools.edit.apply_edit import require_quiet, undo
+from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
 
 if TYPE_CHECKING:
@@ -25,53 +35,35 @@ if TYPE_CHECKING:
     from epochal.tools.switch.stop_query import StoppedQuery
 
 
-DEFAULT_TIMEOUT_SECONDS = 120.0
+TRIES = 3
+"""A running query may delete files while they are copied. Then a newer epoch is cloned."""
 
-StopTimeout = Annotated[
-    float,
-    typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for the query."),
-]
-
-commands = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@commands.command("switch")
+@app.command()
 @takes_groups
 def switch(
     directory: Directory,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEST",
-            help="The checkpoint to go on with: an empty directory, or a clone that ends at the "
-            "same place.",
-        ),
-    ] = None,
-    back: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FROM",
-            help="Return to DIR, from the checkpoint to which the query was switched.",
-        ),
-    ] = None,
+    to: str | None = option(
+        "DEST",
+        "The checkpoint to go on with: an empty directory, or a clone that ends at the same place.",
+    ),
+    back: str | None = option(
+        "FROM", "Return to DIR, from the checkpoint to which the query was switched."
+    ),
     *,
     sink: SinkFlags,
-    output_restored: Annotated[
-        bool,
-        typer.Option(
-            "--output-restored",
-            help="With --back: the output is as it was at the switch, or may have rows twice.",
-        ),
-    ] = False,
-    stop: Annotated[
-        bool,
-        typer.Option(
-            "--stop",
-            help="With --execute: first ask the query that is switched away to stop, as "
-            "`epochal stop` does. Not for Spark's own queries.",
-        ),
-    ] = False,
-    timeout: StopTimeout = DEFAULT_TIMEOUT_SECONDS,
+    output_restored: bool = flag(
+        "--output-restored",
+        "With --back: the output is as it was at the switch, or may have rows twice.",
+    ),
+    stop: bool = flag(
+        "--stop",
+        "With --execute: first ask the query that is switched away to stop, as `epochal stop` "
+        "does. Not for Spark's own queries.",
+    ),
+    timeout: float = option("SECONDS", "How long to wait for the query.", default=120.0, min=0),
     flags: Flags,
 ) -> None:
     """Switch a query to another checkpoint at the end of an epoch, or back.
@@ -165,7 +157,6 @@ def _run(
     flags: Flags,
     stop_seconds: float | None,
 ) -> None:
-    from epochal.tools.edit.edit_journal import Journal
     from epochal.tools.switch.switch import COMMAND
 
     if not flags.execute:
@@ -200,9 +191,11 @@ def _own_closed(files: Files, flags: Flags) -> Iterator[None]:
         yield
 
 
-@commands.command("stop")
+@app.command("stop")
 def stop(
-    directory: Directory, timeout: StopTimeout = DEFAULT_TIMEOUT_SECONDS, as_json: Json = False
+    directory: Directory,
+    timeout: float = option("SECONDS", "How long to wait for the query.", default=120.0, min=0),
+    as_json: Json = False,
 ) -> None:
     """Ask the continuous query on a checkpoint to stop, and wait until it has.
 
@@ -254,3 +247,71 @@ def wait_for_stop(files: Files, timeout_seconds: float, *, as_json: bool) -> Sto
         if stopped.owed:
             print_text(f"Note: {stopped.owed}.")
     return stopped
+
+
+@app.command()
+def clone(
+    directory: Directory,
+    destination: str = argument("DEST", "An empty directory for the clone: a path or a URL."),
+    at: int | None = option(
+        "N", "Go on after this epoch. [default: the newest committed one]", min=0
+    ),
+    until: int | None = option(
+        "M", "Plan the clone's first epoch: it reads what the query read up to epoch M.", min=0
+    ),
+    sink: str | None = option(
+        "OUTPUT", "The new output directory of the clone's file sink; its log is begun there."
+    ),
+    no_file_sink: NoFileSink = False,
+    query_id: str | None = option("UUID", "The query id of the clone. [default: a new id]"),
+    execute: Execute = False,
+    verbose: Verbose = False,
+    as_json: Json = False,
+) -> None:
+    """Clone a checkpoint, for another version of the query with an output of its own.
+
+    The query may run meanwhile. The clone has a new query id, and what a restart after one
+    committed epoch needs. `undo DEST` removes a clone that has not run.
+    """
+    from epochal.tools.edit.survey import survey
+    from epochal.tools.switch.clone import COMMAND, CloneOptions, plan_clone
+
+    files, target = open_place(directory), open_place(destination)
+    named = SinkFlags(sink=sink, no_file_sink=no_file_sink).open()
+    if (output := named.place) is None and not named.is_absent:
+        raise OptionError(
+            "The log of a file sink must have every batch, also those before the clone's first: "
+            "pass the clone's new output directory with --sink, or --no-file-sink if it does not "
+            "write to a file sink."
+        )
+    options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
+    flags = Flags(
+        execute=execute,
+        verbose=verbose,
+        as_json=as_json,
+        settle_seconds=0,
+        even_if_busy=True,
+        yes=True,
+    )
+
+    def plan() -> Plan:
+        return plan_clone(survey(files), target, options, output=output)
+
+    for _ in range(TRIES):
+        try:
+            run_edit(target, COMMAND, plan, flags, places=[files, output])
+            return
+        except FileNotFoundError as error:
+            if files.info("") is None:
+                raise
+            missing = error.filename or str(error)
+        if Journal(target).unfinished() is not None:
+            undo(target, None, flags.conditions([files, output]))
+        if at is not None:
+            break
+    raise EditError(
+        files.url,
+        f"{missing} was deleted while the checkpoint was cloned: the query keeps too few epochs "
+        f"for the time that this takes. Nothing is left of the clone. Set minBatchesToRetain "
+        f"(spark.sql.streaming.minBatchesToRetain) higher, or stop the query first.",
+    )

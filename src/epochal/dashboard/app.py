@@ -20,15 +20,17 @@ from starlette.routing import Route
 
 from epochal.clock import Clock
 from epochal.dashboard.board import Board
-from epochal.dashboard.browse import (
+from epochal.dashboard.checkpoint_answers import (
     PAGE_ROWS,
+    AnswerCache,
+    HistoryReader,
+    LagMeter,
     StateSelection,
     offsets_page,
     state_page,
     stats,
     stores,
 )
-from epochal.dashboard.slow_answers import AnswerCache, HistoryReader, LagMeter
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.metrics.prometheus import CONTENT_TYPE
@@ -90,14 +92,10 @@ class Dashboard:
         return Starlette(routes=routes)
 
     def _queries(self, request: Request) -> Response:
-        board = self._board
-        return _JsonResponse(
-            {
-                "queries": board.summaries(),
-                "follow": self._follow,
-                "runs": _abbreviate_home(board.runs),
-            }
-        )
+        runs, home = self._board.runs, Path.home()
+        shown = f"~/{runs.relative_to(home)}" if runs.is_relative_to(home) else str(runs)
+        queries = self._board.summaries()
+        return _JsonResponse({"queries": queries, "follow": self._follow, "runs": shown})
 
     def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(self._board.metrics(), headers={"Content-Type": CONTENT_TYPE})
@@ -225,12 +223,6 @@ def _static(content: bytes, kind: str) -> Callable[[Request], Response]:
         return Response(content, headers={"Content-Type": kind})
 
     return respond
-
-
-def _abbreviate_home(path: Path) -> str:
-    """A path as a shell's user would write it."""
-    home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def _error(message: str, status: int) -> Response:

@@ -67,6 +67,13 @@ class BatchFacts:
     committed_ms: int | None = None
     """The modification time of the commit."""
 
+    @property
+    def behind_ms(self) -> int | None:
+        """The delay of the watermark."""
+        if not self.watermark_ms or self.started_ms is None:
+            return None
+        return self.started_ms - self.watermark_ms
+
 
 @dataclass(frozen=True, slots=True)
 class StateSize:
@@ -131,7 +138,7 @@ def history_json(
                 "started_ms": batch.started_ms,
                 "took_ms": ms,
                 "watermark_ms": batch.watermark_ms or None,
-                "behind_ms": _behind_clock(batch),
+                "behind_ms": batch.behind_ms,
                 "committed": batch.committed,
                 "state_rows": size.rows if (size := state.get(batch.batch_id)) else None,
                 "state_bytes": size.bytes if size else None,
@@ -248,12 +255,6 @@ def _read(
         numbers = [count for count in counts if count is not None]
         return sum(numbers) if len(numbers) == len(counts) else None
     return max(0, end.total - start.total)
-
-
-def _behind_clock(batch: BatchFacts) -> int | None:
-    if not batch.watermark_ms or batch.started_ms is None:
-        return None
-    return batch.started_ms - batch.watermark_ms
 
 
 def _number(value: Any) -> int | None:

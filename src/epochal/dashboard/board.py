@@ -21,18 +21,20 @@ from typing import Any
 from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS
 from epochal.clock import Clock
 from epochal.dashboard.health import Health, HealthMonitor
-from epochal.dashboard.query_names import (
+from epochal.dashboard.query_runs import (
     ACTIVE,
     CHECKPOINT,
+    LOST,
+    RUNNING,
     UNKNOWN,
+    RunView,
     group_of,
     names_of,
     place_of,
     status_of,
 )
-from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
-from epochal.files import Bounds, FileInfo, Files, open_files
+from epochal.files import Bounds, Files, open_files
 from epochal.metrics.prometheus import merge_metrics, text_of
 from epochal.metrics.query_metrics import QueryMetrics
 from epochal.metrics.run_journal import JournalTail, run_files
@@ -112,12 +114,8 @@ class Board:
 
     def start(self) -> None:
         """Start the threads that keep the board current until `close`."""
-        work: list[tuple[str, Callable[[], object]]] = [
-            ("runs", self.read_runs),
-            ("checkpoints", self.find_checkpoints),
-            ("health", self.check_health),
-        ]
-        for name, target in work:
+        work = self.read_runs, self.find_checkpoints, self.check_health
+        for name, target in zip(("runs", "checkpoints", "health"), work, strict=True):
             thread = threading.Thread(
                 target=self._repeat, args=(target,), name=f"epochal-{name}", daemon=True
             )
@@ -298,27 +296,19 @@ def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:
     newest = view.batches[-1] if view and view.batches else None
     newest_ms = newest.timestamp_ms if newest else None
     active = newest_ms is not None and abs(now_ms - newest_ms) < ACTIVE_MS
+    unknown = ("name", "run_id", "started_ms", "ended_ms", "attempt", "sink")
+    unmeasured = ("input_rate", "p50_ms", "p99_ms", "behind", "state_rows")
     return {
-        "name": None,
+        **dict.fromkeys((*unknown, *unmeasured)),
         "query_id": view.query_id if view else None,
-        "run_id": None,
         "state": ACTIVE if active else CHECKPOINT,
         "message": "",
         "error": health.problem if health else None,
-        "started_ms": None,
-        "ended_ms": None,
         "epoch": newest.batch_id if newest else None,
         "newest_ms": newest_ms,
-        "input_rate": None,
-        "p50_ms": None,
-        "p99_ms": None,
-        "behind": None,
-        "state_rows": None,
         "late_rows": 0,
         "restarts": 0,
-        "attempt": None,
         "sources": [source.kind for source in view.sources] if view else [],
-        "sink": None,
     }
 
 
@@ -345,7 +335,10 @@ def _below(files: Files, left: list[int], depth: int) -> Iterator[str]:
         names = files.list()
     except (EpochalError, OSError):
         return
-    if _is_checkpoint(names):
+    # Tables of Iceberg have a directory `metadata`; a checkpoint has a file of that name.
+    if any(
+        info.name in (OFFSETS, COMMITS) if info.is_dir else info.name == METADATA for info in names
+    ):
         yield files.url
         return
     if depth == MAX_DEPTH:
@@ -353,10 +346,3 @@ def _below(files: Files, left: list[int], depth: int) -> Iterator[str]:
     for info in names:
         if info.is_dir and not info.hidden and info.name not in _NEVER and "=" not in info.name:
             yield from _below(files.at(info.name), left, depth + 1)
-
-
-def _is_checkpoint(names: list[FileInfo]) -> bool:
-    # Tables of Iceberg have a directory `metadata`; a checkpoint has a file of that name.
-    return any(
-        info.name in (OFFSETS, COMMITS) if info.is_dir else info.name == METADATA for info in names
-    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.clock import Clock
-from epochal.dashboard.query_names import HEALTHY, MISSING, UNHEALTHY, UNREADABLE
+from epochal.dashboard.query_runs import HEALTHY, MISSING, UNHEALTHY, UNREADABLE
 from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.show import inspect
@@ -43,7 +43,6 @@ class Health:
 
     url: str
     checked_ms: int
-    depth: str
     took_ms: int
     findings: tuple[Finding, ...] = ()
     view: CheckpointView | None = None
@@ -71,7 +70,6 @@ class Health:
             "status": self.status,
             "problem": self.problem,
             "checked_ms": self.checked_ms,
-            "depth": self.depth,
             "took_ms": self.took_ms,
             "count": len(self.findings),
             "findings": [
@@ -129,7 +127,6 @@ class HealthMonitor:
         self.health = Health(
             self._files.url,
             self._clock.now_ms(),
-            depth.value,
             round(1000 * took),
             findings,
             view,
@@ -156,7 +153,6 @@ def _view_json(view: CheckpointView) -> dict[str, Any]:
     committed = [batch.batch_id for batch in view.batches if batch.committed]
     restart = view.restart
     return {
-        "url": view.url,
         "query_id": view.query_id,
         "batches": len(view.batches),
         "oldest": view.batches[0].batch_id if view.batches else None,
@@ -169,9 +165,6 @@ def _view_json(view: CheckpointView) -> dict[str, Any]:
             "batch_id": restart.batch_id,
             "reason": restart.reason,
         },
-        "owner": None
-        if view.owner is None
-        else {"run_id": view.owner.run_id, "host": view.owner.host, "active": view.owner.has_lease},
         "operators": [
             {
                 "operator_id": operator.operator_id,
@@ -181,9 +174,5 @@ def _view_json(view: CheckpointView) -> dict[str, Any]:
                 "stores": list(operator.stores),
             }
             for operator in view.operators
-        ],
-        "problems": [
-            {"path": problem.path, "message": problem.message}
-            for problem in view.problems[:SHOWN_FINDINGS]
         ],
     }

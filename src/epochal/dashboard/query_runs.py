@@ -1,4 +1,7 @@
-"""Collects the records of one run, and converts them to the JSON that the page shows. Pure.
+"""Collects the records of one run as the JSON that the page shows, and names queries. Pure.
+
+Spark does not write the name of a query into its checkpoint. A query without a run that reports its
+name is therefore called after its directory. Each query has a name, a place and one status.
 
 Note: the same record may arrive twice. A journal that is full is rewritten with its newest records
 and then read from its start. Epochs and times only grow within a run, so a record that is not newer
@@ -7,7 +10,8 @@ than the last one is already known.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -30,6 +34,24 @@ KEPT_REPORTS = 900
 """A quarter of an hour, at one report per second."""
 
 RUNNING, STOPPED, FAILED, LOST = "running", "stopped", "failed", "lost"
+ACTIVE = "active"
+"""The state of a query without a run whose checkpoint was written to a moment ago."""
+CHECKPOINT = "checkpoint"
+"""The state of any other query without a run."""
+HEALTHY, UNHEALTHY, UNREADABLE, UNKNOWN = "healthy", "unhealthy", "unreadable", "unknown"
+MISSING = "missing"
+"""There is no such directory."""
+
+ATTENTION, AT_WORK, AT_REST, UNCHECKED = "attention", "running", "idle", "unchecked"
+"""The groups of statuses, in the order in which the page lists them."""
+
+_GENERIC = frozenset(
+    f"{prefix}{name}{suffix}"
+    for prefix in ("", "_")
+    for name in ("checkpoint", "ckpt", "chk", "cp")
+    for suffix in ("", "s")
+)
+"""Directory names that do not tell one query from another."""
 
 
 @dataclass(slots=True)
@@ -68,7 +90,9 @@ class RunView:
                     return False
                 self.sequence += 1
                 self.reports.append((self.sequence, record))
-                self.late_rows += _late_rows(record.report)
+                operators = record.report.get("stateOperators") or ()
+                late = [operator.get("numRowsDroppedByWatermark") for operator in operators]
+                self.late_rows += sum(int(rows or 0) for rows in late)
             case StatusChanged():
                 before = self.status
                 if before is not None and record.at_ms <= before.at_ms:
@@ -146,7 +170,6 @@ def epoch_json(epoch: EpochDone) -> dict[str, Any]:
         "started_ms": epoch.started_ms,
         "cut_ms": epoch.cut_ms,
         "committed_ms": epoch.committed_ms,
-        "latency_ms": epoch.latency_ms,
         "rows_in": sum(epoch.rows_in),
         "rows_out": epoch.rows_out,
         "phases": [
@@ -159,6 +182,7 @@ def epoch_json(epoch: EpochDone) -> dict[str, Any]:
 def report_json(progress: Progressed) -> dict[str, Any]:
     """A progress report as the charts draw it."""
     report = progress.report
+    watermark_ms = _watermark_ms(report)
     latency = report.get("epochLatencyMs") or {}
     return {
         "at_ms": progress.at_ms,
@@ -171,8 +195,8 @@ def report_json(progress: Progressed) -> dict[str, Any]:
         "p99_ms": latency.get("p99"),
         "max_ms": latency.get("max"),
         "behind": _behind(report),
-        "behind_ms": _behind_clock(progress.at_ms, report),
-        "watermark_ms": _watermark_ms(report),
+        "behind_ms": None if watermark_ms is None else progress.at_ms - watermark_ms,
+        "watermark_ms": watermark_ms,
         "state_rows": _state_rows(report),
         "sources": [_source_json(source) for source in report.get("sources", ())],
         "operators": [
@@ -180,7 +204,6 @@ def report_json(progress: Progressed) -> dict[str, Any]:
                 "name": operator.get("operatorName"),
                 "rows": operator.get("numRowsTotal", 0),
                 "updated": operator.get("numRowsUpdated", 0),
-                "removed": operator.get("numRowsRemoved", 0),
                 "partitions": operator.get("numShufflePartitions"),
             }
             for operator in report.get("stateOperators", ())
@@ -191,6 +214,9 @@ def report_json(progress: Progressed) -> dict[str, Any]:
 def _source_json(source: dict[str, Any]) -> dict[str, Any]:
     at, latest = offset_of(source.get("endOffset")), offset_of(source.get("latestOffset"))
     name = source.get("description")
+    unit = "batches of files" if at.kind == FILE else UNITS[at.kind]
+    if str(name).partition("[")[0] == "rate":
+        unit = "rows; its position is in seconds"
     lag = behind_latest(source)
     lags = {tp: max(0, end - at.parts[tp]) for tp, end in latest.parts.items() if tp in at.parts}
     parts = [
@@ -206,7 +232,7 @@ def _source_json(source: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": name,
         "kind": at.kind,
-        "unit": _unit_of_lag(at.kind, str(name)),
+        "unit": unit,
         "rate": source.get("inputRowsPerSecond", 0.0),
         "at": at.total,
         "end": source.get("endOffset"),
@@ -216,17 +242,6 @@ def _source_json(source: dict[str, Any]) -> dict[str, Any]:
         "parts": parts[:SHOWN_PARTITIONS],
         "why": None if lag is not None else "This source does not report where it ends.",
     }
-
-
-def _unit_of_lag(kind: str, name: str) -> str:
-    if name.partition("[")[0] == "rate":
-        return "rows; its position is in seconds"
-    return "batches of files" if kind == FILE else UNITS[kind]
-
-
-def _late_rows(report: dict[str, Any]) -> int:
-    operators = report.get("stateOperators") or ()
-    return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
 
 
 def _watermark_ms(report: dict[str, Any]) -> int | None:
@@ -239,11 +254,6 @@ def _watermark_ms(report: dict[str, Any]) -> int | None:
     return round(moment.timestamp() * 1000) or None if moment else None
 
 
-def _behind_clock(at_ms: int, report: dict[str, Any]) -> int | None:
-    watermark_ms = _watermark_ms(report)
-    return None if watermark_ms is None else at_ms - watermark_ms
-
-
 def _behind(report: dict[str, Any]) -> int | None:
     distances = [behind_latest(source) for source in report.get("sources", ())]
     numbers = [distance for distance in distances if distance is not None]
@@ -253,3 +263,72 @@ def _behind(report: dict[str, Any]) -> int | None:
 def _state_rows(report: dict[str, Any]) -> int | None:
     operators = report.get("stateOperators") or ()
     return sum(operator.get("numRowsTotal", 0) for operator in operators) if operators else None
+
+
+def status_of(state: str, health: str) -> str:
+    """The one word to show first: what needs attention, then what the query does.
+
+    Of a query that has ended and whose checkpoint was removed there is nothing to rescue.
+    """
+    if state in (STOPPED, LOST) and health == MISSING:
+        return MISSING
+    if state in (FAILED, LOST):
+        return state
+    if health in (UNHEALTHY, UNREADABLE, MISSING):
+        return UNREADABLE if health == MISSING else health
+    if state in (RUNNING, ACTIVE):
+        return state
+    return HEALTHY if health == HEALTHY else UNKNOWN
+
+
+def group_of(status: str) -> str:
+    """The group of a status."""
+    if status in (FAILED, LOST, UNHEALTHY, UNREADABLE):
+        return ATTENTION
+    if status in (RUNNING, ACTIVE):
+        return AT_WORK
+    return AT_REST if status in (HEALTHY, MISSING) else UNCHECKED
+
+
+def place_of(url: str) -> str:
+    """The directory that contains a checkpoint, for grouping.
+
+    If the checkpoint's own directory has a general name such as `checkpoint`, the directory around
+    it belongs to the query as well.
+    """
+    parts = _parts(url)
+    around = parts[: -len(_own(parts))]
+    return "/".join(around) or "/"
+
+
+def names_of(urls: Sequence[str]) -> dict[str, str]:
+    """A short name for each checkpoint: its directory, with parents where two are the same."""
+    parts = {url: _parts(url) for url in urls}
+    own = {url: len(_own(path)) for url, path in parts.items()}
+    depth = dict.fromkeys(urls, 0)
+    while True:
+        names = {url: _name(parts[url], own[url], depth[url]) for url in depth}
+        counted = Counter(names.values())
+        same = [url for url, name in names.items() if counted[name] > 1]
+        longer = [url for url in same if own[url] + depth[url] < len(parts[url])]
+        if not longer:
+            return names
+        for url in longer:
+            depth[url] += 1
+
+
+def _name(parts: list[str], own: int, more: int) -> str:
+    """The directory's name; a general last part is shown only if parents must tell."""
+    first = max(0, len(parts) - own - more)
+    last = len(parts) - 1 if own > 1 else len(parts)
+    return "/".join(part for part in parts[first:last] if part) or "/".join(parts)
+
+
+def _own(parts: list[str]) -> list[str]:
+    """The last parts of a path that belong to one query."""
+    generic = len(parts) > 1 and parts[-1].lower() in _GENERIC and parts[-2] != ""
+    return parts[-2:] if generic else parts[-1:]
+
+
+def _parts(url: str) -> list[str]:
+    return url.rstrip("/").split("/")

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class OrderPublisher:
     """A process that publishes orders and reports its progress."""
 
     def __init__(self, demo: Demo) -> None:
-        command = [sys.executable, "-m", "epochal.demo.order_publisher"]
+        command = [sys.executable, "-m", "epochal.demo.orders"]
         command += [demo.broker.kind, demo.broker.address, str(demo.orders), str(demo.rate)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
@@ -90,7 +90,7 @@ class OrderPublisher:
             raise ComponentError(f"The publisher ended with status {code}: see demo.log.")
         return code == 0 and not self._thread.is_alive()
 
-    def end(self) -> None:
+    def close(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -221,7 +221,7 @@ def run(demo: Demo, spark: Any, view: View) -> DemoResult:
     query = start_query(spark, demo.broker, demo.table, demo.place, demo.checkpoint)
     watch, kill = QueryWatch(demo, query), Kill(demo)
     try:
-        with publishing(demo) as publisher:
+        with closing(OrderPublisher(demo)) as publisher:
             while time.monotonic() - progressed < PATIENCE_SECONDS:
                 before = watch.committed
                 view.show(watch.figures(time.monotonic() - began, publisher.sent, kill.note))
@@ -261,15 +261,6 @@ def read_back(demo: Demo, spark: Any) -> Balance:
     for row in totals.to_pylist():
         states[row["key"]["customer"]] = Total(row["value"]["orders"], row["value"]["cents"])
     return balance(demo.orders, table["order_id"], newest, states)
-
-
-@contextmanager
-def publishing(demo: Demo) -> Iterator[OrderPublisher]:
-    publisher = OrderPublisher(demo)
-    try:
-        yield publisher
-    finally:
-        publisher.end()
 
 
 DAEMONS = (b"pyspark.daemon", b"epochal.warm_daemon")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,8 +52,8 @@ class Figures:
         return f"p50 {p50:,.1f} ms, p99 {p99:,.1f} ms" if p99 else "not measured yet"
 
 
-class View(Protocol):
-    """What the demo shows while it runs."""
+class View:
+    """What the demo shows while it runs: nothing, unless a subclass does."""
 
     def doing(self, what: str) -> None:
         """Say what is done now; what was done before is finished."""
@@ -66,7 +66,7 @@ class View(Protocol):
 def live_view(*, quiet: bool = False) -> Iterator[View]:
     """Yield the view for this output."""
     if quiet:
-        yield Silence()
+        yield View()
     elif not sys.stdout.isatty():
         yield Lines()
     else:
@@ -78,17 +78,7 @@ def live_view(*, quiet: bool = False) -> Iterator[View]:
             screen.end()
 
 
-class Silence:
-    """Shows nothing."""
-
-    def doing(self, what: str) -> None:
-        """Do nothing."""
-
-    def show(self, figures: Figures) -> None:
-        """Do nothing."""
-
-
-class Lines:
+class Lines(View):
     """Prints a line for each step, one every two seconds, and one whenever the note changes."""
 
     def __init__(self) -> None:
@@ -104,7 +94,7 @@ class Lines:
             _print(line(figures))
 
 
-class Screen:
+class Screen(View):
     """The live view: the steps of the start, then a table."""
 
     def __init__(self) -> None:

@@ -1,15 +1,26 @@
-"""The orders of the demo, by number, and the totals that they must add up to.
+"""The orders of the demo, by number, the totals that they must add up to, and what publishes them.
 
 Order `n` is the same in every run, so the number of sent orders determines every total.
+
+    python -m epochal.demo.orders pubsub|kafka ADDRESS COUNT RATE
+
+publishes orders at a steady rate, and prints the number of published orders.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
+PROJECT, TOPIC, SUBSCRIPTION = "demo", "orders", "orders-sub"
+TURN_SECONDS = 0.01
+MAX_BATCH = 1_000
 CUSTOMERS = 500
 MAX_CENTS = 20_000
 
@@ -77,11 +88,58 @@ def balance(
         received=len(order_ids),
         lost=len(set(range(sent)) - distinct),
         repeated=len(order_ids) - len(distinct),
-        wrong_totals=_differing(expected, newest),
-        wrong_states=_differing(expected, states),
+        wrong_totals=len({customer for customer, _ in expected.items() ^ newest.items()}),
+        wrong_states=len({customer for customer, _ in expected.items() ^ states.items()}),
     )
 
 
-def _differing(expected: dict[str, Total], actual: dict[str, Total]) -> int:
-    names = expected.keys() | actual.keys()
-    return sum(expected.get(name) != actual.get(name) for name in names)
+def to_pubsub(address: str) -> Callable[[Sequence[Order]], None]:
+    import grpc
+    from google.pubsub_v1.types import PublishRequest, PubsubMessage
+
+    call = grpc.insecure_channel(address).unary_unary("/google.pubsub.v1.Publisher/Publish")
+
+    def publish(orders: Sequence[Order]) -> None:
+        messages = [PubsubMessage(data=placed.payload()) for placed in orders]
+        request = PublishRequest(topic=f"projects/{PROJECT}/topics/{TOPIC}", messages=messages)
+        call(PublishRequest.serialize(request), timeout=30)
+
+    return publish
+
+
+def to_kafka(address: str) -> Callable[[Sequence[Order]], None]:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 1})
+
+    def check_delivery(error: Any, _: Any) -> None:
+        if error is not None:
+            raise SystemExit(f"Kafka rejected an order: {error}")
+
+    def publish(orders: Sequence[Order]) -> None:
+        for placed in orders:
+            key = placed.customer.encode()
+            producer.produce(TOPIC, placed.payload(), key, on_delivery=check_delivery)
+        if producer.flush(30):
+            raise SystemExit("Kafka did not accept the orders within 30 s.")
+
+    return publish
+
+
+BROKERS = {"pubsub": to_pubsub, "kafka": to_kafka}
+
+
+def main(kind: str, address: str, count: str, rate: str) -> None:
+    publish, sent, began = BROKERS[kind](address), 0, time.monotonic()
+    while sent < int(count):
+        due = min(int(count), int((time.monotonic() - began) * int(rate)), sent + MAX_BATCH)
+        if due > sent:
+            publish([order(number) for number in range(sent, due)])
+            sent = due
+            sys.stdout.write(f"{sent}\n")
+            sys.stdout.flush()
+        time.sleep(TURN_SECONDS)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +18,9 @@ from pyspark.sql.streaming import StatefulProcessor
 import epochal
 from epochal.checkpoint import FileSinkLog
 from epochal.connectors.file.file_names import spark_pattern
+from epochal.demo.orders import PROJECT, SUBSCRIPTION, TOPIC
 from epochal.files import local_path
 
-PROJECT, TOPIC, SUBSCRIPTION = "demo", "orders", "orders-sub"
 ORDER = "order_id bigint, customer string, cents bigint"
 TOTAL = (
     "customer string, order_id bigint, orders bigint, cents bigint, "
@@ -122,30 +122,17 @@ def parse_orders(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([*columns, times], names=[*names, "publish_time"])
 
 
-class TotalsOutput(Protocol):
-    """The output of the demo's query."""
-
-    format: str
-    counted_by: str
-    """What reads the output at the end, for people."""
-
-    def files(self) -> list[str]:
-        """The Parquet files that are visible now."""
-        ...
-
-    def read(self, spark: Any, columns: list[str]) -> pa.Table:
-        """Read all rows."""
-        ...
-
-
 class ParquetTotals:
-    format = "parquet"
+    """The output of the query as files."""
+
     counted_by = "counted by Spark in the Parquet files"
+    """What reads the output at the end, for people."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def files(self) -> list[str]:
+        """The Parquet files that are visible now."""
         log = FileSinkLog(f"{self._path}/_spark_metadata", read_only=True)
         return [local_path(file.path) for file in log.all_files()]
 
@@ -156,7 +143,8 @@ class ParquetTotals:
 
 
 class DeltaTotals:
-    format = "delta"
+    """The output of the query as a table."""
+
     counted_by = "counted in the files that the Delta table names"
 
     def __init__(self, path: str) -> None:
@@ -175,6 +163,8 @@ class DeltaTotals:
         return pa.concat_tables([pq.read_table(path, columns=columns) for path in self.files()])
 
 
+TotalsOutput: TypeAlias = ParquetTotals | DeltaTotals
 OUTPUTS: dict[str, type[ParquetTotals] | type[DeltaTotals]] = {
-    each.format: each for each in (ParquetTotals, DeltaTotals)
+    "parquet": ParquetTotals,
+    "delta": DeltaTotals,
 }

@@ -23,9 +23,14 @@ class EpochalError(Exception):
     """The root: catch it to catch every error that Epochal raises on purpose."""
 
     condition: str = ""
+    failure: FailureKind | None = None
+    """What a query does about it; None if its cause decides."""
+
+    def __init_subclass__(cls, failure: FailureKind | None = None) -> None:
+        cls.failure = failure or cls.failure
 
 
-class OptionError(EpochalError):
+class OptionError(EpochalError, failure=FailureKind.REPEATS):
     """An option, argument or parameter is unknown, missing or out of range."""
 
 
@@ -57,7 +62,7 @@ REFUSALS = {
 """What storage refuses until somebody changes something, by the operating system's number."""
 
 
-class LostAnswerError(StorageError):
+class LostAnswerError(StorageError, failure=FailureKind.UNAVAILABLE):
     """A change was requested and no answer came: it may or may not have been made."""
 
     def __str__(self) -> str:

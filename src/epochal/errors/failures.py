@@ -2,135 +2,20 @@
 
 Pure. Tasks apply it where they still have the error itself; the driver only gets the kind.
 
-The first error in the chain of causes that the rule knows decides. An error of the rule's tables is
-known by its class. A `StorageError`, and any error of the operating system, is known by its number.
+The first error in the chain of causes that has a kind decides. An error of ours says it itself, as
+`failure`. A `StorageError`, and any error of the operating system, is known by its number.
 """
 
 from __future__ import annotations
 
 import re
 
-from epochal.errors.base import REFUSALS, FailureKind, LostAnswerError, OptionError, StorageError
-from epochal.errors.checkpoint import (
-    CheckpointInUseError,
-    CheckpointLostError,
-    CheckpointSwitchedError,
-    MalformedFileError,
-    PlanChangedError,
-    UnsupportedVersionError,
-)
-from epochal.errors.epoch import (
-    EpochStalledError,
-    RecoveryError,
-    RowTooLargeError,
-    SinkConflictError,
-)
-from epochal.errors.kafka import (
-    GroupRefusedError,
-    KafkaDataLossError,
-    KafkaRecordError,
-    KafkaRejectedError,
-    KafkaTimestampError,
-    KafkaTopicError,
-    KafkaUnavailableError,
-    SchemaRegistryError,
-)
-from epochal.errors.postgres import (
-    PostgresRejectedError,
-    PostgresRowError,
-    PostgresUnavailableError,
-)
-from epochal.errors.pubsub import PayloadError, PubSubRejectedError, PubSubUnavailableError
-from epochal.errors.query import (
-    DriverLostError,
-    EvaluatorError,
-    EvaluatorLostError,
-    ExpressionError,
-    ForeachBatchError,
-    TaskFailedError,
-    TooFewSlotsError,
-    UnsupportedPlanError,
-    WorkerPythonError,
-)
-from epochal.errors.state import (
-    StateFormatError,
-    StateSchemaError,
-    StateSchemaMismatchError,
-    StateValueError,
-)
-from epochal.errors.table import (
-    TableConflictError,
-    TableError,
-    TableRowError,
-    TableUnavailableError,
-)
+from epochal.errors.base import REFUSALS, EpochalError, FailureKind, StorageError
+from epochal.errors.connectors import PubSubRejectedError, SchemaRegistryError
+from epochal.errors.query import EpochStalledError, TaskFailedError
 
-_BY_CLASS: tuple[tuple[type[BaseException], FailureKind], ...] = tuple(
-    (error, kind)
-    for kind, errors in (
-        (FailureKind.LOST, (EvaluatorLostError,)),
-        (
-            FailureKind.REPEATS,
-            (
-                ArithmeticError,
-                CheckpointInUseError,
-                CheckpointLostError,
-                CheckpointSwitchedError,
-                DriverLostError,
-                EvaluatorError,
-                ExpressionError,
-                ForeachBatchError,
-                ImportError,
-                KafkaDataLossError,
-                KafkaTimestampError,
-                MalformedFileError,
-                OptionError,
-                PayloadError,
-                PlanChangedError,
-                PostgresRowError,
-                PubSubRejectedError,
-                RecoveryError,
-                RowTooLargeError,
-                SinkConflictError,
-                StateFormatError,
-                StateSchemaError,
-                StateSchemaMismatchError,
-                StateValueError,
-                SystemExit,
-                TableRowError,
-                UnsupportedPlanError,
-                UnsupportedVersionError,
-                WorkerPythonError,
-            ),
-        ),
-        (
-            FailureKind.UNAVAILABLE,
-            (
-                KafkaUnavailableError,
-                LostAnswerError,
-                PostgresUnavailableError,
-                PubSubUnavailableError,
-                TableConflictError,
-                TableUnavailableError,
-                TooFewSlotsError,
-            ),
-        ),
-        (
-            FailureKind.REFUSED,
-            (
-                GroupRefusedError,
-                KafkaRecordError,
-                KafkaRejectedError,
-                KafkaTopicError,
-                PostgresRejectedError,
-                TableError,
-            ),
-        ),
-    )
-    for error in errors
-)
-"""The first class that fits decides."""
-
+_REPEATING = (ArithmeticError, ImportError, SystemExit)
+"""Python's own errors of a user's code."""
 _ARROW_TYPES = ("ArrowInvalid", "ArrowNotImplementedError", "ArrowTypeError")
 """Values that do not fit their type."""
 _DENIED = ("PERMISSION_DENIED", "UNAUTHENTICATED")
@@ -158,18 +43,19 @@ def _own_kind(error: BaseException) -> FailureKind | None:
             return FailureKind.UNAVAILABLE  # the sink or the storage hangs, and no task
         case PubSubRejectedError(code=code) if code in _DENIED:
             return FailureKind.REFUSED
+        case EpochalError(failure=FailureKind() as kind):
+            return kind
+        case StorageError() | SchemaRegistryError():
+            # Without a cause it is what the storage or the registry answered.
+            if (cause := error.__cause__) is None:
+                return FailureKind.REFUSED
+            return _own_kind(cause) or _kind_of_storage(cause)
         case FileNotFoundError() | FileExistsError():
             return None
         case OSError():
             return _kind_of_storage(error)
-    for known, kind in _BY_CLASS:
-        if isinstance(error, known):
-            return kind
-    if isinstance(error, StorageError | SchemaRegistryError):
-        # Without a cause it is what the storage or the registry answered.
-        cause = error.__cause__
-        return FailureKind.REFUSED if cause is None else _own_kind(cause) or _kind_of_storage(cause)
-    return FailureKind.REPEATS if type(error).__name__ in _ARROW_TYPES else None
+    repeats = isinstance(error, _REPEATING) or type(error).__name__ in _ARROW_TYPES
+    return FailureKind.REPEATS if repeats else None
 
 
 def _kind_of_storage(error: BaseException) -> FailureKind:

@@ -10,11 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from epochal.testing.driver.compare_rows import rows_equal
     from epochal.testing.driver.fed_sources import frame, stream
     from epochal.testing.driver.histories import FuzzError
     from epochal.testing.driver.query_driver import Driver
-    from epochal.testing.driver.row_strategies import rows
+    from epochal.testing.driver.rows import rows, rows_equal
     from epochal.testing.driver.spark_driver import SparkDriver
 
 __all__ = ["Driver", "FuzzError", "SparkDriver", "frame", "rows", "rows_equal", "stream"]
@@ -24,8 +23,8 @@ _HOMES = {
     "FuzzError": "epochal.testing.driver.histories",
     "SparkDriver": "epochal.testing.driver.spark_driver",
     "frame": "epochal.testing.driver.fed_sources",
-    "rows": "epochal.testing.driver.row_strategies",
-    "rows_equal": "epochal.testing.driver.compare_rows",
+    "rows": "epochal.testing.driver.rows",
+    "rows_equal": "epochal.testing.driver.rows",
     "stream": "epochal.testing.driver.fed_sources",
 }
 

@@ -93,9 +93,12 @@ def _download(ivy_file: str, work: Path, names: str) -> Path:
             f"is reachable from this machine."
         ) from None
     if run.returncode != 0 or not filled.is_dir():
+        # Ivy's progress lines consist of thousands of dots.
+        lines = [line[:300] for line in run.stdout.splitlines() if line.strip(". ")]
+        end = "\n".join(lines[-30:])
         raise ComponentError(
             f"Cannot resolve {names}. Check that a Maven repository is reachable from this "
-            f"machine. Ivy's output ends:\n{_tail(run.stdout)}"
+            f"machine. Ivy's output ends:\n{end}"
         )
     return filled
 
@@ -151,9 +154,3 @@ def _ivy_jar() -> Path:
             "`pip install 'epochal[spark]'`."
         )
     return jars[0]
-
-
-def _tail(text: str, lines: int = 30) -> str:
-    # Skip Ivy's progress lines, which consist of thousands of dots.
-    lines_left = [line for line in text.splitlines() if line.strip(". ")]
-    return "\n".join(line[:300] for line in lines_left[-lines:])

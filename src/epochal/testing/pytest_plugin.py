@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Make = Callable[..., Driver]
 
-COMPARE = "epochal.testing.driver.compare_rows"
+COMPARE = "epochal.testing.driver.rows"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

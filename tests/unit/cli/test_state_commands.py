@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import base64
 import csv
 import json
 from pathlib import Path
@@ -279,12 +278,3 @@ def test_wrong_usage_has_exit_status_2(sample: Sample, run: Run, words: tuple[st
     run(words[0], sample.path, *words[1:])
     assert run.status == 2
     assert run.errors.startswith("epochal: ")
-
-
-def test_binary_values_are_base64() -> None:
-    from epochal.state.rows.tagged_json import from_json
-    from epochal.state.rows.types import AtomicType
-
-    raw = bytes(range(256))
-    text = base64.b64encode(raw).decode()
-    assert from_json(text, AtomicType("binary"), "raw") == raw

@@ -217,11 +217,6 @@ def test_a_mistyped_word_gets_a_suggestion(
     assert suggestion in capsys.readouterr().err
 
 
-def test_the_short_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-V"]) == 0
-    assert capsys.readouterr().out.startswith("epochal ")
-
-
 def completed(shell: str, line: str) -> list[str]:
     """What a shell offers at the end of a line."""
     words = line.split(" ")
@@ -249,14 +244,6 @@ def test_shells_complete_commands_and_options(shell: str) -> None:
     assert ("rewind" in offered, "repair" in offered, "show" in offered) == (True, True, False)
     offered = "\n".join(completed(shell, "epochal checkpoint rewind DIR --to-"))
     assert ("--to-batch" in offered, "--to-datetime" in offered) == (True, True)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_get_a_script(shell: str) -> None:
-    environment = {**os.environ, "_EPOCHAL_COMPLETE": f"source_{shell}"}
-    done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True)
-    assert (done.returncode, "_EPOCHAL_COMPLETE=complete_" in done.stdout) == (0, True)
-    assert f"complete_{shell}" in done.stdout
 
 
 def test_bash_itself_completes_a_command(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from epochal.dashboard.batch_history import (
     offset_of,
     with_lag,
 )
-from epochal.dashboard.slow_answers import UNREADABLE_STATE, HistoryReader
+from epochal.dashboard.checkpoint_answers import UNREADABLE_STATE, HistoryReader
 from epochal.files.local import LocalFiles
 from epochal.testing.clock import ManualClock
 

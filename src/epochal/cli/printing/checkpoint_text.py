@@ -72,13 +72,11 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
     from epochal.tools.inspect.view_models import offsets_json
 
     restart, restarted, place = view.restart, _restart_text(view), shlex.quote(view.url)
+    versions = f"offsets {_v(view.offset_log_version)}, commits {_v(view.commit_log_version)}"
     facts = [
         ("checkpoint", view.url),
         ("query id", view.query_id or "-"),
-        (
-            "log versions",
-            f"offsets {_v(view.offset_log_version)}, commits {_v(view.commit_log_version)}",
-        ),
+        ("log versions", versions),
         ("a restart would", of_epochs(restarted) if view.continuous else restarted),
     ]
     if restart.start is not None:
@@ -95,14 +93,9 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
                 f"gracefully or run `epochal checkpoint publish {place} --execute`",
             )
         )
-    if view.owner is not None:
-        alive = "holds the lease" if view.owner.has_lease else "has ended"
-        facts.append(
-            (
-                "last run",
-                f"{view.owner.run_id} ({view.owner.purpose}) on {view.owner.host}, {alive}",
-            )
-        )
+    if (owner := view.owner) is not None:
+        alive = "holds the lease" if owner.has_lease else "has ended"
+        facts.append(("last run", f"{owner.run_id} ({owner.purpose}) on {owner.host}, {alive}"))
     if view.edit is not None:
         facts.append(
             (
@@ -152,24 +145,21 @@ def _batch_row(batch: BatchView, commit_is_unreadable: bool) -> tuple[str, ...]:
 
 
 def _print_parts(view: CheckpointView) -> None:
-    if view.sources:
+    rows: list[tuple[str, ...]] = [
+        (s.name, s.kind, str(s.entries), "-" if s.latest is None else str(s.latest), s.detail)
+        for s in view.sources
+    ]
+    if rows:
         print_line()
-        rows: list[tuple[str, ...]] = [
-            (s.name, s.kind, str(s.entries), "-" if s.latest is None else str(s.latest), s.detail)
-            for s in view.sources
-        ]
         columns = ["source", "kind", "entries", "latest", "detail"]
         _print_without_empty(columns, rows, "detail", "source logs")
-    if view.sinks:
+    sinks = [
+        (s.sink_name, s.provider_name, s.api_version, "yes" if s.is_active else "no")
+        for s in view.sinks
+    ]
+    if sinks:
         print_line()
-        print_table(
-            ("sink", "provider", "api", "in use"),
-            [
-                (s.sink_name, s.provider_name, s.api_version, "yes" if s.is_active else "no")
-                for s in view.sinks
-            ],
-            title="sinks",
-        )
+        print_table(("sink", "provider", "api", "in use"), sinks, title="sinks")
     states = [
         (
             str(operator.operator_id),
@@ -207,13 +197,6 @@ def _span(lows: list[int | None], highs: list[int | None]) -> str:
     return str(min(low)) if min(low) == max(high) else f"{min(low)}..{max(high)}"
 
 
-def _count_entries(kind: LogKind, lines: list[Line]) -> str:
-    batches = len({batch for batch, _ in lines})
-    if kind.is_of_files:
-        return f"{counted(len(lines), 'file')} of {counted(batches, 'batch')}"
-    return counted(len(lines), "entry")
-
-
 def print_entries(kind: LogKind, lines: list[Line]) -> None:
     """Print the entries of a log: of each, what has changed since the one before it."""
     from epochal.tools.inspect.checkpoint_diff import (
@@ -223,7 +206,11 @@ def print_entries(kind: LogKind, lines: list[Line]) -> None:
         offsets_text,
     )
 
-    print_line(f"{kind} log, {_count_entries(kind, lines)}")
+    number = counted(len(lines), "entry")
+    if kind.is_of_files:
+        batches = len({batch for batch, _ in lines})
+        number = f"{counted(len(lines), 'file')} of {counted(batches, 'batch')}"
+    print_line(f"{kind} log, {number}")
     if not lines:
         return
     if kind.is_of_files:
@@ -268,9 +255,8 @@ def print_report(report: Report, checkpoint: str, output: str | None = None) -> 
     for finding in report.findings:
         from epochal.tools.verify.remedies import with_places  # a healthy checkpoint needs none
 
-        severity = paint(
-            f"{finding.severity}: {finding.code}", colours.get(str(finding.severity), "")
-        )
+        colour = colours.get(str(finding.severity), "")
+        severity = paint(f"{finding.severity}: {finding.code}", colour)
         print_line(f"{severity}  {finding.path}")
         print_text(f"  {finding.message}")
         remedy = with_places(

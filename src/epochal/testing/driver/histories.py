@@ -2,18 +2,30 @@
 
 A history is a list of actions: feed rows, feed some again, end an epoch, wait, disturb messages,
 crash and restart. The calm history of the same rows feeds them all and runs.
+
+A user's code sees the time of the driver meanwhile (`seen_time`), so that a pipeline that reads the
+clock is found. `time.time` and `time.time_ns` are replaced everywhere, `datetime` and `date` in the
+modules of the user and in the globals of the pipeline's functions. Modules of Python and of
+installed packages keep theirs, because much of them depends on these classes being the real ones.
+
+Note: an import of `datetime` inside a function is not seen.
 """
 
 from __future__ import annotations
 
+import datetime as real
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from epochal.testing.driver.compare_rows import OutputRows, difference
-from epochal.testing.driver.wall_clock import seen_time
+from epochal.testing.driver.rows import OutputRows, difference
 
 if TYPE_CHECKING:
     from epochal.testing.driver.query_driver import Driver
@@ -104,8 +116,9 @@ def draw_history(
     chance: random.Random, feed: Mapping[str, Sequence[Any]], trouble: Trouble
 ) -> History:
     """Draw a history that feeds all these rows."""
-    left = {
-        source: _order(chance, len(rows), trouble.late_rows)
+    lateness = trouble.late_rows + 1
+    left = {  # places of rows in the order of their arrival
+        source: sorted(range(len(rows)), key=lambda at: at + chance.random() * lateness)
         for source, rows in feed.items()
         if rows
     }
@@ -128,27 +141,18 @@ def draw_history(
     return tuple(actions)
 
 
-def _order(chance: random.Random, count: int, late_rows: int) -> list[int]:
-    """Return the places of rows in the order of their arrival."""
-    return sorted(range(count), key=lambda at: at + chance.random() * (late_rows + 1))
-
-
 def _trouble(chance: random.Random, before: Sequence[Action], trouble: Trouble) -> list[Action]:
     fed = [action for action in before if isinstance(action, Feed)]
     makers: list[Callable[[], Action]] = []
     if trouble.steps:
         makers += 2 * [lambda: CrashAndRestart(chance.choice(trouble.steps))]
     if trouble.duplicates and fed:
-        makers.append(lambda: _again(chance.choice(fed)))
+        makers.append(lambda: replace(chance.choice(fed), again=True))
     if trouble.delays:
         makers.append(lambda: Wait(chance.choice(list(DELAYS_MS))))
     if trouble.disturbances:
         makers.append(lambda: Disturb(chance.choice(get_args(Disturbance))))
     return [chance.choice(makers)()] if makers else []
-
-
-def _again(fed: Feed) -> Feed:
-    return Feed(fed.source, fed.rows, fed.places, again=True)
 
 
 def calm(history: History) -> History:
@@ -204,7 +208,7 @@ def _with_fewer_rows(history: History, fails: Callable[[History], bool]) -> Hist
                 break
             pairs = zip(kept_action.rows, kept_action.places, strict=True)
             rows, places = zip(*[pair for pair in pairs if pair[1] != place], strict=True)
-            fewer = Feed(kept_action.source, rows, places, kept_action.again)
+            fewer = replace(kept_action, rows=rows, places=places)
             shorter = (*history[:number], fewer, *history[number + 1 :])
             if fails(shorter):
                 history, kept_action = shorter, fewer
@@ -308,3 +312,100 @@ def run_history(driver: Driver, history: History) -> None:
                 driver.crash(at=step)
                 driver.restart()
     driver.run()
+
+
+NowMs = Callable[[], int]
+
+PACKAGE = __name__.partition(".")[0]
+
+
+class _AsReal(type):
+    """Makes values of the real class values of the replaced one too."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__bases__[0])
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, cls.__bases__[0])
+
+
+def _datetime(now_ms: NowMs) -> type:
+    class Datetime(real.datetime, metaclass=_AsReal):
+        @classmethod
+        def now(cls, tz: real.tzinfo | None = None) -> Any:
+            return real.datetime.fromtimestamp(now_ms() / 1000, tz)
+
+        @classmethod
+        def utcnow(cls) -> Any:
+            return real.datetime.fromtimestamp(now_ms() / 1000, real.UTC).replace(tzinfo=None)
+
+        @classmethod
+        def today(cls) -> Any:
+            return cls.now()
+
+    return Datetime
+
+
+def _date(now_ms: NowMs) -> type:
+    class Date(real.date, metaclass=_AsReal):
+        @classmethod
+        def today(cls) -> Any:
+            return real.datetime.fromtimestamp(now_ms() / 1000).date()  # noqa: DTZ006  as date does
+
+    return Date
+
+
+@contextmanager
+def seen_time(now_ms: NowMs, functions: Iterable[Any] = ()) -> Iterator[None]:
+    """Let the user's modules, and these functions, see this time instead of the real one."""
+    replaced: dict[int, Any] = {
+        id(time.time): lambda: now_ms() / 1000,
+        id(time.time_ns): lambda: now_ms() * 1_000_000,
+        id(real.datetime): _datetime(now_ms),
+        id(real.date): _date(now_ms),
+    }
+    module = types.ModuleType("datetime")
+    module.__dict__.update(vars(real))
+    module.__dict__.update(datetime=replaced[id(real.datetime)], date=replaced[id(real.date)])
+    replaced[id(real)] = module
+    spaces = [vars(time), *_user_modules(), *(function.__globals__ for function in functions)]
+    replacements = [
+        (space, {name: replaced[id(old)] for name, old in space.items() if id(old) in replaced})
+        for space in {id(space): space for space in spaces}.values()
+    ]
+    originals = [(space, {name: space[name] for name in names}) for space, names in replacements]
+    try:
+        for space, names in replacements:
+            space.update(names)
+        yield
+    finally:
+        for space, names in originals:
+            space.update(names)
+
+
+def functions_of(value: Any) -> list[Any]:
+    """Return the Python functions in a tree of dataclasses and sequences."""
+    functions: list[Any] = []
+    if isinstance(value, types.MethodType):
+        value = value.__func__
+    if isinstance(value, types.FunctionType):
+        functions.append(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            functions += functions_of(getattr(value, field.name))
+    elif isinstance(value, tuple | list):
+        for element in value:
+            functions += functions_of(element)
+    return functions
+
+
+def _user_modules() -> list[dict[str, Any]]:
+    """Return the globals of modules that are neither Python's, nor installed, nor this package."""
+    paths = sysconfig.get_paths()
+    installed = tuple(paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+    spaces = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and not file.startswith(installed) and name.partition(".")[0] != PACKAGE:
+            spaces.append(vars(module))
+    return spaces

@@ -261,7 +261,7 @@ class DriverProcess:
         self.is_planned = False
         """Whether Spark planned the first epoch of the attempt."""
         self._epochs: PlannedEpochs | None = None
-        self._held: deque[ReadingHeld] = deque()
+        self._held: deque[Any] = deque()
 
     def begin_attempt(self, tasks: int) -> Recovered:
         """Number the attempt, recover, and await tasks."""
@@ -281,7 +281,15 @@ class DriverProcess:
         readers = readers_of(recovered.positions)
         if self._next_ends is not None:
             held_at = tuple(reader.position for reader in readers)
-            self._epochs = self._planned_epochs()
+            planner: Any = self
+            opened: Any = SimpleNamespace(
+                plans_epochs=True,
+                has_end=False,
+                options=SimpleNamespace(epoch=timedelta(seconds=self._pace.epoch_seconds)),
+            )
+            self._epochs = PlannedEpochs(
+                planner, opened, self._clock, self._held.append, lambda **_: None
+            )
         template = None if recovered.base else OffsetEntry(1, (), conf=self._settings)
         ends: tuple[Positions, ...] = ()
         if self.resources.delays_ms and recovered.unit is None and held_at is None:
@@ -292,17 +300,6 @@ class DriverProcess:
         )
         self.driver = driver
         return recovered
-
-    def _planned_epochs(self) -> PlannedEpochs:
-        pace = timedelta(seconds=self._pace.epoch_seconds)
-        attempt: Any = self
-        opened: Any = SimpleNamespace(
-            plans_epochs=True, has_end=False, options=SimpleNamespace(epoch=pace)
-        )
-        return PlannedEpochs(attempt, opened, self._clock, self._hear_held, lambda **_: None)
-
-    def _hear_held(self, held: Any) -> None:
-        self._held.append(held)
 
     def plan(self, held: ReadingHeld) -> bool:
         """Plan the next epoch; return False if there is none."""

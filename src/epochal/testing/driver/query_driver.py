@@ -22,27 +22,34 @@ from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.run.take_over import pinned_partitions, settings_in_force, state_conf
 from epochal.errors import EpochError, OptionError
-from epochal.files import Files, open_files
+from epochal.files import open_files
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.store_format import DATABASE_FORMAT
 from epochal.testing.clock import ManualClock
-from epochal.testing.driver.compare_rows import OutputRows
 from epochal.testing.driver.fed_sources import FedSource, Rows, chosen
-from epochal.testing.driver.histories import CrashStep, Disturbance, Fuzzing, Result, Trouble
+from epochal.testing.driver.histories import (
+    CrashStep,
+    Disturbance,
+    Fuzzing,
+    Result,
+    Trouble,
+    functions_of,
+)
 from epochal.testing.driver.processes import CHECKPOINT
+from epochal.testing.driver.rows import OutputRows
 from epochal.testing.driver.staged_sink import StagedSink, StagingWriter, visible_tables
 from epochal.testing.driver.stepped_run import RETAINED, RunSpec, SteppedRun
-from epochal.testing.driver.stored_state import forget_planned, newest_watermark_ms, stored_values
 from epochal.testing.driver.under_test import (
     CallingSink,
     Pipeline,
     QueryUnderTest,
     calls_in_tasks,
     delivery,
-    is_called_on_driver,
+    forget_planned,
+    newest_watermark_ms,
     query_under_test,
+    stored_values,
 )
-from epochal.testing.driver.wall_clock import functions_of
 from epochal.testing.files import Crash, MemoryFiles
 
 MAX_EPOCHS = 1_000
@@ -77,7 +84,11 @@ class Driver:
         self.files = MemoryFiles(clock=self.clock)
         """`checkpoint/` is the checkpoint."""
         if checkpoint is not None:
-            self._copy(open_files(str(checkpoint), existing=True))
+            copied = open_files(str(checkpoint), existing=True)
+            for path, _ in copied.walk():
+                if not path.startswith(f"{CLAIMS}/"):
+                    self.files.create(f"{CHECKPOINT}/{path}", copied.read(path))
+            forget_planned(self._checkpoint)
         query = query_under_test(stream, self._checkpoint, output_mode)
         self._begin(query, tasks, partitions, state_partitions, None)
 
@@ -309,7 +320,7 @@ class Driver:
         sink = self._query.sink
 
         def wrap(staged: StagedSink) -> Any:
-            if sink is None or not is_called_on_driver(sink):
+            if sink is None or not sink.is_called_on_driver:
                 return staged
             return CallingSink(staged, delivery(sink), complete=self._is_complete)
 
@@ -338,12 +349,6 @@ class Driver:
         conf = state_conf(self._checkpoint, settings, session)
         settings = {**settings, SHUFFLE_PARTITIONS: str(self._state_partitions)}
         return settings, replace(conf, min_versions_to_retain=RETAINED)
-
-    def _copy(self, checkpoint: Files) -> None:
-        for path, _ in checkpoint.walk():
-            if not path.startswith(f"{CLAIMS}/"):
-                self.files.create(f"{CHECKPOINT}/{path}", checkpoint.read(path))
-        forget_planned(self._checkpoint)
 
     def _running(self) -> SteppedRun:
         if self._run is None:

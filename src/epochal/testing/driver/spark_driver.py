@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 from uuid import uuid4
 
 import pyarrow as pa
@@ -31,14 +31,15 @@ from epochal.continuous.run.take_over import settings_in_force, state_conf
 from epochal.errors import OptionError
 from epochal.files.local import LocalFiles
 from epochal.record_batches import joined_tables
-from epochal.testing.driver.compare_rows import OutputRows
 from epochal.testing.driver.fed_sources import FedSource, Rows, chosen, local_session
-from epochal.testing.driver.stored_state import newest_watermark_ms, stored_values
+from epochal.testing.driver.rows import OutputRows
 from epochal.testing.driver.under_test import (
     Pipeline,
     QueryUnderTest,
     frame_and_function,
+    newest_watermark_ms,
     query_under_test,
+    stored_values,
 )
 
 if TYPE_CHECKING:
@@ -53,16 +54,6 @@ Refuse = Callable[[str], NoReturn]
 def refuse(reason: str) -> NoReturn:
     """Raise an error for a call that only the driver has."""
     raise OptionError(reason)
-
-
-class RealQuery(Protocol):
-    """A query that a session runs."""
-
-    def process(self, fed: list[pa.Table]) -> None:
-        """Give rows to each source, and wait until all of them are processed."""
-        ...
-
-    def stop(self) -> None: ...
 
 
 class SparkDriver:
@@ -92,7 +83,7 @@ class SparkDriver:
         self._base = Path(tempfile.mkdtemp(prefix="epochal-driver-"))
         self._files = LocalFiles(str(self._base / "checkpoint"))
         self._partitions, self._output_mode = partitions, output_mode
-        self._query: RealQuery | None = None
+        self._query: EngineQuery | BatchQuery | None = None
         self._output = KeptOutput()
         self._fed: list[FedSource] = []
         self._seen: set[int] = set()
@@ -212,7 +203,7 @@ class SparkDriver:
             for node, name in zip(sources_of(tested.tree), tested.source_names, strict=True)
         ]
 
-    def _started(self) -> RealQuery:
+    def _started(self) -> EngineQuery | BatchQuery:
         place = self._base / "checkpoint"
         if self._tested.watermarks_move == "epoch":
             frame, _ = frame_and_function(self._given)
@@ -255,6 +246,7 @@ class EngineQuery:
         self._query = writer.option("checkpointLocation", str(base / "checkpoint")).start()
 
     def process(self, fed: list[pa.Table]) -> None:
+        """Give rows to each source, and wait until all of them are processed."""
         for source, rows in zip(self._sources, fed, strict=True):
             source.add(rows)
         self._query.process_all_available(PATIENCE_SECONDS)

@@ -96,7 +96,10 @@ class StagingWriter(SinkWriter):
 
 def visible(truth: MemoryFiles) -> dict[int, list[Row]]:
     """The rows that the sink shows, by epoch."""
-    return {epoch: _rows_of(table) for epoch, table in visible_tables(truth).items()}
+    return {
+        epoch: list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        for epoch, table in visible_tables(truth).items()
+    }
 
 
 def visible_tables(truth: MemoryFiles, since: int = 0) -> dict[int, pa.Table]:
@@ -124,7 +127,3 @@ def _as_bytes(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
         for batch in batches:
             stream.write_batch(batch_of(batch.columns, schema, batch.num_rows))
     return out.getvalue().to_pybytes()
-
-
-def _rows_of(table: pa.Table) -> list[Row]:
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

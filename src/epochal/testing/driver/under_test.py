@@ -1,4 +1,7 @@
-"""What a test gives to a driver, as the engine takes it: a stream, a DataFrame, a writer of one.
+"""The query under test, as the engine takes it, and what it has made durable.
+
+A test gives a driver a stream, a DataFrame, or a writer of one. What is durable are its watermark,
+its state, and batches of Spark's.
 
 Sinks that run a user's code are here, too: `foreach` and `foreach_batch`. Their rows also go to the
 driver's own sink, so that a test can read them. The code runs as early as it may run on a cluster:
@@ -9,24 +12,32 @@ runs in the thread of the test, so a test is the same each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetLog
+from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
 from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.connectors.foreach import BatchTaskWriter, ForeachSink, ForeachWriters, OpenEpoch
 from epochal.continuous.api.outputs import APPEND, check_mode
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.api.stream_writer import StreamWriter
+from epochal.continuous.operators.contract import Row
 from epochal.continuous.plan.compile import sources_of
-from epochal.continuous.plan.logical import Node, StreamSource
+from epochal.continuous.plan.logical import Node, StreamSource, unique_names
+from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.run.take_over import found_in, operators_of
+from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.contract import CommittedSink
 from epochal.epoch.event_time.query_watermark import WatermarksMove
+from epochal.epoch.manifest import is_finished_by_another, manifest_of
 from epochal.errors import OptionError
 from epochal.files import Files
+from epochal.state.store.conf import StateStoreConf
 from epochal.testing.driver.staged_sink import StagedSink
 
 if TYPE_CHECKING:
@@ -51,6 +62,11 @@ class UserSink:
     function: Any
     frame: DataFrame | None = None
     """Whose columns the rows have; None for a `Stream`."""
+
+    @property
+    def is_called_on_driver(self) -> bool:
+        """Whether it is `foreachBatch` of a DataFrame."""
+        return self.frame is not None and self.kind == FOREACH_BATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +153,7 @@ def calls_in_tasks(sink: UserSink | None) -> ForeachWriters | None:
 
     A function of a batch of a DataFrame is called on the driver instead.
     """
-    if sink is None or is_called_on_driver(sink):
+    if sink is None or sink.is_called_on_driver:
         return None
     schema = None if sink.frame is None else sink.frame.schema
     sink_of_functions = ForeachSink(
@@ -146,11 +162,6 @@ def calls_in_tasks(sink: UserSink | None) -> ForeachWriters | None:
     writers = sink_of_functions.writers
     assert isinstance(writers, ForeachWriters)
     return writers
-
-
-def is_called_on_driver(sink: UserSink | None) -> bool:
-    """Whether it is `foreachBatch` of a DataFrame."""
-    return sink is not None and sink.frame is not None and sink.kind == FOREACH_BATCH
 
 
 class CallingWriter(SinkWriter):
@@ -232,3 +243,95 @@ def delivery(sink: UserSink) -> Callable[[pa.Table, int], None]:
         sink.function(frame.sparkSession.createDataFrame(table, frame.schema), epoch)
 
     return deliver
+
+
+def newest_watermark_ms(checkpoint: Files) -> int:
+    """Return the watermark after the newest committed epoch; 0 if there is none."""
+    newest = CommitLog(checkpoint.at(COMMITS), read_only=True).get_latest()
+    return 0 if newest is None else newest[1].next_watermark_ms
+
+
+def forget_planned(checkpoint: Files) -> None:
+    """Remove the batch that Spark has planned but not committed, if there is one.
+
+    The engine would read exactly its rows again, and a test does not have them.
+    """
+    newest = OffsetLog(checkpoint.at(OFFSETS), read_only=True).get_latest()
+    committed = CommitLog(checkpoint.at(COMMITS), read_only=True).latest_batch_id()
+    if newest is not None and newest[0] != committed and manifest_of(newest[1], OFFSETS) is None:
+        checkpoint.delete(f"{OFFSETS}/{newest[0]}")
+    checkpoint.delete_tree(PLANNED)
+
+
+def stored_values(
+    checkpoint: Files, plan: QueryPlan, conf: StateStoreConf, operator: int, store: str | None
+) -> dict[Any, dict[str, Any]]:
+    """Return the durable state of an operator: values by column, by key.
+
+    A key is the tuple of its columns, or the column itself if there is just one.
+    """
+    stages = {stage.operator_id: stage for stage in plan.stages}
+    if operator not in stages:
+        raise OptionError(
+            f"There is no stateful operator {operator}; the query has {sorted(stages)}."
+        )
+    stored = stages[operator].stateful.stores
+    schemas = {schema.name: schema.value for schema in stored if not schema.has_families}
+    families = [family for schema in stored for family in schema.families]
+    schemas |= {family.name: family.rows.schema.value for family in families}
+    names = [schema for schema in schemas if store in (None, schema)]
+    if len(names) != 1:
+        raise OptionError(
+            f"Operator {operator} has the stores {sorted(schemas)}. Say which: store=..."
+        )
+    (name,) = names
+    rows = _load_rows(checkpoint, plan, conf).get((operator, name), {})
+    columns = unique_names(schemas[name].names)
+    return {
+        (key[0] if len(key) == 1 else key): dict(zip(columns, row, strict=True))
+        for key, row in rows.items()
+    }
+
+
+def _load_rows(
+    checkpoint: Files, plan: QueryPlan, conf: StateStoreConf
+) -> dict[tuple[int, str], dict[Row, Row]]:
+    """Return the rows of all operators as a task gets them that goes on from the checkpoint."""
+    rows_by_key: dict[tuple[int, str], dict[Row, Row]] = {}
+    start = _start_of(checkpoint, conf)
+    if start is None:
+        return rows_by_key
+
+    def loading(operator: int) -> Any:
+        """What takes the place of an operator that loads its state."""
+
+        def load(partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
+            del partition
+            loaded = rows_by_key.setdefault((operator, store), {})
+            loaded.update({tuple(key): tuple(value) for key, value in rows})
+
+        return SimpleNamespace(load=load)
+
+    partitions = range(plan.state_partitions)
+    stores = TaskStores(plan, partitions, checkpoint, conf, attempt=0, run_id="", writers=1)
+    stores.load([loading(stage.operator_id) for stage in plan.stages], start)
+    return rows_by_key
+
+
+def _start_of(checkpoint: Files, conf: StateStoreConf) -> StateStart | None:
+    """Return the state after the newest epoch that is decided; None before the first."""
+    offsets = OffsetLog(checkpoint.at(OFFSETS), read_only=True)
+    commits = CommitLog(checkpoint.at(COMMITS), read_only=True)
+    newest, committed = offsets.get_latest(), commits.get_latest()
+    if newest is not None:
+        epoch, entry = newest
+        manifest = manifest_of(entry, OFFSETS, epoch)
+        if manifest is not None and not is_finished_by_another(manifest, commits.get(epoch)):
+            chain = manifest.chain
+            if chain is None:
+                return StateStart(epoch + 1, manifest.state)
+            commit = commits.get(chain.published - 1) if chain.published else None
+            if conf.checkpoint_format_version < 2:
+                commit = None  # only unique ids are found in commits
+            return StateStart(epoch + 1, None, commit or CommitEntry(), chain)
+    return None if committed is None else StateStart(committed[0] + 1, None, committed[1])

@@ -10,8 +10,8 @@ import threading
 import pytest
 from tests.waiting import eventually
 
-from epochal.cli.printing import progress_bar
-from epochal.cli.printing.progress_bar import progress, rate_text
+from epochal.cli.printing import output
+from epochal.cli.printing.output import progress, rate_text
 from epochal.tools.reporting import reporting, tracked
 
 
@@ -22,8 +22,8 @@ def plain(text: str) -> str:
 def pretend_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Call this in the test itself: pytest replaces stderr between a fixture and the test."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(progress_bar, "PROGRESS_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(progress_bar, "DRAW_EVERY_SECONDS", -1.0)
+    monkeypatch.setattr(output, "PROGRESS_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(output, "DRAW_EVERY_SECONDS", -1.0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
 
@@ -79,9 +79,9 @@ def test_work_that_forks_gets_no_thread(monkeypatch: pytest.MonkeyPatch) -> None
 def test_is_silent_if_stderr_is_not_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress_bar, "PROGRESS_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(output, "PROGRESS_AFTER_SECONDS", -1.0)
     made: list[str] = []
-    monkeypatch.setattr(progress_bar, "_rich_bar", lambda unit, **_: made.append(unit))
+    monkeypatch.setattr(output, "_rich_bar", lambda unit, **_: made.append(unit))
     with progress("reading", forks=True) as advance:
         advance(1, 2)
     assert (made, *capsys.readouterr()) == ([], "", "")

@@ -1,10 +1,13 @@
-"""Histories are drawn with all rows, and shortened to what is needed to fail."""
+"""Histories are drawn with all rows, shortened to what is needed to fail, and run at their time."""
 
 from __future__ import annotations
 
+import datetime as whole
 import itertools
 import random
+import time
 from collections.abc import Iterable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,9 @@ from epochal.testing.driver.histories import (
     Wait,
     calm,
     draw_history,
+    functions_of,
     is_possible,
+    seen_time,
     shrunk,
 )
 
@@ -231,3 +236,48 @@ def test_histories_begin_with_the_state_of_the_checkpoint(tmp_path: Path) -> Non
         SOME_ORDERS, seeds=5, result=lambda rows: shown.append(sorted(row["id"] for row in rows))
     )
     assert shown == 10 * [["order-3", "order-4", "order-5"]]
+
+
+YEAR_2001_MS = 978_307_200_000
+
+
+def seen() -> list[Any]:
+    return [
+        time.time(),
+        time.time_ns(),
+        datetime.now(UTC),
+        whole.datetime.now(UTC),
+        date.today().year,  # noqa: DTZ011  users do that
+    ]
+
+
+def test_the_usual_ways_to_ask_for_the_time_are_answered() -> None:
+    began = datetime(2001, 1, 1, tzinfo=UTC)
+    with seen_time(lambda: YEAR_2001_MS):
+        found = seen()
+        assert isinstance(whole.datetime.now(UTC), datetime)
+        assert isinstance(began, datetime)
+        assert not isinstance("2001", datetime)
+    assert found[:4] == [YEAR_2001_MS / 1000, YEAR_2001_MS * 1_000_000, began, began]
+    assert found[4] in (2000, 2001)
+    assert seen()[2] > datetime(2025, 1, 1, tzinfo=UTC)
+    assert (datetime, time.time.__name__) == (whole.datetime, "time")
+
+
+def test_what_the_code_changes_in_its_module_stays() -> None:
+    global CHANGED
+    with seen_time(lambda: YEAR_2001_MS):
+        CHANGED = "yes"
+    assert CHANGED == "yes"
+
+
+def test_functions_that_no_module_has_see_it_too() -> None:
+    space: dict[str, Any] = {}
+    exec("from datetime import datetime, UTC\ndef now(): return datetime.now(UTC)", space)
+    (function,) = functions_of(((space["now"],), "other"))
+    with seen_time(lambda: YEAR_2001_MS, [function]):
+        assert function().year == 2001
+    assert function().year > 2001
+
+
+CHANGED = "no"

@@ -133,15 +133,6 @@ def test_output_is_visible_only_after_the_commit(step: CrashStep) -> None:
     assert len(driver.output) == (1 if step == "ack" else 0)
 
 
-def test_a_changed_key_is_refused_as_on_a_cluster() -> None:
-    orders = testing.stream(ORDERS)
-    driver = testing.Driver(totals(orders))
-    driver.feed([("a", 1)])
-    driver.epoch()
-    with pytest.raises(PlanChangedError):
-        driver.restart(orders.group_by("amount").count())
-
-
 def test_a_change_without_state_goes_on_where_the_old_query_ended() -> None:
     orders = testing.stream(ORDERS)
     driver = testing.Driver(orders)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.golden.library import Golden, unpack
 
-from epochal.dashboard.browse import StateSelection, state_page, stats, stores
+from epochal.dashboard.checkpoint_answers import StateSelection, state_page, stats, stores
 from epochal.errors import EpochalError
 from epochal.files.local import LocalFiles
 

@@ -1,6 +1,8 @@
-"""The answers of the dashboard that take long: the history of a query, and its lag in Kafka.
+"""What the page asks of a checkpoint: its history, its lag in Kafka, and offsets and state by page.
 
-They are kept for a while, so that open pages do not burden a checkpoint or a broker.
+Nothing is ever written. Answers that take long are kept for a while, so that open pages do not
+burden a checkpoint or a broker. A request names a store or a variable. The name is first looked up
+in what the checkpoint lists, and only then used to open something.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from epochal.checkpoint.directory import Checkpoint
@@ -27,21 +30,29 @@ from epochal.dashboard.batch_history import (
     offset_of,
     with_lag,
 )
-from epochal.dashboard.browse import measure_state
-from epochal.errors import EpochalError
+from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.tools.inspect.epoch_overlay import view_with_epochs
 from epochal.tools.inspect.listing import CheckpointListing, gather
 from epochal.tools.inspect.source_listing import FILE, read_sources
 from epochal.tools.inspect.view_models import offsets_of
+from epochal.tools.read_state.export import json_batches
+from epochal.tools.read_state.overview import StoreOverview, overview
+from epochal.tools.read_state.read import StateReader, open_batch, open_reader
+from epochal.tools.read_state.stored_rows import measure_store
 
 if TYPE_CHECKING:
     from epochal.connectors.kafka.kafka_client import KafkaClient
 
-
+PAGE_ROWS = 50
+MAX_PAGE_ROWS = 500
+NEWEST_TRIES = 2
 BUDGET_SECONDS = 0.5
 """How long one call may measure state. The next call continues where it stopped."""
 MAX_MEASURED = 20_000
+REQUEST_SECONDS = 4.0
+MIN_SECONDS = 1.0
+MAX_KEPT = 64
 UNREADABLE_STATE = "The state cannot be read. Checkpoint health says why."
 
 
@@ -79,7 +90,7 @@ class HistoryReader:
             if name in self._measured:
                 continue
             try:
-                state_size = StateSize(*measure_state(files, batch_id))
+                state_size = measure_state(files, batch_id)
             except (EpochalError, OSError):
                 state_size, failed = None, True  # purged or unreadable files; `verify` says which
             with self._lock:
@@ -130,9 +141,6 @@ def _files_read(listing: CheckpointListing) -> dict[str, dict[int, int]]:
     return files_read
 
 
-REQUEST_SECONDS = 4.0
-
-
 class LagMeter:
     """Measures the lag of Spark queries on one Kafka cluster. Any number of threads may use it.
 
@@ -160,31 +168,21 @@ class LagMeter:
         if self._settings is None:
             return {}, NO_BROKER
         from epochal.connectors.kafka.committer.lag import LagTarget, measure
+        from epochal.connectors.kafka.kafka_client import KafkaClient
+        from epochal.connectors.kafka.offsets import Cluster
 
         with self._lock:
-            lags = measure(
-                self._connect(self._settings),
-                [LagTarget(Checkpoint(files), None)],
-                self._clock.now_ms(),
-            )
+            if self._client is None:
+                cluster = Cluster.of(self._settings)
+                self._client = KafkaClient(cluster, request_seconds=REQUEST_SECONDS)
+            target = LagTarget(Checkpoint(files), None)
+            lags = measure(self._client, [target], self._clock.now_ms())
         ends = {
             (lag.topic, lag.partition): EndOffset(lag.latest, lag.seconds)
             for lag in lags
             if lag.latest is not None
         }
         return ends, None
-
-    def _connect(self, settings: Mapping[str, str]) -> KafkaClient:
-        from epochal.connectors.kafka.kafka_client import KafkaClient
-        from epochal.connectors.kafka.offsets import Cluster
-
-        if self._client is None:
-            self._client = KafkaClient(Cluster.of(settings), request_seconds=REQUEST_SECONDS)
-        return self._client
-
-
-MIN_SECONDS = 1.0
-MAX_KEPT = 64
 
 
 @dataclass(slots=True)
@@ -214,3 +212,140 @@ class AnswerCache:
                 self._kept.clear()
             self._kept[name] = (now + took + max(MIN_SECONDS, took / self.share), answer)
             return answer
+
+
+@dataclass(frozen=True, slots=True)
+class StateSelection:
+    """Names a part of a checkpoint's state."""
+
+    operator: int = 0
+    store: str = "default"
+    batch: int | None = None
+    """None for the newest committed batch."""
+    partition: int | None = None
+
+
+def offsets_page(files: Files, before: int | None, limit: int) -> dict[str, Any]:
+    """List batches below `before`, newest first. Unreadable entries have a `problem` instead."""
+    checkpoint = Checkpoint(files)
+    ids = checkpoint.offsets.batch_ids()
+    committed = set(checkpoint.commits.batch_ids())
+    wanted = [batch_id for batch_id in reversed(ids) if before is None or batch_id < before]
+    shown = wanted[: max(1, min(limit, MAX_PAGE_ROWS))]
+    return {
+        "batches": [_batch(checkpoint, batch_id, batch_id in committed) for batch_id in shown],
+        "older": shown[-1] if len(wanted) > len(shown) else None,
+        "newest": ids[-1] if ids else None,
+        "oldest": ids[0] if ids else None,
+        "count": len(ids),
+    }
+
+
+def stores(files: Files, batch: int | None) -> dict[str, Any]:
+    """List the stores and variables as of a batch; none if no batch is committed."""
+    batches = _range(Checkpoint(files))
+    if batch is None and batches["newest"] is None:
+        return {"batch_id": None, "stores": [], **batches}
+
+    def read() -> dict[str, Any]:
+        return {**overview(open_batch(files, batch)).as_json(), **_range(Checkpoint(files))}
+
+    return _with_retries(read, batch)
+
+
+def state_page(files: Files, selection: StateSelection, page: int, size: int) -> dict[str, Any]:
+    """Return one page of the rows of a store."""
+    page, size = max(0, page), max(1, min(size, MAX_PAGE_ROWS))
+    first = page * size
+
+    def read() -> dict[str, Any]:
+        reader, batch = _reader(files, selection)
+        rows = (row for rows in json_batches(reader, selection.partition) for row in rows)
+        shown = list(islice(rows, first, first + size + 1))
+        return {
+            "batch_id": batch,
+            "columns": ["partition_id", *(n for n, _ in reader.fields if n != "partition_id")],
+            "rows": shown[:size],
+            "page": page,
+            "more": len(shown) > size,
+            "partitions": list(reader.target.partitions),
+        }
+
+    return _with_retries(read, selection.batch)
+
+
+def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
+    """Return the rows and bytes of each partition, and the skew."""
+
+    def read() -> dict[str, Any]:
+        reader, batch = _reader(files, selection)
+        return {"batch_id": batch, **measure_store(reader, largest=1).as_json()}
+
+    return _with_retries(read, selection.batch)
+
+
+def measure_state(files: Files, batch: int) -> StateSize:
+    """Return the rows and bytes of all stores together, after a batch."""
+    opened = open_batch(files, batch)
+    sizes = [measure_store(_open(opened, store), largest=0) for store in overview(opened).stores]
+    return StateSize(sum(size.rows for size in sizes), sum(size.bytes for size in sizes))
+
+
+def _with_retries(read: Callable[[], dict[str, Any]], batch: int | None) -> dict[str, Any]:
+    """Call `read`, and again if it fails on the newest batch.
+
+    The query may purge that batch's files meanwhile; then there is a newer batch to read. A batch
+    that the user named is not read again.
+    """
+    for _ in range(NEWEST_TRIES if batch is None else 0):
+        try:
+            return read()
+        except OptionError:
+            raise
+        except (EpochalError, OSError):
+            continue
+    return read()
+
+
+def _batch(checkpoint: Checkpoint, batch_id: int, committed: bool) -> dict[str, Any]:
+    try:
+        entry = checkpoint.offsets.get(batch_id)
+    except (EpochalError, OSError) as error:
+        return {"batch_id": batch_id, "committed": committed, "problem": str(error)}
+    if entry is None:
+        return {"batch_id": batch_id, "committed": committed, "problem": "it was just purged"}
+    offsets = offsets_of(entry)
+    return {
+        "batch_id": batch_id,
+        "committed": committed,
+        "offsets": list(offsets) if isinstance(offsets, tuple) else offsets,
+        "timestamp_ms": entry.timestamp_ms,
+        "watermark_ms": entry.watermark_ms,
+    }
+
+
+def _range(checkpoint: Checkpoint) -> dict[str, Any]:
+    ids = checkpoint.commits.batch_ids()
+    return {"oldest": ids[0] if ids else None, "newest": ids[-1] if ids else None}
+
+
+def _reader(files: Files, selection: StateSelection) -> tuple[StateReader, int]:
+    opened = open_batch(files, selection.batch)
+    views = [
+        store
+        for store in overview(opened).stores
+        if store.operator_id == selection.operator and store.name == selection.store
+    ]
+    if not views:
+        raise OptionError(
+            f"Operator {selection.operator} of this checkpoint has no store {selection.store!r}."
+        )
+    return _open(opened, views[0]), opened.batch_id
+
+
+def _open(opened: Any, store: StoreOverview) -> StateReader:
+    if store.kind in ("store", "family"):
+        return open_reader(opened, store.operator_id, store.name)
+    if store.kind == "TimerState":
+        return open_reader(opened, store.operator_id, timers=True)
+    return open_reader(opened, store.operator_id, state_variable=store.name)
