@@ -32,8 +32,12 @@ from epochal.connectors.kafka.source.source_offsets import (
     parse_assigned,
     parse_starting,
 )
-from epochal.connectors.schema_registry.value_schemas import split_registry_options
-from epochal.connectors.schema_registry.value_schemas import ValueSpec, pinned_version, reading_spec
+from epochal.connectors.schema_registry.value_schemas import (
+    ValueSpec,
+    pinned_version,
+    reading_spec,
+    split_registry_options,
+)
 from epochal.errors import OptionError
 from epochal.options import read_options
 
