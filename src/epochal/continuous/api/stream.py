@@ -267,7 +267,7 @@ class Stream:
             column if own_name == name else pc.field(own_name) for own_name in names
         )
         empty = ArrowExpressionSpec(expressions, pa.schema([(name, pa.null()) for name in names]))
-        schema = _project(empty, self.schema)
+        schema = empty.open().run(self.schema.empty_table()).schema
         return self.then(ArrowExpressionSpec(expressions, schema), schema)
 
     def _deduplicate(
@@ -362,19 +362,3 @@ def _table(rows: Any) -> pa.Table | None:
     from epochal.continuous.catalyst.spark_objects import collected
 
     return collected(rows)
-
-
-def _project(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:
-    """Return the schema that Arrow gives to the projection's result."""
-    from pyarrow import acero
-
-    empty = pa.Table.from_batches([], schema=schema)
-    plan = acero.Declaration.from_sequence(
-        [
-            acero.Declaration("table_source", acero.TableSourceNodeOptions(empty)),
-            acero.Declaration(
-                "project", acero.ProjectNodeOptions(list(spec.expressions), spec.schema.names)
-            ),
-        ]
-    )
-    return plan.to_table(use_threads=False).schema

@@ -29,8 +29,9 @@ from epochal.continuous.catalyst.spark_objects import (
 )
 from epochal.continuous.operators.expressions import expr as exprs
 from epochal.continuous.operators.expressions.casts import cast_name
-from epochal.continuous.operators.expressions.comparison import FUNCTIONS as COMPARISONS
+
 from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS
+
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, type_of
 from epochal.continuous.operators.stateless.moment_columns import FUNCTIONS as MOMENT
 from epochal.errors import OptionError

@@ -37,9 +37,8 @@ from epochal.continuous.catalyst.stateful_nodes import (
 )
 from epochal.continuous.operators.expressions.expr import Column, Literal
 from epochal.continuous.operators.expressions.spark_calls import SPARK
-from epochal.continuous.operators.stateless.expand import ExpandSpec
 from epochal.continuous.operators.stateless.generate import GENERATORS, GenerateSpec
-from epochal.continuous.operators.stateless.row_operators import FilterSpec
+from epochal.continuous.operators.stateless.row_operators import ExpandSpec, FilterSpec
 from epochal.continuous.plan.logical import (
     Stateful,
     Step,

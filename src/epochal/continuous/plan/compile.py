@@ -21,10 +21,13 @@ import pyarrow as pa
 from epochal.connectors.contract import ReaderFactory, SinkWriter, Source, WriterContext
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import Column, Expr, columns_in
-from epochal.continuous.operators.stateless.expand import ExpandSpec
 from epochal.continuous.operators.stateless.generate import GenerateSpec
-from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.stateless.row_operators import (
+    ExpandSpec,
+    FilterSpec,
+    ObserveEventTimeSpec,
+    ProjectSpec,
+)
 from epochal.continuous.plan.logical import (
     Node,
     Stateful,

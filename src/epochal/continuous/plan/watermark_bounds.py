@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.stateless.row_operators import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.epoch.event_time.query_watermark import NO_WATERMARK, NOT_ADVANCED
 

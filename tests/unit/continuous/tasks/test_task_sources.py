@@ -7,7 +7,7 @@ import pytest
 
 from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.stateless.row_operators import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, SourcePlan, Target
 from epochal.continuous.tasks.task_sources import (
     FEW_ROWS,

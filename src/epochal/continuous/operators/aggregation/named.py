@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.calls import AggregateCall
-from epochal.continuous.operators.aggregation.sums import MAX_DIGITS, SPARE_DIGITS
+from epochal.continuous.operators.aggregation.functions import MAX_DIGITS, SPARE_DIGITS
 from epochal.continuous.operators.windows import AssignWindowsSpec, Window
 from epochal.errors import OptionError
 

@@ -43,11 +43,13 @@ from epochal.continuous.operators.joins.join_bounds import (
     split_condition,
     value_watermark_ms,
 )
-from epochal.continuous.operators.joins.join_pairs import Pairs, pairs_of, remove_matched
 from epochal.continuous.operators.joins.join_state import (
+    Pairs,
     SideState,
     TimeOf,
     counts_store,
+    pairs_of,
+    remove_matched,
     time_at,
     values_store,
 )
@@ -201,11 +203,8 @@ class StreamJoin:
         self.late_rows = 0
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        for name, state in zip(SIDES, self._partitions[partition], strict=True):
-            if store == counts_store(name):
-                state.load_counts(rows)
-            elif store == values_store(name):
-                state.load_values(rows)
+        for state in self._partitions[partition]:
+            state.load(store, rows)
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate, evaluate_all
+from epochal.continuous.operators.expressions.columns import column_of
+from epochal.continuous.operators.expressions.evaluate import evaluate, evaluate_all
 from epochal.continuous.operators.expressions.expr import Call, Expr, Value
 from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_rows
 from epochal.record_batches import batch_of
@@ -58,7 +59,11 @@ class Generate:
             values = evaluate_all(spec.arguments, batch)
             parents, generated = GENERATORS[spec.generator](values, rows, self._types)
             if spec.outer:
-                parents, generated = _outer(parents, generated, rows)
+                own = len(parents)
+                parents, places = with_unmatched(parents, np.arange(own), rows)
+                if len(parents) > own:
+                    index = pa.array(places, pa.int64(), mask=places < 0)
+                    generated = [each.take(index) for each in generated]
         if not len(parents):
             return ()
         index = pa.array(parents, pa.int64())
@@ -70,16 +75,15 @@ class Generate:
         return (batch_of([*kept, *made], spec.schema, len(parents)),)
 
 
-def _outer(parents: Any, generated: Columns, rows: int) -> tuple[Any, Columns]:
-    """Add a row of nulls for each row of the input that has none, in the input's order."""
-    missing = np.setdiff1d(np.arange(rows), parents)
+def with_unmatched(rows: Any, places: Any, count: int) -> tuple[Any, Any]:
+    """Add a place of -1 for each of `count` rows that has none, in the order of the rows."""
+    missing = np.setdiff1d(np.arange(count), rows)
     if not len(missing):
-        return parents, generated
-    everything = np.concatenate([parents, missing])
-    order = np.argsort(everything, kind="stable")
-    source = np.concatenate([np.arange(len(parents)), np.full(len(missing), -1)])[order]
-    index = pa.array(source, pa.int64(), mask=source < 0)
-    return everything[order], [each.take(index) for each in generated]
+        return rows, places
+    rows = np.concatenate((rows, missing))
+    places = np.concatenate((places, np.full(len(missing), -1)))
+    order = np.argsort(rows, kind="stable")
+    return rows[order], places[order]
 
 
 def _lists(value: Value, rows: int) -> tuple[Any, Any, Any]:

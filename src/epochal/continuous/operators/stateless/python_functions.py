@@ -21,7 +21,8 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from epochal.connectors.user_code import USER_CODE, name_of
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
+from epochal.continuous.operators.expressions.columns import column_of
+from epochal.continuous.operators.expressions.evaluate import evaluate
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.continuous.operators.stateless.jvm_results import jvm_result
 from epochal.errors import ExpressionError, OptionError
