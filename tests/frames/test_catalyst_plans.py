@@ -12,7 +12,7 @@ from tests.spark.sessions import session_with
 
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
 from epochal.continuous.operators.contract import StoreSchema
-from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
+from epochal.continuous.operators.deduplication import DropDuplicatesSpec
 from epochal.errors import UnsupportedPlanError
 from epochal.state.rows.types import AtomicType, StructField, StructType
 

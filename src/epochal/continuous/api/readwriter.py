@@ -15,7 +15,7 @@ from epochal.continuous.api.stream import Stream
 from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.catalyst.spark_objects import absolute_paths
-from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
+from epochal.continuous.operators.deduplication import DropRepeatsSpec
 from epochal.continuous.plan.logical import StreamSource
 from epochal.errors import OptionError
 

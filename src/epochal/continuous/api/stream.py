@@ -25,8 +25,7 @@ from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.operators.aggregation.named import Aggregate, Function, planned
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
-from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
-from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
+from epochal.continuous.operators.deduplication import DropDuplicatesSpec, DropRepeatsSpec
 from epochal.continuous.operators.expressions.expr import Column
 from epochal.continuous.operators.stateless.row_operators import (
     ArrowExpressionSpec,
@@ -218,13 +217,13 @@ class Stream:
         With event time among the columns, a key is forgotten when the watermark passes it; without,
         keys are kept forever.
         """
-        return self.stage(self._deduplicate(columns, within_watermark=False))
+        return self._deduplicated(columns, within_watermark=False)
 
     def drop_duplicates_within_watermark(self, columns: Sequence[str] | None = None) -> Stream:
         """Keep the first row of each key; forget the key after the watermark's delay."""
         if self.event_time is None:
             raise OptionError("drop_duplicates_within_watermark needs with_watermark before it.")
-        return self.stage(self._deduplicate(columns, within_watermark=True))
+        return self._deduplicated(columns, within_watermark=True)
 
     @property
     def write_stream(self) -> StreamWriter:
@@ -270,17 +269,13 @@ class Stream:
         schema = empty.open().run(self.schema.empty_table()).schema
         return self.then(ArrowExpressionSpec(expressions, schema), schema)
 
-    def _deduplicate(
-        self, columns: Sequence[str] | None, *, within_watermark: bool
-    ) -> DropDuplicatesSpec:
+    def _deduplicated(self, columns: Sequence[str] | None, *, within_watermark: bool) -> Stream:
         names = tuple(self.known(name) for name in (columns or self.columns))
         marks = self._marks()
-        return DropDuplicatesSpec.plan(
-            columns=names,
-            input_schema=self.schema,
-            event_time=self.event_time,
-            delay_ms=marks[-1].delay_ms if marks else 0,
-            within_watermark=within_watermark,
+        delay_ms = marks[-1].delay_ms if marks else 0
+        event_time = self.event_time
+        return self.stage(
+            DropDuplicatesSpec(names, self.schema, event_time, delay_ms, within_watermark)
         )
 
     @property

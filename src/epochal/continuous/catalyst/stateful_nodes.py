@@ -29,7 +29,7 @@ from epochal.continuous.operators.aggregation.calls import AggregateCall
 from epochal.continuous.operators.aggregation.functions import FUNCTIONS, fold_of
 from epochal.continuous.operators.aggregation.observe import ObserveSpec, is_reportable
 from epochal.continuous.operators.aggregation.spark_buffers import SparkAggregates
-from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
+from epochal.continuous.operators.deduplication import DropDuplicatesSpec
 from epochal.continuous.operators.expressions.expr import Expr, Literal
 from epochal.continuous.operators.expressions.spark_calls import struct_json
 from epochal.continuous.operators.global_limit import GlobalLimitSpec
@@ -293,9 +293,9 @@ def read_deduplicate(
             "keep only columns of the window, or group by the columns instead",
         )
         return placeholder(steps, node)
-    made = DropDuplicatesSpec.plan(
-        columns=[child.name_of(each) for each in items(node.keys())],
-        input_schema=child.schema,
+    made = DropDuplicatesSpec(
+        key=tuple(child.name_of(each) for each in items(node.keys())),
+        output_schema=child.schema,
         event_time=event_time,
         delay_ms=delay_ms,
         within_watermark=within,

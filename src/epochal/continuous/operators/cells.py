@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 from epochal.continuous.operators.contract import Row
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of
+from epochal.state.rows.arrow_types import spark_schema
+from epochal.state.rows.types import StructType
 
 Array: TypeAlias = Any
 """An Arrow array. pyarrow's stubs are typed by element, which code over any column cannot use."""
@@ -74,6 +76,11 @@ def keys_of(batch: pa.RecordBatch, columns: Sequence[int]) -> list[Row]:
     if not columns:
         return [()] * batch.num_rows
     return list(zip(*(cells(batch.column(each), keys=True) for each in columns), strict=True))
+
+
+def key_schema(schema: pa.Schema, names: Sequence[str]) -> StructType:
+    """The schema of a key that consists of these columns."""
+    return spark_schema(pa.schema([schema.field(name) for name in names]))
 
 
 def hashable(value: Any) -> Any:
@@ -162,6 +169,11 @@ def micros(column: Array) -> Array:
     if column.type.unit != "us":
         column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
     return column.view(pa.int64())
+
+
+def event_times(column: Array) -> Array:
+    """Event time in microseconds: a timestamp, or the end of a window."""
+    return micros(column.flatten()[1] if pa.types.is_struct(column.type) else column)
 
 
 def drop_late(batch: pa.RecordBatch, ends: Array, late_ms: int) -> pa.RecordBatch:

@@ -24,14 +24,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.agenda import Agenda
+from epochal.continuous.operators.agenda import Agenda, DiskAgenda
 from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
 from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
     Buffers,
     Partials,
     arrow_groups_like_spark,
-    key_schema,
 )
 from epochal.continuous.operators.aggregation.session_windows import Sessions, session_store
 from epochal.continuous.operators.aggregation.spark_buffers import (
@@ -45,6 +44,7 @@ from epochal.continuous.operators.cells import (
     StoredBatches,
     drop_late,
     hashable,
+    key_schema,
     keys_of,
     micros,
 )
@@ -55,8 +55,7 @@ from epochal.continuous.operators.contract import (
     StatefulOperator,
     StoreSchema,
 )
-from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
-from epochal.continuous.operators.on_disk.disk_map import DiskMap, cut, trim
+from epochal.continuous.operators.disk_map import DiskMap, cut, trim
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import slices
 from epochal.state.disk.disk_rows import DiskRows

@@ -23,8 +23,7 @@ from epochal.continuous.operators.aggregation.functions import fold_of
 from epochal.continuous.operators.cells import Array, cells
 from epochal.continuous.operators.contract import Row
 from epochal.record_batches import table_of
-from epochal.state.rows.arrow_types import spark_schema
-from epochal.state.rows.types import StructField, StructType
+from epochal.state.rows.types import StructField
 
 pc: Any = compute  # its stubs do not support scalars beside arrays
 
@@ -225,11 +224,6 @@ class _Rows:
         for row in rows:
             self.add(row, buffers)
         return buffers[0]
-
-
-def key_schema(schema: pa.Schema, names: Sequence[str]) -> StructType:
-    """The schema of a key that consists of these columns."""
-    return spark_schema(pa.schema([schema.field(name) for name in names]))
 
 
 def arrow_groups_like_spark(kind: pa.DataType) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.agenda import Agenda
+from epochal.continuous.operators.agenda import Agenda, DiskAgenda
 from epochal.continuous.operators.aggregation.calls import Column
 from epochal.continuous.operators.aggregation.grouping import Buffers
 from epochal.continuous.operators.aggregation.spark_buffers import SparkBuffers, Waiting
@@ -32,8 +32,7 @@ from epochal.continuous.operators.cells import (
     micros,
 )
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
-from epochal.continuous.operators.on_disk.disk_map import DiskMap, cut, pairs, touch, trim
+from epochal.continuous.operators.disk_map import DiskMap, cut, pairs, touch, trim
 from epochal.evaluator.evaluator_client import slices
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType

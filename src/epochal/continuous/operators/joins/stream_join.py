@@ -31,10 +31,11 @@ from epochal.continuous.operators.cells import (
     arrow_column,
     cells,
     drop_late,
+    event_times,
     keys_of,
-    micros,
 )
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
+from epochal.continuous.operators.disk_map import trim
 from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.evaluate import evaluate
 from epochal.continuous.operators.expressions.expr import Expr, columns_in
@@ -53,7 +54,6 @@ from epochal.continuous.operators.joins.join_state import (
     time_at,
     values_store,
 )
-from epochal.continuous.operators.on_disk.disk_map import trim
 from epochal.record_batches import batch_of
 from epochal.state.rows.arrow_types import spark_type
 from epochal.state.rows.types import AtomicType, StructField, StructType
@@ -211,7 +211,7 @@ class StreamJoin:
     ) -> Iterable[pa.RecordBatch]:
         mine = self._sides[side]
         if mine.time is not None:
-            timely = drop_late(batch, _times(batch.column(mine.time)), at.late_ms)
+            timely = drop_late(batch, event_times(batch.column(mine.time)), at.late_ms)
             self.late_rows += batch.num_rows - timely.num_rows
             batch = timely
         output: list[pa.RecordBatch] = []
@@ -398,13 +398,6 @@ class StreamJoin:
             _as_type(column, kind) for column, kind in zip(columns, schema.types, strict=True)
         ]
         return batch_of(fitting, schema, rows)
-
-
-def _times(column: Array) -> Array:
-    """Event time in microseconds: a timestamp, or the end of a window."""
-    if pa.types.is_struct(column.type):
-        return micros(column.flatten()[1])
-    return micros(column)
 
 
 def _nulls(count: int, kind: pa.DataType) -> Array:

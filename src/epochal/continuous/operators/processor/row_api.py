@@ -32,11 +32,10 @@ class Api(Protocol):
     """The form in which a processor receives its input and returns its output."""
 
     def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        """The keys of a batch in Spark's order, each with its rows."""
-        ...
+        """The keys of a batch in Spark's order, each with its rows.
 
-    def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        """The same for the initial state: `handleInitialState` is called once per item."""
+        Of the initial state, each item of these rows is one call of `handleInitialState`.
+        """
         ...
 
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
@@ -71,9 +70,6 @@ class RowApi:
                 group.append(new(made, values))
         for key in self._ordered(found):
             yield key, outer[key] if outer is not None else key, found[key].__iter__
-
-    def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        return self.groups(batch)
 
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
         if not results:
@@ -130,9 +126,6 @@ class PandasApi:
             first = rows[numbers[0]]
             chosen = [rows[number] for number in numbers]
             yield key, tuple(first[each] for each in indexes), _frames(chosen, names)
-
-    def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        return self.groups(batch)
 
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
         import pandas as pd

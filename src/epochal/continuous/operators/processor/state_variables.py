@@ -52,7 +52,7 @@ class ValueState:
 
     def __init__(self, rows: ValueRows, form: ValueForm, at: Cursor) -> None:
         self._rows, self._form = rows, form
-        self._values = rows.rows
+        self._values = rows.values
         self._at = at
 
     def exists(self) -> bool:
@@ -104,7 +104,7 @@ class ListState:
     def exists(self) -> bool:
         if self._rows.ttl_ms:
             return bool(self._rows.get(self._at.key, self._at.now_ms))
-        return self._at.key in self._rows.lists
+        return self._at.key in self._rows.values
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         found = self._rows.get(self._at.key, self._at.now_ms)
@@ -150,7 +150,7 @@ class MapState:
     def exists(self) -> bool:
         if self._rows.ttl_ms:
             return bool(self._rows.items(self._at.key, self._at.now_ms))
-        return self._at.key in self._rows.maps
+        return self._at.key in self._rows.values
 
     def getValue(self, key: Any) -> tuple[Any, ...] | None:
         entry = self._keys.entry(key, "getting value")

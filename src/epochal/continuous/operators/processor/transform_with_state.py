@@ -26,16 +26,17 @@ from epochal.clock import SystemClock
 from epochal.connectors.user_code import USER_CODE
 from epochal.continuous.operators.cells import drop_late, key_sorter, micros
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.on_disk.disk_map import cut, trim
+from epochal.continuous.operators.disk_map import cut, trim
 from epochal.continuous.operators.processor.processor_handle import (
+    TIMER_STORES,
     Phase,
     ProcessorHandle,
     TimeMode,
     Variable,
     record_variables,
+    spark_store,
 )
 from epochal.continuous.operators.processor.row_api import Api, PandasApi, RowApi
-from epochal.continuous.operators.processor.spark_families import TIMER_STORES, spark_store
 from epochal.continuous.operators.processor.state_rows import VariableRows
 from epochal.continuous.operators.processor.state_values import ValueForm, value_form
 from epochal.continuous.operators.processor.state_variables import Cursor, NoKey
@@ -59,10 +60,10 @@ class TransformWithStateSpec:
     input_schema: pa.Schema
     output_schema: pa.Schema
     time_mode: TimeMode
-    event_time: str | None
     variables: tuple[Variable, ...]
+    initial_key: tuple[str, ...]
     initial_state: pa.Table | None = None
-    initial_key: tuple[str, ...] = ()
+    event_time: str | None = None
     pandas: bool = False
     timezone: str = "UTC"
     output_mode: str = "Update"
@@ -79,48 +80,39 @@ class TransformWithStateSpec:
         output_schema: pa.Schema,
         *,
         time_mode: str = "None",
-        output_mode: str = "Update",
-        event_time: str | None = None,
-        initial_state: pa.Table | None = None,
         initial_key: Sequence[str] | None = None,
-        pandas: bool = False,
-        timezone: str = "UTC",
-        spark_layout: bool = False,
+        **more: Any,
     ) -> Self:
         """Plan a processor. Runs `init` of a copy once to learn which state it declares."""
-        if output_mode.lower() not in ("append", "update"):
-            raise OptionError(
-                f"the output mode is {output_mode!r}, but transformWithState emits each row only "
-                f"once. Use Append or Update"
-            )
-        missing = [each for each in key if each not in input_schema.names]
-        if missing or not key:
-            raise OptionError(
-                f"the key is {list(key)}, but the columns are {input_schema.names}. Name at least "
-                f"one column, and only existing ones"
-            )
-        mode = TimeMode.named(time_mode)
-        if event_time is not None and event_time not in input_schema.names:
-            raise OptionError(
-                f"the event time column {event_time!r} does not exist. The columns are "
-                f"{input_schema.names}"
-            )
-        pickled = cloudpickle.dumps(processor)
+        mode, pickled = TimeMode.named(time_mode), cloudpickle.dumps(processor)
         return cls(
             processor=pickled,
             key=tuple(key),
             input_schema=input_schema,
             output_schema=output_schema,
             time_mode=mode,
-            event_time=event_time,
             variables=record_variables(cloudpickle.loads(pickled), mode),
-            initial_state=initial_state,
             initial_key=tuple(initial_key or key),
-            pandas=pandas,
-            timezone=timezone,
-            output_mode=output_mode,
-            spark_layout=spark_layout,
+            **more,
         )
+
+    def __post_init__(self) -> None:
+        columns = self.input_schema.names
+        if self.output_mode.lower() not in ("append", "update"):
+            raise OptionError(
+                f"the output mode is {self.output_mode!r}, but transformWithState emits each row "
+                f"only once. Use Append or Update"
+            )
+        if not self.key or not set(self.key) <= set(columns):
+            raise OptionError(
+                f"the key is {list(self.key)}, but the columns are {columns}. Name at least one "
+                f"column, and only existing ones"
+            )
+        if self.event_time is not None and self.event_time not in columns:
+            raise OptionError(
+                f"the event time column {self.event_time!r} does not exist. The columns are "
+                f"{columns}"
+            )
 
     @property
     def name(self) -> str:
@@ -356,7 +348,7 @@ class TransformWithState:
             if not mine.num_rows:
                 continue
             handle_initial = state.begin(at, Phase.INITIALIZED).handleInitialState
-            for stored, key, rows in api.initial(mine):
+            for stored, key, rows in api.groups(mine):
                 for each in rows():
                     state.cursor.key = stored
                     with USER_CODE:

@@ -1,7 +1,6 @@
 """Converts the results of plain Python functions (`useArrow=False`) as Spark's JVM does. Pure.
 
-The JVM does not cast: a value of a class that does not match the declared type becomes null, an int
-for a double for example. Integers are cut to the width of the type. Any value becomes a string.
+The rules of the JVM are in `java_values`.
 """
 
 from __future__ import annotations
@@ -32,12 +31,21 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from epochal.continuous.operators.java_texts import java_text
+from epochal.continuous.operators.java_values import java_bytes, java_integer, java_text
 from epochal.errors import OptionError
 
 Converter: TypeAlias = Callable[[Any], Any]
 
 _BITS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_CLASSES: dict[type[DataType], type] = {
+    BooleanType: bool,
+    FloatType: float,
+    DoubleType: float,
+    DateType: datetime.date,
+    TimestampNTZType: datetime.datetime,
+    DayTimeIntervalType: datetime.timedelta,
+}
+"""Types that take values of one class, as they are."""
 
 
 def jvm_result(kind: DataType) -> Converter:
@@ -47,27 +55,19 @@ def jvm_result(kind: DataType) -> Converter:
 
 
 def _converter(kind: DataType) -> Converter:
+    if wanted := _CLASSES.get(type(kind)):
+        return lambda value: value if isinstance(value, wanted) else None
     match kind:
-        case BooleanType():
-            return lambda value: value if isinstance(value, bool) else None
         case ByteType() | ShortType() | IntegerType() | LongType():
-            return _integer(_BITS[type(kind)])
-        case FloatType() | DoubleType():
-            return lambda value: value if isinstance(value, float) else None
+            return java_integer(_BITS[type(kind)])
         case DecimalType():
             return _decimal(kind)
         case StringType():
-            return _text
+            return java_text
         case BinaryType():
-            return _binary
-        case DateType():
-            return lambda value: value if isinstance(value, datetime.date) else None
+            return java_bytes
         case TimestampType():
             return _timestamp
-        case TimestampNTZType():
-            return lambda value: value if isinstance(value, datetime.datetime) else None
-        case DayTimeIntervalType():
-            return lambda value: value if isinstance(value, datetime.timedelta) else None
         case ArrayType():
             element = jvm_result(kind.elementType)
             return lambda value: (
@@ -85,17 +85,6 @@ def _converter(kind: DataType) -> Converter:
     return lambda value: value
 
 
-def _integer(bits: int) -> Converter:
-    half = 1 << (bits - 1)
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-            return None
-        return (value + half) % (1 << bits) - half
-
-    return convert
-
-
 def _decimal(kind: DecimalType) -> Converter:
     unit = Decimal(1).scaleb(-kind.scale)
 
@@ -111,21 +100,6 @@ def _decimal(kind: DecimalType) -> Converter:
         return rounded
 
     return convert
-
-
-def _text(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return java_text(value)
-    return str(value)
-
-
-def _binary(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode()
-    return bytes(value) if isinstance(value, bytes | bytearray) else None
 
 
 def _timestamp(value: Any) -> Any:

@@ -9,10 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epochal.continuous.operators.agenda import Agenda
-from epochal.continuous.operators.on_disk import disk_agenda, disk_map
-from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
-from epochal.continuous.operators.on_disk.disk_map import DiskMap
+from epochal.continuous.operators import agenda, disk_map
+from epochal.continuous.operators.agenda import Agenda, DiskAgenda
+from epochal.continuous.operators.disk_map import DiskMap
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.disk.disk_version import DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
@@ -123,7 +122,7 @@ class Agendas(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def hardly_any_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_map, "_MIN_VALUES", 2)
-    monkeypatch.setattr(disk_agenda, "_MAX_RECENT", 3)
+    monkeypatch.setattr(agenda, "_MAX_RECENT", 3)
 
 
 @pytest.mark.parametrize("machine", [Maps, Agendas])
