@@ -55,8 +55,6 @@ from epochal.state.rows.arrow_types import arrow_type, spark_type
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from epochal.continuous.catalyst.spark_columns import Resolved
-
 
 _PLAIN_NAME = re.compile(r"(?!(?:true|false|null)$)[a-z_]\w*", re.A | re.I)
 """SQL text that is the name of a column if there is one of that name."""
@@ -114,8 +112,8 @@ class Stream:
             plain = self._plain(columns)
             if plain is not None:
                 return plain
-        resolved = self._resolve(columns)
-        return self.then(ProjectSpec(resolved.columns, resolved.schema), resolved.schema)
+        spec = self._resolve(columns)
+        return self.then(spec, spec.schema)
 
     def with_column(self, name: str, column: Any) -> Stream:
         """Add a column, or replace the one of that name."""
@@ -255,8 +253,8 @@ class Stream:
         columns = tuple(Column(self.columns.index(name)) for name in names)
         return self.then(ProjectSpec(columns, pa.schema(fields)), pa.schema(fields))
 
-    def _resolve(self, columns: Sequence[Any]) -> Resolved:
-        from epochal.continuous.catalyst.spark_columns import resolve
+    def _resolve(self, columns: Sequence[Any]) -> ProjectSpec:
+        from epochal.continuous.catalyst.expression_reader import resolve
 
         return resolve(self.spark, self.schema, columns)
 

@@ -51,7 +51,7 @@ def read_stream_join(
 ) -> Reading:
     """A join of two streams. Both keep their rows in state."""
     kind = _kind(steps, node)
-    if kind is None or not known_format(steps, "Join", physical, (2,), _FORMAT):
+    if kind is None or not known_format(steps, "Join", physical, 2, _FORMAT):
         return placeholder(steps, node)
     inputs = []
     for side, keys, child in (
@@ -59,17 +59,16 @@ def read_stream_join(
         (right, physical.rightKeys(), node.right()),
     ):
         keyed = _with_keys(steps, side, list(items(keys)))
-        found = steps.event_time(list(items(child.output())))
+        event_time, delay_ms = steps.event_time(side, items(child.output()))
         given = JoinInput(
             schema=keyed.reading.schema,
             columns=keyed.columns,
             key=keyed.key,
-            event_time=side.name_of(found[0]) if found else None,
-            delay_ms=found[1] if found else 0,
+            event_time=event_time,
+            delay_ms=delay_ms,
         )
         inputs.append((keyed, given))
-    attributes = list(items(node.output()))
-    schema = steps.schema_of("Join", attributes)
+    schema, ids = steps.output_of(node)
     made = StreamJoinSpec(
         kind=kind,
         left=inputs[0][1],
@@ -78,7 +77,7 @@ def read_stream_join(
         output_schema=schema,
     )
     trees = tuple(keyed.reading.tree for keyed, _ in inputs)
-    return Reading(Stateful(trees, operator_id, made), ids_of(attributes))
+    return Reading(Stateful(trees, operator_id, made), ids)
 
 
 def read_static_join(
@@ -90,16 +89,15 @@ def read_static_join(
         return placeholder(steps, node)
     stream, plan = (left, node.right()) if left is not None else (right, node.left())
     assert stream is not None
-    static = list(items(plan.output()))
-    schema = steps.schema_of("Join", static)
-    table = _table(steps.planner.collect(plan), schema)
-    lookup = Reading(StreamSource(-1, "", {}, None, schema), ids_of(static))
+    schema, static_ids = steps.output_of(plan, "Join")
+    rows = steps.planner.collect(plan).rename_columns(schema.names)
+    table = cast_table(rows, schema).combine_chunks()
+    lookup = Reading(StreamSource(-1, "", {}, None, schema), static_ids)
     sides = (stream, lookup) if left is not None else (lookup, stream)
     keys, condition = steps.planner.join_keys(node)
     keyed = [_with_keys(steps, side, each) for side, each in zip(sides, keys, strict=True)]
     stream_keyed, table_keyed = keyed if left is not None else reversed(keyed)
-    attributes = list(items(node.output()))
-    output = steps.schema_of("Join", attributes)
+    output, ids = steps.output_of(node)
     made = StaticJoinSpec(
         table=_computed(table, table_keyed.reading),
         stream_side="left" if left is not None else "right",
@@ -115,7 +113,7 @@ def read_static_join(
         "the static side of a join is read once, when the query starts; Spark reads it anew in "
         "every batch"
     )
-    return Reading(Step(stream_keyed.reading.tree, made, output), ids_of(attributes))
+    return Reading(Step(stream_keyed.reading.tree, made, output), ids)
 
 
 def _kind(steps: Steps, node: JavaObject) -> Any | None:
@@ -156,11 +154,6 @@ def _condition(
     schema = pa.schema(list(zip(names, [*left.schema.types, *right.schema.types], strict=True)))
     both = Reading(StreamSource(-1, "", {}, None, schema), (*left.ids, *right.ids))
     return steps.condition("Join", both, condition)
-
-
-def _table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Collected rows with the names and types of the plan."""
-    return cast_table(rows.rename_columns(schema.names), schema).combine_chunks()
 
 
 def _computed(table: pa.Table, keyed: Reading) -> pa.Table:

@@ -12,23 +12,24 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from epochal.continuous.catalyst.join_nodes import read_static_join, read_stream_join
-from epochal.continuous.catalyst.plan_findings import JVM_ONLY, USE_A_FUNCTION, Operator
 from epochal.continuous.catalyst.plan_sources import RELATIONS, PlanSources
 from epochal.continuous.catalyst.plan_steps import (
     DELAY,
+    JVM_ONLY,
+    USE_A_FUNCTION,
+    Operator,
     Reading,
     Steps,
     id_of,
-    ids_of,
     metadata_of,
     without_ids,
 )
 from epochal.continuous.catalyst.python_nodes import read_functions, read_map, read_processor
 from epochal.continuous.catalyst.releases import stateful_operators
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, simple_name
-from epochal.continuous.catalyst.state_layout import check_layout
 from epochal.continuous.catalyst.stateful_nodes import (
     aggregation_above,
+    check_layout,
     placeholder,
     read_aggregate,
     read_deduplicate,
@@ -157,7 +158,7 @@ class PlanReader:
         return None
 
     def _is_stateful(self, name: str, node: JavaObject) -> bool:
-        if name == "Join":
+        if name == "Join" and operator_id < 0:
             return all(each.isStreaming() for each in items(node.children()))
         if name == "GlobalLimit":
             return self._output_mode == "append"
@@ -176,44 +177,41 @@ class PlanReader:
             return self._nothing(node)
         if name in _SAME_ROWS:
             return _only(children)
-        if name == "Join":
-            return self._join(node, children, operator_id)
+        if name == "Join" and operator_id < 0:
+            left, right = children
+            return read_static_join(self._steps, node, left, right)
         if operator_id >= 0:
-            return self._stateful(name, node, _only(children[:1]), operator_id)
-        if name not in _READERS or None in children:
+            return self._stateful(name, node, children, operator_id)
+        if (name not in _READERS and name != "Union") or None in children:
             instead = _REFUSED.get(name, USE_A_FUNCTION)
             if not self._is_refused(name):
                 self._steps.findings.refuse(name, "this operator is not supported", instead)
             return placeholder(self._steps, node)
-        return _READERS[name](self._steps, node, [each for each in children if each])
+        if name == "Union":
+            return _union(self._steps, node, [each for each in children if each])
+        return _READERS[name](self._steps, node, _only(children))
 
-    def _stateful(self, name: str, node: JavaObject, child: Reading, operator_id: int) -> Reading:
+    def _stateful(
+        self, name: str, node: JavaObject, children: list[Reading | None], operator_id: int
+    ) -> Reading:
+        steps, child = self._steps, _only(children[:1])
+        if self._physical is None:  # Spark refuses the query
+            return placeholder(steps, node)
         physical = self._operator(name, operator_id)
-        if physical is None:
-            return placeholder(self._steps, node)
         match name:
+            case "Join":
+                right = _only(children[1:])
+                return read_stream_join(steps, node, child, right, physical, operator_id)
             case "Aggregate":
-                last = aggregation_above(self._physical, physical)
-                pair = (physical, last)
-                return read_aggregate(
-                    self._steps, node, child, pair, operator_id, self._output_mode
-                )
+                pair = (physical, aggregation_above(self._physical, physical))
+                return read_aggregate(steps, node, child, pair, operator_id, self._output_mode)
             case "GlobalLimit":
-                return read_limit(self._steps, node, child, operator_id)
+                return read_limit(steps, node, child, operator_id)
             case "Deduplicate" | "DeduplicateWithinWatermark":
                 within = name == "DeduplicateWithinWatermark"
-                return read_deduplicate(self._steps, node, child, operator_id, within=within)
+                return read_deduplicate(steps, node, child, operator_id, within=within)
             case _:
-                return read_processor(self._steps, node, child, operator_id)
-
-    def _join(self, node: JavaObject, children: list[Reading | None], operator_id: int) -> Reading:
-        left, right = children
-        if left is None or right is None:
-            return read_static_join(self._steps, node, left, right)
-        physical = self._operator("Join", operator_id)
-        if physical is None:
-            return placeholder(self._steps, node)
-        return read_stream_join(self._steps, node, left, right, physical, operator_id)
+                return read_processor(steps, node, child, operator_id)
 
     def _check_state(self, found: Reading, operator_id: int) -> None:
         """Compare the state of an operator with Spark's."""
@@ -225,10 +223,8 @@ class PlanReader:
             )
             check_layout(self._steps, made.spec, self._operators[operator_id])
 
-    def _operator(self, name: str, operator_id: int) -> JavaObject | None:
-        """The physical operator with this id; None if the plan could not be planned."""
-        if self._physical is None:
-            return None
+    def _operator(self, name: str, operator_id: int) -> JavaObject:
+        """The physical operator with this id."""
         found = self._operators[operator_id] if operator_id < len(self._operators) else None
         if found is None or simple_name(found) not in _STATEFUL[name]:
             raise OptionError(
@@ -239,13 +235,12 @@ class PlanReader:
 
     def _nothing(self, node: JavaObject) -> Reading:
         """The optimiser found that a branch has no rows: keep a source, and drop all rows."""
-        attributes = list(items(node.output()))
-        schema = self._steps.schema_of("LocalRelation", attributes)
+        schema, ids = self._steps.output_of(node)
         source = self._sources.all[0]
         none = Step(source, FilterSpec(Literal(pa.scalar(False))), source.schema)
         nulls = [Literal(pa.scalar(None, each.type)) for each in schema]
         reading = Reading(none, tuple(-1 for _ in source.schema))
-        return self._steps.computed(reading, nulls, schema, ids_of(attributes))
+        return self._steps.computed(reading, nulls, schema, ids)
 
 
 def _only(children: Sequence[Reading | None]) -> Reading:
@@ -254,18 +249,8 @@ def _only(children: Sequence[Reading | None]) -> Reading:
     return found
 
 
-def _project(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
-    return steps.project("Project", children[0], list(items(node.projectList())))
-
-
-def _filter(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
-    return steps.filter("Filter", children[0], node.condition())
-
-
 def _union(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
-    attributes = list(items(node.output()))
-    schema = steps.schema_of("Union", attributes)
-    ids = ids_of(attributes)
+    schema, ids = steps.output_of(node)
     trees = []
     for child in children:
         same = list(map(Column, range(len(ids))))
@@ -274,25 +259,21 @@ def _union(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
     return Reading(Union(tuple(trees), schema), ids)
 
 
-def _expand(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
-    (child,) = children
-    attributes = list(items(node.output()))
-    schema = steps.schema_of("Expand", attributes)
+def _expand(steps: Steps, node: JavaObject, child: Reading) -> Reading:
+    schema, ids = steps.output_of(node)
     projections = tuple(
         tuple(steps.expression("Expand", child, each) for each in items(projection))
         for projection in items(node.projections())
     )
-    return steps.step(child, ExpandSpec(projections, schema), schema, ids_of(attributes))
+    return steps.step(child, ExpandSpec(projections, schema), schema, ids)
 
 
-def _generate(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
-    (child,) = children
+def _generate(steps: Steps, node: JavaObject, child: Reading) -> Reading:
     generator = node.generator()
     name = simple_name(generator)
     dropped = set(items(node.unrequiredChildIndex()))
     kept = tuple(index for index in range(len(child.ids)) if index not in dropped)
-    attributes = list(items(node.output()))
-    schema = steps.schema_of("Generate", attributes)
+    schema, ids = steps.output_of(node)
     if name in GENERATORS:
         arguments = [
             steps.expression("Generate", child, each, volatile=True)
@@ -302,11 +283,10 @@ def _generate(steps: Steps, node: JavaObject, children: list[Reading]) -> Readin
         name, arguments = SPARK, [steps.spark_call("Generate", child, generator)]
     child, lifted = steps.with_moment(child, arguments)
     spec = GenerateSpec(name, tuple(lifted), kept, bool(node.outer()), schema)
-    return steps.step(child, spec, schema, ids_of(attributes))
+    return steps.step(child, spec, schema, ids)
 
 
-def _watermark(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
-    (child,) = children
+def _watermark(steps: Steps, node: JavaObject, child: Reading) -> Reading:
     column = child.name_of(node.eventTime())
     if not pa.types.is_timestamp(child.schema.field(column).type):
         steps.findings.refuse(
@@ -322,12 +302,11 @@ def _watermark(steps: Steps, node: JavaObject, children: list[Reading]) -> Readi
     return Reading(Watermarked(child.tree, column, delay_ms, node_id), child.ids)
 
 
-_Reader: TypeAlias = Callable[[Steps, JavaObject, list[Reading]], Reading]
+_Reader: TypeAlias = Callable[[Steps, JavaObject, Reading], Reading]
 
 _READERS: dict[str, _Reader] = {
-    "Project": _project,
-    "Filter": _filter,
-    "Union": _union,
+    "Project": lambda steps, node, child: steps.project("Project", child, node.projectList()),
+    "Filter": lambda steps, node, child: steps.filter("Filter", child, node.condition()),
     "Expand": _expand,
     "Generate": _generate,
     "EventTimeWatermark": _watermark,

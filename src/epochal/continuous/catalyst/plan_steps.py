@@ -1,4 +1,4 @@
-"""Makes steps of our tree from the expressions of Spark's plan nodes.
+"""Makes steps of our tree from the expressions of Spark's plan nodes, and notes what cannot run.
 
 Spark refers to columns by ids, we do by indexes. A `Reading` keeps the ids of its columns, so that
 the node above can find them. Ids may repeat, as in `select(x, x)`; then the values are the same.
@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotInArrow
-from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
+from epochal.continuous.catalyst.expression_reader import (
+    ExpressionReader,
+    NotInArrow,
+    SparkExpressions,
+)
 from epochal.continuous.catalyst.releases import Planner
-from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
     arrow_type_of,
     collation_in,
+    items,
     simple_name,
 )
 from epochal.continuous.operators.contract import OperatorSpec
@@ -32,11 +35,50 @@ from epochal.continuous.operators.stateless.moment_columns import MomentColumnsS
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.plan.logical import Node, Step, unique_names
 from epochal.errors import OptionError
+from epochal.errors.query import Refusal
 
 DELAY = "spark.watermarkDelayMs"
 SESSION_WINDOW = "spark.sessionWindow"
 
 _IDS = re.compile(r"#\d+L?(-T\d+ms)?|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
+
+USE_A_FUNCTION = "compute it in a Python UDF, mapInPandas or mapInArrow"
+JVM_ONLY = "it runs in the JVM only; write the function in Python"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A node of Spark's plan, and where it runs."""
+
+    depth: int
+    text: str
+    runs: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the readers of one plan have found."""
+
+    refusals: list[Refusal] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def refuse(self, operator: str, what: str, instead: str) -> None:
+        found = Refusal(operator, what, instead)
+        if found not in self.refusals:
+            self.refusals.append(found)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @contextmanager
+    def around(self, operator: str, instead: str = USE_A_FUNCTION) -> Iterator[None]:
+        """Turn the OptionErrors of other modules into refusals of this operator."""
+        try:
+            yield
+        except OptionError as error:
+            self.refuse(operator, str(error).rstrip("."), instead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +126,6 @@ class Steps:
         self.observed: set[str] = set()
         """The names under which rows are observed."""
 
-    @property
-    def needs_evaluator(self) -> bool:
-        """Whether Spark's own code evaluates a part of the plan."""
-        return self.in_spark.calls > 0
-
     def schema_of(self, operator: str, attributes: Sequence[JavaObject]) -> pa.Schema:
         """The schema of attributes. All columns are nullable, as in Spark's state."""
         names = unique_names([str(each.name()) for each in attributes])
@@ -98,6 +135,13 @@ class Steps:
                 for name, each in zip(names, attributes, strict=True)
             ]
         )
+
+    def output_of(
+        self, node: JavaObject, operator: str | None = None
+    ) -> tuple[pa.Schema, tuple[int, ...]]:
+        """The schema of a plan node's output, and the ids of its columns."""
+        attributes = list(items(node.output()))
+        return self.schema_of(operator or simple_name(node), attributes), ids_of(attributes)
 
     def type_of(self, operator: str, expr: JavaObject) -> pa.DataType:
         """The type of an expression's values; null, with a refusal, if Arrow has none."""
@@ -172,10 +216,11 @@ class Steps:
         sides = (self.condition(operator, reading, side) for side in (expr.left(), expr.right()))
         return Call("And", tuple(sides), pa.bool_())
 
-    def project(self, operator: str, reading: Reading, columns: Sequence[JavaObject]) -> Reading:
-        """Compute named expressions."""
-        exprs = [self.expression(operator, reading, each, volatile=True) for each in columns]
-        return self.computed(reading, exprs, self.schema_of(operator, columns), ids_of(columns))
+    def project(self, operator: str, reading: Reading, columns: JavaObject) -> Reading:
+        """Compute the named expressions of a Scala sequence."""
+        named = list(items(columns))
+        exprs = [self.expression(operator, reading, each, volatile=True) for each in named]
+        return self.computed(reading, exprs, self.schema_of(operator, named), ids_of(named))
 
     def filter(self, operator: str, reading: Reading, condition: JavaObject) -> Reading:
         """Keep the rows that meet a condition."""
@@ -202,7 +247,11 @@ class Steps:
     ) -> tuple[Reading, tuple[Expr, ...]]:
         """Append the columns of time and chance that expressions need."""
         found = lifted(tuple(exprs), len(reading.ids))
-        return (_with_moment(reading, found.calls) if found.calls else reading), found.columns
+        if not found.calls:
+            return reading, found.columns
+        spec = MomentColumnsSpec.plan(found.calls, reading.schema)
+        ids = (*reading.ids, *(-1 for _ in found.calls))
+        return self.step(reading, spec, spec.schema, ids), found.columns
 
     def projected(
         self, reading: Reading, columns: Sequence[Expr], schema: pa.Schema, ids: tuple[int, ...]
@@ -221,13 +270,15 @@ class Steps:
         """Append an operator without state."""
         return Reading(Step(reading.tree, spec, schema), ids)
 
-    def event_time(self, attributes: Sequence[JavaObject]) -> tuple[JavaObject, int] | None:
-        """The first attribute that has a watermark, and its delay in milliseconds."""
+    def event_time(
+        self, reading: Reading, attributes: Iterable[JavaObject]
+    ) -> tuple[str | None, int]:
+        """The first column that has a watermark, and its delay in milliseconds."""
         for each in attributes:
-            found = metadata_of(each)
-            if DELAY in found:
-                return each, int(found[DELAY])
-        return None
+            marks = metadata_of(each)
+            if DELAY in marks:
+                return reading.name_of(each), int(marks[DELAY])
+        return None, 0
 
 
 def _joined(columns: Sequence[Expr], below: Sequence[Expr]) -> list[Expr] | None:
@@ -249,11 +300,6 @@ def _selected(expr: Expr, below: Sequence[Expr]) -> Expr:
         case Call(arguments=arguments):
             return replace(expr, arguments=tuple(_selected(each, below) for each in arguments))
     return expr
-
-
-def _with_moment(reading: Reading, calls: tuple[Any, ...]) -> Reading:
-    spec = MomentColumnsSpec.plan(calls, reading.schema)
-    return Reading(Step(reading.tree, spec, spec.schema), (*reading.ids, *(-1 for _ in calls)))
 
 
 def without_ids(text: str) -> str:

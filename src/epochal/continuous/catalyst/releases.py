@@ -26,8 +26,7 @@ from epochal.continuous.catalyst.spark_objects import (
     simple_name,
 )
 from epochal.errors import OptionError
-from epochal.evaluator.spark_classes import class_of, object_of, scala_map
-from epochal.evaluator.spark_session import active_session
+from epochal.evaluator.spark_classes import active_session, class_of, object_of, scala_map
 
 _SQL = "org.apache.spark.sql"
 _EXPRESSIONS = f"{_SQL}.catalyst.expressions"

@@ -18,10 +18,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from epochal.continuous.catalyst.plan_findings import Findings, Operator
 from epochal.continuous.catalyst.plan_reader import PlanReader
 from epochal.continuous.catalyst.plan_sources import PlanSources
-from epochal.continuous.catalyst.plan_steps import Steps
+from epochal.continuous.catalyst.plan_steps import Findings, Operator, Steps
 from epochal.continuous.catalyst.releases import Planner
 from epochal.continuous.operators.expressions.expr import Column
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
@@ -122,7 +121,7 @@ def _read(
         occurrences=sources.occurrences,
         operators=tuple(findings.operators),
         notes=tuple(findings.notes),
-        needs_evaluator=steps.needs_evaluator,
+        needs_evaluator=steps.in_spark.calls > 0,
     )
 
 
