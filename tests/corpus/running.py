@@ -14,7 +14,6 @@ from tests.corpus.inputs import DELAY_SECONDS, EVENTS, PAYMENTS, PHASES, USERS, 
 from tests.corpus.queries import APPEND, COMPLETE, UPDATE, Query, Views
 from tests.frames.oracle import plain
 
-
 Row = tuple[Any, ...]
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.expressions.columns import column_of
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr
-from epochal.continuous.operators.time_zones import zone_of
+from epochal.continuous.operators.java_values import zone_of
 from epochal.record_batches import batch_of
 
 _NOW = "CurrentBatchTimestamp"
@@ -43,40 +43,26 @@ def lifted(exprs: tuple[Expr, ...], width: int) -> Lifted:
     Equal calls for the time share a column. Each random call has its own.
     """
     calls: list[Call] = []
-    for expr in exprs:
-        _collect(expr, calls)
-    if not calls:
-        return Lifted(exprs, ())
-    times = list({_moment(each): each for each in calls if each.function == _NOW}.values())
-    ordered = [*times, *(each for each in calls if each.function != _NOW)]
-    numbers = {id(each): width + index for index, each in enumerate(ordered)}
-    moments = {_moment(each): width + index for index, each in enumerate(times)}
-    return Lifted(tuple(_replaced(expr, numbers, moments) for expr in exprs), tuple(ordered))
+    places: dict[Any, int] = {}
+
+    def replaced(expr: Expr) -> Expr:
+        match expr:
+            case Call(function) if function in FUNCTIONS:
+                key: Any = (expr.type, _zone(expr)) if function == _NOW else id(expr)
+                if key not in places:
+                    places[key] = width + len(calls)
+                    calls.append(expr)
+                return Column(places[key])
+            case Call(arguments=arguments):
+                return replace(expr, arguments=tuple(map(replaced, arguments)))
+        return expr
+
+    columns = tuple(map(replaced, exprs))
+    return Lifted(columns if calls else exprs, tuple(calls))
 
 
-def _moment(call: Call) -> tuple[pa.DataType, str]:
-    return call.type, call.extra.get("zone", "UTC")
-
-
-def _collect(expr: Expr, calls: list[Call]) -> None:
-    match expr:
-        case Call(function) if function in FUNCTIONS:
-            calls.append(expr)
-        case Call(arguments=arguments):
-            for each in arguments:
-                _collect(each, calls)
-
-
-def _replaced(
-    expr: Expr, numbers: dict[int, int], moments: dict[tuple[pa.DataType, str], int]
-) -> Expr:
-    match expr:
-        case Call(function) if id(expr) in numbers or function == _NOW:
-            return Column(numbers[id(expr)] if id(expr) in numbers else moments[_moment(expr)])
-        case Call(arguments=arguments):
-            replaced = (_replaced(argument, numbers, moments) for argument in arguments)
-            return replace(expr, arguments=tuple(replaced))
-    return expr
+def _zone(call: Call) -> str:
+    return str(call.extra.get("zone", "UTC"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +109,7 @@ class MomentColumns:
                 return pa.array(self._random.standard_normal(rows))
             case "Uuid":
                 return pa.array([str(uuid.uuid4()) for _ in range(rows)], pa.string())
-        now = datetime.fromtimestamp(at.now_ms / 1000, zone_of(call.extra.get("zone", "UTC")))
+        now = datetime.fromtimestamp(at.now_ms / 1000, zone_of(_zone(call)))
         if pa.types.is_date(call.type):
             return pa.scalar(now.date(), call.type)
         is_local = getattr(call.type, "tz", None) is None

@@ -22,8 +22,8 @@ def rand() -> Call:
 def test_calls_for_the_time_share_a_column_and_random_calls_do_not() -> None:
     first, second = rand(), rand()
     found = lifted((NOW, Call("Add", (first, second)), NOW, TODAY), 2)
-    assert found.calls == (NOW, TODAY, first, second)
-    assert found.columns == (Column(2), Call("Add", (Column(4), Column(5))), Column(2), Column(3))
+    assert found.calls == (NOW, first, second, TODAY)
+    assert found.columns == (Column(2), Call("Add", (Column(3), Column(4))), Column(2), Column(5))
 
 
 def test_expressions_without_such_calls_stay_as_they_are() -> None:
