@@ -48,7 +48,9 @@ def cells(column: Array, *, keys: bool = False) -> list[Any]:
     """The column's values as a store holds them. With `keys`, they can be used as dict keys."""
     if column.type.id in _SAME:
         return _list(column)
-    column, kind = _decoded(column)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
     types = pa.types
     if types.is_timestamp(kind):
         return _list(micros(column))
@@ -63,7 +65,10 @@ def cells(column: Array, *, keys: bool = False) -> list[Any]:
     if types.is_struct(kind):
         members = [cells(column.field(i), keys=keys) for i in range(kind.num_fields)]
         rows = list(zip(*members, strict=True)) if members else [()] * len(column)
-        return _masked(rows, column)
+        if not column.null_count:
+            return rows
+        valid = column.is_valid().to_pylist()
+        return [row if there else None for row, there in zip(rows, valid, strict=True)]
     if types.is_map(kind):
         return cells(column.cast(_entries(kind)), keys=keys)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -230,22 +235,9 @@ def _canonical_float(value: float | None) -> float | None:
     return NAN if value != value else value + 0.0  # the addition turns -0.0 into 0.0
 
 
-def _decoded(column: Array) -> tuple[Array, pa.DataType]:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column, column.type
-
-
 def _list(column: Array) -> list[Any]:
     found: list[Any] = column.to_pylist()
     return found
-
-
-def _masked(rows: list[Any], column: Array) -> list[Any]:
-    if not column.null_count:
-        return rows
-    valid = column.is_valid().to_pylist()
-    return [row if there else None for row, there in zip(rows, valid, strict=True)]
 
 
 def _sliced(flat: list[Any], column: Array) -> list[Any]:

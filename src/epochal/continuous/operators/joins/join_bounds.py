@@ -11,6 +11,7 @@ to whole milliseconds: state must expire exactly when it does in Spark.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,10 +28,6 @@ from epochal.continuous.operators.expressions.expr import (
 )
 
 _MICROS_PER_DAY = 86_400_000_000.0
-
-_LESS = {"LessThan": 0, "LessThanOrEqual": 1}
-_GREATER = {"GreaterThan": 0, "GreaterThanOrEqual": 1}
-"""Comparisons, and by how much the bound is lower if it includes the value itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +63,7 @@ def conjuncts(condition: Expr | None) -> list[Expr]:
 
 def conjunction(parts: Sequence[Expr]) -> Expr | None:
     """Connect conditions with AND; None if there are none."""
-    found: Expr | None = None
-    for part in parts:
-        found = part if found is None else Call("And", (found, part), pa.bool_())
-    return found
+    return functools.reduce(lambda a, b: Call("And", (a, b), pa.bool_()), parts) if parts else None
 
 
 def split_condition(
@@ -111,12 +105,13 @@ def value_watermark_ms(
 
 def _bound_of(part: Expr, side: int, sides: Sides, watermark_ms: int) -> int | None:
     match in_arrow(part):
-        case Call("LessThan" | "LessThanOrEqual" as name, (low, high)):
+        case (
+            Call("LessThan" | "LessThanOrEqual" as name, (low, high))
+            | Call("GreaterThan" | "GreaterThanOrEqual" as name, (high, low))
+        ):
             bound = _solved(low, high, side, sides, watermark_ms)
-            return None if bound is None else bound - _LESS[name]
-        case Call("GreaterThan" | "GreaterThanOrEqual" as name, (high, low)):
-            bound = _solved(low, high, side, sides, watermark_ms)
-            return None if bound is None else bound - _GREATER[name]
+            # The bound is lower if the comparison includes the value itself.
+            return None if bound is None else bound - name.endswith("OrEqual")
         case Call("Between", (value, low, high)):
             bound = _solved(low, value, side, sides, watermark_ms)
             if bound is None:

@@ -167,11 +167,12 @@ class SideState:
         if not rows.rows:
             self.keys.pop(key, None)
 
-    def expire(self, until: int, *, forgets: Callable[[Row], bool] | None) -> list[Row]:
+    def expire(self, until: int, *, forgets_new: bool, keeps_unmatched: bool) -> list[Row]:
         """Remove and return the rows that expire at or before `until`, in microseconds.
 
-        Rows of this epoch for which `forgets` is true are treated as never stored: they are
-        neither returned, nor do they affect the order of the others.
+        With `forgets_new`, rows of this epoch are treated as never stored, except those that did
+        not match if `keeps_unmatched`: they are neither returned, nor do they affect the order of
+        the others.
         """
         assert self._time_of is not None
         evicted: list[Row] = []
@@ -180,8 +181,8 @@ class SideState:
             if found is None:
                 continue
             before = len(found.rows)
-            if forgets is not None and found.old < before:
-                self._forget_new(key, found, until, forgets)
+            if forgets_new and found.old < before:
+                self._forget_new(key, found, until, keeps_unmatched)
             evicted += found.evict(key, self._time_of, until)
             self.touch(key, found, before - len(found.rows))
             found.note_due(key, self._time_of)
@@ -219,13 +220,13 @@ class SideState:
         ]
 
     def _forget_new(
-        self, key: Row, found: KeyRows, until: int, forgets: Callable[[Row], bool]
+        self, key: Row, found: KeyRows, until: int, keeps_unmatched: bool
     ) -> None:
         assert self._time_of is not None
         kept = found.rows[: found.old]
         for row in found.rows[found.old :]:
             time = self._time_of(key, row)
-            if time is None or time > until or not forgets(row):
+            if time is None or time > until or (keeps_unmatched and not row[-1]):
                 kept.append(row)
         found.rows[:] = kept
         found.note_moved(range(found.old, min(len(kept), found.stored)))

@@ -36,7 +36,7 @@ from epochal.continuous.operators.cells import (
 )
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.disk_map import trim
-from epochal.continuous.operators.expressions.columns import as_column
+from epochal.continuous.operators.expressions.columns import arrow, as_column
 from epochal.continuous.operators.expressions.evaluate import evaluate
 from epochal.continuous.operators.expressions.expr import Expr, columns_in
 from epochal.continuous.operators.joins.join_bounds import (
@@ -244,10 +244,9 @@ class StreamJoin:
             if until_ms is None:
                 continue
             emits = self._sides[side].emits_unmatched
-            forgets = _is_matched if emits else _always
             for states in self._partitions.values():
                 evicted = states[side].expire(
-                    until_ms * 1000, forgets=forgets if side == RIGHT else None
+                    until_ms * 1000, forgets_new=side == RIGHT, keeps_unmatched=emits
                 )
                 unmatched = [row for row in evicted if not row[-1]] if emits else []
                 if unmatched:
@@ -276,7 +275,11 @@ class StreamJoin:
                 rows.mark_matched(index)
                 other.touch(keys[number], rows)
         mine.append(keys, self._rows(batch, side, matched))
-        return [self._joined(batch, pairs, side)] if pairs.stored else []
+        if not pairs.stored:
+            return []
+        every = frozenset(range(len(self._candidate_types)))
+        made = self._candidates(batch, pairs, side, every)
+        return [self._emit(made.columns, made.num_rows)]
 
     def _semi_join(
         self,
@@ -299,8 +302,9 @@ class StreamJoin:
             unmatched = [False] * len(rest)
             kept = self._rows(batch.take(rest), side, unmatched) if rest else ()
             states[LEFT].append([keys[number] for number in rest], kept)
-            shown = self._selected(own, sorted(matches))
-            return [shown] if matches else []
+            taken = pa.array(sorted(matches), pa.int64())
+            shown = [column.take(taken) for column in own]
+            return [self._emit(shown, len(matches))] if matches else []
         fleeting = self._expiring(batch, keys, at)
         pairs = self._matching(batch, pairs_of(keys, states[LEFT]), side)
         matched, removed = remove_matched(states[LEFT], keys, pairs, fleeting)
@@ -318,11 +322,6 @@ class StreamJoin:
         met = as_column(evaluate(condition, candidates), len(pairs.stored)).fill_null(False)
         return pairs.filtered(met.to_numpy(zero_copy_only=False))
 
-    def _joined(self, batch: pa.RecordBatch, pairs: Pairs, side: int) -> pa.RecordBatch:
-        every = frozenset(range(len(self._candidate_types)))
-        made = self._candidates(batch, pairs, side, every)
-        return self._emit(made.columns, made.num_rows)
-
     def _candidates(
         self, batch: pa.RecordBatch, pairs: Pairs, side: int, wanted: frozenset[int]
     ) -> pa.RecordBatch:
@@ -334,7 +333,7 @@ class StreamJoin:
             of_right = number >= len(self._sides[LEFT].own)
             index = number - len(self._sides[LEFT].own) if of_right else number
             if number not in wanted:
-                columns.append(_nulls(count, kind))
+                columns.append(arrow.nulls(count, kind))
             elif of_right == (side == RIGHT):
                 columns.append(_as_type(batch.column(index).take(taken), kind))
             else:
@@ -385,12 +384,8 @@ class StreamJoin:
 
     def _with_nulls(self, side: int, columns: list[Array], rows: int) -> pa.RecordBatch:
         """Rows of a side that have no match."""
-        nulls = [_nulls(rows, kind) for kind in self._sides[1 - side].own.types]
+        nulls = [arrow.nulls(rows, kind) for kind in self._sides[1 - side].own.types]
         return self._emit([*columns, *nulls] if side == LEFT else [*nulls, *columns], rows)
-
-    def _selected(self, columns: list[Array], rows: list[int]) -> pa.RecordBatch:
-        taken = pa.array(rows, pa.int64())
-        return self._emit([column.take(taken) for column in columns], len(rows))
 
     def _emit(self, columns: Sequence[Array], rows: int) -> pa.RecordBatch:
         schema = self._spec.output_schema
@@ -400,22 +395,9 @@ class StreamJoin:
         return batch_of(fitting, schema, rows)
 
 
-def _nulls(count: int, kind: pa.DataType) -> Array:
-    nulls: Any = pa.nulls
-    return nulls(count, kind)
-
-
 def _as_type(column: Array, kind: pa.DataType) -> Array:
     return column if column.type == kind else column.cast(kind)
 
 
 def _where(values: list[Any], wanted: list[bool]) -> list[Any]:
     return [value for value, each in zip(values, wanted, strict=True) if each]
-
-
-def _is_matched(row: Row) -> bool:
-    return bool(row[-1])
-
-
-def _always(row: Row) -> bool:
-    return True
