@@ -34,7 +34,6 @@ from epochal.continuous.api.outputs import (
 )
 from epochal.continuous.api.step_names import format_name
 from epochal.continuous.catalyst.translation import Translation, explain_plan, read_plan
-from epochal.continuous.plan.logical import Node
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition, SinkDefinition
 from epochal.continuous.run.state_settings import FRAME_KEYS, session_settings
@@ -158,7 +157,8 @@ class DataFrameWriter:
         """Start the query and return its handle."""
         from epochal.continuous.api.query_manager import streams
 
-        self._apply(format, outputMode, partitionBy, queryName, options)
+        chosen = {"format": format, "outputMode": outputMode, "queryName": queryName}
+        self._apply(options, **chosen, partitionBy=partitionBy)
         return streams(self._frame.sparkSession).start(self.definition(path))
 
     def toTable(
@@ -174,7 +174,8 @@ class DataFrameWriter:
 
         Tables that are stored as files can be written: parquet, json, csv and text.
         """
-        self._apply(format, outputMode, partitionBy, queryName, options)
+        chosen = {"format": format, "outputMode": outputMode, "queryName": queryName}
+        self._apply(options, **chosen, partitionBy=partitionBy)
         lower = {key.lower(): value for key, value in self._options.items()}
         form, location, partitioned = settle_table(
             *(self._frame, tableName, format_name(self._format) if self._format else None),
@@ -201,12 +202,12 @@ class DataFrameWriter:
         engine, rest = output_options(spark, sink, _patient(options) if self._function else options)
         session = session_settings(spark, FRAME_KEYS)
         checkpoint = find_checkpoint(engine.checkpoint_location)
-        translation = self._read(checkpoint.pinned)
+
+        def read() -> Translation:
+            return read_plan(self._frame, output_mode=self._mode, pinned=checkpoint.pinned)
+
+        translation = read()
         checkpoint.check(operators_of(translation.tree), session)
-
-        def refreshed() -> Node:
-            return self._read(checkpoint.pinned).tree
-
         return QueryDefinition(
             translation.tree,
             self._sink(sink, engine, rest),
@@ -216,30 +217,15 @@ class DataFrameWriter:
             parallelism=spark.sparkContext.defaultParallelism,
             watermarks_move="epoch",
             offset_lines=translation.occurrences,
-            refreshed=refreshed,
+            refreshed=lambda: read().tree,
             needs_evaluator=translation.needs_evaluator,
         )
 
-    def _read(self, pinned: Mapping[str, str] | None) -> Translation:
-        return read_plan(self._frame, output_mode=self._mode, pinned=pinned)
-
-    def _apply(
-        self,
-        format: str | None,
-        outputMode: str | None,
-        partitionBy: str | Sequence[str] | None,
-        queryName: str | None,
-        options: Mapping[str, Any],
-    ) -> None:
+    def _apply(self, options: Mapping[str, Any], **chosen: Any) -> None:
         self.options(**options)
-        if outputMode is not None:
-            self.outputMode(outputMode)
-        if partitionBy is not None:
-            self.partitionBy(partitionBy)
-        if format is not None:
-            self.format(format)
-        if queryName is not None:
-            self.queryName(queryName)
+        for name, value in chosen.items():
+            if value is not None:
+                getattr(self, name)(value)
 
     def _sink_chosen(self) -> str | SinkFormat:
         if self._function is not None:
@@ -260,8 +246,9 @@ class DataFrameWriter:
     ) -> SinkDefinition:
         check_partitioned(sink, self._partitioned)
         name = format_name(sink)
-        if self._function is not None or name.lower() == "memory":
-            _no_options(name, options)
+        if options and (self._function is not None or name.lower() == "memory"):
+            listed = ", ".join(sorted(options))
+            raise OptionError(f"{name} takes no option {listed}. Remove it.")
         match name:
             case "foreach":
                 return row_sink(self._frame, self._function[1] if self._function else None)
@@ -305,8 +292,3 @@ def _check_names(sink: str, names: Sequence[str]) -> None:
                 f"{sink}: {names.count(name)} columns of the result have the name {name!r}. Rename "
                 f"them with alias or toDF, or drop one."
             )
-
-
-def _no_options(name: str, options: Mapping[str, str]) -> None:
-    if options:
-        raise OptionError(f"{name} takes no option {', '.join(sorted(options))}. Remove it.")

@@ -16,15 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from epochal.continuous.catalyst.plan_reader import PlanReader
 from epochal.continuous.catalyst.plan_sources import PlanSources
-from epochal.continuous.catalyst.plan_steps import Findings, Operator, Steps
+from epochal.continuous.catalyst.plan_steps import Findings, Steps
 from epochal.continuous.catalyst.releases import Planner
 from epochal.continuous.operators.expressions.expr import Column
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
-from epochal.continuous.plan.logical import Node, Step, StreamSource, unique_names
+from epochal.continuous.plan.logical import Node, Step, unique_names
 from epochal.errors import UnsupportedPlanError
 
 
@@ -33,16 +32,9 @@ class Translation:
     """A DataFrame as our engine runs it."""
 
     tree: Node
-    schema: pa.Schema
-    """The columns of the result, with the names that the user gave them."""
-    spark_schema: StructType
-    sources: tuple[StreamSource, ...]
-    """Each source once, in the order of their numbers."""
     occurrences: tuple[int, ...]
     """The number of the source at each leaf of the analysed plan. Spark's offset log has a line for
     each of them."""
-    operators: tuple[Operator, ...]
-    notes: tuple[str, ...]
     needs_evaluator: bool = False
     """Whether Spark's own code evaluates a part of it, beside the tasks."""
 
@@ -67,12 +59,10 @@ def read_plan(
     return found
 
 
-def explain_plan(
-    df: DataFrame, *, output_mode: str = "append", pinned: Mapping[str, str] | None = None
-) -> str:
+def explain_plan(df: DataFrame, *, output_mode: str = "append") -> str:
     """Say where each operator of a DataFrame runs, and list all that cannot run."""
     findings = Findings()
-    _read(df, output_mode, pinned, findings, runs_jobs=False)
+    _read(df, output_mode, None, findings, runs_jobs=False)
     lines = [f"{'  ' * each.depth}{each.text}: {each.runs}" for each in findings.operators]
     if findings.notes:
         lines += ["", "Notes:", *(f"  - {each}" for each in findings.notes)]
@@ -90,7 +80,7 @@ def _read(
     runs_jobs: bool,
 ) -> Translation | None:
     frame: Any = df
-    if _is_connect(frame):
+    if type(frame).__module__.startswith("pyspark.sql.connect"):
         findings.refuse(
             "Spark Connect",
             "the DataFrame is of a Spark Connect session, whose plans are on the server",
@@ -113,20 +103,9 @@ def _read(
     found = PlanReader(steps, sources, physical, output_mode, refused).read(optimized)
     return Translation(
         tree=_renamed(found.tree, df.columns),
-        schema=pa.schema(
-            [field.with_name(name) for field, name in zip(found.schema, df.columns, strict=True)]
-        ),
-        spark_schema=df.schema,
-        sources=sources.all,
         occurrences=sources.occurrences,
-        operators=tuple(findings.operators),
-        notes=tuple(findings.notes),
         needs_evaluator=steps.in_spark.calls > 0,
     )
-
-
-def _is_connect(frame: Any) -> bool:
-    return type(frame).__module__.startswith("pyspark.sql.connect")
 
 
 def _renamed(tree: Node, names: list[str]) -> Node:
