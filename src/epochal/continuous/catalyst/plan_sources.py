@@ -6,8 +6,6 @@ sink down and from left to right. Spark treats two relations as one source if th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
 
 from epochal.connectors.file.file_reader import METADATA, METADATA_FIELDS
@@ -27,20 +25,14 @@ from epochal.evaluator.spark_classes import texts_of
 RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    relation: JavaObject
-    source: StreamSource
-
-
 class PlanSources:
     """The sources of one analysed plan."""
 
     def __init__(self, steps: Steps, analyzed: JavaObject) -> None:
         self._steps = steps
-        self._found: list[_Found] = []
+        self._sources: list[tuple[JavaObject, StreamSource]] = []
         self.occurrences = tuple(
-            self._register(leaf).source.number
+            self._register(leaf).number
             for leaf in items(analyzed.collectLeaves())
             if simple_name(leaf) in RELATIONS
         )
@@ -48,21 +40,21 @@ class PlanSources:
     @property
     def all(self) -> tuple[StreamSource, ...]:
         """Each source once, in the order of their numbers."""
-        return tuple(each.source for each in self._found)
+        return tuple(source for _, source in self._sources)
 
     def read(self, relation: JavaObject) -> Reading:
         """The source of a leaf of the optimised plan."""
-        return Reading(self._register(relation).source, ids_of(items(relation.output())))
+        return Reading(self._register(relation), ids_of(items(relation.output())))
 
-    def _register(self, relation: JavaObject) -> _Found:
-        for each in self._found:
-            if each.relation.equals(relation):
-                return each
-        for each in self._found:  # the optimiser may have renamed the columns
-            if each.relation.canonicalized().equals(relation.canonicalized()):
-                return each
-        made = _Found(relation, self._source(len(self._found), relation))
-        self._found.append(made)
+    def _register(self, relation: JavaObject) -> StreamSource:
+        for known, source in self._sources:
+            if known.equals(relation):
+                return source
+        for known, source in self._sources:  # the optimiser may have renamed the columns
+            if known.canonicalized().equals(relation.canonicalized()):
+                return source
+        made = self._source(len(self._sources), relation)
+        self._sources.append((relation, made))
         return made
 
     def _source(self, number: int, relation: JavaObject) -> StreamSource:

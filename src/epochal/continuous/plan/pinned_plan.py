@@ -39,7 +39,6 @@ from epochal.checkpoint.spark_json import (
     text_lines,
     to_json,
 )
-from epochal.continuous.operators.contract import StatefulSpec, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, StagePlan
 from epochal.errors import (
     CheckpointError,
@@ -204,7 +203,9 @@ def settle_shape(files: Files, plan: QueryPlan) -> None:
     for stage in plan.stages:
         for store in stage.stateful.stores:
             if store.has_families:
-                _settle_families(files, stage.operator_id, stage.stateful, store, partitions)
+                schemas = [schema for family in store.families for schema in family.schemas]
+                name, settings = stage.stateful.name, store.properties_json
+                settle_families(files, stage.operator_id, name, schemas, settings, partitions)
                 continue
             family = FamilySchema(DEFAULT_FAMILY, store.key, store.value)
             # The plan has no nullability. That of a column changes no byte of a stored row.
@@ -250,13 +251,6 @@ def stored_shape(files: Files) -> Shape | None:
         )
         for operator in sorted(stored, key=lambda operator: operator.operator_id)
     )
-
-
-def _settle_families(
-    files: Files, operator: int, spec: StatefulSpec, store: StoreSchema, partitions: int
-) -> None:
-    schemas = [schema for family in store.families for schema in family.schemas]
-    settle_families(files, operator, spec.name, schemas, store.properties_json, partitions)
 
 
 def _settle_operator(files: Files, stage: StagePlan, partitions: int) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from epochal.continuous.operators.stateless.jvm_results import jvm_result
+from epochal.continuous.operators.stateless.python_functions import jvm_result
 from epochal.errors import OptionError
 
 
