@@ -28,7 +28,7 @@ from epochal.continuous.operators.aggregation.grouping import (
 )
 from epochal.continuous.operators.cells import Array, keys_of
 from epochal.continuous.operators.contract import Row
-from epochal.continuous.operators.expressions.columns import column_of
+from epochal.continuous.operators.expressions.expr import column_of
 from epochal.evaluator.evaluator_client import CLIENT, REQUEST_BYTES, EvaluatorStep, Session, slices
 from epochal.record_batches import batch_of
 from epochal.state.rows.types import StructField, StructType

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from epochal.continuous.operators.expressions.columns import as_column
-from epochal.continuous.operators.expressions.expr import AskSpark, Call, Function, Value
+from epochal.continuous.operators.expressions.expr import AskSpark, Call, Function, Value, as_column
 
 pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
 types = pa.types

@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.expressions import casts, scalars
-from epochal.continuous.operators.expressions.columns import arrow, as_column, retyped
 from epochal.continuous.operators.expressions.expr import (
     EITHER,
     AskSpark,
@@ -32,7 +31,10 @@ from epochal.continuous.operators.expressions.expr import (
     Function,
     Literal,
     Value,
+    arrow,
+    as_column,
     columns_in,
+    retyped,
 )
 from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_values
 from epochal.record_batches import batch_of

@@ -17,8 +17,14 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from epochal.continuous.operators.expressions.columns import as_column, retyped
-from epochal.continuous.operators.expressions.expr import AskSpark, Call, Function, Value
+from epochal.continuous.operators.expressions.expr import (
+    AskSpark,
+    Call,
+    Function,
+    Value,
+    as_column,
+    retyped,
+)
 from epochal.record_batches import struct_of
 
 pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name

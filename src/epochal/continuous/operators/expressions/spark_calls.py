@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.expressions.columns import as_column
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value, as_column
 from epochal.evaluator.evaluator_client import CLIENT, EvaluatorStep, Session
 from epochal.record_batches import batch_of
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from epochal.continuous.operators.cells import Array, keys_of
 from epochal.continuous.operators.contract import Moment, Row
-from epochal.continuous.operators.expressions.columns import as_column, column_of
 from epochal.continuous.operators.expressions.evaluate import evaluate
-from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.expressions.expr import Expr, as_column, column_of
 from epochal.continuous.operators.stateless.generate import with_unmatched
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of, with_a_column

@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.columns import column_of
 from epochal.continuous.operators.expressions.evaluate import evaluate, evaluate_all
-from epochal.continuous.operators.expressions.expr import Call, Expr, Value
+from epochal.continuous.operators.expressions.expr import Call, Expr, Value, column_of
 from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_rows
 from epochal.record_batches import batch_of
 

@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.columns import column_of
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, column_of
 from epochal.continuous.operators.java_values import zone_of
 from epochal.record_batches import batch_of
 

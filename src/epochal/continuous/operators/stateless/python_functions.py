@@ -23,9 +23,8 @@ from pyspark.sql import types as spark
 
 from epochal.connectors.user_code import USER_CODE, name_of
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.columns import column_of
 from epochal.continuous.operators.expressions.evaluate import evaluate
-from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.expressions.expr import Expr, column_of
 from epochal.continuous.operators.java_values import java_bytes, java_integer, java_text
 from epochal.errors import ExpressionError, OptionError
 from epochal.record_batches import batch_of

@@ -15,9 +15,8 @@ from pyarrow import compute
 
 from epochal.connectors.user_code import USER_CODE, name_of
 from epochal.continuous.operators.contract import EventTimes, Moment
-from epochal.continuous.operators.expressions.columns import column_of
 from epochal.continuous.operators.expressions.evaluate import evaluate, evaluate_all, shared
-from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.expressions.expr import Expr, column_of
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of, batch_of_frame
 
