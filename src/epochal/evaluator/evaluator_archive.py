@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import logging
 import os
 import shutil
 import subprocess
@@ -24,8 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from epochal.evaluator.executor_jvm import Code, Executor, class_path, java_command
-
-logger = logging.getLogger(__name__)
 
 MAKE_SECONDS = 180.0
 KEPT_FOLDERS = 4

@@ -213,9 +213,15 @@ class _Connection:
                 for part in parts:
                     self._send(memoryview(part))
             status, size = _ANSWER.unpack(self._receive(_ANSWER.size))
-            return _checked(status, self._receive(size))
+            answer = self._receive(size)
         except (ConnectionError, EOFError) as error:
             raise _Gone(str(error)) from error
+        if status == OK:
+            return answer
+        text = answer.to_pybytes().decode(errors="replace")
+        if status == OUT_OF_MEMORY:
+            raise _OutOfMemory(text)
+        raise ExpressionError(text.strip())
 
     def _send(self, rest: memoryview) -> None:
         while rest:
@@ -361,12 +367,3 @@ def slices(batch: pa.RecordBatch, limit: int = REQUEST_BYTES) -> Iterator[pa.Rec
         return
     for start in range(0, rows, size):
         yield batch.slice(start, size)
-
-
-def _checked(status: int, answer: pa.Buffer) -> pa.Buffer:
-    if status == OK:
-        return answer
-    text = answer.to_pybytes().decode(errors="replace")
-    if status == OUT_OF_MEMORY:
-        raise _OutOfMemory(text)
-    raise ExpressionError(text.strip())

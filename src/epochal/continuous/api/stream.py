@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ from epochal.continuous.api.outputs import UPDATE, check_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
 from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.catalyst.given_schema import arrow_schema
-from epochal.continuous.operators.aggregation.named import Aggregate, Function, planned
+from epochal.continuous.operators.aggregation.named import Aggregate, planned
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 from epochal.continuous.operators.deduplication import DropDuplicatesSpec, DropRepeatsSpec
 from epochal.continuous.operators.expressions.expr import Column
@@ -330,7 +330,7 @@ class GroupedStream:
 
 def _aggregate(name: str, asked: str | tuple[str, str]) -> Aggregate:
     function, column = (asked, None) if isinstance(asked, str) else asked
-    return Aggregate(cast(Function, function), column, name)
+    return Aggregate(function, column, name)
 
 
 def _is_canonical(kind: pa.DataType) -> bool:

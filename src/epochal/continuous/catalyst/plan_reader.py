@@ -74,16 +74,13 @@ _STATEFUL = {
 }
 """Stateful nodes, and the physical operators that keep their state."""
 
+_IN_JVM = (
+    *("MapPartitions", "MapElements", "TypedFilter", "DeserializeToObject"),
+    *("SerializeFromObject", "AppendColumns", "MapGroups"),
+    *("FlatMapGroupsWithState", "TransformWithState"),
+)
 _REFUSED = {
-    "MapPartitions": JVM_ONLY,
-    "MapElements": JVM_ONLY,
-    "TypedFilter": JVM_ONLY,
-    "DeserializeToObject": JVM_ONLY,
-    "SerializeFromObject": JVM_ONLY,
-    "AppendColumns": JVM_ONLY,
-    "MapGroups": JVM_ONLY,
-    "FlatMapGroupsWithState": JVM_ONLY,
-    "TransformWithState": JVM_ONLY,
+    **dict.fromkeys(_IN_JVM, JVM_ONLY),
     "FlatMapGroupsInPandasWithState": "use transformWithState or transformWithStateInPandas",
     "Sort": "sort the rows where they are read",
     "Window": "group by a window of event time",

@@ -152,17 +152,7 @@ class AggregateSpec:
     def open(self, partitions: Sequence[int], state_partitions: int) -> StatefulOperator:
         if self.session is None:
             return Groups(self, partitions)
-        return Sessions(
-            self.key,
-            self.session,
-            self.input_schema,
-            self.buffers,
-            self.output_schema,
-            partitions,
-            drops_late=self.event_time is not None,
-            evicts=self.output_mode == APPEND,
-            per_epoch=self.per_epoch,
-        )
+        return Sessions(self, partitions)
 
 
 class _Partition:

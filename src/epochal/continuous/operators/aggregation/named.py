@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,8 +18,7 @@ from epochal.continuous.operators.aggregation.functions import MAX_DIGITS, SPARE
 from epochal.continuous.operators.windows import AssignWindowsSpec, Window
 from epochal.errors import OptionError
 
-Function: TypeAlias = Literal["count", "sum", "min", "max", "avg", "first", "last"]
-FUNCTIONS: dict[Function, str] = {
+FUNCTIONS = {
     "count": "Count",
     "sum": "Sum",
     "min": "Min",
@@ -35,7 +34,7 @@ FUNCTIONS: dict[Function, str] = {
 class Aggregate:
     """One aggregate of a query: function, column (None counts rows) and output name."""
 
-    function: Function
+    function: str
     column: str | None
     alias: str
 
@@ -101,7 +100,7 @@ def planned(
     return before, spec
 
 
-def _result_type(function: Function, kind: Any) -> pa.DataType:
+def _result_type(function: str, kind: Any) -> pa.DataType:
     if function == "count":
         return pa.int64()
     if function in ("min", "max", "first", "last"):

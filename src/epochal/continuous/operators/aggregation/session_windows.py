@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,9 @@ from epochal.continuous.operators.disk_map import DiskMap, cut, pairs, touch, tr
 from epochal.evaluator.evaluator_client import slices
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType
+
+if TYPE_CHECKING:
+    from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 
 
 def session_store(
@@ -73,26 +76,17 @@ class _Partition:
 class Sessions:
     """The sessions of some partitions."""
 
-    def __init__(
-        self,
-        key: Sequence[str],
-        session: str,
-        schema: pa.Schema,
-        buffers: Buffers | SparkBuffers,
-        output: pa.Schema,
-        partitions: Sequence[int],
-        *,
-        drops_late: bool,
-        evicts: bool,
-        per_epoch: bool,
-    ) -> None:
-        self._column = schema.get_field_index(session)
-        self._place = list(key).index(session)
-        self._key_columns = [schema.get_field_index(each) for each in key if each != session]
-        self._buffers, self._made = buffers, StoredBatches(output)
+    def __init__(self, spec: AggregateSpec, partitions: Sequence[int]) -> None:
+        assert spec.session is not None
+        schema, others = spec.input_schema, [each for each in spec.key if each != spec.session]
+        self._column = schema.get_field_index(spec.session)
+        self._place = spec.key.index(spec.session)
+        self._key_columns = [schema.get_field_index(each) for each in others]
+        self._buffers, self._made = spec.buffers, StoredBatches(spec.output_schema)
         self._waiting = Waiting()
         self._partitions = {each: _Partition() for each in partitions}
-        self._drops_late, self._evicts, self._per_epoch = drops_late, evicts, per_epoch
+        self._drops_late, self._per_epoch = spec.event_time is not None, spec.per_epoch
+        self._evicts = spec.output_mode == "append"
         self.late_rows = 0
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:

@@ -140,7 +140,10 @@ class ObserveEventTimeSpec:
 
 
 class ObserveEventTime:
-    """Passes rows on unchanged and remembers their event times."""
+    """Passes rows on unchanged and remembers their event times.
+
+    `watermark` is the index of the watermark in the plan that it feeds.
+    """
 
     def __init__(self, watermark: int, column: str) -> None:
         self.watermark, self._column = watermark, column
@@ -148,9 +151,11 @@ class ObserveEventTime:
         self._newest = EventTimes()
 
     def highest_ms(self) -> int:
+        """The highest event time seen; -1 if none."""
         return self._highest_ms
 
     def take(self) -> EventTimes:
+        """Those of the rows since the last call."""
         newest, self._newest = self._newest, EventTimes()
         return newest
 
