@@ -339,7 +339,6 @@ class SparkExpressions:
         return scala_seq(self._jvm, elements)
 
     def _object(self, name: str, package: str = _CATALYST) -> Any:
-        """The only instance of a Scala object."""
         return object_of(self._jvm, f"{package}.{name}")
 
 

@@ -157,7 +157,6 @@ def _condition(
 
 
 def _computed(table: pa.Table, keyed: Reading) -> pa.Table:
-    """The table with its computed keys."""
     if not isinstance(keyed.tree, Step):
         return table
     assert isinstance(keyed.tree.operator, ProjectSpec)

@@ -162,7 +162,6 @@ class PlanReader:
         return name in _STATEFUL
 
     def _is_refused(self, name: str) -> bool:
-        """Whether Spark itself has refused an operator of this name."""
         return name in _WORDS_OF_SPARK and _WORDS_OF_SPARK[name] in self._refused
 
     def _node(
@@ -211,7 +210,6 @@ class PlanReader:
                 return read_processor(steps, node, child, operator_id)
 
     def _check_state(self, found: Reading, operator_id: int) -> None:
-        """Compare the state of an operator with Spark's."""
         if self._physical is not None:
             made = next(
                 each
@@ -221,7 +219,6 @@ class PlanReader:
             check_layout(self._steps, made.spec, self._operators[operator_id])
 
     def _operator(self, name: str, operator_id: int) -> JavaObject:
-        """The physical operator with this id."""
         found = self._operators[operator_id] if operator_id < len(self._operators) else None
         if found is None or simple_name(found) not in _STATEFUL[name]:
             raise OptionError(
@@ -317,6 +314,5 @@ _READERS: dict[str, _Reader] = {
 
 
 def _text(node: JavaObject) -> str:
-    """A node in one line."""
     text = without_ids(str(node.simpleString(25)).lstrip("~").replace("\n", " "))
     return text if len(text) <= 110 else f"{text[:107]}..."

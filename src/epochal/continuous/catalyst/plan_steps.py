@@ -98,12 +98,10 @@ class Reading:
         return {id: index for index, id in reversed(list(enumerate(self.ids)))}
 
     def name_of(self, attribute: JavaObject) -> str:
-        """The name of a column in our tree."""
         return str(self.schema.names[self.indexes[id_of(attribute)]])
 
 
 def id_of(attribute: JavaObject) -> int:
-    """The id of an attribute or alias."""
     return int(attribute.exprId().id())
 
 
@@ -162,7 +160,6 @@ class Steps:
                 )
 
     def reader(self, reading: Reading, *, any_cast: bool = False) -> ExpressionReader:
-        """A reader of expressions over the columns of a reading."""
         session, types = self.planner.session, reading.schema.types
         return ExpressionReader(session, reading.indexes, types, any_cast=any_cast)
 
@@ -223,7 +220,6 @@ class Steps:
         return self.computed(reading, exprs, self.schema_of(operator, named), ids_of(named))
 
     def filter(self, operator: str, reading: Reading, condition: JavaObject) -> Reading:
-        """Keep the rows that meet a condition."""
         expr = self.expression(operator, reading, condition, volatile=True)
         widened, (met,) = self.with_moment(reading, [expr])
         kept = Step(widened.tree, FilterSpec(met), widened.schema)
@@ -267,7 +263,6 @@ class Steps:
     def step(
         self, reading: Reading, spec: OperatorSpec, schema: pa.Schema, ids: tuple[int, ...]
     ) -> Reading:
-        """Append an operator without state."""
         return Reading(Step(reading.tree, spec, schema), ids)
 
     def event_time(

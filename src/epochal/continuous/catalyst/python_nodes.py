@@ -83,7 +83,6 @@ def pickled_function(udf: JavaObject) -> bytes:
 
 
 def conversion(steps: Steps) -> Conversion:
-    """The settings of the session for the conversion of values."""
     conf = steps.planner.session.conf
 
     def is_on(key: str) -> bool:

@@ -52,7 +52,6 @@ def collected(frame: DataFrame) -> pa.Table:
 
 
 def class_name(value: JavaObject) -> str:
-    """The full name of an object's class."""
     return str(_class_names(value._gateway_client)(value))
 
 
@@ -69,7 +68,6 @@ def simple_name(value: JavaObject) -> str:
 
 
 def items(sequence: JavaObject) -> Iterator[JavaObject]:
-    """The elements of a Scala sequence."""
     for index in range(sequence.size()):
         yield sequence.apply(index)
 

@@ -331,7 +331,6 @@ def known_format(steps: Steps, operator: str, physical: JavaObject, known: int, 
 
 
 def _first(names: Sequence[str], marks: Sequence[bool]) -> str | None:
-    """The first name that is marked."""
     return next((name for name, mark in zip(names, marks, strict=False) if mark), None)
 
 

@@ -127,7 +127,6 @@ class DiskMap(MutableMapping[Row, V], Generic[V]):
         self._changed.add(key)
 
     def cut(self, epoch: int) -> None:
-        """End an epoch."""
         saved = self._rows.saved_epoch()
         self._cut = {each: keys for each, keys in self._cut.items() if each > saved}
         self._cut[epoch] = self._changed
@@ -149,7 +148,6 @@ class DiskMap(MutableMapping[Row, V], Generic[V]):
         self._limit = max(_MIN_VALUES, self._rows.cache_bytes // 2 // each)
 
     def _known(self, key: Row) -> V | None:
-        """The value of a changed key."""
         found = self._young.get(key, _UNKNOWN)
         return self._old[key] if found is _UNKNOWN else found
 

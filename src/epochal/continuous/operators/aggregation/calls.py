@@ -30,9 +30,7 @@ class AggregateCall:
     arguments: tuple[str, ...]
     """Columns of the input. `Count` without one counts rows."""
     alias: str
-    """The name of the result's column."""
     type: pa.DataType
-    """The type of the result."""
     filter: str | None = None
     """A boolean column: only rows for which it is true count (`FILTER (WHERE …)`)."""
     mode: Mode = "ansi"
@@ -78,5 +76,4 @@ class Fold:
     merge: Callable[[Buffer, Buffer], Buffer]
     """Merges the earlier and the later buffer of a group. Both may be used up."""
     results: Callable[[Sequence[Buffer]], Column]
-    """Computes the results of many groups."""
     arrow: ArrowFold | None = None

@@ -400,7 +400,6 @@ FUNCTIONS: dict[str, Callable[[AggregateCall, Types], Fold]] = {
 
 
 def fold_of(call: AggregateCall, schema: pa.Schema) -> Fold:
-    """The fold of an aggregate over input of this schema."""
     needed = [*call.arguments, *([] if call.filter is None else [call.filter])]
     unknown = [each for each in needed if each not in schema.names]
     if unknown:

@@ -67,7 +67,6 @@ class Buffers:
         return tuple([m(a, b) for m, a, b in zip(self._merges, before, later, strict=True)])
 
     def merged_all(self, groups: Sequence[Row]) -> Row:
-        """Merge the buffers of several groups."""
         return reduce(self.merged, groups, self.new())
 
     def with_rows(self, before: Row | None, batch: pa.RecordBatch) -> Row:
@@ -111,7 +110,6 @@ class Buffers:
         return [found[place] for place in self._places]
 
     def single_rows(self, batch: pa.RecordBatch) -> list[Row]:
-        """The buffers of each single row."""
         rows = _Rows(self._calls, self._folds, batch)
         found = []
         for index in range(batch.num_rows):
@@ -212,7 +210,6 @@ class _Rows:
         self._new = folds[0].new if folds else None
 
     def add(self, row: int, buffers: list[Buffer]) -> None:
-        """Add a row to the buffers of its group."""
         for number, update, values, passes in self._steps:
             if passes is None or passes[row]:
                 buffers[number] = update(buffers[number], values[row])

@@ -47,7 +47,6 @@ class Aggregate:
             raise OptionError(f"{self.function} needs a column. Only count works without one")
 
     def call(self, schema: pa.Schema) -> AggregateCall:
-        """The aggregate over input of this schema."""
         arguments = () if self.column is None else (self.column,)
         if self.column is not None and self.column not in schema.names:
             raise OptionError(

@@ -84,7 +84,6 @@ class SparkBuffers:
         return (*_recipe(before), *_recipe(later))
 
     def merged_all(self, groups: Sequence[bytes]) -> bytes:
-        """Merge the buffers of several groups."""
         (merged,) = self._fold((), [tuple(groups)], exchanged=False)
         return merged
 

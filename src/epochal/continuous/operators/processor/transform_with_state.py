@@ -178,7 +178,6 @@ class _Partition:
         return self._processor
 
     def end(self) -> None:
-        """Close the processor of this epoch, if there was one."""
         if self._handle is not None:
             self._handle.enter(Phase.TIMER_PROCESSED)
             self._processor.close()

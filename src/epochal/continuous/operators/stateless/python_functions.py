@@ -136,7 +136,6 @@ class _Call:
         }
 
     def result(self, batch: pa.RecordBatch) -> Any:
-        """The results for a batch, as an Arrow array."""
         returned = self._raw(batch)
         with USER_CODE:  # iterator functions run only now, and a value may not have the type
             return self._converted(returned, batch.num_rows)
