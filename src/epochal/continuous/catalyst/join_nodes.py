@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.catalyst.plan_steps import Reading, Steps, ids_of
+from epochal.continuous.catalyst.plan_steps import Reading, Steps
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, option
 from epochal.continuous.catalyst.stateful_nodes import known_format, placeholder
 from epochal.continuous.operators.contract import Moment

@@ -200,7 +200,9 @@ class Groups:
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         if self._timed:
-            timely = drop_late(batch, self._ends(batch), at.late_ms)
+            column: Array = batch.column(self._key_columns[self._time])
+            ends = micros(column.field(_END) if self._is_window else column)
+            timely = drop_late(batch, ends, at.late_ms)
             self.late_rows += batch.num_rows - timely.num_rows
             batch = timely
         if not batch.num_rows:
@@ -300,10 +302,6 @@ class Groups:
             if keys := list(shown if self._mode == UPDATE else state.groups):
                 output.append(self._output_rows(state, keys))
         return output
-
-    def _ends(self, batch: pa.RecordBatch) -> Array:
-        column: Array = batch.column(self._key_columns[self._time])
-        return micros(column.field(_END) if self._is_window else column)
 
     def _schedule(self, state: _Partition, key: Row) -> None:
         if self._timed:

@@ -131,7 +131,11 @@ class Buffers:
     def group_in_arrow(self, batch: pa.RecordBatch, keys: Sequence[Array]) -> Partials:
         """Group by columns whose types `arrow_groups_like_spark` allows, without null structs."""
         # Arrow cannot group by a struct: group by its fields and rebuild it.
-        arrays = [part for each in keys for part in _parts(each)]
+        arrays = [
+            part
+            for each in keys
+            for part in (each.flatten() if pa.types.is_struct(each.type) else [each])
+        ]
         key_names = [f"k{number}" for number in range(len(arrays))]
         names = list(key_names)
         wanted: list[Any] = []
@@ -235,10 +239,6 @@ def _is_flat(kind: pa.DataType) -> bool:
     return not (
         pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_dictionary(kind)
     )
-
-
-def _parts(column: Array) -> list[Array]:
-    return column.flatten() if pa.types.is_struct(column.type) else [column]
 
 
 def _source(call: AggregateCall, fold: Fold, batch: pa.RecordBatch, any_key: Array) -> Array:

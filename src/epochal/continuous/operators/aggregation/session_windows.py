@@ -94,7 +94,7 @@ class Sessions:
         if isinstance(rows, DiskRows):
             state.count = rows.stop_counting()
             state.sessions = self._on_disk(rows, state.count)
-            state.ends = DiskAgenda(rows, _to_key, _to_entry)
+            state.ends = DiskAgenda(rows, lambda entry, at: (*entry[0], entry[1]), _to_entry)
             if self._evicts:
                 for stored, value in rows:
                     state.ends.add(value[self._place][1], _to_entry(stored))
@@ -284,10 +284,6 @@ def _runs(found: list[tuple[int, int, int]], buffers: Sequence[Row]) -> list[lis
         runs[-1].append(_Session(start, own_end, buffers[index]))
         end = max(end, own_end)
     return runs
-
-
-def _to_key(entry: tuple[Row, int], at: int) -> Row:
-    return (*entry[0], entry[1])
 
 
 def _to_entry(key: Row) -> tuple[Row, int]:

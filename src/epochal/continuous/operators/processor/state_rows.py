@@ -295,7 +295,12 @@ class ListRows:
 
     def changes(self, partition: int) -> StateChanges:
         if self._whole:
-            return self._changed_lists(partition)
+            stale, self._stale = self._stale, {}
+            whole: list[tuple[Row, Any]] = [
+                (key, list(self.values[key].items)) for key in stale if key in self.values
+            ]
+            gone = [key for key in stale if key not in self.values]
+            return StateChanges(self.name, partition, whole, gone, self._count)
         puts: list[tuple[Row, Row]] = []
         removes: list[Row] = []
         for key, (since, low, high) in self._stale.items():
@@ -312,14 +317,6 @@ class ListRows:
         self._stale = {}
         return StateChanges(self.name, partition, puts, removes, self._count)
 
-    def _changed_lists(self, partition: int) -> StateChanges:
-        stale, self._stale = self._stale, {}
-        puts: list[tuple[Row, Any]] = [
-            (key, list(self.values[key].items)) for key in stale if key in self.values
-        ]
-        removes = [key for key in stale if key not in self.values]
-        return StateChanges(self.name, partition, puts, removes, self._count)
-
     def _touch(self, key: Row, number: int, first: int, size: int) -> None:
         """Note from which number on a list changed. It had `size` elements from `first` before."""
         touch(self.values, key)
@@ -332,7 +329,7 @@ class ListRows:
 
     def _schedule(self, key: Row, elements: _ElementList) -> None:
         if self.ttl_ms and not self.expiries.knows(key):
-            self.expiries.note(key, min(map(_expiry, elements.items)))
+            self.expiries.note(key, min(element[1] for element in elements.items))
 
 
 class MapRows:
@@ -447,8 +444,3 @@ class MapRows:
 
 
 VariableRows: TypeAlias = ValueRows | ListRows | MapRows
-
-
-def _expiry(element: Row) -> int:
-    at: int = element[1]
-    return at

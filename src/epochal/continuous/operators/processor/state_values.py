@@ -119,7 +119,8 @@ class ValueForm:
             self._learn(tuple(map(type, data)))
         values = self._spark.toInternal(tuple(_plain(each) for each in data))
         if len(values) != len(self._columns):
-            raise _miscounted(len(self._columns), len(values), doing)
+            text = _length_text(len(self._columns), len(values))
+            raise failure(doing, "STRUCT_ARRAY_LENGTH_MISMATCH", text, "2201E")
         try:
             found = zip(self._columns, values, strict=True)
             return tuple([convert(value) for convert, value in found])
@@ -158,11 +159,6 @@ def _length_text(expected: int, actual: int) -> str:
         f"Input row doesn't have expected number of values required by the schema. {expected} "
         f"fields are required while {actual} values are provided."
     )
-
-
-def _miscounted(expected: int, actual: int, doing: str) -> PySparkRuntimeError:
-    text = _length_text(expected, actual)
-    return failure(doing, "STRUCT_ARRAY_LENGTH_MISMATCH", text, "2201E")
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, MutableMapping
-from typing import Any
 
 from epochal.continuous.operators.agenda import Agenda, DiskAgenda
 from epochal.continuous.operators.cells import hashable

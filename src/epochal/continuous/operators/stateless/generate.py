@@ -85,8 +85,9 @@ def with_unmatched(rows: Any, places: Any, count: int) -> tuple[Any, Any]:
     return rows[order], places[order]
 
 
-def _lists(value: Value, rows: int) -> tuple[Any, Any, Any]:
-    """For each element of a list or map column: its row, its position, and its flat index."""
+def _lists(value: Value, rows: int) -> tuple[Value, Any, Any, Any]:
+    """A column of lists or maps; for each element its row, its position, and its flat index."""
+    value = column_of(value, rows, value.type)
     lengths = np.zeros(rows, dtype=np.int64)
     starts = np.zeros(rows, dtype=np.int64)
     offsets = value.offsets.to_numpy()
@@ -96,7 +97,7 @@ def _lists(value: Value, rows: int) -> tuple[Any, Any, Any]:
     parents = np.repeat(np.arange(rows), lengths)
     firsts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     positions = np.arange(len(parents)) - firsts
-    return parents, positions, np.repeat(starts, lengths) + positions
+    return value, parents, positions, np.repeat(starts, lengths) + positions
 
 
 def _elements(value: Value, index: Any) -> Columns:
@@ -107,26 +108,18 @@ def _elements(value: Value, index: Any) -> Columns:
     return [value.values.take(at)]
 
 
-def _array(value: Value, rows: int) -> Value:
-    """A column of a value that may be a scalar or in chunks."""
-    return column_of(value, rows, value.type)
-
-
 def _explode(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
-    collection = _array(values[0], rows)
-    parents, _, index = _lists(collection, rows)
+    collection, parents, _, index = _lists(values[0], rows)
     return parents, _elements(collection, index)
 
 
 def _posexplode(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
-    collection = _array(values[0], rows)
-    parents, positions, index = _lists(collection, rows)
+    collection, parents, positions, index = _lists(values[0], rows)
     return parents, [pa.array(positions, pa.int32()), *_elements(collection, index)]
 
 
 def _inline(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
-    collection = _array(values[0], rows)
-    parents, _, index = _lists(collection, rows)
+    collection, parents, _, index = _lists(values[0], rows)
     structs = collection.values.take(pa.array(index, pa.int64()))
     return parents, list(structs.flatten())  # flatten applies the nulls of the structs
 

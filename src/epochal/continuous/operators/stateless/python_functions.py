@@ -186,7 +186,9 @@ class _Call:
             return column
         if self._kind in (PANDAS, PANDAS_ITERATOR):
             return _series(column, self._conversion)
-        values = _pylist(column)
+        from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+        values: list[Any] = ArrowTableToRowsConversion._to_pylist(column)
         convert = self._converters.get(number)
         return values if convert is None else [convert(each) for each in values]
 
@@ -332,13 +334,6 @@ def _row_converter(kind: spark.DataType) -> Converter | None:
     return found
 
 
-def _pylist(column: pa.Array[Any]) -> list[Any]:
-    from pyspark.sql.conversion import ArrowTableToRowsConversion
-
-    found: list[Any] = ArrowTableToRowsConversion._to_pylist(column)
-    return found
-
-
 def _by_row(
     function: Callable[..., Any], positional: list[Any], keywords: dict[str, Any], rows: int
 ) -> list[Any]:
@@ -395,7 +390,9 @@ def _converter(kind: spark.DataType) -> Converter:
         case spark.BinaryType():
             return java_bytes
         case spark.TimestampType():
-            return _timestamp
+            return lambda value: (  # without a zone it is a local time
+                value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else None
+            )
         case spark.ArrayType():
             element = jvm_result(kind.elementType)
             return lambda value: (
@@ -428,12 +425,6 @@ def _decimal(kind: spark.DecimalType) -> Converter:
         return rounded
 
     return convert
-
-
-def _timestamp(value: Any) -> Any:
-    if not isinstance(value, datetime.datetime):
-        return None
-    return value.astimezone(datetime.UTC)  # without a zone it is a local time
 
 
 def _struct(kind: spark.StructType) -> Converter:
