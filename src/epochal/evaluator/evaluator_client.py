@@ -148,7 +148,11 @@ class _Connection:
         prepared = self._prepared(step)
         answers = []
         for batch in slices:
-            message = self._message(prepared, batch)
+            message = batch.serialize()
+            if prepared.sent is None or not prepared.sent.equals(batch.schema):
+                prepared.sent, prepared.answered = batch.schema, None
+                head = batch.schema.serialize().to_pybytes()
+                message = pa.py_buffer(head + memoryview(message))
             try:
                 answer = self._ask(RUN, prepared.number, (message,))
             except ExpressionError:
@@ -186,13 +190,6 @@ class _Connection:
                 raise ExpressionError(f"{error} (not on this executor: {names})") from None
             prepared = self._steps[step] = _Prepared(len(self._steps), step.counts_rows)
         return prepared
-
-    def _message(self, prepared: _Prepared, batch: pa.RecordBatch) -> pa.Buffer:
-        message = batch.serialize()
-        if prepared.sent is not None and prepared.sent.equals(batch.schema):
-            return message
-        prepared.sent, prepared.answered = batch.schema, None
-        return pa.py_buffer(batch.schema.serialize().to_pybytes() + memoryview(message))
 
     def _decoded(self, prepared: _Prepared, answer: pa.Buffer) -> pa.RecordBatch:
         if prepared.answered is not None:

@@ -313,7 +313,10 @@ class GroupedStream:
         before, spec = planned(
             keys=self.keys,
             window=self.window,
-            aggregates=[_aggregate(name, asked) for name, asked in aggregates.items()],
+            aggregates=[
+                Aggregate(asked, None, name) if isinstance(asked, str) else Aggregate(*asked, name)
+                for name, asked in aggregates.items()
+            ],
             input_schema=self.stream.schema,
             event_time=self.stream.event_time,
             output_mode=check_mode(output_mode),
@@ -326,11 +329,6 @@ class GroupedStream:
     def count(self, output_mode: str = UPDATE) -> Stream:
         """Return the number of rows per group, in the column `count`."""
         return self.agg(output_mode=output_mode, count="count")
-
-
-def _aggregate(name: str, asked: str | tuple[str, str]) -> Aggregate:
-    function, column = (asked, None) if isinstance(asked, str) else asked
-    return Aggregate(function, column, name)
 
 
 def _is_canonical(kind: pa.DataType) -> bool:

@@ -167,10 +167,12 @@ class Planner:
         below = node.child()
         while simple_name(below) in _HAND_ON:
             below = below.child()
-        if _is_exchange(below):
+        name = simple_name(below)
+        is_join = name == "Join" and all(each.isStreaming() for each in items(below.children()))
+        if is_join or name in _EXCHANGE:  # its rows come from other tasks than those that read them
             return node
-        if not simple_name(below).startswith("StreamingRelation"):
-            unknown.append(simple_name(below))
+        if not name.startswith("StreamingRelation"):
+            unknown.append(name)
             return node
         hidden = [*items(below.metadataOutput()), *items(below.output())]
         hidden = [each for each in hidden if METADATA.decode() in str(each.metadata().json())]
@@ -329,10 +331,3 @@ def preorder(plan: JavaObject) -> Iterator[JavaObject]:
     yield plan
     for child in items(plan.children()):
         yield from preorder(child)
-
-
-def _is_exchange(node: JavaObject) -> bool:
-    """Whether the rows of a node come from other tasks than those that read them."""
-    if simple_name(node) == "Join":
-        return all(each.isStreaming() for each in items(node.children()))
-    return simple_name(node) in _EXCHANGE

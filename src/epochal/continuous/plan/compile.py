@@ -138,8 +138,11 @@ class _Walk:
                 observe = ObserveEventTimeSpec(self._watermark(node), column)
                 self.feed(child, (observe, *operators), to)
             case Union(children=children, schema=schema):
+                columns = tuple(map(Column, range(len(schema))))
                 for child in children:
-                    self.feed(child, (*_rename(child.schema, schema), *operators), to)
+                    same = child.schema.names == schema.names
+                    renames = () if same else (ProjectSpec(columns, schema),)
+                    self.feed(child, (*renames, *operators), to)
             case Stateful(children=children, operator_id=operator_id, spec=spec):
                 self.unnumbered -= 1
                 number = self.unnumbered
@@ -156,13 +159,6 @@ class _Walk:
         if number == len(self.watermarks):
             self.watermarks.append(Watermark(number, node.column, node.delay_ms))
         return number
-
-
-def _rename(schema: pa.Schema, wanted: pa.Schema) -> tuple[OperatorSpec, ...]:
-    """Return the projection that gives a child of a union the union's names, if it needs one."""
-    if schema.names == wanted.names:
-        return ()
-    return (ProjectSpec(tuple(Column(at) for at in range(len(wanted))), wanted),)
 
 
 def narrow_readers(

@@ -140,18 +140,16 @@ def decode_shape(data: bytes, path: str) -> Shape:
 def _operator(value: JsonValue, path: str) -> OperatorShape:
     if not isinstance(value, dict):
         raise MalformedFileError(path, "operators must be a list of objects")
+    keys: tuple[tuple[str, ...], ...] = (_names(value, "key", path),)
+    if "keys" in value:
+        listed = list_of(value, "keys", path)
+        keys = tuple(_names({"keys": key}, "keys", path) for key in listed)
     return OperatorShape(
         long_of(value, "operatorId", path),
         string_of(value, "operatorName", path),
-        _keys(value, path),
+        keys,
         _names(value, "stores", path),
     )
-
-
-def _keys(value: dict[str, JsonValue], path: str) -> tuple[tuple[str, ...], ...]:
-    if "keys" not in value:
-        return (_names(value, "key", path),)
-    return tuple(_names({"keys": keys}, "keys", path) for keys in list_of(value, "keys", path))
 
 
 def _names(value: dict[str, JsonValue], key: str, path: str) -> tuple[str, ...]:
