@@ -21,7 +21,7 @@ from tests.spark.sessions import session_with
 from tests.unit.continuous.operators.driving import Driver
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Mode
+from epochal.continuous.operators.aggregation.functions import AggregateCall, Mode
 from epochal.state import HDFSBackedStateStoreProvider, StateStoreId
 from epochal.state.files.schema_file import FamilySchema, parse_schema_file
 from epochal.state.rows.types import schema_json

@@ -37,7 +37,7 @@ from epochal.continuous.catalyst.spark_objects import (
     scalar_of,
     simple_name,
 )
-from epochal.continuous.operators.aggregation.calls import Mode
+from epochal.continuous.operators.aggregation.functions import Mode
 from epochal.continuous.operators.expressions.casts import cast_name
 from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS, SURE
 from epochal.continuous.operators.expressions.expr import (

@@ -30,8 +30,7 @@ from epochal.continuous.catalyst.plan_steps import (
 from epochal.continuous.catalyst.releases import preorder
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, option, simple_name
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.calls import AggregateCall
-from epochal.continuous.operators.aggregation.functions import FUNCTIONS, fold_of
+from epochal.continuous.operators.aggregation.functions import FUNCTIONS, AggregateCall, fold_of
 from epochal.continuous.operators.aggregation.observe import ObserveSpec, is_reportable
 from epochal.continuous.operators.aggregation.spark_buffers import SparkAggregates
 from epochal.continuous.operators.contract import StatefulSpec

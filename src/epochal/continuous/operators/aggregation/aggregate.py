@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.agenda import Agenda, DiskAgenda
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
+from epochal.continuous.operators.aggregation.functions import AggregateCall, Column
 from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
     Buffers,

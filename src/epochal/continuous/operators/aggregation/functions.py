@@ -1,7 +1,11 @@
-"""Our own aggregate functions, with the buffers that Spark keeps for them. Pure.
+"""Aggregates as data, and our own aggregate functions with the buffers that Spark keeps for them.
 
-Arrow computes all of them, and many times faster than Spark's code. What is not in the table, or
-not for a type, runs in Spark's code: see `spark_buffers`.
+Spark's DataFrames and our own builder both describe the aggregates of a query as `AggregateCall`s.
+A function has the name of its class in Spark's plans, and works on columns: whatever Spark computes
+from a row before it aggregates is a projection before the exchange.
+
+Arrow computes all functions of the table, and many times faster than Spark's code. What is not in
+the table, or not for a type, runs in Spark's code: see `spark_buffers`. This module is pure.
 
 Integers add up as longs and floats as doubles. The sum of decimals has ten more digits than its
 input. What is out of range depends on the mode of the call. A sum of longs raises an error
@@ -19,21 +23,25 @@ Python.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.continuous.operators.aggregation.calls import AggregateCall, ArrowFold, Column, Fold
 from epochal.continuous.operators.cells import Array
 from epochal.errors import OptionError, StateValueError
 from epochal.state.rows.arrow_types import spark_type
 from epochal.state.rows.types import AtomicType, StructField
 
+Mode: TypeAlias = Literal["ansi", "legacy", "try"]
+Column: TypeAlias = Sequence[Any]
+Buffer: TypeAlias = Any
+"""What a fold keeps for a group: the value if it has one field, else a tuple."""
 Types: TypeAlias = Sequence[pa.DataType]
 
 LONG_RANGE = 1 << 63
@@ -44,6 +52,58 @@ SPARE_DIGITS = 10
 _ZERO = Decimal(0)
 _EXACT = Context(prec=100)
 _LONG, _DOUBLE, _BOOLEAN = AtomicType("long"), AtomicType("double"), AtomicType("boolean")
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """One aggregate of a query."""
+
+    function: str
+    """The simple name of the class in Spark's plans: Count, Sum, Average, …"""
+    arguments: tuple[str, ...]
+    """Columns of the input. `Count` without one counts rows."""
+    alias: str
+    type: pa.DataType
+    filter: str | None = None
+    """A boolean column: only rows for which it is true count (`FILTER (WHERE …)`)."""
+    mode: Mode = "ansi"
+    """What a sum out of range does: raise an error, wrap around, or give null."""
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Further fields of the class in Spark's plans, such as `ignoreNulls`."""
+
+    def computes_like(self, other: AggregateCall) -> bool:
+        """Whether both have the same result. Spark then keeps one buffer for the two."""
+        return replace(self, alias=other.alias, type=other.type) == other
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFold:
+    """How Arrow's grouping computes the buffers of all groups of a batch."""
+
+    functions: tuple[str, ...]
+    """The functions whose results make up the buffer: count, sum, min, max, first or last."""
+    buffers: Callable[[Sequence[Column]], Column]
+    """Builds the buffers from the results of these functions."""
+    cast_to: pa.DataType | None = None
+    """The type to which the column is cast before Arrow groups it."""
+    differs: Callable[[Any], bool] | None = None
+    """Whether Arrow's result for this column would not be Spark's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """An aggregate over columns of known types."""
+
+    fields: tuple[StructField, ...]
+    """The fields of the buffer in state."""
+    new: Callable[[], Buffer]
+    """Returns the buffer of a group without rows."""
+    update: Callable[[Buffer, Any], Buffer]
+    """Adds a row to a buffer. Takes the value of the argument, or a tuple of several."""
+    merge: Callable[[Buffer, Buffer], Buffer]
+    """Merges the earlier and the later buffer of a group. Both may be used up."""
+    results: Callable[[Sequence[Buffer]], Column]
+    arrow: ArrowFold | None = None
 
 
 def _count(call: AggregateCall, kinds: Types) -> Fold:

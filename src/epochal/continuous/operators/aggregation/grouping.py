@@ -18,8 +18,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyarrow import compute
 
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Buffer, Column, Fold
-from epochal.continuous.operators.aggregation.functions import fold_of
+from epochal.continuous.operators.aggregation.functions import (
+    AggregateCall,
+    Buffer,
+    Column,
+    Fold,
+    fold_of,
+)
 from epochal.continuous.operators.cells import Array, cells
 from epochal.continuous.operators.contract import Row
 from epochal.record_batches import table_of

@@ -13,8 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.calls import AggregateCall
-from epochal.continuous.operators.aggregation.functions import MAX_DIGITS, SPARE_DIGITS
+from epochal.continuous.operators.aggregation.functions import (
+    MAX_DIGITS,
+    SPARE_DIGITS,
+    AggregateCall,
+)
 from epochal.continuous.operators.windows import AssignWindowsSpec, Window
 from epochal.errors import OptionError
 

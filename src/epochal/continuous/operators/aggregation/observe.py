@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.operators.aggregation.calls import AggregateCall
+from epochal.continuous.operators.aggregation.functions import AggregateCall
 from epochal.continuous.operators.aggregation.grouping import Buffers
 from epochal.continuous.operators.aggregation.spark_buffers import SparkAggregates, SparkBuffers
 from epochal.continuous.operators.cells import StoredBatches

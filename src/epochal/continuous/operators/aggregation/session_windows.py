@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.agenda import Agenda, DiskAgenda
-from epochal.continuous.operators.aggregation.calls import Column
+from epochal.continuous.operators.aggregation.functions import Column
 from epochal.continuous.operators.aggregation.grouping import Buffers
 from epochal.continuous.operators.aggregation.spark_buffers import SparkBuffers, Waiting
 from epochal.continuous.operators.cells import (

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
+from epochal.continuous.operators.aggregation.functions import AggregateCall, Column
 from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
     arrow_groups_like_spark,

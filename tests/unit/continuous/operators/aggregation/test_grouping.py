@@ -11,7 +11,7 @@ import pytest
 from tests.unit.continuous.operators.driving import Driver, at_ms, columns, table
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Mode
+from epochal.continuous.operators.aggregation.functions import AggregateCall, Mode
 from epochal.continuous.operators.contract import Moment
 from epochal.errors import OptionError, StateValueError
 
