@@ -11,7 +11,7 @@ output column is null for rows and a KeyError for pandas.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
@@ -28,23 +28,11 @@ Group: TypeAlias = tuple[Row, Any, Callable[[], Iterator[Any]]]
 """A key in the form of the store, the same key in the processor's form, and its rows."""
 
 
-class Api(Protocol):
-    """The form in which a processor receives its input and returns its output."""
-
-    def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        """The keys of a batch in Spark's order, each with its rows.
-
-        Of the initial state, each item of these rows is one call of `handleInitialState`.
-        """
-        ...
-
-    def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
-        """The processor's results as batches."""
-        ...
-
-
 class RowApi:
-    """Passes rows as PySpark's Row."""
+    """Passes rows as PySpark's Row. `groups` are in Spark's order.
+
+    Of the initial state, each item of a group's rows is one call of `handleInitialState`.
+    """
 
     def __init__(self, key: Sequence[str], given: pa.Schema, output: pa.Schema) -> None:
         self._key_columns = [given.names.index(each) for each in key]

@@ -36,7 +36,7 @@ from epochal.continuous.operators.processor.processor_handle import (
     record_variables,
     spark_store,
 )
-from epochal.continuous.operators.processor.row_api import Api, PandasApi, RowApi
+from epochal.continuous.operators.processor.row_api import PandasApi, RowApi
 from epochal.continuous.operators.processor.state_rows import VariableRows
 from epochal.continuous.operators.processor.state_values import ValueForm, value_form
 from epochal.continuous.operators.processor.state_variables import Cursor, NoKey
@@ -363,7 +363,9 @@ class TransformWithState:
         return partition_ids(columns, self._spec.key_schema, self._state_partitions)
 
 
-def _api(spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema) -> Api:
+def _api(
+    spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema
+) -> PandasApi | RowApi:
     if spec.pandas:
         return PandasApi(key, spec.output_schema, spec.timezone)
     return RowApi(key, given, spec.output_schema)
