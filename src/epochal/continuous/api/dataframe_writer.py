@@ -24,7 +24,8 @@ from epochal.connectors.foreach import ForeachSink
 from epochal.connectors.formats import SinkFormat
 from epochal.connectors.memory import MemoryOutput, MemorySink
 from epochal.connectors.registry import FILE_FORMATS, SINKS, check_partitioned
-from epochal.continuous.api.outputs import (
+from epochal.continuous.api.step_names import format_name
+from epochal.continuous.api.stream_writer import (
     APPEND,
     COMPLETE,
     check_mode,
@@ -33,7 +34,6 @@ from epochal.continuous.api.outputs import (
     sink_definition,
     trigger_options,
 )
-from epochal.continuous.api.step_names import format_name
 from epochal.continuous.catalyst.translation import Translation, explain_plan, read_plan
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition, SinkDefinition

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.continuous.api.outputs import UPDATE, check_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
-from epochal.continuous.api.stream_writer import StreamWriter
+from epochal.continuous.api.stream_writer import UPDATE, StreamWriter, check_mode
 from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.operators.aggregation.named import Aggregate, planned
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec

@@ -18,7 +18,7 @@ from epochal.checkpoint.entries import OffsetLog
 from epochal.checkpoint.layout import CLAIMS, OFFSETS
 from epochal.checkpoint.pinned import PROVIDER
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
-from epochal.continuous.api.outputs import COMPLETE
+from epochal.continuous.api.stream_writer import COMPLETE
 from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.run.state_settings import settings_in_force, state_conf

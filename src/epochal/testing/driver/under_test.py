@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.connectors.foreach import BatchTaskWriter, ForeachSink, ForeachWriters, OpenEpoch
-from epochal.continuous.api.outputs import APPEND, check_mode
 from epochal.continuous.api.stream import Stream
-from epochal.continuous.api.stream_writer import StreamWriter
+from epochal.continuous.api.stream_writer import APPEND, StreamWriter, check_mode
 from epochal.continuous.plan.compile import sources_of
 from epochal.continuous.plan.logical import Node, StreamSource
 from epochal.continuous.run.take_over import found_in, operators_of

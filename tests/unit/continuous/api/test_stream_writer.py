@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from epochal.continuous.api.outputs import trigger_options
+from epochal.continuous.api.stream_writer import trigger_options
 from epochal.errors import OptionError
 
 
