@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import pyarrow as pa
 
@@ -213,10 +213,7 @@ class DropRepeatsSpec:
     output_schema: pa.Schema
     window_ms: int
     version: str | None = None
-
-    @property
-    def name(self) -> str:
-        return REPEATS_OPERATOR
+    name: ClassVar[str] = REPEATS_OPERATOR
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:

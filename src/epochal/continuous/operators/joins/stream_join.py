@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from typing import Literal as OneOf
 
 import pyarrow as pa
@@ -103,10 +103,7 @@ class StreamJoinSpec:
     columns of the left side, then to those of the right side."""
     output_schema: pa.Schema
     """The own columns of the left side, then (except in a semi join) those of the right side."""
-
-    @property
-    def name(self) -> str:
-        return "symmetricHashJoin"
+    name: ClassVar[str] = "symmetricHashJoin"
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:

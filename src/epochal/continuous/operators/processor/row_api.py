@@ -48,7 +48,9 @@ class RowApi:
     def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
         new, made = tuple.__new__, self._row
         columns = [column.to_pylist() for column in batch.columns]
-        keys, outer = self._keys(batch, columns)
+        outer = list(zip(*(columns[each] for each in self._key_columns), strict=True))
+        keys = outer if self._as_stored else keys_of(batch, self._key_columns)
+        own_form = dict(zip(keys, outer, strict=True)) if not self._as_stored else None
         found: dict[Row, list[Any]] = {}
         for key, values in zip(keys, zip(*columns, strict=True), strict=True):
             group = found.get(key)
@@ -57,7 +59,7 @@ class RowApi:
             else:
                 group.append(new(made, values))
         for key in self._ordered(found):
-            yield key, outer[key] if outer is not None else key, found[key].__iter__
+            yield key, own_form[key] if own_form is not None else key, found[key].__iter__
 
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
         if not results:
@@ -68,16 +70,6 @@ class RowApi:
             return (pa.RecordBatch.from_struct_array(made),)
         named = [each.asDict(True) for each in results]
         return (batch_of_dicts(named, self._output),)
-
-    def _keys(
-        self, batch: pa.RecordBatch, columns: Sequence[list[Any]]
-    ) -> tuple[Iterable[Row], dict[Row, Any] | None]:
-        """The keys in the form of the store and, if it differs, a map to the processor's form."""
-        outer = list(zip(*(columns[each] for each in self._key_columns), strict=True))
-        if self._as_stored:
-            return outer, None
-        stored = keys_of(batch, self._key_columns)
-        return stored, dict(zip(stored, outer, strict=True))
 
     def _in_order(self, results: Sequence[Any]) -> bool:
         """Whether all rows have exactly the output's columns, in its order."""
