@@ -112,11 +112,6 @@ def _bound_of(part: Expr, side: int, sides: Sides, watermark_ms: int) -> int | N
             bound = _solved(low, high, side, sides, watermark_ms)
             # The bound is lower if the comparison includes the value itself.
             return None if bound is None else bound - name.endswith("OrEqual")
-        case Call("Between", (value, low, high)):
-            bound = _solved(low, value, side, sides, watermark_ms)
-            if bound is None:
-                bound = _solved(value, high, side, sides, watermark_ms)
-            return None if bound is None else bound - 1
     return None
 
 
@@ -171,8 +166,6 @@ def _terms(expr: Expr, negative: bool) -> Iterator[_Term]:
             yield from _terms(second, not negative)
         case Call("UnaryMinus", (child,)):
             yield from _terms(child, not negative)
-        case Call("CheckOverflow" | "DatetimeSub", arguments):
-            yield from _terms(arguments[-1], negative)
         case Call("Cast", (child,), kind) if _is_number_or_time(kind):
             yield from _terms(child, negative)
         case _:
@@ -201,10 +194,6 @@ def _constant_micros(value: pa.Scalar[Any]) -> float:
         if found.months:
             raise _NotLinearError  # a month has no fixed length
         return float(found.days * _MICROS_PER_DAY + found.nanoseconds / 1000.0)
-    if types.is_struct(kind) and "microseconds" in found:
-        if found["months"]:
-            raise _NotLinearError
-        return float(found["days"] * _MICROS_PER_DAY + found["microseconds"])
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return float(found) * 1_000_000.0
     raise _NotLinearError

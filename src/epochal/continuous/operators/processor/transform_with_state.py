@@ -24,7 +24,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 
 from epochal.clock import SystemClock
 from epochal.connectors.user_code import USER_CODE
-from epochal.continuous.operators.cells import drop_late, key_sorter, micros
+from epochal.continuous.operators.cells import drop_late, key_schema, key_sorter, micros
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.disk_map import cut, trim
 from epochal.continuous.operators.processor.processor_handle import (
@@ -42,7 +42,6 @@ from epochal.continuous.operators.processor.state_values import ValueForm, value
 from epochal.continuous.operators.processor.state_variables import Cursor, NoKey
 from epochal.continuous.operators.processor.timers import Timers, timer_store
 from epochal.errors import OptionError
-from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import StructType
 
@@ -124,7 +123,7 @@ class TransformWithStateSpec:
 
     @property
     def key_schema(self) -> StructType:
-        return spark_schema(pa.schema([self.input_schema.field(each) for each in self.key]))
+        return key_schema(self.input_schema, self.key)
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
