@@ -89,17 +89,6 @@ class AggregateSpec:
     """The aggregates, if Spark's own code computes them. This needs `per_epoch`."""
 
     def __post_init__(self) -> None:
-        if self.output_mode not in (UPDATE, APPEND, COMPLETE):
-            raise OptionError(
-                f"the output mode is {self.output_mode!r}, but must be update, append or complete"
-            )
-        needed = (*self.key, *(each for each in (self.event_time, self.session) if each))
-        unknown = [each for each in needed if each not in self.input_schema.names]
-        if unknown:
-            raise OptionError(
-                f"the key is {list(self.key)}, but the columns are {self.input_schema.names}. "
-                f"Group by existing columns"
-            )
         names = [*self.key, *(each.alias for each in self.aggregates)]
         duplicates = sorted({each for each in names if names.count(each) > 1})
         if duplicates:

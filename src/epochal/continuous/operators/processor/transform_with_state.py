@@ -107,11 +107,6 @@ class TransformWithStateSpec:
                 f"the key is {list(self.key)}, but the columns are {columns}. Name at least one "
                 f"column, and only existing ones"
             )
-        if self.event_time is not None and self.event_time not in columns:
-            raise OptionError(
-                f"the event time column {self.event_time!r} does not exist. The columns are "
-                f"{columns}"
-            )
 
     @property
     def name(self) -> str:
