@@ -239,8 +239,13 @@ class PlanReader:
         before, calls = len(findings.refusals), self._steps.in_spark.calls
         try:
             found = self._node(name, node, children, operator_id)
-            if operator_id >= 0 and len(findings.refusals) == before:
-                self._check_state(found, operator_id)
+            if operator_id >= 0 and len(findings.refusals) == before and self._physical is not None:
+                made = next(
+                    each
+                    for each in preorder(found.tree)
+                    if isinstance(each, Stateful) and each.operator_id == operator_id
+                )
+                check_layout(self._steps, made.spec, self._operators[operator_id])
         except OptionError as error:
             findings.refuse(name, str(error).rstrip("."), USE_A_FUNCTION)
             found = placeholder(self._steps, node)
@@ -318,15 +323,6 @@ class PlanReader:
                 return read_deduplicate(steps, node, child, operator_id, within=within)
             case _:
                 return read_processor(steps, node, child, operator_id)
-
-    def _check_state(self, found: Reading, operator_id: int) -> None:
-        if self._physical is not None:
-            made = next(
-                each
-                for each in preorder(found.tree)
-                if isinstance(each, Stateful) and each.operator_id == operator_id
-            )
-            check_layout(self._steps, made.spec, self._operators[operator_id])
 
     def _operator(self, name: str, operator_id: int) -> JavaObject:
         found = self._operators[operator_id] if operator_id < len(self._operators) else None

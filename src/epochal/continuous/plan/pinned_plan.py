@@ -87,18 +87,16 @@ def shape_of(plan: QueryPlan) -> Shape:
 
 def check_shape(path: str, stored: Shape, asked: Shape) -> None:
     """Raise PlanChangedError unless a query with `asked` can use the state of `stored`."""
-    if len(stored) == len(asked) and all(map(_same, stored, asked)):
+    same = (
+        ours.operator_id == theirs.operator_id
+        and ours.name == theirs.name
+        and theirs.keys in (None, ours.keys)
+        and set(ours.stores) == set(theirs.stores)
+        for theirs, ours in zip(stored, asked, strict=False)
+    )
+    if len(stored) == len(asked) and all(same):
         return
     raise PlanChangedError(path, _describe(stored), _describe(asked))
-
-
-def _same(stored: OperatorShape, asked: OperatorShape) -> bool:
-    return (
-        stored.operator_id == asked.operator_id
-        and stored.name == asked.name
-        and stored.keys in (None, asked.keys)
-        and set(stored.stores) == set(asked.stores)
-    )
 
 
 def _describe(shape: Shape) -> str:
