@@ -261,7 +261,7 @@ class ProcessorHandle:
         self._need_init("deleting state", "delete_if_exists")
         deleted = self._given_out.pop(stateName, None)
         if deleted is not None:
-            invalidate(deleted[1])
+            invalidate(deleted[1], deleted[0].kind.capitalize())
         if stateName in self._rows:
             self._rows[stateName].drop_all()
 
