@@ -101,9 +101,7 @@ FAULTS = (
         UNIT_EPOCH,
     ),
     Fault("epoch/event_time/query_watermark.py", "QueryWatermark.decide", "compare", 0, UNIT_EPOCH),
-    Fault(
-        "continuous/plan/watermark_bounds.py", "_lowest", "extreme", 0, ("unit/continuous/plan",)
-    ),
+    Fault("continuous/plan/stages.py", "_lowest", "extreme", 0, ("unit/continuous/plan",)),
     Fault("continuous/operators/agenda.py", "Agenda.take", "compare", 0, ("unit/continuous",)),
 )
 

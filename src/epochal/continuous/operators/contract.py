@@ -148,7 +148,7 @@ class StatefulSpec(Protocol):
     """The plan of a stateful operator.
 
     It may also have `output_watermark_ms(input_ms: int) -> int | None`, if the watermark of its
-    output is not that of its input: see `plan.watermark_bounds`.
+    output is not that of its input: see `plan.stages`.
     """
 
     @property
