@@ -22,7 +22,6 @@ from typing import ClassVar, TypeAlias
 import pyarrow as pa
 
 from epochal.checkpoint.operator_metadata import REPEATS_OPERATOR
-from epochal.continuous.operators.agenda import Agenda, DiskAgenda
 from epochal.continuous.operators.cells import (
     cells,
     drop_late,
@@ -31,8 +30,8 @@ from epochal.continuous.operators.cells import (
     key_schema,
     keys_of,
 )
+from epochal.continuous.operators.containers import Agenda, DiskAgenda, DiskMap, cut, trim
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.disk_map import DiskMap, cut, trim
 from epochal.errors import OptionError
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.agenda import Agenda, DiskAgenda
 from epochal.continuous.operators.aggregation.functions import AggregateCall, Column
 from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
@@ -48,6 +47,7 @@ from epochal.continuous.operators.cells import (
     keys_of,
     micros,
 )
+from epochal.continuous.operators.containers import Agenda, DiskAgenda, DiskMap, cut, trim
 from epochal.continuous.operators.contract import (
     Moment,
     Row,
@@ -55,7 +55,6 @@ from epochal.continuous.operators.contract import (
     StatefulOperator,
     StoreSchema,
 )
-from epochal.continuous.operators.disk_map import DiskMap, cut, trim
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import slices
 from epochal.state.disk.disk_rows import DiskRows

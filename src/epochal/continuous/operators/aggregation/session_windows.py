@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.agenda import Agenda, DiskAgenda
 from epochal.continuous.operators.aggregation.functions import Column
 from epochal.continuous.operators.aggregation.grouping import Buffers
 from epochal.continuous.operators.aggregation.spark_buffers import SparkBuffers, Waiting
@@ -31,8 +30,16 @@ from epochal.continuous.operators.cells import (
     keys_of,
     micros,
 )
+from epochal.continuous.operators.containers import (
+    Agenda,
+    DiskAgenda,
+    DiskMap,
+    cut,
+    pairs,
+    touch,
+    trim,
+)
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.disk_map import DiskMap, cut, pairs, touch, trim
 from epochal.evaluator.evaluator_client import slices
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType

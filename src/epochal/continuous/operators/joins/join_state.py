@@ -15,10 +15,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from epochal.continuous.operators.agenda import Agenda, DiskAgenda
 from epochal.continuous.operators.cells import hashable
+from epochal.continuous.operators.containers import Agenda, DiskAgenda, DiskMap, cut, touch
 from epochal.continuous.operators.contract import Row, StateChanges
-from epochal.continuous.operators.disk_map import DiskMap, cut, touch
 from epochal.errors import StateLoadError
 from epochal.state.disk.disk_rows import DiskRows
 

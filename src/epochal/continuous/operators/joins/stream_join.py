@@ -34,8 +34,8 @@ from epochal.continuous.operators.cells import (
     event_times,
     keys_of,
 )
+from epochal.continuous.operators.containers import trim
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.disk_map import trim
 from epochal.continuous.operators.expressions.evaluate import evaluate
 from epochal.continuous.operators.expressions.expr import Expr, arrow, as_column, columns_in
 from epochal.continuous.operators.joins.join_bounds import (

@@ -15,10 +15,9 @@ import heapq
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, TypeAlias
 
-from epochal.continuous.operators.agenda import DiskAgenda
 from epochal.continuous.operators.cells import hashable
+from epochal.continuous.operators.containers import DiskAgenda, DiskMap, touch
 from epochal.continuous.operators.contract import Row, StateChanges
-from epochal.continuous.operators.disk_map import DiskMap, touch
 from epochal.state.disk.disk_rows import DiskRows
 
 _QUEUED_AT_MOST = 16

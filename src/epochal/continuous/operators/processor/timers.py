@@ -13,10 +13,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, MutableMapping
 
-from epochal.continuous.operators.agenda import Agenda, DiskAgenda
 from epochal.continuous.operators.cells import hashable
+from epochal.continuous.operators.containers import Agenda, DiskAgenda, DiskMap, touch
 from epochal.continuous.operators.contract import Row, StateChanges, StoreSchema
-from epochal.continuous.operators.disk_map import DiskMap, touch
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType
 

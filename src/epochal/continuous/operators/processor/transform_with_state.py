@@ -25,8 +25,8 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from epochal.clock import SystemClock
 from epochal.connectors.user_code import USER_CODE
 from epochal.continuous.operators.cells import drop_late, key_schema, key_sorter, micros
+from epochal.continuous.operators.containers import cut, trim
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.disk_map import cut, trim
 from epochal.continuous.operators.processor.processor_handle import (
     TIMER_STORES,
     Phase,
