@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -32,15 +31,6 @@ _KINDS: dict[str, Any] = {
 _FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 
 
-@dataclass(frozen=True, slots=True)
-class _Keyed:
-    """An input with its computed keys appended as columns."""
-
-    reading: Reading
-    columns: int
-    key: tuple[str, ...]
-
-
 def read_stream_join(
     steps: Steps,
     node: JavaObject,
@@ -58,15 +48,9 @@ def read_stream_join(
         (left, physical.leftKeys(), node.left()),
         (right, physical.rightKeys(), node.right()),
     ):
-        keyed = _with_keys(steps, side, list(items(keys)))
+        keyed, key = _with_keys(steps, side, list(items(keys)))
         event_time, delay_ms = steps.event_time(side, items(child.output()))
-        given = JoinInput(
-            schema=keyed.reading.schema,
-            columns=keyed.columns,
-            key=keyed.key,
-            event_time=event_time,
-            delay_ms=delay_ms,
-        )
+        given = JoinInput(keyed.schema, len(side.ids), key, event_time, delay_ms)
         inputs.append((keyed, given))
     schema, ids = steps.output_of(node)
     made = StreamJoinSpec(
@@ -76,7 +60,7 @@ def read_stream_join(
         condition=_condition(steps, option(physical.condition().full()), left, right),
         output_schema=schema,
     )
-    trees = tuple(keyed.reading.tree for keyed, _ in inputs)
+    trees = tuple(keyed.tree for keyed, _ in inputs)
     return Reading(Stateful(trees, operator_id, made), ids)
 
 
@@ -90,30 +74,30 @@ def read_static_join(
     stream, plan = (left, node.right()) if left is not None else (right, node.left())
     assert stream is not None
     schema, static_ids = steps.output_of(plan, "Join")
-    rows = steps.planner.collect(plan).rename_columns(schema.names)
-    table = cast_table(rows, schema).combine_chunks()
+    collected = steps.planner.collect(plan).rename_columns(schema.names)
+    table = cast_table(collected, schema).combine_chunks()
     lookup = Reading(StreamSource(-1, "", {}, None, schema), static_ids)
     sides = (stream, lookup) if left is not None else (lookup, stream)
     keys, condition = steps.planner.join_keys(node)
     keyed = [_with_keys(steps, side, each) for side, each in zip(sides, keys, strict=True)]
-    stream_keyed, table_keyed = keyed if left is not None else reversed(keyed)
+    (rows, key), (looked_up, table_key) = keyed if left is not None else reversed(keyed)
     output, ids = steps.output_of(node)
     made = StaticJoinSpec(
-        table=_computed(table, table_keyed.reading),
+        table=_computed(table, looked_up),
         stream_side="left" if left is not None else "right",
         kind=kind,
-        stream_key=stream_keyed.key,
-        table_key=table_keyed.key,
+        stream_key=key,
+        table_key=table_key,
         condition=_condition(steps, condition, *sides),
         output_schema=output,
-        stream_columns=stream_keyed.columns,
-        table_columns=table_keyed.columns,
+        stream_columns=len(stream.ids),
+        table_columns=len(lookup.ids),
     )
     steps.findings.note(
         "the static side of a join is read once, when the query starts; Spark reads it anew in "
         "every batch"
     )
-    return Reading(Step(stream_keyed.reading.tree, made, output), ids)
+    return Reading(Step(rows.tree, made, output), ids)
 
 
 def _kind(steps: Steps, node: JavaObject) -> Any | None:
@@ -125,8 +109,10 @@ def _kind(steps: Steps, node: JavaObject) -> Any | None:
     return _KINDS.get(name)
 
 
-def _with_keys(steps: Steps, side: Reading, keys: Sequence[JavaObject]) -> _Keyed:
-    """Append the keys that are not columns."""
+def _with_keys(
+    steps: Steps, side: Reading, keys: Sequence[JavaObject]
+) -> tuple[Reading, tuple[str, ...]]:
+    """Append the keys that are not columns. Returns the names of the keys, too."""
     width, names = len(side.ids), []
     exprs: list[Expr] = [Column(index) for index in range(width)]
     fields = list(side.schema)
@@ -141,7 +127,7 @@ def _with_keys(steps: Steps, side: Reading, keys: Sequence[JavaObject]) -> _Keye
         exprs.append(expr)
         fields.append(pa.field(name, steps.type_of("Join", each)))
     ids = (*side.ids, *(-1 for _ in exprs[width:]))
-    return _Keyed(steps.computed(side, exprs, pa.schema(fields), ids), width, tuple(names))
+    return steps.computed(side, exprs, pa.schema(fields), ids), tuple(names)
 
 
 def _condition(

@@ -161,23 +161,12 @@ def _calls(
             _call(steps, child, expr, name, columns)
             for expr, name in zip(asked, names, strict=True)
         ]
-        if any(fold_of(call, columns.schema).arrow is None for call in calls):
-            raise OptionError("Arrow has no function for it")
+        if all(fold_of(call, columns.schema).arrow is not None for call in calls):
+            return calls, None
     except OptionError:
-        columns.cut(width)
-        del steps.findings.refusals[before:]
-        return _spark_calls(steps, child, asked, names, columns)
-    return calls, None
-
-
-def _spark_calls(
-    steps: Steps,
-    child: Reading,
-    asked: Sequence[JavaObject],
-    names: Sequence[str],
-    columns: _Columns,
-) -> tuple[list[AggregateCall], SparkAggregates]:
-    """All aggregates of an operator for Spark's own code."""
+        pass  # a function or a type that only Spark knows
+    columns.cut(width)
+    del steps.findings.refusals[before:]
     expressions, inputs = steps.in_spark.aggregates(list(asked), child.indexes)
     functions = [expr.aggregateFunction() for expr in asked]
     fields = [
