@@ -50,11 +50,7 @@ from epochal.continuous.catalyst.stateful_nodes import (
 from epochal.continuous.operators.expressions.expr import Column, Literal
 from epochal.continuous.operators.expressions.spark_calls import SPARK
 from epochal.continuous.operators.stateless.generate import GENERATORS, GenerateSpec
-from epochal.continuous.operators.stateless.row_operators import (
-    ExpandSpec,
-    FilterSpec,
-    ProjectSpec,
-)
+from epochal.continuous.operators.stateless.row_operators import ExpandSpec, FilterSpec, ProjectSpec
 from epochal.continuous.plan.logical import (
     Node,
     Stateful,

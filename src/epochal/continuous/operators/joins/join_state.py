@@ -218,9 +218,7 @@ class SideState:
             StateChanges(values_store(self._side), partition, values, gone_values, self._rows),
         ]
 
-    def _forget_new(
-        self, key: Row, found: KeyRows, until: int, keeps_unmatched: bool
-    ) -> None:
+    def _forget_new(self, key: Row, found: KeyRows, until: int, keeps_unmatched: bool) -> None:
         assert self._time_of is not None
         kept = found.rows[: found.old]
         for row in found.rows[found.old :]:

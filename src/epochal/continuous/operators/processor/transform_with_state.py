@@ -357,9 +357,7 @@ class TransformWithState:
         return partition_ids(columns, self._spec.key_schema, self._state_partitions)
 
 
-def _api(
-    spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema
-) -> PandasApi | RowApi:
+def _api(spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema) -> PandasApi | RowApi:
     if spec.pandas:
         return PandasApi(key, spec.output_schema, spec.timezone)
     return RowApi(key, given, spec.output_schema)
