@@ -50,8 +50,7 @@ from epochal.continuous.operators.expressions.expr import (
 )
 from epochal.continuous.operators.expressions.scalars import COMPARISONS
 from epochal.continuous.operators.expressions.spark_calls import spark_call
-from epochal.continuous.operators.stateless.moment_columns import FUNCTIONS as MOMENT
-from epochal.continuous.operators.stateless.row_operators import ProjectSpec
+from epochal.continuous.operators.stateless.row_operators import MOMENT_FUNCTIONS, ProjectSpec
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import Session
 from epochal.evaluator.spark_classes import (
@@ -132,7 +131,7 @@ class ExpressionReader:
                 return self._common[int(expr.id().id())]
         if name in _SAME:
             return self.read(expr.children().apply(0), is_argument=is_argument)
-        if name not in FUNCTIONS and name not in (*CHOICES, *MOMENT):
+        if name not in FUNCTIONS and name not in (*CHOICES, *MOMENT_FUNCTIONS):
             raise NotInArrow
         typed = name not in _OF_ANY_TYPE
         arguments = tuple(self.read(child, is_argument=typed) for child in items(expr.children()))

@@ -39,8 +39,12 @@ from epochal.continuous.catalyst.spark_objects import (
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, Expr, Literal
 from epochal.continuous.operators.expressions.spark_calls import is_spark_call
-from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
-from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
+from epochal.continuous.operators.stateless.row_operators import (
+    FilterSpec,
+    MomentColumnsSpec,
+    ProjectSpec,
+    lifted,
+)
 from epochal.continuous.plan.logical import Node, Step, StreamSource, unique_names
 from epochal.errors import OptionError
 from epochal.errors.query import Refusal
