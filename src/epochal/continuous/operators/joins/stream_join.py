@@ -159,37 +159,21 @@ class StreamJoinSpec:
         return StreamJoin(self, partitions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """What the operator needs to know about one input."""
-
-    key_columns: list[int]
-    own: pa.Schema
-    time: int | None
-    filter: Expr | None
-    emits_unmatched: bool
-
-
 class StreamJoin:
     """The stored rows of both sides in some partitions."""
 
     def __init__(self, spec: StreamJoinSpec, partitions: Sequence[int]) -> None:
         self._spec = spec
         self._semi = spec.kind == "left_semi"
-        filters = split_condition(spec.condition, spec.left.columns)
-        self._condition = filters[2]
-        self._used = frozenset() if filters[2] is None else columns_in(filters[2])
-        self._sides = tuple(
-            _Side(
-                [given.schema.get_field_index(name) for name in given.key],
-                given.own_schema,
-                given.time_index,
-                filters[side],
-                side in _OUTER_SIDES.get(spec.kind, ()),
-            )
-            for side, given in enumerate((spec.left, spec.right))
-        )
-        self._candidate_types = [*self._sides[LEFT].own.types, *self._sides[RIGHT].own.types]
+        *self._filters, self._condition = split_condition(spec.condition, spec.left.columns)
+        """What must hold of a row of the left side alone, of the right side alone, and of a pair."""
+        self._used = frozenset() if self._condition is None else columns_in(self._condition)
+        inputs = (spec.left, spec.right)
+        self._key_columns = [[i.schema.get_field_index(name) for name in i.key] for i in inputs]
+        self._own_schemas = [each.own_schema for each in inputs]
+        self._time_columns = [each.time_index for each in inputs]
+        self._outer_sides = _OUTER_SIDES.get(spec.kind, ())
+        self._candidate_types = [kind for schema in self._own_schemas for kind in schema.types]
         times = [self._time_of(side) for side in (LEFT, RIGHT)]
         self._time_of_side = times
         self._partitions = {
@@ -205,15 +189,15 @@ class StreamJoin:
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
-        mine = self._sides[side]
-        if mine.time is not None:
-            timely = drop_late(batch, event_times(batch.column(mine.time)), at.late_ms)
+        time, condition = self._time_columns[side], self._filters[side]
+        if time is not None:
+            timely = drop_late(batch, event_times(batch.column(time)), at.late_ms)
             self.late_rows += batch.num_rows - timely.num_rows
             batch = timely
         output: list[pa.RecordBatch] = []
-        if mine.filter is not None and batch.num_rows:
-            met = as_column(evaluate(mine.filter, batch), batch.num_rows).fill_null(False)
-            if mine.emits_unmatched and met.false_count:
+        if condition is not None and batch.num_rows:
+            met = as_column(evaluate(condition, batch), batch.num_rows).fill_null(False)
+            if side in self._outer_sides and met.false_count:
                 rest = batch.filter(pc.invert(met))
                 output.append(self._with_nulls(side, self._own(rest, side), rest.num_rows))
             batch = batch.filter(met)
@@ -221,7 +205,7 @@ class StreamJoin:
             states = self._partitions[partition]
             for state in states:
                 trim(state.keys)
-            keys = keys_of(batch, mine.key_columns)
+            keys = keys_of(batch, self._key_columns[side])
             if self._semi:
                 output += self._semi_join(states, side, batch, keys, at)
             else:
@@ -239,7 +223,7 @@ class StreamJoin:
             until_ms = self._spec.state_watermark_ms(side, at.watermark_ms)
             if until_ms is None:
                 continue
-            emits = self._sides[side].emits_unmatched
+            emits = side in self._outer_sides
             for states in self._partitions.values():
                 evicted = states[side].expire(
                     until_ms * 1000, forgets_new=side == RIGHT, keeps_unmatched=emits
@@ -326,8 +310,8 @@ class StreamJoin:
         count = len(pairs.stored)
         taken: Array = pa.array(pairs.new)
         for number, kind in enumerate(self._candidate_types):
-            of_right = number >= len(self._sides[LEFT].own)
-            index = number - len(self._sides[LEFT].own) if of_right else number
+            of_right = number >= len(self._own_schemas[LEFT])
+            index = number - len(self._own_schemas[LEFT]) if of_right else number
             if number not in wanted:
                 columns.append(arrow.nulls(count, kind))
             elif of_right == (side == RIGHT):
@@ -339,7 +323,7 @@ class StreamJoin:
 
     def _rows(self, batch: pa.RecordBatch, side: int, matched: list[bool]) -> Iterable[Row]:
         """The rows of a batch as they are stored."""
-        columns = [cells(batch.column(index)) for index in range(len(self._sides[side].own))]
+        columns = [cells(batch.column(index)) for index in range(len(self._own_schemas[side]))]
         return zip(*columns, matched, strict=True)
 
     def _expiring(self, batch: pa.RecordBatch, keys: list[Row], at: Moment) -> list[bool]:
@@ -370,17 +354,17 @@ class StreamJoin:
         return time_at(given.time_index, in_key=False, window=window)
 
     def _own(self, batch: pa.RecordBatch, side: int) -> list[Array]:
-        return [batch.column(index) for index in range(len(self._sides[side].own))]
+        return [batch.column(index) for index in range(len(self._own_schemas[side]))]
 
     def _columns_of(self, side: int, rows: Sequence[Row]) -> list[Array]:
         return [
             arrow_column([row[index] for row in rows], kind)
-            for index, kind in enumerate(self._sides[side].own.types)
+            for index, kind in enumerate(self._own_schemas[side].types)
         ]
 
     def _with_nulls(self, side: int, columns: list[Array], rows: int) -> pa.RecordBatch:
         """Rows of a side that have no match."""
-        nulls = [arrow.nulls(rows, kind) for kind in self._sides[1 - side].own.types]
+        nulls = [arrow.nulls(rows, kind) for kind in self._own_schemas[1 - side].types]
         return self._emit([*columns, *nulls] if side == LEFT else [*nulls, *columns], rows)
 
     def _emit(self, columns: Sequence[Array], rows: int) -> pa.RecordBatch:

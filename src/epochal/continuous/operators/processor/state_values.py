@@ -42,6 +42,7 @@ from epochal.state.rows.values import unscaled_of
 Convert: TypeAlias = Callable[[Any], Any]
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_STORED: dict[str, type] = {"double": float, "boolean": bool, "binary": bytes}
 _REMEMBERED = 256
 _FLOAT = struct.Struct("<f")
 
@@ -182,19 +183,11 @@ def _plain(value: Any) -> Any:
 
 def _stored_type(data_type: DataType) -> type | None:
     """The Python type whose values, if in range, are stored unchanged."""
-    match data_type:
-        case AtomicType(name) if name in _BITS:
-            return int
-        case AtomicType("double"):
-            return float
-        case AtomicType("boolean"):
-            return bool
-        case AtomicType("binary"):
-            return bytes
-        case StringType():
-            return str
-        case _:
-            return None
+    if isinstance(data_type, StringType):
+        return str
+    if not isinstance(data_type, AtomicType):
+        return None
+    return int if data_type.name in _BITS else _STORED.get(data_type.name)
 
 
 def _from_java(data_type: DataType) -> Convert:
