@@ -169,9 +169,11 @@ class StreamJoin:
         """What must hold of a row of the left side alone, of the right side alone, and of a pair."""
         self._used = frozenset() if self._condition is None else columns_in(self._condition)
         inputs = (spec.left, spec.right)
-        self._key_columns = [[i.schema.get_field_index(name) for name in i.key] for i in inputs]
-        self._own_schemas = [each.own_schema for each in inputs]
-        self._time_columns = [each.time_index for each in inputs]
+        self._key_columns = [
+            [stream.schema.get_field_index(name) for name in stream.key] for stream in inputs
+        ]
+        self._own_schemas = [stream.own_schema for stream in inputs]
+        self._time_columns = [stream.time_index for stream in inputs]
         self._outer_sides = _OUTER_SIDES.get(spec.kind, ())
         self._candidate_types = [kind for schema in self._own_schemas for kind in schema.types]
         times = [self._time_of(side) for side in (LEFT, RIGHT)]
