@@ -266,7 +266,7 @@ class PlanReader:
         return None
 
     def _is_stateful(self, name: str, node: JavaObject) -> bool:
-        if name == "Join" and operator_id < 0:
+        if name == "Join":
             return all(each.isStreaming() for each in items(node.children()))
         if name == "GlobalLimit":
             return self._output_mode == "append"

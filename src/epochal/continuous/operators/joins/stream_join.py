@@ -166,7 +166,7 @@ class StreamJoin:
         self._spec = spec
         self._semi = spec.kind == "left_semi"
         *self._filters, self._condition = split_condition(spec.condition, spec.left.columns)
-        """What must hold of a row of the left side alone, of the right side alone, and of a pair."""
+        """What must hold of a row of the left side, of one of the right side, and of a pair."""
         self._used = frozenset() if self._condition is None else columns_in(self._condition)
         inputs = (spec.left, spec.right)
         self._key_columns = [

@@ -2,7 +2,7 @@
 
 Values are converted by PySpark's own code, as in Spark's Python workers: a timestamp is a local
 time without zone for a row function, a Series has the session's time zone, a result is cast to the
-declared type. Only the results of functions with `useArrow=False` are converted here (`jvm_result`),
+declared type. Only results of functions with `useArrow=False` are converted here (`jvm_result`),
 because Spark does that in its JVM, whose rules are in `java_values`.
 
 An iterator function is called once per batch, with an iterator of one batch, so that its rows are
