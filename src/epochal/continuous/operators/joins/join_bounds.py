@@ -105,9 +105,8 @@ def value_watermark_ms(
 
 def _bound_of(part: Expr, side: int, sides: Sides, watermark_ms: int) -> int | None:
     match in_arrow(part):
-        case (
-            Call("LessThan" | "LessThanOrEqual" as name, (low, high))
-            | Call("GreaterThan" | "GreaterThanOrEqual" as name, (high, low))
+        case Call("LessThan" | "LessThanOrEqual" as name, (low, high)) | Call(
+            "GreaterThan" | "GreaterThanOrEqual" as name, (high, low)
         ):
             bound = _solved(low, high, side, sides, watermark_ms)
             # The bound is lower if the comparison includes the value itself.
