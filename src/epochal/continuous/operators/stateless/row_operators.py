@@ -222,7 +222,9 @@ class ArrowExpression:
         acero = self._acero
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
         step = acero.Declaration(self._name, self._options)
-        return acero.Declaration.from_sequence([source, step]).to_table(use_threads=False)
+        plan = acero.Declaration.from_sequence([source, step])
+        result: pa.Table = plan.to_table(use_threads=False)
+        return result
 
 
 def _results(
