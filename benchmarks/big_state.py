@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from benchmarks.harness import Report, arguments, cache_directory, child_environment, percentile
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.calls import AggregateCall
+from epochal.continuous.operators.aggregation.functions import AggregateCall
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.plan.compile import UNOPENED
 from epochal.continuous.plan.stages import QueryPlan, StagePlan, Target

@@ -27,9 +27,12 @@ from benchmarks.arrow_functions import factors
 from benchmarks.harness import Report, arguments, child_environment, cpu_seconds, percentile
 from pyspark.sql import SparkSession
 
-from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotInArrow
+from epochal.continuous.catalyst.expression_reader import (
+    ExpressionReader,
+    NotInArrow,
+    SparkExpressions,
+)
 from epochal.continuous.catalyst.releases import with_replacements
-from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import arrow_type_of, items
 from epochal.continuous.operators.expressions.evaluate import evaluate_all
 from epochal.continuous.operators.expressions.expr import Expr

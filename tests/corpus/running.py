@@ -9,11 +9,10 @@ from typing import Any
 
 from benchmarks.nexmark.texts import NexmarkQuery
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from tests.corpus.inputs import DELAY_SECONDS, EVENTS, PAYMENTS, PHASES, USERS, Streams, prepare
 from tests.corpus.queries import APPEND, COMPLETE, UPDATE, Query, Views
 from tests.frames.oracle import plain
-
-from epochal.continuous.catalyst.spark_columns import spark_schema
 
 Row = tuple[Any, ...]
 
@@ -46,8 +45,8 @@ class Output:
 def views(spark: SparkSession, streams: Streams) -> Views:
     """The views that queries use, as temporary views and by name."""
     delay = f"{DELAY_SECONDS} seconds"
-    events = spark.readStream.schema(spark_schema(EVENTS)).parquet(str(streams.events))
-    payments = spark.readStream.schema(spark_schema(PAYMENTS)).parquet(str(streams.payments))
+    events = spark.readStream.schema(from_arrow_schema(EVENTS)).parquet(str(streams.events))
+    payments = spark.readStream.schema(from_arrow_schema(PAYMENTS)).parquet(str(streams.payments))
     found = {
         "events": events,
         "payments": payments,

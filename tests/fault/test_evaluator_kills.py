@@ -27,8 +27,8 @@ from tests.spark.sessions import local_session
 from tests.waiting import eventually
 
 import epochal
+from epochal.continuous.catalyst.expression_reader import SparkExpressions
 from epochal.continuous.catalyst.releases import with_replacements
-from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import items
 from epochal.continuous.operators.expressions.evaluate import evaluate
 from epochal.continuous.operators.expressions.spark_calls import spark_values

@@ -12,9 +12,9 @@ from tests.frames.oracle import plain
 from epochal.continuous.catalyst.expression_reader import (
     ExpressionReader,
     NotInArrow,
+    SparkExpressions,
     columns_by_id,
 )
-from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import arrow_type_of, items
 from epochal.continuous.operators.expressions.expr import Expr
 

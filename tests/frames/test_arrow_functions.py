@@ -19,9 +19,8 @@ from tests.frames.many_expressions import KEEP_PROJECTS, both_forms, comparable,
 from tests.spark.sessions import INTERPRETED, session_with
 
 from epochal.continuous.operators.expressions.casts import CASTS, cast_name
-from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS, evaluate
-from epochal.continuous.operators.expressions.expr import AskSpark, Call, Expr, type_of
+from epochal.continuous.operators.expressions.expr import AskSpark, Call, Expr, as_column, type_of
 from epochal.errors import ExpressionError
 
 EXACT = Context(prec=60)

@@ -12,7 +12,8 @@ from tests.spark.sessions import session_with
 
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
 from epochal.continuous.operators.contract import StoreSchema
-from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
+from epochal.continuous.operators.deduplication import DropDuplicatesSpec
+from epochal.continuous.plan.compile import sources_of
 from epochal.errors import UnsupportedPlanError
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
@@ -132,7 +133,7 @@ def test_a_source_that_occurs_twice_has_one_number(spark: SparkSession) -> None:
     once, other = rate(spark), rate(spark)
     found = read_plan(once.union(other).union(once))
     assert found.occurrences == (0, 1, 0)
-    assert [each.number for each in found.sources] == [0, 1]
+    assert [each.number for each in sources_of(found.tree)] == [0, 1]
 
 
 def test_reading_a_plan_leaves_the_session_as_it_was(spark: SparkSession) -> None:

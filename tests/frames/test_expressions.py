@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from tests.spark.sessions import INTERPRETED, session_with
 
 from epochal import testing
+from epochal.continuous.catalyst.expression_reader import resolve
 from epochal.continuous.catalyst.given_schema import arrow_schema
-from epochal.continuous.catalyst.spark_columns import resolve
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.plan.logical import Step

@@ -15,13 +15,13 @@ from benchmarks.nexmark.suite import KINDS, SETTINGS, events, expected, register
 from benchmarks.nexmark.texts import REFUSED, NexmarkQuery, queries
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from tests.corpus.running import Output, Row
 from tests.frames.oracle import plain
 from tests.frames.streams_of_words import sparks
 from tests.frames.test_corpus import about, state_of
 
 import epochal
-from epochal.continuous.catalyst.spark_columns import spark_schema
 from epochal.errors import EpochalError
 
 COUNT, PER_SECOND, PARTS = 6_000, 300, 3
@@ -56,7 +56,7 @@ def run(
 ) -> tuple[list[Row], Path]:
     source, checkpoint, output = home / "events", home / "checkpoint", Output()
     source.mkdir(parents=True)
-    stream = spark.readStream.schema(spark_schema(rows().schema)).parquet(str(source))
+    stream = spark.readStream.schema(from_arrow_schema(rows().schema)).parquet(str(source))
     register_views(spark, stream)
     writer = write(spark.sql(query.spark)).outputMode(query.mode)
     started = writer.foreachBatch(output.take).option("checkpointLocation", str(checkpoint)).start()
@@ -108,7 +108,7 @@ def test_epochal_spark_and_an_oracle_agree(
 def test_epochal_refuses_what_spark_refuses(
     query: NexmarkQuery, spark: SparkSession, tmp_path: Path
 ) -> None:
-    schema = spark_schema(rows().schema)
+    schema = from_arrow_schema(rows().schema)
     register_views(spark, spark.readStream.schema(schema).parquet(str(tmp_path)))
     frame = spark.sql(query.spark)
     for write, refusal in ((sparks, AnalysisException), (epochal.write_stream, EpochalError)):

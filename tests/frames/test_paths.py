@@ -13,7 +13,7 @@ from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, s
 
 import epochal
 from epochal.connectors.contract import WriterContext
-from epochal.continuous.api.frame_sinks import batch_sink
+from epochal.continuous.api.dataframe_writer import batch_sink
 from epochal.files.local import LocalFiles
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")

@@ -19,7 +19,7 @@ from epochal.connectors.file.file_sink import FileSink
 from epochal.connectors.file.staged_batches import StagedBatchSink
 from epochal.continuous.operators.aggregation.aggregate import Groups
 from epochal.continuous.operators.aggregation.session_windows import Sessions
-from epochal.continuous.operators.deduplication.deduplicate import DropDuplicates
+from epochal.continuous.operators.deduplication import DropDuplicates
 from epochal.continuous.operators.joins.stream_join import StreamJoin
 from epochal.continuous.operators.stateless.row_operators import Project
 from epochal.epoch import durable

@@ -20,7 +20,7 @@ from tests.simulation.pipeline import LONG
 
 from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.stateless.row_operators import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import (
     Branch,
     QueryPlan,

@@ -28,7 +28,7 @@ from epochal.connectors.pubsub.pull.streaming_pull import Pulled
 from epochal.connectors.pubsub.server.broker import Draft, MessageBroker
 from epochal.connectors.pubsub.server.parts import SECOND_US, Settings
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
+from epochal.continuous.operators.deduplication import DropRepeatsSpec
 from epochal.continuous.plan.stages import Branch, QueryPlan, SourcePlan, StagePlan, Target
 from epochal.testing.clock import ManualClock
 from epochal.testing.driver.processes import CHECKPOINT, DriverProcess

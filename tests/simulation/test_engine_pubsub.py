@@ -12,7 +12,7 @@ from tests.simulation.world import NEVER_ENDS
 
 from epochal.connectors.pubsub.continuous_pubsub import PubSubReader
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.deduplication.repeats import DropRepeats
+from epochal.continuous.operators.deduplication import DropRepeats
 
 SEEDS, PARTS = 240, 4
 SEEDS_PER_FAULT = 400

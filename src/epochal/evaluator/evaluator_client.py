@@ -148,7 +148,11 @@ class _Connection:
         prepared = self._prepared(step)
         answers = []
         for batch in slices:
-            message = self._message(prepared, batch)
+            message = batch.serialize()
+            if prepared.sent is None or not prepared.sent.equals(batch.schema):
+                prepared.sent, prepared.answered = batch.schema, None
+                head = batch.schema.serialize().to_pybytes()
+                message = pa.py_buffer(head + memoryview(message))
             try:
                 answer = self._ask(RUN, prepared.number, (message,))
             except ExpressionError:
@@ -187,13 +191,6 @@ class _Connection:
             prepared = self._steps[step] = _Prepared(len(self._steps), step.counts_rows)
         return prepared
 
-    def _message(self, prepared: _Prepared, batch: pa.RecordBatch) -> pa.Buffer:
-        message = batch.serialize()
-        if prepared.sent is not None and prepared.sent.equals(batch.schema):
-            return message
-        prepared.sent, prepared.answered = batch.schema, None
-        return pa.py_buffer(batch.schema.serialize().to_pybytes() + memoryview(message))
-
     def _decoded(self, prepared: _Prepared, answer: pa.Buffer) -> pa.RecordBatch:
         if prepared.answered is not None:
             return pa.ipc.read_record_batch(answer, prepared.answered)
@@ -213,9 +210,15 @@ class _Connection:
                 for part in parts:
                     self._send(memoryview(part))
             status, size = _ANSWER.unpack(self._receive(_ANSWER.size))
-            return _checked(status, self._receive(size))
+            answer = self._receive(size)
         except (ConnectionError, EOFError) as error:
             raise _Gone(str(error)) from error
+        if status == OK:
+            return answer
+        text = answer.to_pybytes().decode(errors="replace")
+        if status == OUT_OF_MEMORY:
+            raise _OutOfMemory(text)
+        raise ExpressionError(text.strip())
 
     def _send(self, rest: memoryview) -> None:
         while rest:
@@ -361,12 +364,3 @@ def slices(batch: pa.RecordBatch, limit: int = REQUEST_BYTES) -> Iterator[pa.Rec
         return
     for start in range(0, rows, size):
         yield batch.slice(start, size)
-
-
-def _checked(status: int, answer: pa.Buffer) -> pa.Buffer:
-    if status == OK:
-        return answer
-    text = answer.to_pybytes().decode(errors="replace")
-    if status == OUT_OF_MEMORY:
-        raise _OutOfMemory(text)
-    raise ExpressionError(text.strip())

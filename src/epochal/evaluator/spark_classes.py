@@ -1,13 +1,19 @@
-"""Classes and objects of the driver's JVM, by their full names.
+"""Classes and objects of the driver's JVM, by their full names, and the settings of its sessions.
 
 What was found is kept: the JVM looks for a package in all jars before it knows that it is no class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+from epochal.evaluator.evaluator_client import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
 
@@ -66,3 +72,33 @@ def as_java(jvm: Any, collection: Any) -> Any:
 def serialized(jvm: Any, value: Any) -> bytes:
     """An object of Java as bytes, for tasks."""
     return bytes(method_of(jvm, "org.apache.spark.util.Utils", "serialize")(value))
+
+
+def session_of(spark: SparkSession) -> Session:
+    """The settings of a session that Spark's code reads when it runs."""
+    conf = spark._jsparkSession.sessionState().conf()
+    settings = texts_of(conf.getAllConfs())
+    lines = [
+        text
+        for key in sorted(settings)
+        if key.startswith("spark.sql.")
+        for text in (key, settings[key].replace("\\", "\\\\").replace("\n", "\\n"))
+    ]
+    jars = cast(Any, spark.sparkContext._jsc).sc().listJars()
+    names = (str(jars.apply(number)).rpartition("/")[2] for number in range(jars.size()))
+    return Session("\n".join(lines), "\n".join(sorted(names)))
+
+
+@contextmanager
+def active_session(spark: SparkSession) -> Iterator[None]:
+    """Make a session the one whose settings Spark's code reads on this thread."""
+    sessions = class_of(spark._jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

@@ -21,8 +21,14 @@ import pyarrow as pa
 from epochal.connectors.file.plain_parquet import USUAL, can_be_plain
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import CLIENT, EvaluatorStep, Session
-from epochal.evaluator.spark_classes import class_of, object_of, scala_map, serialized
-from epochal.evaluator.spark_session import active_session, session_of
+from epochal.evaluator.spark_classes import (
+    active_session,
+    class_of,
+    object_of,
+    scala_map,
+    serialized,
+    session_of,
+)
 from epochal.files import scheme_of
 
 if TYPE_CHECKING:

@@ -10,20 +10,22 @@ or cannot go on from the checkpoint, is refused before anything is written.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from epochal.connectors.file.file_names import spark_pattern
+from epochal.connectors.file.staged_batches import StagedBatchSink, staged_names
+from epochal.connectors.foreach import ForeachSink
 from epochal.connectors.formats import SinkFormat
-from epochal.connectors.registry import SINKS, check_partitioned
-from epochal.continuous.api.frame_sinks import (
-    FrameFunction,
-    batch_sink,
-    memory_sink,
-    row_sink,
-    settle_table,
-)
-from epochal.continuous.api.outputs import (
+from epochal.connectors.memory import MemoryOutput, MemorySink
+from epochal.connectors.registry import FILE_FORMATS, SINKS, check_partitioned
+from epochal.continuous.api.step_names import format_name
+from epochal.continuous.api.stream_writer import (
     APPEND,
     COMPLETE,
     check_mode,
@@ -32,9 +34,7 @@ from epochal.continuous.api.outputs import (
     sink_definition,
     trigger_options,
 )
-from epochal.continuous.api.step_names import format_name
 from epochal.continuous.catalyst.translation import Translation, explain_plan, read_plan
-from epochal.continuous.plan.logical import Node
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition, SinkDefinition
 from epochal.continuous.run.take_over import (
@@ -43,16 +43,19 @@ from epochal.continuous.run.take_over import (
     operators_of,
     session_settings,
 )
-from epochal.errors import OptionError
+from epochal.errors import ForeachBatchError, OptionError
 from epochal.options import suggestion
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from epochal.continuous.api.query_handle import StreamingQuery
 
 FUNCTION_TIMEOUT = timedelta(days=1)
 """How long a function of foreachBatch may take, unless `stallTimeout` says otherwise."""
+
+FrameFunction: TypeAlias = "Callable[[DataFrame, int], None]"
+"""Takes the rows of an epoch and the epoch's number."""
 
 
 class DataFrameWriter:
@@ -162,7 +165,8 @@ class DataFrameWriter:
         """Start the query and return its handle."""
         from epochal.continuous.api.query_manager import streams
 
-        self._apply(format, outputMode, partitionBy, queryName, options)
+        chosen = {"format": format, "outputMode": outputMode, "queryName": queryName}
+        self._apply(options, **chosen, partitionBy=partitionBy)
         return streams(self._frame.sparkSession).start(self.definition(path))
 
     def toTable(
@@ -178,7 +182,8 @@ class DataFrameWriter:
 
         Tables that are stored as files can be written: parquet, json, csv and text.
         """
-        self._apply(format, outputMode, partitionBy, queryName, options)
+        chosen = {"format": format, "outputMode": outputMode, "queryName": queryName}
+        self._apply(options, **chosen, partitionBy=partitionBy)
         lower = {key.lower(): value for key, value in self._options.items()}
         form, location, partitioned = settle_table(
             *(self._frame, tableName, format_name(self._format) if self._format else None),
@@ -205,12 +210,12 @@ class DataFrameWriter:
         engine, rest = output_options(spark, sink, _patient(options) if self._function else options)
         session = session_settings(spark, FRAME_KEYS)
         checkpoint = find_checkpoint(engine.checkpoint_location)
-        translation = self._read(checkpoint.pinned)
+
+        def read() -> Translation:
+            return read_plan(self._frame, output_mode=self._mode, pinned=checkpoint.pinned)
+
+        translation = read()
         checkpoint.check(operators_of(translation.tree), session)
-
-        def refreshed() -> Node:
-            return self._read(checkpoint.pinned).tree
-
         return QueryDefinition(
             translation.tree,
             self._sink(sink, engine, rest),
@@ -220,30 +225,15 @@ class DataFrameWriter:
             parallelism=spark.sparkContext.defaultParallelism,
             watermarks_move="epoch",
             offset_lines=translation.occurrences,
-            refreshed=refreshed,
+            refreshed=lambda: read().tree,
             needs_evaluator=translation.needs_evaluator,
         )
 
-    def _read(self, pinned: Mapping[str, str] | None) -> Translation:
-        return read_plan(self._frame, output_mode=self._mode, pinned=pinned)
-
-    def _apply(
-        self,
-        format: str | None,
-        outputMode: str | None,
-        partitionBy: str | Sequence[str] | None,
-        queryName: str | None,
-        options: Mapping[str, Any],
-    ) -> None:
+    def _apply(self, options: Mapping[str, Any], **chosen: Any) -> None:
         self.options(**options)
-        if outputMode is not None:
-            self.outputMode(outputMode)
-        if partitionBy is not None:
-            self.partitionBy(partitionBy)
-        if format is not None:
-            self.format(format)
-        if queryName is not None:
-            self.queryName(queryName)
+        for name, value in chosen.items():
+            if value is not None:
+                getattr(self, name)(value)
 
     def _sink_chosen(self) -> str | SinkFormat:
         if self._function is not None:
@@ -264,11 +254,13 @@ class DataFrameWriter:
     ) -> SinkDefinition:
         check_partitioned(sink, self._partitioned)
         name = format_name(sink)
-        if self._function is not None or name.lower() == "memory":
-            _no_options(name, options)
+        if options and (self._function is not None or name.lower() == "memory"):
+            listed = ", ".join(sorted(options))
+            raise OptionError(f"{name} takes no option {listed}. Remove it.")
         match name:
             case "foreach":
-                return row_sink(self._frame, self._function[1] if self._function else None)
+                function, schema = self._function and self._function[1], self._frame.schema
+                return SinkDefinition("foreach", lambda *_: ForeachSink(function, schema=schema))
             case "foreachBatch" if self._function is not None:
                 return batch_sink(self._frame, self._function[1], complete=self._mode == COMPLETE)
         if name.lower() != "memory":
@@ -311,6 +303,137 @@ def _check_names(sink: str, names: Sequence[str]) -> None:
             )
 
 
-def _no_options(name: str, options: Mapping[str, str]) -> None:
-    if options:
-        raise OptionError(f"{name} takes no option {', '.join(sorted(options))}. Remove it.")
+def batch_sink(frame: DataFrame, function: FrameFunction, *, complete: bool) -> SinkDefinition:
+    """Return the sink that calls `function(DataFrame, epoch)` on the driver."""
+    spark, names, staged = frame.sparkSession, frame.columns, _staged(frame.schema)
+
+    def rows_of(paths: Sequence[str]) -> DataFrame:
+        if not paths:
+            return spark.createDataFrame([], staged)
+        # The files hold Gregorian dates, whatever the session assumes of files not from Spark.
+        reader = spark.read.option("datetimeRebaseMode", "CORRECTED").schema(staged)
+        return reader.parquet(*map(spark_pattern, paths))
+
+    def deliver(paths: Sequence[str], epoch: int) -> None:
+        rows = rows_of(paths).toDF(*names)
+        try:
+            function(rows, epoch)
+        except Exception as error:
+            raise ForeachBatchError(epoch, repr(error), traceback.format_exc()) from error
+
+    return SinkDefinition(
+        "foreachBatch",
+        lambda checkpoint, _query, _schema: StagedBatchSink(deliver, checkpoint, complete=complete),
+        slots=1,
+    )
+
+
+def _staged(schema: StructType) -> StructType:
+    """The same columns with names of which none comes twice."""
+    names = staged_names(len(schema))
+    return StructType(
+        [
+            StructField(name, field.dataType, field.nullable)
+            for name, field in zip(names, schema, strict=True)
+        ]
+    )
+
+
+class ViewedOutput(MemoryOutput):
+    """The rows of committed epochs, also as a temporary view of the session."""
+
+    whole_results = True
+
+    def __init__(self, spark: SparkSession, schema: StructType, name: str) -> None:
+        super().__init__()
+        self._spark, self._name = spark, name
+        self._names, self._staged = schema.names, _staged(schema)
+
+    def begin(self, schema: pa.Schema, *, complete: bool) -> None:
+        super().begin(schema, complete=complete)
+        self._is_complete = complete
+        self._show()
+
+    def take(self, epoch: int, rows: pa.Table) -> None:
+        super().take(epoch, rows)
+        if rows.num_rows or self._is_complete:
+            self._show()
+
+    def _show(self) -> None:
+        # As one chunk: PySpark loses the rows of a table whose first chunk is empty.
+        frame = self._spark.createDataFrame(
+            self.table().combine_chunks().rename_columns(self._staged.names), self._staged
+        )
+        frame.toDF(*self._names).createOrReplaceTempView(self._name)
+
+
+def memory_sink(frame: DataFrame, name: str, *, complete: bool) -> SinkDefinition:
+    """Return the sink whose rows are the temporary view `name`."""
+    output = ViewedOutput(frame.sparkSession, frame.schema, name)
+    return SinkDefinition(
+        "memory",
+        lambda checkpoint, _query, schema: MemorySink(
+            output, checkpoint, schema, complete=complete
+        ),
+        slots=1,
+    )
+
+
+def settle_table(
+    frame: DataFrame,
+    name: str,
+    given_format: str | None,
+    partitioned: Sequence[str],
+    path: str | None,
+) -> tuple[str, str, tuple[str, ...]]:
+    """Return format, location and partition columns of a table; create it if it is absent."""
+    spark = frame.sparkSession
+    state = spark._jsparkSession.sessionState()
+    if len(state.sqlParser().parseMultipartIdentifier(name).mkString(".").split(".")) > 2:
+        raise OptionError(
+            f"{name} is a table of another catalog. Only tables of the session catalog that are "
+            f"stored as files can be written: {', '.join(FILE_FORMATS)}. Use foreachBatch."
+        )
+    if not spark.catalog.tableExists(name):
+        form = given_format or str(spark.conf.get("spark.sql.sources.default"))
+        _check_form(name, form)
+        spark.sql(_creation(frame, name, form, partitioned, path))
+    table = state.catalog().getTableMetadata(state.sqlParser().parseTableIdentifier(name))
+    if table.tableType().name() == "VIEW":
+        raise OptionError(f"{name} is a view. Rows can be written to a table only.")
+    form = table.provider().get() if table.provider().isDefined() else "hive"
+    if given_format is not None and given_format.lower() != form.lower():
+        raise OptionError(
+            f"{name} is stored as {form}, but the query writes {given_format}. Readers of the "
+            f"table would not understand the files: use format({form!r}), or another table."
+        )
+    _check_form(name, form)
+    columns = tuple(table.partitionColumnNames().mkString("\n").splitlines())
+    if partitioned and list(partitioned) != list(columns):
+        raise OptionError(
+            f"{name} is partitioned by ({', '.join(columns)}), but the query by "
+            f"({', '.join(partitioned)}). Remove partitionBy, or use another table."
+        )
+    return form, str(table.location().toString()), columns
+
+
+def _check_form(name: str, form: str) -> None:
+    if form.lower() not in FILE_FORMATS:
+        raise OptionError(
+            f"{name} is stored as {form}, which cannot be written as a table. Formats of tables "
+            f"are {', '.join(FILE_FORMATS)}. Use one of these, or write with foreachBatch."
+        )
+
+
+def _creation(
+    frame: DataFrame, name: str, form: str, partitioned: Sequence[str], path: str | None
+) -> str:
+    """Return the statement that creates the table."""
+    columns = frame._jdf.schema().toDDL()
+    place = "" if path is None else path.replace("\\", "\\\\").replace("'", "\\'")
+    by = ", ".join("`" + column.replace("`", "``") + "`" for column in partitioned)
+    return (
+        f"CREATE TABLE {name} ({columns}) USING {form}"
+        + (f" PARTITIONED BY ({by})" if by else "")
+        + (f" LOCATION '{place}'" if place else "")
+    )

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from epochal.connectors.formats import SinkFormat, SourceFormat
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
-from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
-from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
+from epochal.continuous.operators.deduplication import DropDuplicatesSpec, DropRepeatsSpec
 from epochal.continuous.operators.stateless.row_operators import (
     ArrowExpressionSpec,
     FilterSpec,

@@ -14,19 +14,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.continuous.api.outputs import UPDATE, check_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
-from epochal.continuous.api.stream_writer import StreamWriter
+from epochal.continuous.api.stream_writer import UPDATE, StreamWriter, check_mode
 from epochal.continuous.catalyst.given_schema import arrow_schema
-from epochal.continuous.operators.aggregation.named import Aggregate, Function, planned
+from epochal.continuous.operators.aggregation.named import Aggregate, planned
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
-from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
-from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
+from epochal.continuous.operators.deduplication import DropDuplicatesSpec, DropRepeatsSpec
 from epochal.continuous.operators.expressions.expr import Column
 from epochal.continuous.operators.stateless.row_operators import (
     ArrowExpressionSpec,
@@ -55,8 +53,6 @@ from epochal.state.rows.arrow_types import arrow_type, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from epochal.continuous.catalyst.spark_columns import Resolved
 
 
 _PLAIN_NAME = re.compile(r"(?!(?:true|false|null)$)[a-z_]\w*", re.A | re.I)
@@ -115,8 +111,8 @@ class Stream:
             plain = self._plain(columns)
             if plain is not None:
                 return plain
-        resolved = self._resolve(columns)
-        return self.then(ProjectSpec(resolved.columns, resolved.schema), resolved.schema)
+        spec = self._resolve(columns)
+        return self.then(spec, spec.schema)
 
     def with_column(self, name: str, column: Any) -> Stream:
         """Add a column, or replace the one of that name."""
@@ -218,13 +214,13 @@ class Stream:
         With event time among the columns, a key is forgotten when the watermark passes it; without,
         keys are kept forever.
         """
-        return self.stage(self._deduplicate(columns, within_watermark=False))
+        return self._deduplicated(columns, within_watermark=False)
 
     def drop_duplicates_within_watermark(self, columns: Sequence[str] | None = None) -> Stream:
         """Keep the first row of each key; forget the key after the watermark's delay."""
         if self.event_time is None:
             raise OptionError("drop_duplicates_within_watermark needs with_watermark before it.")
-        return self.stage(self._deduplicate(columns, within_watermark=True))
+        return self._deduplicated(columns, within_watermark=True)
 
     @property
     def write_stream(self) -> StreamWriter:
@@ -256,8 +252,8 @@ class Stream:
         columns = tuple(Column(self.columns.index(name)) for name in names)
         return self.then(ProjectSpec(columns, pa.schema(fields)), pa.schema(fields))
 
-    def _resolve(self, columns: Sequence[Any]) -> Resolved:
-        from epochal.continuous.catalyst.spark_columns import resolve
+    def _resolve(self, columns: Sequence[Any]) -> ProjectSpec:
+        from epochal.continuous.catalyst.expression_reader import resolve
 
         return resolve(self.spark, self.schema, columns)
 
@@ -267,20 +263,16 @@ class Stream:
             column if own_name == name else pc.field(own_name) for own_name in names
         )
         empty = ArrowExpressionSpec(expressions, pa.schema([(name, pa.null()) for name in names]))
-        schema = _project(empty, self.schema)
+        schema = empty.open().run(self.schema.empty_table()).schema
         return self.then(ArrowExpressionSpec(expressions, schema), schema)
 
-    def _deduplicate(
-        self, columns: Sequence[str] | None, *, within_watermark: bool
-    ) -> DropDuplicatesSpec:
+    def _deduplicated(self, columns: Sequence[str] | None, *, within_watermark: bool) -> Stream:
         names = tuple(self.known(name) for name in (columns or self.columns))
         marks = self._marks()
-        return DropDuplicatesSpec.plan(
-            columns=names,
-            input_schema=self.schema,
-            event_time=self.event_time,
-            delay_ms=marks[-1].delay_ms if marks else 0,
-            within_watermark=within_watermark,
+        delay_ms = marks[-1].delay_ms if marks else 0
+        event_time = self.event_time
+        return self.stage(
+            DropDuplicatesSpec(names, self.schema, event_time, delay_ms, within_watermark)
         )
 
     @property
@@ -320,7 +312,10 @@ class GroupedStream:
         before, spec = planned(
             keys=self.keys,
             window=self.window,
-            aggregates=[_aggregate(name, asked) for name, asked in aggregates.items()],
+            aggregates=[
+                Aggregate(asked, None, name) if isinstance(asked, str) else Aggregate(*asked, name)
+                for name, asked in aggregates.items()
+            ],
             input_schema=self.stream.schema,
             event_time=self.stream.event_time,
             output_mode=check_mode(output_mode),
@@ -333,11 +328,6 @@ class GroupedStream:
     def count(self, output_mode: str = UPDATE) -> Stream:
         """Return the number of rows per group, in the column `count`."""
         return self.agg(output_mode=output_mode, count="count")
-
-
-def _aggregate(name: str, asked: str | tuple[str, str]) -> Aggregate:
-    function, column = (asked, None) if isinstance(asked, str) else asked
-    return Aggregate(cast(Function, function), column, name)
 
 
 def _is_canonical(kind: pa.DataType) -> bool:
@@ -362,19 +352,3 @@ def _table(rows: Any) -> pa.Table | None:
     from epochal.continuous.catalyst.spark_objects import collected
 
     return collected(rows)
-
-
-def _project(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:
-    """Return the schema that Arrow gives to the projection's result."""
-    from pyarrow import acero
-
-    empty = pa.Table.from_batches([], schema=schema)
-    plan = acero.Declaration.from_sequence(
-        [
-            acero.Declaration("table_source", acero.TableSourceNodeOptions(empty)),
-            acero.Declaration(
-                "project", acero.ProjectNodeOptions(list(spec.expressions), spec.schema.names)
-            ),
-        ]
-    )
-    return plan.to_table(use_threads=False).schema

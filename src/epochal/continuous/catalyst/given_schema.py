@@ -19,17 +19,25 @@ def arrow_schema(schema: Any) -> pa.Schema:
     """Convert a schema (DDL text, Spark's `StructType` or Arrow's) to Arrow's."""
     if isinstance(schema, pa.Schema):
         return schema
-    if isinstance(schema, str):
-        return _from_spark_ddl(schema) if _has_session() else _parsed(schema)
-    return _from_spark(schema)
+    if not isinstance(schema, str):
+        return _from_spark(schema)
+    if "pyspark.sql" in sys.modules:
+        from pyspark.errors import ParseException
+        from pyspark.sql import SparkSession
+        from pyspark.sql.types import StructType
 
-
-def _has_session() -> bool:
-    if "pyspark.sql" not in sys.modules:
-        return False
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession() is not None
+        if SparkSession.getActiveSession() is not None:
+            try:
+                return _from_spark(StructType.fromDDL(schema))
+            except ParseException as error:
+                raise OptionError(f"{schema!r} is not a schema: {error}") from None
+    try:
+        found = parse_ddl(schema)  # Spark would need a session
+    except StateSchemaError as error:
+        raise OptionError(f"{schema!r} is not a schema: {error}") from None
+    return pa.schema(
+        [pa.field(each.name, arrow_type(each.data_type), each.nullable) for each in found.fields]
+    )
 
 
 def _from_spark(schema: Any) -> pa.Schema:
@@ -37,24 +45,3 @@ def _from_spark(schema: Any) -> pa.Schema:
 
     found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     return found
-
-
-def _from_spark_ddl(text: str) -> pa.Schema:
-    from pyspark.errors import ParseException
-    from pyspark.sql.types import StructType
-
-    try:
-        return _from_spark(StructType.fromDDL(text))
-    except ParseException as error:
-        raise OptionError(f"{text!r} is not a schema: {error}") from None
-
-
-def _parsed(text: str) -> pa.Schema:
-    """Parse DDL without Spark, which needs a session for that."""
-    try:
-        found = parse_ddl(text)
-    except StateSchemaError as error:
-        raise OptionError(f"{text!r} is not a schema: {error}") from None
-    return pa.schema(
-        [pa.field(each.name, arrow_type(each.data_type), each.nullable) for each in found.fields]
-    )

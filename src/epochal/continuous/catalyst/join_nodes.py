@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.catalyst.plan_steps import Reading, Steps, ids_of
+from epochal.continuous.catalyst.plan_steps import Reading, Steps
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, option
 from epochal.continuous.catalyst.stateful_nodes import known_format, placeholder
 from epochal.continuous.operators.contract import Moment
@@ -32,15 +31,6 @@ _KINDS: dict[str, Any] = {
 _FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 
 
-@dataclass(frozen=True, slots=True)
-class _Keyed:
-    """An input with its computed keys appended as columns."""
-
-    reading: Reading
-    columns: int
-    key: tuple[str, ...]
-
-
 def read_stream_join(
     steps: Steps,
     node: JavaObject,
@@ -51,25 +41,18 @@ def read_stream_join(
 ) -> Reading:
     """A join of two streams. Both keep their rows in state."""
     kind = _kind(steps, node)
-    if kind is None or not known_format(steps, "Join", physical, (2,), _FORMAT):
+    if kind is None or not known_format(steps, "Join", physical, 2, _FORMAT):
         return placeholder(steps, node)
     inputs = []
     for side, keys, child in (
         (left, physical.leftKeys(), node.left()),
         (right, physical.rightKeys(), node.right()),
     ):
-        keyed = _with_keys(steps, side, list(items(keys)))
-        found = steps.event_time(list(items(child.output())))
-        given = JoinInput(
-            schema=keyed.reading.schema,
-            columns=keyed.columns,
-            key=keyed.key,
-            event_time=side.name_of(found[0]) if found else None,
-            delay_ms=found[1] if found else 0,
-        )
+        keyed, key = _with_keys(steps, side, list(items(keys)))
+        event_time, delay_ms = steps.event_time(side, items(child.output()))
+        given = JoinInput(keyed.schema, len(side.ids), key, event_time, delay_ms)
         inputs.append((keyed, given))
-    attributes = list(items(node.output()))
-    schema = steps.schema_of("Join", attributes)
+    schema, ids = steps.output_of(node)
     made = StreamJoinSpec(
         kind=kind,
         left=inputs[0][1],
@@ -77,8 +60,8 @@ def read_stream_join(
         condition=_condition(steps, option(physical.condition().full()), left, right),
         output_schema=schema,
     )
-    trees = tuple(keyed.reading.tree for keyed, _ in inputs)
-    return Reading(Stateful(trees, operator_id, made), ids_of(attributes))
+    trees = tuple(keyed.tree for keyed, _ in inputs)
+    return Reading(Stateful(trees, operator_id, made), ids)
 
 
 def read_static_join(
@@ -90,32 +73,31 @@ def read_static_join(
         return placeholder(steps, node)
     stream, plan = (left, node.right()) if left is not None else (right, node.left())
     assert stream is not None
-    static = list(items(plan.output()))
-    schema = steps.schema_of("Join", static)
-    table = _table(steps.planner.collect(plan), schema)
-    lookup = Reading(StreamSource(-1, "", {}, None, schema), ids_of(static))
+    schema, static_ids = steps.output_of(plan, "Join")
+    collected = steps.planner.collect(plan).rename_columns(schema.names)
+    table = cast_table(collected, schema).combine_chunks()
+    lookup = Reading(StreamSource(-1, "", {}, None, schema), static_ids)
     sides = (stream, lookup) if left is not None else (lookup, stream)
     keys, condition = steps.planner.join_keys(node)
     keyed = [_with_keys(steps, side, each) for side, each in zip(sides, keys, strict=True)]
-    stream_keyed, table_keyed = keyed if left is not None else reversed(keyed)
-    attributes = list(items(node.output()))
-    output = steps.schema_of("Join", attributes)
+    (rows, key), (looked_up, table_key) = keyed if left is not None else reversed(keyed)
+    output, ids = steps.output_of(node)
     made = StaticJoinSpec(
-        table=_computed(table, table_keyed.reading),
+        table=_computed(table, looked_up),
         stream_side="left" if left is not None else "right",
         kind=kind,
-        stream_key=stream_keyed.key,
-        table_key=table_keyed.key,
+        stream_key=key,
+        table_key=table_key,
         condition=_condition(steps, condition, *sides),
         output_schema=output,
-        stream_columns=stream_keyed.columns,
-        table_columns=table_keyed.columns,
+        stream_columns=len(stream.ids),
+        table_columns=len(lookup.ids),
     )
     steps.findings.note(
         "the static side of a join is read once, when the query starts; Spark reads it anew in "
         "every batch"
     )
-    return Reading(Step(stream_keyed.reading.tree, made, output), ids_of(attributes))
+    return Reading(Step(rows.tree, made, output), ids)
 
 
 def _kind(steps: Steps, node: JavaObject) -> Any | None:
@@ -127,8 +109,10 @@ def _kind(steps: Steps, node: JavaObject) -> Any | None:
     return _KINDS.get(name)
 
 
-def _with_keys(steps: Steps, side: Reading, keys: Sequence[JavaObject]) -> _Keyed:
-    """Append the keys that are not columns."""
+def _with_keys(
+    steps: Steps, side: Reading, keys: Sequence[JavaObject]
+) -> tuple[Reading, tuple[str, ...]]:
+    """Append the keys that are not columns. Returns the names of the keys, too."""
     width, names = len(side.ids), []
     exprs: list[Expr] = [Column(index) for index in range(width)]
     fields = list(side.schema)
@@ -143,7 +127,7 @@ def _with_keys(steps: Steps, side: Reading, keys: Sequence[JavaObject]) -> _Keye
         exprs.append(expr)
         fields.append(pa.field(name, steps.type_of("Join", each)))
     ids = (*side.ids, *(-1 for _ in exprs[width:]))
-    return _Keyed(steps.computed(side, exprs, pa.schema(fields), ids), width, tuple(names))
+    return steps.computed(side, exprs, pa.schema(fields), ids), tuple(names)
 
 
 def _condition(
@@ -158,13 +142,7 @@ def _condition(
     return steps.condition("Join", both, condition)
 
 
-def _table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Collected rows with the names and types of the plan."""
-    return cast_table(rows.rename_columns(schema.names), schema).combine_chunks()
-
-
 def _computed(table: pa.Table, keyed: Reading) -> pa.Table:
-    """The table with its computed keys."""
     if not isinstance(keyed.tree, Step):
         return table
     assert isinstance(keyed.tree.operator, ProjectSpec)

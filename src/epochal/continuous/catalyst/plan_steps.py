@@ -1,42 +1,98 @@
-"""Makes steps of our tree from the expressions of Spark's plan nodes.
+"""Makes steps of our tree from Spark's plan nodes, finds their sources, notes what cannot run.
 
 Spark refers to columns by ids, we do by indexes. A `Reading` keeps the ids of its columns, so that
 the node above can find them. Ids may repeat, as in `select(x, x)`; then the values are the same.
+
+Sources are numbered as Spark numbers them: by their first occurrence in the analysed plan, from the
+sink down and from left to right. Spark treats two relations as one source if they are equal.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.catalyst.expression_reader import ExpressionReader, NotInArrow
-from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
+from epochal.connectors.file.file_reader import METADATA, METADATA_FIELDS
+from epochal.connectors.file.spark_reader import SPARK_SCHEMA
+from epochal.connectors.registry import FILE_SOURCES, SOURCES, source_identity, source_schema
+from epochal.continuous.catalyst.expression_reader import (
+    ExpressionReader,
+    NotInArrow,
+    SparkExpressions,
+)
 from epochal.continuous.catalyst.releases import Planner
-from epochal.continuous.catalyst.spark_expressions import SparkExpressions
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
+    absolute_paths,
     arrow_type_of,
     collation_in,
+    items,
+    option,
     simple_name,
 )
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, Expr, Literal
 from epochal.continuous.operators.expressions.spark_calls import is_spark_call
-from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
-from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
-from epochal.continuous.plan.logical import Node, Step, unique_names
+from epochal.continuous.operators.stateless.row_operators import (
+    FilterSpec,
+    MomentColumnsSpec,
+    ProjectSpec,
+    lifted,
+)
+from epochal.continuous.plan.logical import Node, Step, StreamSource, unique_names
 from epochal.errors import OptionError
+from epochal.errors.query import Refusal
+from epochal.evaluator.spark_classes import texts_of
 
+RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 DELAY = "spark.watermarkDelayMs"
 SESSION_WINDOW = "spark.sessionWindow"
 
 _IDS = re.compile(r"#\d+L?(-T\d+ms)?|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
+
+USE_A_FUNCTION = "compute it in a Python UDF, mapInPandas or mapInArrow"
+JVM_ONLY = "it runs in the JVM only; write the function in Python"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A node of Spark's plan, and where it runs."""
+
+    depth: int
+    text: str
+    runs: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the readers of one plan have found."""
+
+    refusals: list[Refusal] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def refuse(self, operator: str, what: str, instead: str) -> None:
+        found = Refusal(operator, what, instead)
+        if found not in self.refusals:
+            self.refusals.append(found)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @contextmanager
+    def around(self, operator: str, instead: str = USE_A_FUNCTION) -> Iterator[None]:
+        """Turn the OptionErrors of other modules into refusals of this operator."""
+        try:
+            yield
+        except OptionError as error:
+            self.refuse(operator, str(error).rstrip("."), instead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +112,10 @@ class Reading:
         return {id: index for index, id in reversed(list(enumerate(self.ids)))}
 
     def name_of(self, attribute: JavaObject) -> str:
-        """The name of a column in our tree."""
         return str(self.schema.names[self.indexes[id_of(attribute)]])
 
 
 def id_of(attribute: JavaObject) -> int:
-    """The id of an attribute or alias."""
     return int(attribute.exprId().id())
 
 
@@ -84,11 +138,6 @@ class Steps:
         self.observed: set[str] = set()
         """The names under which rows are observed."""
 
-    @property
-    def needs_evaluator(self) -> bool:
-        """Whether Spark's own code evaluates a part of the plan."""
-        return self.in_spark.calls > 0
-
     def schema_of(self, operator: str, attributes: Sequence[JavaObject]) -> pa.Schema:
         """The schema of attributes. All columns are nullable, as in Spark's state."""
         names = unique_names([str(each.name()) for each in attributes])
@@ -98,6 +147,13 @@ class Steps:
                 for name, each in zip(names, attributes, strict=True)
             ]
         )
+
+    def output_of(
+        self, node: JavaObject, operator: str | None = None
+    ) -> tuple[pa.Schema, tuple[int, ...]]:
+        """The schema of a plan node's output, and the ids of its columns."""
+        attributes = list(items(node.output()))
+        return self.schema_of(operator or simple_name(node), attributes), ids_of(attributes)
 
     def type_of(self, operator: str, expr: JavaObject) -> pa.DataType:
         """The type of an expression's values; null, with a refusal, if Arrow has none."""
@@ -118,7 +174,6 @@ class Steps:
                 )
 
     def reader(self, reading: Reading, *, any_cast: bool = False) -> ExpressionReader:
-        """A reader of expressions over the columns of a reading."""
         session, types = self.planner.session, reading.schema.types
         return ExpressionReader(session, reading.indexes, types, any_cast=any_cast)
 
@@ -172,13 +227,13 @@ class Steps:
         sides = (self.condition(operator, reading, side) for side in (expr.left(), expr.right()))
         return Call("And", tuple(sides), pa.bool_())
 
-    def project(self, operator: str, reading: Reading, columns: Sequence[JavaObject]) -> Reading:
-        """Compute named expressions."""
-        exprs = [self.expression(operator, reading, each, volatile=True) for each in columns]
-        return self.computed(reading, exprs, self.schema_of(operator, columns), ids_of(columns))
+    def project(self, operator: str, reading: Reading, columns: JavaObject) -> Reading:
+        """Compute the named expressions of a Scala sequence."""
+        named = list(items(columns))
+        exprs = [self.expression(operator, reading, each, volatile=True) for each in named]
+        return self.computed(reading, exprs, self.schema_of(operator, named), ids_of(named))
 
     def filter(self, operator: str, reading: Reading, condition: JavaObject) -> Reading:
-        """Keep the rows that meet a condition."""
         expr = self.expression(operator, reading, condition, volatile=True)
         widened, (met,) = self.with_moment(reading, [expr])
         kept = Step(widened.tree, FilterSpec(met), widened.schema)
@@ -202,7 +257,11 @@ class Steps:
     ) -> tuple[Reading, tuple[Expr, ...]]:
         """Append the columns of time and chance that expressions need."""
         found = lifted(tuple(exprs), len(reading.ids))
-        return (_with_moment(reading, found.calls) if found.calls else reading), found.columns
+        if not found.calls:
+            return reading, found.columns
+        spec = MomentColumnsSpec.plan(found.calls, reading.schema)
+        ids = (*reading.ids, *(-1 for _ in found.calls))
+        return self.step(reading, spec, spec.schema, ids), found.columns
 
     def projected(
         self, reading: Reading, columns: Sequence[Expr], schema: pa.Schema, ids: tuple[int, ...]
@@ -218,16 +277,17 @@ class Steps:
     def step(
         self, reading: Reading, spec: OperatorSpec, schema: pa.Schema, ids: tuple[int, ...]
     ) -> Reading:
-        """Append an operator without state."""
         return Reading(Step(reading.tree, spec, schema), ids)
 
-    def event_time(self, attributes: Sequence[JavaObject]) -> tuple[JavaObject, int] | None:
-        """The first attribute that has a watermark, and its delay in milliseconds."""
+    def event_time(
+        self, reading: Reading, attributes: Iterable[JavaObject]
+    ) -> tuple[str | None, int]:
+        """The first column that has a watermark, and its delay in milliseconds."""
         for each in attributes:
-            found = metadata_of(each)
-            if DELAY in found:
-                return each, int(found[DELAY])
-        return None
+            marks = metadata_of(each)
+            if DELAY in marks:
+                return reading.name_of(each), int(marks[DELAY])
+        return None, 0
 
 
 def _joined(columns: Sequence[Expr], below: Sequence[Expr]) -> list[Expr] | None:
@@ -251,11 +311,6 @@ def _selected(expr: Expr, below: Sequence[Expr]) -> Expr:
     return expr
 
 
-def _with_moment(reading: Reading, calls: tuple[Any, ...]) -> Reading:
-    spec = MomentColumnsSpec.plan(calls, reading.schema)
-    return Reading(Step(reading.tree, spec, spec.schema), (*reading.ids, *(-1 for _ in calls)))
-
-
 def without_ids(text: str) -> str:
     """A text of Spark's without the ids of columns and watermarks, which differ by run."""
     return _IDS.sub("", text)
@@ -267,3 +322,125 @@ def _called(expr: JavaObject) -> str:
         return f"column {str(expr.name())!r}"
     text = without_ids(str(expr.toString()))
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+class PlanSources:
+    """The sources of one analysed plan."""
+
+    def __init__(self, steps: Steps, analyzed: JavaObject) -> None:
+        self._steps = steps
+        self._sources: list[tuple[JavaObject, StreamSource]] = []
+        self.occurrences = tuple(
+            self._register(leaf).number
+            for leaf in items(analyzed.collectLeaves())
+            if simple_name(leaf) in RELATIONS
+        )
+
+    @property
+    def all(self) -> tuple[StreamSource, ...]:
+        """Each source once, in the order of their numbers."""
+        return tuple(source for _, source in self._sources)
+
+    def read(self, relation: JavaObject) -> Reading:
+        """The source of a leaf of the optimised plan."""
+        return Reading(self._register(relation), ids_of(items(relation.output())))
+
+    def _register(self, relation: JavaObject) -> StreamSource:
+        for known, source in self._sources:
+            if known.equals(relation):
+                return source
+        for known, source in self._sources:  # the optimiser may have renamed the columns
+            if known.canonicalized().equals(relation.canonicalized()):
+                return source
+        made = self._source(len(self._sources), relation)
+        self._sources.append((relation, made))
+        return made
+
+    def _source(self, number: int, relation: JavaObject) -> StreamSource:
+        second = simple_name(relation) == "StreamingRelationV2"
+        format, options = _second(relation) if second else self._first(relation)
+        columns = list(items(relation.output()))
+        schema = self._steps.schema_of(format, columns)
+        for index, column in enumerate(columns):
+            if METADATA.decode() in column.metadata().json():
+                marked = schema.field(index).with_metadata({METADATA: b"true"})
+                schema = schema.set(index, marked)
+                self._check_metadata(format, [field.name for field in marked.type])
+        user_schema = None
+        if format.lower() in FILE_SOURCES:
+            user_schema = schema.with_metadata({SPARK_SCHEMA: str(relation.schema().json())})
+        self._check(format, options, user_schema, schema)
+        described = _described(format, options)
+        options = absolute_paths(options)
+        spark = self._steps.planner.session
+        return StreamSource(number, format, options, user_schema, schema, described, spark)
+
+    def _check(
+        self, format: str, options: dict[str, str], user_schema: pa.Schema | None, schema: pa.Schema
+    ) -> None:
+        findings = self._steps.findings
+        if format.lower() not in SOURCES or format.lower() == "memory":
+            known = ", ".join(sorted(set(SOURCES) - {"memory"}))
+            findings.refuse(
+                f"source {format}",
+                "there is no connector for this format",
+                f"read it with one of these: {known}; or let Spark write it to Kafka or files",
+            )
+            return
+        with findings.around(f"source {format}", "change the options of the source"):
+            ours = source_schema(format, options, user_schema)
+            if ours.names != schema.names:
+                findings.refuse(
+                    f"source {format}",
+                    f"its columns are ({_columns(schema)}) in Spark, but ({_columns(ours)}) here",
+                    "change the schema of the source",
+                )
+            if source_identity(format, options) is not None:
+                findings.refuse(
+                    f"source {format}",
+                    "it may deliver rows again, and a DataFrame has no operator that drops them",
+                    "leave out delivery=exactly-once, or use epochal.read_stream",
+                )
+
+    def _check_metadata(self, format: str, names: list[str]) -> None:
+        unknown = [name for name in names if name not in METADATA_FIELDS]
+        if unknown:
+            self._steps.findings.refuse(
+                f"source {format}",
+                f"_metadata has the fields {', '.join(unknown)}, whose values are not known here",
+                "leave out _metadata",
+            )
+        self._steps.findings.note(
+            "_metadata: a file is read as one block, also if Spark would split it"
+        )
+
+    def _first(self, relation: JavaObject) -> tuple[str, dict[str, str]]:
+        """Format and options of a relation of Spark's first source API: files."""
+        source = relation.dataSource()
+        options = texts_of(source.options())
+        table = option(source.catalogTable())
+        if table is not None and not any(key.lower() == "path" for key in options):
+            options["path"] = str(table.location().toString())
+        name = str(source.className())
+        return name.rpartition(".")[2] if "." in name else name, options
+
+
+def _second(relation: JavaObject) -> tuple[str, dict[str, str]]:
+    """Format and options of a relation of Spark's second source API: everything but files."""
+    given = relation.extraOptions().asCaseSensitiveMap()
+    options = {str(key): str(given[key]) for key in given}
+    if relation.catalog().isDefined():
+        return f"table {relation.sourceName()}", options
+    return str(relation.sourceName()), options
+
+
+def _described(format: str, options: dict[str, str]) -> str:
+    lower = {key.lower(): value for key, value in options.items()}
+    for key in ("path", "subscribe", "subscribepattern", "assign", "subscription"):
+        if key in lower:
+            return f"{format}[{lower[key]}]"
+    return format
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -41,29 +41,23 @@ class BroadcastValue:
     value: Any
 
 
-def read_functions(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+def read_functions(steps: Steps, node: JavaObject, child: Reading) -> Reading:
     """`ArrowEvalPython` and `BatchEvalPython`: results are appended as columns."""
-    (child,) = children
     operator = simple_name(node)
-    attributes = list(items(node.output()))
-    schema = steps.schema_of(operator, attributes)
+    schema, ids = steps.output_of(node)
     functions = tuple(_function(steps, operator, child, each) for each in items(node.udfs()))
     spec = PythonFunctionsSpec(functions, schema, conversion(steps))
-    return steps.step(child, spec, schema, ids_of(attributes))
+    return steps.step(child, spec, schema, ids)
 
 
-def read_map(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+def read_map(steps: Steps, node: JavaObject, child: Reading) -> Reading:
     """`MapInPandas` and `MapInArrow`: a function of whole batches."""
-    (child,) = children
-    operator = simple_name(node)
     udf = node.functionExpr()
     if int(udf.evalType()) not in (MAP_PANDAS, MAP_ARROW):
         raise OptionError(f"functions of the type {udf.evalType()} are not supported")
-    attributes = list(items(node.output()))
-    schema = steps.schema_of(operator, attributes)
-    pickled = pickled_function(udf)
-    spec = MapFramesSpec(pickled, int(udf.evalType()), schema, conversion(steps))
-    return steps.step(child, spec, schema, ids_of(attributes))
+    schema, ids = steps.output_of(node)
+    spec = MapFramesSpec(pickled_function(udf), int(udf.evalType()), schema, conversion(steps))
+    return steps.step(child, spec, schema, ids)
 
 
 def pickled_function(udf: JavaObject) -> bytes:
@@ -89,7 +83,6 @@ def pickled_function(udf: JavaObject) -> bytes:
 
 
 def conversion(steps: Steps) -> Conversion:
-    """The settings of the session for the conversion of values."""
     conf = steps.planner.session.conf
 
     def is_on(key: str) -> bool:
@@ -140,24 +133,24 @@ def read_processor(steps: Steps, node: JavaObject, child: Reading, operator_id: 
         ids_of(data),
     )
     keys = list(items(node.child().output()))[: node.groupingAttributesLen()]
-    found = steps.event_time(data)
-    attributes = list(items(node.output()))
+    event_time, _ = steps.event_time(columns, data)
+    output, ids = steps.output_of(node, "transformWithState")
     initial, initial_key = _initial_state(steps, node)
     spec = TransformWithStateSpec.plan(
         _processor(pickled_function(udf)),
         [columns.name_of(each) for each in keys],
         columns.schema,
-        steps.schema_of("transformWithState", attributes),
+        output,
         time_mode=_TIME_MODES[str(node.timeMode().toString())],
         output_mode=str(node.outputMode().toString()),
-        event_time=columns.name_of(found[0]) if found else None,
+        event_time=event_time,
         initial_state=initial,
         initial_key=initial_key,
         pandas=int(udf.evalType()) in (_PANDAS_PROCESSOR, _PANDAS_PROCESSOR + 1),
         timezone=conversion(steps).timezone,
         spark_layout=True,
     )
-    return Reading(Stateful((columns.tree,), operator_id, spec), ids_of(attributes))
+    return Reading(Stateful((columns.tree,), operator_id, spec), ids)
 
 
 def _initial_state(steps: Steps, node: JavaObject) -> tuple[pa.Table | None, list[str] | None]:

@@ -26,8 +26,7 @@ from epochal.continuous.catalyst.spark_objects import (
     simple_name,
 )
 from epochal.errors import OptionError
-from epochal.evaluator.spark_classes import class_of, object_of, scala_map
-from epochal.evaluator.spark_session import active_session
+from epochal.evaluator.spark_classes import active_session, class_of, object_of, scala_map
 
 _SQL = "org.apache.spark.sql"
 _EXPRESSIONS = f"{_SQL}.catalyst.expressions"
@@ -98,6 +97,10 @@ class Planner:
         self._runs_jobs = runs_jobs
         self._jvm: Any = spark._jvm
         self._release = release_of(spark)
+        old = self._release < (4, 1)
+        self._runtime = _STREAMING if old else f"{_STREAMING}.runtime"
+        logs = _STREAMING if old else f"{_STREAMING}.checkpointing"
+        self._metadata_class = f"{logs}.OffsetSeqMetadata"
         self.session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
         self._js: Any = self.session._jsparkSession
         modes = self._class(f"{_SQL}.streaming.OutputMode")
@@ -107,19 +110,21 @@ class Planner:
         for key, value in _FIXED.items():
             self.session.conf.set(key, value)
         if pinned is not None:
-            self._pin(pinned)
+            rules = self._object(self._metadata_class)
+            rules.setSessionConf(self._metadata(pinned), self._js.sessionState().conf())
 
     def check(self, analyzed: JavaObject) -> str | None:
         """Why Spark itself refuses the query; None if it accepts it."""
         if not analyzed.isStreaming():
             return "the DataFrame is not a stream: no source of it was made by spark.readStream"
-        if self._conf("spark.sql.streaming.unsupportedOperationCheck") == "false":
+        checks = self.session.conf.get("spark.sql.streaming.unsupportedOperationCheck")
+        if str(checks).lower() == "false":
             return None
         checker = self._object(f"{_SQL}.catalyst.analysis.UnsupportedOperationChecker")
         try:
             checker.checkForStreaming(analyzed, self._mode)
         except AnalysisException as error:
-            return _first_sentence(str(error))
+            return str(error).split(";\n")[0].split("\n")[0].strip()  # without the plan
         return None
 
     def optimized(self, analyzed: JavaObject) -> JavaObject:
@@ -162,12 +167,14 @@ class Planner:
         below = node.child()
         while simple_name(below) in _HAND_ON:
             below = below.child()
-        if _is_exchange(below):
+        name = simple_name(below)
+        is_join = name == "Join" and all(each.isStreaming() for each in items(below.children()))
+        if is_join or name in _EXCHANGE:  # its rows come from other tasks than those that read them
             return node
-        if not simple_name(below).startswith("StreamingRelation"):
-            unknown.append(simple_name(below))
+        if not name.startswith("StreamingRelation"):
+            unknown.append(name)
             return node
-        hidden = [*items(below.metadataOutput()), *_output(below)]
+        hidden = [*items(below.metadataOutput()), *items(below.output())]
         hidden = [each for each in hidden if METADATA.decode() in str(each.metadata().json())]
         if not hidden:
             return node  # the source has no files
@@ -209,8 +216,8 @@ class Planner:
     def collect(self, plan: JavaObject) -> pa.Table:
         """The rows of a logical plan without streams."""
         if not self._runs_jobs:
-            fields = [(str(each.name()), arrow_type_of(each.dataType())) for each in _output(plan)]
-            return pa.schema(fields).empty_table()
+            columns = [(str(c.name()), arrow_type_of(c.dataType())) for c in items(plan.output())]
+            return pa.schema(columns).empty_table()
         for leaf in items(plan.collectLeaves()):
             if simple_name(leaf) == "LogicalRelation":
                 relation = leaf.relation()
@@ -261,7 +268,6 @@ class Planner:
         self, plan: JavaObject, location: str = "/nowhere", *, is_first: bool = False
     ) -> JavaObject:
         """An IncrementalExecution. If it is not the first batch, it writes nothing."""
-        runtime = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.runtime"
         maps, uuid = self._class("scala.collection.mutable.HashMap"), self._class("java.util.UUID")
         arguments = [
             self._js,
@@ -273,7 +279,7 @@ class Planner:
             0,
             self._class("scala.Option").empty(),
             self._metadata({}),
-            self._object(f"{runtime}.NoOpWatermarkPropagator"),
+            self._object(f"{self._runtime}.NoOpWatermarkPropagator"),
             is_first,
             maps(),
             maps(),
@@ -283,19 +289,10 @@ class Planner:
             arguments.append(False)  # isTerminatingTrigger
         if self._release >= (4, 3):
             arguments.append(False)  # isRealTimeMode
-        return self._class(f"{runtime}.IncrementalExecution")(*arguments)
+        return self._class(f"{self._runtime}.IncrementalExecution")(*arguments)
 
     def _metadata(self, conf: Mapping[str, str]) -> JavaObject:
-        package = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.checkpointing"
-        return self._class(f"{package}.OffsetSeqMetadata")(0, 0, scala_map(self._jvm, conf))
-
-    def _pin(self, conf: Mapping[str, str]) -> None:
-        package = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.checkpointing"
-        rules = self._object(f"{package}.OffsetSeqMetadata")
-        rules.setSessionConf(self._metadata(conf), self._js.sessionState().conf())
-
-    def _conf(self, key: str) -> str:
-        return str(self.session.conf.get(key)).lower()
+        return self._class(self._metadata_class)(0, 0, scala_map(self._jvm, conf))
 
     def _class(self, name: str) -> Any:
         return class_of(self._jvm, name)
@@ -334,19 +331,3 @@ def preorder(plan: JavaObject) -> Iterator[JavaObject]:
     yield plan
     for child in items(plan.children()):
         yield from preorder(child)
-
-
-def _is_exchange(node: JavaObject) -> bool:
-    """Whether the rows of a node come from other tasks than those that read them."""
-    if simple_name(node) == "Join":
-        return all(each.isStreaming() for each in items(node.children()))
-    return simple_name(node) in _EXCHANGE
-
-
-def _output(plan: JavaObject) -> list[JavaObject]:
-    return list(items(plan.output()))
-
-
-def _first_sentence(message: str) -> str:
-    """Spark's message without its plan."""
-    return message.split(";\n")[0].split("\n")[0].strip()

@@ -18,18 +18,8 @@ from py4j.java_gateway import JavaClass, get_field
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkTypeError
 from pyspark.sql import DataFrame
+from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    CalendarIntervalType,
-    DataType,
-    DayTimeIntervalType,
-    MapType,
-    NullType,
-    StructType,
-    YearMonthIntervalType,
-    _parse_datatype_json_string,
-)
 
 from epochal.errors import OptionError
 from epochal.evaluator.spark_classes import class_of
@@ -62,7 +52,6 @@ def collected(frame: DataFrame) -> pa.Table:
 
 
 def class_name(value: JavaObject) -> str:
-    """The full name of an object's class."""
     return str(_class_names(value._gateway_client)(value))
 
 
@@ -79,7 +68,6 @@ def simple_name(value: JavaObject) -> str:
 
 
 def items(sequence: JavaObject) -> Iterator[JavaObject]:
-    """The elements of a Scala sequence."""
     for index in range(sequence.size()):
         yield sequence.apply(index)
 
@@ -162,25 +150,27 @@ def collation_in(data_type: JavaObject) -> str | None:
 def arrow_type_from_json(text: str) -> pa.DataType:
     """The Arrow type of a Spark type in its JSON form."""
     try:
-        kind = _parse_datatype_json_string(text)
+        kind = spark._parse_datatype_json_string(text)
     except (PySparkException, ValueError):  # of a newer release, or only inside of Spark's plans
         raise OptionError(f"columns of type {text} are not supported") from None
     return cast("pa.DataType", _arrow(kind))
 
 
-def _arrow(kind: DataType) -> Any:
+def _arrow(kind: spark.DataType) -> Any:
     match kind:
-        case DayTimeIntervalType():
+        case spark.DayTimeIntervalType():
             return pa.duration("us")
-        case YearMonthIntervalType():
+        case spark.YearMonthIntervalType():
             return MONTHS
-        case CalendarIntervalType():
+        case spark.CalendarIntervalType():
             return INTERVAL
-        case ArrayType(elementType=element, containsNull=nulls):
+        case spark.ArrayType(elementType=element, containsNull=nulls):
             return pa.list_(_field("element", element, nulls))
-        case MapType(keyType=key, valueType=value, valueContainsNull=nulls) if key != NullType():
+        case spark.MapType(keyType=key, valueType=value, valueContainsNull=nulls) if (
+            key != spark.NullType()
+        ):
             return pa.map_(_field("key", key, False), _field("value", value, nulls))
-        case StructType(fields=members):
+        case spark.StructType(fields=members):
             return pa.struct([_field(m.name, m.dataType, m.nullable) for m in members])
     try:
         found = to_arrow_type(kind, **_UTC)
@@ -191,8 +181,8 @@ def _arrow(kind: DataType) -> Any:
     return found
 
 
-def _field(name: str, kind: DataType, nullable: bool) -> pa.Field[Any]:
-    return pa.field(name, _arrow(kind), nullable=nullable or isinstance(kind, NullType))
+def _field(name: str, kind: spark.DataType, nullable: bool) -> pa.Field[Any]:
+    return pa.field(name, _arrow(kind), nullable=nullable or isinstance(kind, spark.NullType))
 
 
 def scalar_of(value: JavaObject, kind: pa.DataType) -> pa.Scalar[Any]:

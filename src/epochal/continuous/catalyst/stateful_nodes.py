@@ -3,13 +3,18 @@
 The logical node says what is computed. The physical operator says how Spark stores it: which
 expressions are the key, and which distinct aggregates there are, in which order. Both refer to the
 same column ids, because one was planned from the other.
+
+The state of a query must fit both engines. If a layout differs by a type or the order of columns,
+`check_layout` refuses the query, before anything is written. Spark does not compare names, and
+neither do we.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -25,23 +30,28 @@ from epochal.continuous.catalyst.plan_steps import (
 from epochal.continuous.catalyst.releases import preorder
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, option, simple_name
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.calls import AggregateCall
-from epochal.continuous.operators.aggregation.functions import FUNCTIONS, fold_of
+from epochal.continuous.operators.aggregation.functions import FUNCTIONS, AggregateCall, fold_of
 from epochal.continuous.operators.aggregation.observe import ObserveSpec, is_reportable
 from epochal.continuous.operators.aggregation.spark_buffers import SparkAggregates
-from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
+from epochal.continuous.operators.contract import StatefulSpec
+from epochal.continuous.operators.deduplication import DropDuplicatesSpec
 from epochal.continuous.operators.expressions.expr import Expr, Literal
 from epochal.continuous.operators.expressions.spark_calls import struct_json
 from epochal.continuous.operators.global_limit import GlobalLimitSpec
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.plan.logical import Stateful, StreamSource, unique_names
 from epochal.errors import OptionError
-from epochal.state.rows.types import parse_schema
+from epochal.state.rows.types import Layout, StructType, parse_schema
 
 _SPARKS = re.compile(" collate |interval (year|month)")
 """In the names of types that our aggregates do not know: Arrow has plain numbers for months."""
 
 _NOT_FIELDS = ("mutableAggBufferOffset", "inputAggBufferOffset")
+
+Types: TypeAlias = tuple[Any, ...]
+"""The types of the columns of a key or a value, without names."""
+
+_LONG, _BOOLEAN, _VOID, _TIMESTAMP = '"long"', '"boolean"', '"void"', '"timestamp"'
 
 
 def read_aggregate(
@@ -57,9 +67,9 @@ def read_aggregate(
     `physical` is the operator that saves the state, and the aggregation above it.
     """
     save, last = physical
-    session = _is_session(save)
+    session = simple_name(save) == "SessionWindowStateStoreSaveExec"
     conf = f"spark.sql.streaming.{'sessionWindow' if session else 'aggregation'}.stateFormatVersion"
-    if not known_format(steps, "Aggregate", save, (1 if session else 2,), conf):
+    if not known_format(steps, "Aggregate", save, 1 if session else 2, conf):
         return placeholder(steps, node)
     keys = list(items(last.groupingExpressions()))
     steps.refuse_collations("Aggregate", keys)
@@ -93,16 +103,16 @@ def read_aggregate(
     )
     tree = Stateful((before.tree,), operator_id, made)
     found = Reading(tree, (*ids_of(keys), *ids_of(attributes)))
-    return steps.project("Aggregate", found, list(items(last.resultExpressions())))
+    return steps.project("Aggregate", found, last.resultExpressions())
 
 
-def read_observation(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+def read_observation(steps: Steps, node: JavaObject, child: Reading) -> Reading:
     """`observe`: aggregates for progress reports.
 
     If a name occurs again, as in a union of a stream with itself, it is the same node with the same
     rows: Spark reports those of one place.
     """
-    (child,), metrics = children, list(items(node.metrics()))
+    metrics = list(items(node.metrics()))
     if str(node.name()) in steps.observed:
         return child
     steps.observed.add(str(node.name()))
@@ -151,35 +161,23 @@ def _calls(
             _call(steps, child, expr, name, columns)
             for expr, name in zip(asked, names, strict=True)
         ]
-        if any(fold_of(call, columns.schema).arrow is None for call in calls):
-            raise OptionError("Arrow has no function for it")
+        if all(fold_of(call, columns.schema).arrow is not None for call in calls):
+            return calls, None
     except OptionError:
-        columns.cut(width)
-        del steps.findings.refusals[before:]
-        return _spark_calls(steps, child, asked, names, columns)
-    return calls, None
-
-
-def _spark_calls(
-    steps: Steps,
-    child: Reading,
-    asked: Sequence[JavaObject],
-    names: Sequence[str],
-    columns: _Columns,
-) -> tuple[list[AggregateCall], SparkAggregates]:
-    """All aggregates of an operator for Spark's own code."""
+        pass  # a function or a type that only Spark knows
+    columns.cut(width)
+    del steps.findings.refusals[before:]
     expressions, inputs = steps.in_spark.aggregates(list(asked), child.indexes)
     functions = [expr.aggregateFunction() for expr in asked]
-    fields = ", ".join(
-        f'{{"name": {json.dumps(str(each.name()))}, "type": {each.dataType().json()}, '
-        f'"nullable": true, "metadata": {{}}}}'
+    fields = [
+        (str(each.name()), str(each.dataType().json()))
         for function in functions
         for each in items(function.aggBufferAttributes())
-    )
+    ]
     spark = SparkAggregates(
         expressions=expressions,
         columns=tuple(columns.add(expr, kind) for expr, kind in inputs),
-        fields=parse_schema(f'{{"type": "struct", "fields": [{fields}]}}').fields,
+        fields=_struct(fields).fields,
         results_json=struct_json([str(each.dataType().json()) for each in functions]),
         session=steps.in_spark.session,
     )
@@ -284,8 +282,7 @@ def read_deduplicate(
     """`dropDuplicates` and `dropDuplicatesWithinWatermark`."""
     name = simple_name(node)
     steps.refuse_collations(name, items(node.keys()))
-    found = steps.event_time(list(items(node.child().output())))
-    event_time, delay_ms = (child.name_of(found[0]), found[1]) if found else (None, 0)
+    event_time, delay_ms = steps.event_time(child, items(node.child().output()))
     if within and event_time and pa.types.is_struct(child.schema.field(event_time).type):
         steps.findings.refuse(
             name,
@@ -293,9 +290,9 @@ def read_deduplicate(
             "keep only columns of the window, or group by the columns instead",
         )
         return placeholder(steps, node)
-    made = DropDuplicatesSpec.plan(
-        columns=[child.name_of(each) for each in items(node.keys())],
-        input_schema=child.schema,
+    made = DropDuplicatesSpec(
+        key=tuple(child.name_of(each) for each in items(node.keys())),
+        output_schema=child.schema,
         event_time=event_time,
         delay_ms=delay_ms,
         within_watermark=within,
@@ -305,31 +302,23 @@ def read_deduplicate(
 
 def placeholder(steps: Steps, node: JavaObject) -> Reading:
     """Stands for a node that cannot run, so that the nodes above it can be read."""
-    attributes = list(items(node.output()))
-    schema = steps.schema_of(simple_name(node), attributes)
-    return Reading(StreamSource(-1, "", {}, None, schema), ids_of(attributes))
+    schema, ids = steps.output_of(node)
+    return Reading(StreamSource(-1, "", {}, None, schema), ids)
 
 
-def _is_session(save: JavaObject) -> bool:
-    return simple_name(save) == "SessionWindowStateStoreSaveExec"
-
-
-def known_format(
-    steps: Steps, operator: str, physical: JavaObject, known: tuple[int, ...], conf: str
-) -> bool:
+def known_format(steps: Steps, operator: str, physical: JavaObject, known: int, conf: str) -> bool:
     """Whether the state of an operator has a format that we can read; a refusal if not."""
     found = int(physical.stateFormatVersion())
-    if found not in known:
+    if found != known:
         steps.findings.refuse(
             operator,
-            f"its state has format {found} ({conf}), but only {known[0]} is supported",
+            f"its state has format {found} ({conf}), but only {known} is supported",
             "start from a new checkpoint",
         )
-    return found in known
+    return found == known
 
 
 def _first(names: Sequence[str], marks: Sequence[bool]) -> str | None:
-    """The first name that is marked."""
     return next((name for name, mark in zip(names, marks, strict=False) if mark), None)
 
 
@@ -341,3 +330,74 @@ def read_limit(steps: Steps, node: JavaObject, child: Reading, operator_id: int)
         return placeholder(steps, node)
     made = GlobalLimitSpec(int(expr.value()), child.schema)
     return Reading(Stateful((child.tree,), operator_id, made), child.ids)
+
+
+def check_layout(steps: Steps, spec: StatefulSpec, physical: JavaObject) -> None:
+    """Refuse an operator whose state would differ from Spark's."""
+    theirs = _spark_layout(steps, physical)
+    if theirs is None:
+        return
+    ours = {store.name: (_plain(store.key), _plain(store.value)) for store in spec.stores}
+    if (str(physical.shortName()), theirs) == (spec.name, ours):
+        return
+    steps.findings.refuse(
+        simple_name(physical).removesuffix("Exec"),
+        f"its state would be {spec.name} {ours} here, but {physical.shortName()} {theirs} in Spark",
+        "report this query; Spark itself can run it",
+    )
+
+
+def _spark_layout(steps: Steps, physical: JavaObject) -> dict[str, tuple[Types, Types]] | None:
+    """The types of key and value in each store of a physical operator; None if not known."""
+    match simple_name(physical):
+        case "StateStoreSaveExec":
+            value = _plain(parse_schema(str(steps.planner.aggregation_value(physical).json())))
+            return {"default": (_types(physical.keyExpressions()), value)}
+        case "SessionWindowStateStoreSaveExec":
+            key = _types(physical.keyWithoutSessionExpressions(), _TIMESTAMP)
+            return {"default": (key, _types(physical.child().output()))}
+        case "StreamingDeduplicateExec":
+            return {"default": (_types(physical.keyExpressions()), _types((), _VOID))}
+        case "StreamingDeduplicateWithinWatermarkExec":
+            return {"default": (_types(physical.keyExpressions()), _types((), _LONG))}
+        case "StreamingGlobalLimitExec":
+            return {"default": (_types((), _VOID), _types((), _LONG))}
+        case "StreamingSymmetricHashJoinExec":
+            found = {}
+            for side, keys, child in (
+                ("left", physical.leftKeys(), physical.left()),
+                ("right", physical.rightKeys(), physical.right()),
+            ):
+                found[f"{side}-keyToNumValues"] = (_types(keys), _types((), _LONG))
+                value = _types(child.output(), _BOOLEAN)
+                found[f"{side}-keyWithIndexToValue"] = (_types(keys, _LONG), value)
+            return found
+    return None
+
+
+def _types(expressions: JavaObject | tuple[()], *more: str) -> Types:
+    texts: Iterable[str] = (
+        [] if expressions == () else [str(each.dataType().json()) for each in items(expressions)]
+    )
+    return _plain(_struct((f"c{number}", text) for number, text in enumerate([*texts, *more])))
+
+
+def _struct(types: Iterable[tuple[str, str]]) -> StructType:
+    """A struct of fields with these names and types, which are Spark's JSON."""
+    fields = ", ".join(
+        f'{{"name": {json.dumps(name)}, "type": {kind}, "nullable": true, "metadata": {{}}}}'
+        for name, kind in types
+    )
+    return parse_schema(f'{{"type": "struct", "fields": [{fields}]}}')
+
+
+def _plain(schema: StructType) -> Types:
+    return tuple(_unnamed(each) for each in schema.layout.children)
+
+
+def _unnamed(layout: Layout) -> Any:
+    children = tuple(_unnamed(each) for each in layout.children)
+    name = layout.kind.name.lower()
+    if layout.precision:
+        return f"{name}({layout.precision},{layout.scale})"
+    return (name, *children) if children else name

@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 from epochal.continuous.operators.contract import Row
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of
+from epochal.state.rows.arrow_types import spark_schema
+from epochal.state.rows.types import StructType
 
 Array: TypeAlias = Any
 """An Arrow array. pyarrow's stubs are typed by element, which code over any column cannot use."""
@@ -46,7 +48,9 @@ def cells(column: Array, *, keys: bool = False) -> list[Any]:
     """The column's values as a store holds them. With `keys`, they can be used as dict keys."""
     if column.type.id in _SAME:
         return _list(column)
-    column, kind = _decoded(column)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
     types = pa.types
     if types.is_timestamp(kind):
         return _list(micros(column))
@@ -61,7 +65,10 @@ def cells(column: Array, *, keys: bool = False) -> list[Any]:
     if types.is_struct(kind):
         members = [cells(column.field(i), keys=keys) for i in range(kind.num_fields)]
         rows = list(zip(*members, strict=True)) if members else [()] * len(column)
-        return _masked(rows, column)
+        if not column.null_count:
+            return rows
+        valid = column.is_valid().to_pylist()
+        return [row if there else None for row, there in zip(rows, valid, strict=True)]
     if types.is_map(kind):
         return cells(column.cast(_entries(kind)), keys=keys)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -74,6 +81,11 @@ def keys_of(batch: pa.RecordBatch, columns: Sequence[int]) -> list[Row]:
     if not columns:
         return [()] * batch.num_rows
     return list(zip(*(cells(batch.column(each), keys=True) for each in columns), strict=True))
+
+
+def key_schema(schema: pa.Schema, names: Sequence[str]) -> StructType:
+    """The schema of a key that consists of these columns."""
+    return spark_schema(pa.schema([schema.field(name) for name in names]))
 
 
 def hashable(value: Any) -> Any:
@@ -164,6 +176,11 @@ def micros(column: Array) -> Array:
     return column.view(pa.int64())
 
 
+def event_times(column: Array) -> Array:
+    """Event time in microseconds: a timestamp, or the end of a window."""
+    return micros(column.flatten()[1] if pa.types.is_struct(column.type) else column)
+
+
 def drop_late(batch: pa.RecordBatch, ends: Array, late_ms: int) -> pa.RecordBatch:
     """Remove rows whose end (in microseconds) is at or before `late_ms`. Null ends are kept."""
     if late_ms < 0 or not batch.num_rows:
@@ -218,22 +235,9 @@ def _canonical_float(value: float | None) -> float | None:
     return NAN if value != value else value + 0.0  # the addition turns -0.0 into 0.0
 
 
-def _decoded(column: Array) -> tuple[Array, pa.DataType]:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column, column.type
-
-
 def _list(column: Array) -> list[Any]:
     found: list[Any] = column.to_pylist()
     return found
-
-
-def _masked(rows: list[Any], column: Array) -> list[Any]:
-    if not column.null_count:
-        return rows
-    valid = column.is_valid().to_pylist()
-    return [row if there else None for row, there in zip(rows, valid, strict=True)]
 
 
 def _sliced(flat: list[Any], column: Array) -> list[Any]:

@@ -138,25 +138,6 @@ class EventTimes:
         return EventTimes(self.rows + rows, lowest, max(self.highest_ms, highest_ms))
 
 
-class EventTimeObserver(Protocol):
-    """An operator that passes rows on and records their event times: `withWatermark`."""
-
-    @property
-    def watermark(self) -> int:
-        """The index of the watermark in the plan that this operator feeds."""
-        ...
-
-    def highest_ms(self) -> int:
-        """The highest event time seen; -1 if none."""
-        ...
-
-    def take(self) -> EventTimes:
-        """Those of the rows since the last call."""
-        ...
-
-    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]: ...
-
-
 class OperatorSpec(Protocol):
     """The plan of an operator. It is sent to tasks pickled (by cloudpickle)."""
 
@@ -167,7 +148,7 @@ class StatefulSpec(Protocol):
     """The plan of a stateful operator.
 
     It may also have `output_watermark_ms(input_ms: int) -> int | None`, if the watermark of its
-    output is not that of its input: see `plan.watermark_bounds`.
+    output is not that of its input: see `plan.stages`.
     """
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -21,23 +22,13 @@ class GlobalLimitSpec:
     """The plan of a limit. All rows belong to one state partition, the first."""
 
     limit: int
-    schema: pa.Schema
-
-    @property
-    def name(self) -> str:
-        return "globalLimit"
-
-    @property
-    def keys(self) -> tuple[tuple[str, ...], ...]:
-        return ((),)
+    output_schema: pa.Schema
+    name: ClassVar[str] = "globalLimit"
+    keys: ClassVar[tuple[tuple[str, ...], ...]] = ((),)
 
     @property
     def stores(self) -> tuple[StoreSchema, ...]:
         return (StoreSchema(_STORE, _KEY_SCHEMA, _VALUE_SCHEMA),)
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        return self.schema
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> GlobalLimit:
         return GlobalLimit(self.limit, partitions)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -85,37 +85,33 @@ def session(column: str, gap: str) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class AssignWindowsSpec:
-    """Adds a column with the window. Must run before the exchange."""
+    """Adds a column with the window: one row per window that contains the input row.
+
+    Must run before the exchange.
+    """
 
     window: Window
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return schema.append(self.window.field(schema.field(self.window.column).type))
 
-    def open(self) -> AssignWindows:
-        return AssignWindows(self.window)
-
-
-class AssignWindows:
-    """Emits one row per window that contains the input row."""
-
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    def open(self) -> Self:
+        return self
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
-        times: Array = batch.column(self._window.column)
+        times: Array = batch.column(self.window.column)
         stamps = micros(times)
         if stamps.null_count:
             batch = batch.filter(stamps.is_valid())
             stamps = stamps.drop_null()
         if not batch.num_rows:
             return ()
-        rows, starts = windows_of(stamps.to_numpy(), self._window)
-        if len(starts) != batch.num_rows or self._window.slide_us != self._window.size_us:
+        rows, starts = windows_of(stamps.to_numpy(), self.window)
+        if len(starts) != batch.num_rows or self.window.slide_us != self.window.size_us:
             batch = batch.take(rows)
-        field = self._window.field(times.type)
+        field = self.window.field(times.type)
         kind = field.type
-        ends = starts + self._window.size_us
+        ends = starts + self.window.size_us
         bounds = [pa.array(each).view(kind.field(0).type) for each in (starts, ends)]
         column = pa.StructArray.from_arrays(bounds, fields=[kind.field(0), kind.field(1)])
         schema = batch.schema.append(field)

@@ -21,10 +21,13 @@ import pyarrow as pa
 from epochal.connectors.contract import ReaderFactory, SinkWriter, Source, WriterContext
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import Column, Expr, columns_in
-from epochal.continuous.operators.stateless.expand import ExpandSpec
 from epochal.continuous.operators.stateless.generate import GenerateSpec
-from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.stateless.row_operators import (
+    ExpandSpec,
+    FilterSpec,
+    ObserveEventTimeSpec,
+    ProjectSpec,
+)
 from epochal.continuous.plan.logical import (
     Node,
     Stateful,
@@ -135,8 +138,11 @@ class _Walk:
                 observe = ObserveEventTimeSpec(self._watermark(node), column)
                 self.feed(child, (observe, *operators), to)
             case Union(children=children, schema=schema):
+                columns = tuple(map(Column, range(len(schema))))
                 for child in children:
-                    self.feed(child, (*_rename(child.schema, schema), *operators), to)
+                    same = child.schema.names == schema.names
+                    renames = () if same else (ProjectSpec(columns, schema),)
+                    self.feed(child, (*renames, *operators), to)
             case Stateful(children=children, operator_id=operator_id, spec=spec):
                 self.unnumbered -= 1
                 number = self.unnumbered
@@ -153,13 +159,6 @@ class _Walk:
         if number == len(self.watermarks):
             self.watermarks.append(Watermark(number, node.column, node.delay_ms))
         return number
-
-
-def _rename(schema: pa.Schema, wanted: pa.Schema) -> tuple[OperatorSpec, ...]:
-    """Return the projection that gives a child of a union the union's names, if it needs one."""
-    if schema.names == wanted.names:
-        return ()
-    return (ProjectSpec(tuple(Column(at) for at in range(len(wanted))), wanted),)
 
 
 def narrow_readers(

@@ -39,7 +39,6 @@ from epochal.checkpoint.spark_json import (
     text_lines,
     to_json,
 )
-from epochal.continuous.operators.contract import StatefulSpec, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, StagePlan
 from epochal.errors import (
     CheckpointError,
@@ -88,18 +87,16 @@ def shape_of(plan: QueryPlan) -> Shape:
 
 def check_shape(path: str, stored: Shape, asked: Shape) -> None:
     """Raise PlanChangedError unless a query with `asked` can use the state of `stored`."""
-    if len(stored) == len(asked) and all(map(_same, stored, asked)):
+    same = (
+        ours.operator_id == theirs.operator_id
+        and ours.name == theirs.name
+        and theirs.keys in (None, ours.keys)
+        and set(ours.stores) == set(theirs.stores)
+        for theirs, ours in zip(stored, asked, strict=False)
+    )
+    if len(stored) == len(asked) and all(same):
         return
     raise PlanChangedError(path, _describe(stored), _describe(asked))
-
-
-def _same(stored: OperatorShape, asked: OperatorShape) -> bool:
-    return (
-        stored.operator_id == asked.operator_id
-        and stored.name == asked.name
-        and stored.keys in (None, asked.keys)
-        and set(stored.stores) == set(asked.stores)
-    )
 
 
 def _describe(shape: Shape) -> str:
@@ -141,18 +138,16 @@ def decode_shape(data: bytes, path: str) -> Shape:
 def _operator(value: JsonValue, path: str) -> OperatorShape:
     if not isinstance(value, dict):
         raise MalformedFileError(path, "operators must be a list of objects")
+    keys: tuple[tuple[str, ...], ...] = (_names(value, "key", path),)
+    if "keys" in value:
+        listed = list_of(value, "keys", path)
+        keys = tuple(_names({"keys": key}, "keys", path) for key in listed)
     return OperatorShape(
         long_of(value, "operatorId", path),
         string_of(value, "operatorName", path),
-        _keys(value, path),
+        keys,
         _names(value, "stores", path),
     )
-
-
-def _keys(value: dict[str, JsonValue], path: str) -> tuple[tuple[str, ...], ...]:
-    if "keys" not in value:
-        return (_names(value, "key", path),)
-    return tuple(_names({"keys": keys}, "keys", path) for keys in list_of(value, "keys", path))
 
 
 def _names(value: dict[str, JsonValue], key: str, path: str) -> tuple[str, ...]:
@@ -204,7 +199,9 @@ def settle_shape(files: Files, plan: QueryPlan) -> None:
     for stage in plan.stages:
         for store in stage.stateful.stores:
             if store.has_families:
-                _settle_families(files, stage.operator_id, stage.stateful, store, partitions)
+                schemas = [schema for family in store.families for schema in family.schemas]
+                name, settings = stage.stateful.name, store.properties_json
+                settle_families(files, stage.operator_id, name, schemas, settings, partitions)
                 continue
             family = FamilySchema(DEFAULT_FAMILY, store.key, store.value)
             # The plan has no nullability. That of a column changes no byte of a stored row.
@@ -250,13 +247,6 @@ def stored_shape(files: Files) -> Shape | None:
         )
         for operator in sorted(stored, key=lambda operator: operator.operator_id)
     )
-
-
-def _settle_families(
-    files: Files, operator: int, spec: StatefulSpec, store: StoreSchema, partitions: int
-) -> None:
-    schemas = [schema for family in store.families for schema in family.schemas]
-    settle_families(files, operator, spec.name, schemas, store.properties_json, partitions)
 
 
 def _settle_operator(files: Files, stage: StagePlan, partitions: int) -> None:

@@ -9,18 +9,28 @@ in an order in which rows only ever move to a later stage.
 Note: tasks and state partitions are different things. The checkpoint fixes the number of state
 partitions, as in Spark. The number of tasks may change from run to run: task `t` of `n` owns the
 partitions `p` with `p % n == t`.
+
+The watermark of each stage's input is derived from that of the query, by the rules of Spark's
+WatermarkPropagator. A watermark operator passes on the query's watermark, whatever its own delay. A
+stage takes the lowest of what its inputs pass on; an input without a watermark does not count. A
+stateful operator passes on what it takes, unless it keeps rows longer than that: its spec then has
+a method `output_watermark_ms(input_ms) -> int | None`. A join, for example, may still return rows
+of the time range that its condition allows. None means that the operator's rows have no watermark
+at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pyarrow as pa
 
 from epochal.connectors.contract import Positions, ReaderFactory, WriterFactory
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
-from epochal.epoch.event_time.query_watermark import WatermarksMove
+from epochal.continuous.operators.stateless.row_operators import ObserveEventTimeSpec
+from epochal.epoch.event_time.query_watermark import NO_WATERMARK, NOT_ADVANCED, WatermarksMove
 
 SOURCES = -1
 """The sources of a task, as a producer of rows. They all end an epoch at the same moment."""
@@ -186,3 +196,36 @@ def partitions_of_stage(stage: StagePlan, partitions: Sequence[int]) -> tuple[in
     return tuple(
         partition for partition in partitions if partition == 0 or any(stage.stateful.keys)
     )
+
+
+def input_watermarks(plan: QueryPlan, watermark_ms: int) -> tuple[int, ...]:
+    """Return the watermark of each stage's input, at least 0; -1 if the query declares none."""
+    if not plan.watermarks:
+        return (NO_WATERMARK,) * len(plan.stages)
+    if watermark_ms <= NOT_ADVANCED:
+        return (NOT_ADVANCED,) * len(plan.stages)
+    arriving: list[list[int | None]] = [[] for _ in range(len(plan.stages) + 1)]
+    for source in plan.sources:
+        for branch in source.branches:
+            arriving[branch.to.stage].append(_after(branch.operators, None, watermark_ms))
+    bounds = []
+    for number, stage in enumerate(plan.stages):  # a stage only feeds later ones
+        taken = _lowest(arriving[number])
+        bounds.append(max(NOT_ADVANCED, taken or NOT_ADVANCED))
+        passed = None if taken is None else _passed_on(stage.stateful, taken)
+        arriving[stage.to.stage].append(_after(stage.operators, passed, watermark_ms))
+    return tuple(bounds)
+
+
+def _after(operators: Sequence[OperatorSpec], passed: int | None, watermark_ms: int) -> int | None:
+    observed = any(isinstance(operator, ObserveEventTimeSpec) for operator in operators)
+    return watermark_ms if observed else passed
+
+
+def _lowest(bounds: Iterable[int | None]) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _passed_on(spec: StatefulSpec, input_ms: int) -> int | None:
+    rule = getattr(spec, "output_watermark_ms", None)
+    return input_ms if rule is None else cast("int | None", cast(Any, rule)(input_ms))

@@ -20,8 +20,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.plan.stages import QueryPlan
-from epochal.continuous.plan.watermark_bounds import input_watermarks
+from epochal.continuous.plan.stages import QueryPlan, input_watermarks
 from epochal.continuous.tasks.exchange import Inbox
 from epochal.epoch.event_time.query_watermark import NO_WATERMARK, NOT_ADVANCED, watermark_of
 from epochal.epoch.messages import EpochStarted

@@ -10,7 +10,10 @@ import pyarrow as pa
 
 from epochal.connectors.contract import AcknowledgingReader, Position, SourceReader
 from epochal.continuous.operators.aggregation.observe import Observe
-from epochal.continuous.operators.contract import EventTimeObserver, Moment, Operator, OperatorSpec
+from epochal.continuous.operators.contract import Moment, Operator, OperatorSpec
+from epochal.continuous.operators.stateless.row_operators import (
+    ObserveEventTime as EventTimeObserver,
+)
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, Target
 from epochal.epoch.event_time.query_watermark import NONE_SEEN
 from epochal.epoch.event_time.units import HOLDS_NOTHING

@@ -17,7 +17,7 @@ from uuid import uuid4
 from epochal.checkpoint.entries import OffsetLog
 from epochal.checkpoint.layout import CLAIMS, OFFSETS
 from epochal.checkpoint.restart import PROVIDER, SHUFFLE_PARTITIONS
-from epochal.continuous.api.outputs import COMPLETE
+from epochal.continuous.api.stream_writer import COMPLETE
 from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.run.take_over import pinned_partitions, settings_in_force, state_conf

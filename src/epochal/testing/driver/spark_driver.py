@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.connectors.memory import MemoryOutput, MemoryStream
-from epochal.continuous.api.outputs import COMPLETE
 from epochal.continuous.api.stream import Stream
+from epochal.continuous.api.stream_writer import COMPLETE
 from epochal.continuous.catalyst.spark_objects import collected
 from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.logical import Node, Stateful, Step, StreamSource, Union, Watermarked

@@ -23,9 +23,8 @@ from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
 from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.connectors.foreach import BatchTaskWriter, ForeachSink, ForeachWriters, OpenEpoch
-from epochal.continuous.api.outputs import APPEND, check_mode
 from epochal.continuous.api.stream import Stream
-from epochal.continuous.api.stream_writer import StreamWriter
+from epochal.continuous.api.stream_writer import APPEND, StreamWriter, check_mode
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.plan.compile import sources_of
 from epochal.continuous.plan.logical import Node, StreamSource, unique_names

@@ -126,7 +126,7 @@ def _with_keys(operators: dict[int, OperatorFact], physical: Any) -> dict[int, O
 
 def sources_of_plan(analyzed: Any, release: tuple[int, int]) -> tuple[SourceFact, ...]:
     """The streaming sources of an analysed plan, one for each line in Spark's offset log."""
-    from epochal.continuous.catalyst.plan_sources import RELATIONS
+    from epochal.continuous.catalyst.plan_steps import RELATIONS
     from epochal.continuous.catalyst.spark_objects import items, simple_name
 
     leaves = [item for item in items(analyzed.collectLeaves()) if simple_name(item) in RELATIONS]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.unit.continuous.operators.driving import on_disk
 
-from epochal.continuous.operators.on_disk import disk_agenda, disk_map
+from epochal.continuous.operators import containers
 from epochal.state.disk.local_database import MIN_MEMORY_BYTES, LocalDatabase
 
 
@@ -22,8 +22,8 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDatabase
 def state_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where the operators of `Driver` keep their state. On disk they hold hardly any of it."""
     chosen = request.getfixturevalue("database") if request.param == "disk" else None
-    monkeypatch.setattr(disk_map, "_MIN_VALUES", 2)
-    monkeypatch.setattr(disk_agenda, "_MAX_RECENT", 3)
+    monkeypatch.setattr(containers, "_MIN_VALUES", 2)
+    monkeypatch.setattr(containers, "_MAX_RECENT", 3)
     token = on_disk.set(chosen)
     yield request.param
     on_disk.reset(token)

@@ -11,14 +11,14 @@ from tests.unit.continuous.plan.plans import ROWS, TimedJoin, planned, source, s
 from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import Call, Column, Literal
-from epochal.continuous.operators.stateless.expand import ExpandSpec
 from epochal.continuous.operators.stateless.generate import GenerateSpec
 from epochal.continuous.operators.stateless.row_operators import (
+    ExpandSpec,
     FilterSpec,
     MapInArrowSpec,
+    ObserveEventTimeSpec,
     ProjectSpec,
 )
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.compile import narrow_readers, sources_of, wanted_columns
 from epochal.continuous.plan.logical import Step, Union, Watermarked
 from epochal.continuous.plan.stages import (

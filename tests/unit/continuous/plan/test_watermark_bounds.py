@@ -13,7 +13,7 @@ from tests.unit.continuous.plan.plans import (
 )
 
 from epochal.continuous.plan.logical import Node, Union, Watermarked
-from epochal.continuous.plan.watermark_bounds import input_watermarks
+from epochal.continuous.plan.stages import input_watermarks
 
 
 def bounds(tree: Node, watermark_ms: int) -> dict[int, int]:

@@ -20,7 +20,7 @@ from epochal.connectors.contract import (
     WriterContext,
 )
 from epochal.continuous.operators.contract import Moment, Row, StateChanges
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.stateless.row_operators import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import (
     Branch,
     QueryPlan,

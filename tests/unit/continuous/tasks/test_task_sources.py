@@ -7,7 +7,7 @@ import pytest
 
 from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.stateless.row_operators import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, SourcePlan, Target
 from epochal.continuous.tasks.task_sources import MAX_ROWS_PER_TURN, Chain, OpenSource, TaskSources
 from epochal.epoch.event_time.units import HOLDS_NOTHING

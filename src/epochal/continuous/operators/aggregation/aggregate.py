@@ -24,14 +24,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.agenda import Agenda
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
+from epochal.continuous.operators.aggregation.functions import AggregateCall, Column
 from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
     Buffers,
     Partials,
     arrow_groups_like_spark,
-    key_schema,
 )
 from epochal.continuous.operators.aggregation.session_windows import Sessions, session_store
 from epochal.continuous.operators.aggregation.spark_buffers import (
@@ -45,9 +43,11 @@ from epochal.continuous.operators.cells import (
     StoredBatches,
     drop_late,
     hashable,
+    key_schema,
     keys_of,
     micros,
 )
+from epochal.continuous.operators.containers import Agenda, DiskAgenda, DiskMap, cut, trim
 from epochal.continuous.operators.contract import (
     Moment,
     Row,
@@ -55,8 +55,6 @@ from epochal.continuous.operators.contract import (
     StatefulOperator,
     StoreSchema,
 )
-from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
-from epochal.continuous.operators.on_disk.disk_map import DiskMap, cut, trim
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import slices
 from epochal.state.disk.disk_rows import DiskRows
@@ -90,17 +88,6 @@ class AggregateSpec:
     """The aggregates, if Spark's own code computes them. This needs `per_epoch`."""
 
     def __post_init__(self) -> None:
-        if self.output_mode not in (UPDATE, APPEND, COMPLETE):
-            raise OptionError(
-                f"the output mode is {self.output_mode!r}, but must be update, append or complete"
-            )
-        needed = (*self.key, *(each for each in (self.event_time, self.session) if each))
-        unknown = [each for each in needed if each not in self.input_schema.names]
-        if unknown:
-            raise OptionError(
-                f"the key is {list(self.key)}, but the columns are {self.input_schema.names}. "
-                f"Group by existing columns"
-            )
         names = [*self.key, *(each.alias for each in self.aggregates)]
         duplicates = sorted({each for each in names if names.count(each) > 1})
         if duplicates:
@@ -153,17 +140,7 @@ class AggregateSpec:
     def open(self, partitions: Sequence[int], state_partitions: int) -> StatefulOperator:
         if self.session is None:
             return Groups(self, partitions)
-        return Sessions(
-            self.key,
-            self.session,
-            self.input_schema,
-            self.buffers,
-            self.output_schema,
-            partitions,
-            drops_late=self.event_time is not None,
-            evicts=self.output_mode == APPEND,
-            per_epoch=self.per_epoch,
-        )
+        return Sessions(self, partitions)
 
 
 class _Partition:
@@ -211,7 +188,9 @@ class Groups:
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         if self._timed:
-            timely = drop_late(batch, self._ends(batch), at.late_ms)
+            column: Array = batch.column(self._key_columns[self._time])
+            ends = micros(column.field(_END) if self._is_window else column)
+            timely = drop_late(batch, ends, at.late_ms)
             self.late_rows += batch.num_rows - timely.num_rows
             batch = timely
         if not batch.num_rows:
@@ -311,10 +290,6 @@ class Groups:
             if keys := list(shown if self._mode == UPDATE else state.groups):
                 output.append(self._output_rows(state, keys))
         return output
-
-    def _ends(self, batch: pa.RecordBatch) -> Array:
-        column: Array = batch.column(self._key_columns[self._time])
-        return micros(column.field(_END) if self._is_window else column)
 
     def _schedule(self, state: _Partition, key: Row) -> None:
         if self._timed:

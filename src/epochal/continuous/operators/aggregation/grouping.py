@@ -18,13 +18,17 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyarrow import compute
 
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Buffer, Column, Fold
-from epochal.continuous.operators.aggregation.functions import fold_of
+from epochal.continuous.operators.aggregation.functions import (
+    AggregateCall,
+    Buffer,
+    Column,
+    Fold,
+    fold_of,
+)
 from epochal.continuous.operators.cells import Array, cells
 from epochal.continuous.operators.contract import Row
 from epochal.record_batches import table_of
-from epochal.state.rows.arrow_types import spark_schema
-from epochal.state.rows.types import StructField, StructType
+from epochal.state.rows.types import StructField
 
 pc: Any = compute  # its stubs do not support scalars beside arrays
 
@@ -68,7 +72,6 @@ class Buffers:
         return tuple([m(a, b) for m, a, b in zip(self._merges, before, later, strict=True)])
 
     def merged_all(self, groups: Sequence[Row]) -> Row:
-        """Merge the buffers of several groups."""
         return reduce(self.merged, groups, self.new())
 
     def with_rows(self, before: Row | None, batch: pa.RecordBatch) -> Row:
@@ -112,7 +115,6 @@ class Buffers:
         return [found[place] for place in self._places]
 
     def single_rows(self, batch: pa.RecordBatch) -> list[Row]:
-        """The buffers of each single row."""
         rows = _Rows(self._calls, self._folds, batch)
         found = []
         for index in range(batch.num_rows):
@@ -134,7 +136,11 @@ class Buffers:
     def group_in_arrow(self, batch: pa.RecordBatch, keys: Sequence[Array]) -> Partials:
         """Group by columns whose types `arrow_groups_like_spark` allows, without null structs."""
         # Arrow cannot group by a struct: group by its fields and rebuild it.
-        arrays = [part for each in keys for part in _parts(each)]
+        arrays = [
+            part
+            for each in keys
+            for part in (each.flatten() if pa.types.is_struct(each.type) else [each])
+        ]
         key_names = [f"k{number}" for number in range(len(arrays))]
         names = list(key_names)
         wanted: list[Any] = []
@@ -213,7 +219,6 @@ class _Rows:
         self._new = folds[0].new if folds else None
 
     def add(self, row: int, buffers: list[Buffer]) -> None:
-        """Add a row to the buffers of its group."""
         for number, update, values, passes in self._steps:
             if passes is None or passes[row]:
                 buffers[number] = update(buffers[number], values[row])
@@ -225,11 +230,6 @@ class _Rows:
         for row in rows:
             self.add(row, buffers)
         return buffers[0]
-
-
-def key_schema(schema: pa.Schema, names: Sequence[str]) -> StructType:
-    """The schema of a key that consists of these columns."""
-    return spark_schema(pa.schema([schema.field(name) for name in names]))
 
 
 def arrow_groups_like_spark(kind: pa.DataType) -> bool:
@@ -244,10 +244,6 @@ def _is_flat(kind: pa.DataType) -> bool:
     return not (
         pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_dictionary(kind)
     )
-
-
-def _parts(column: Array) -> list[Array]:
-    return column.flatten() if pa.types.is_struct(column.type) else [column]
 
 
 def _source(call: AggregateCall, fold: Fold, batch: pa.RecordBatch, any_key: Array) -> Array:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.calls import AggregateCall
-from epochal.continuous.operators.aggregation.sums import MAX_DIGITS, SPARE_DIGITS
+from epochal.continuous.operators.aggregation.functions import (
+    MAX_DIGITS,
+    SPARE_DIGITS,
+    AggregateCall,
+)
 from epochal.continuous.operators.windows import AssignWindowsSpec, Window
 from epochal.errors import OptionError
 
-Function: TypeAlias = Literal["count", "sum", "min", "max", "avg", "first", "last"]
-FUNCTIONS: dict[Function, str] = {
+FUNCTIONS = {
     "count": "Count",
     "sum": "Sum",
     "min": "Min",
@@ -35,7 +37,7 @@ FUNCTIONS: dict[Function, str] = {
 class Aggregate:
     """One aggregate of a query: function, column (None counts rows) and output name."""
 
-    function: Function
+    function: str
     column: str | None
     alias: str
 
@@ -48,7 +50,6 @@ class Aggregate:
             raise OptionError(f"{self.function} needs a column. Only count works without one")
 
     def call(self, schema: pa.Schema) -> AggregateCall:
-        """The aggregate over input of this schema."""
         arguments = () if self.column is None else (self.column,)
         if self.column is not None and self.column not in schema.names:
             raise OptionError(
@@ -101,7 +102,7 @@ def planned(
     return before, spec
 
 
-def _result_type(function: Function, kind: Any) -> pa.DataType:
+def _result_type(function: str, kind: Any) -> pa.DataType:
     if function == "count":
         return pa.int64()
     if function in ("min", "max", "first", "last"):

@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.operators.aggregation.calls import AggregateCall
+from epochal.continuous.operators.aggregation.functions import AggregateCall
 from epochal.continuous.operators.aggregation.grouping import Buffers
 from epochal.continuous.operators.aggregation.spark_buffers import SparkAggregates, SparkBuffers
 from epochal.continuous.operators.cells import StoredBatches
 from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.java_values import zone_of
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
-from epochal.continuous.operators.time_zones import zone_of
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 

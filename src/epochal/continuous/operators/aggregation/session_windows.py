@@ -13,13 +13,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.agenda import Agenda
-from epochal.continuous.operators.aggregation.calls import Column
+from epochal.continuous.operators.aggregation.functions import Column
 from epochal.continuous.operators.aggregation.grouping import Buffers
 from epochal.continuous.operators.aggregation.spark_buffers import SparkBuffers, Waiting
 from epochal.continuous.operators.cells import (
@@ -31,12 +30,22 @@ from epochal.continuous.operators.cells import (
     keys_of,
     micros,
 )
+from epochal.continuous.operators.containers import (
+    Agenda,
+    DiskAgenda,
+    DiskMap,
+    cut,
+    pairs,
+    touch,
+    trim,
+)
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
-from epochal.continuous.operators.on_disk.disk_map import DiskMap, cut, pairs, touch, trim
 from epochal.evaluator.evaluator_client import slices
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType
+
+if TYPE_CHECKING:
+    from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 
 
 def session_store(
@@ -74,26 +83,17 @@ class _Partition:
 class Sessions:
     """The sessions of some partitions."""
 
-    def __init__(
-        self,
-        key: Sequence[str],
-        session: str,
-        schema: pa.Schema,
-        buffers: Buffers | SparkBuffers,
-        output: pa.Schema,
-        partitions: Sequence[int],
-        *,
-        drops_late: bool,
-        evicts: bool,
-        per_epoch: bool,
-    ) -> None:
-        self._column = schema.get_field_index(session)
-        self._place = list(key).index(session)
-        self._key_columns = [schema.get_field_index(each) for each in key if each != session]
-        self._buffers, self._made = buffers, StoredBatches(output)
+    def __init__(self, spec: AggregateSpec, partitions: Sequence[int]) -> None:
+        assert spec.session is not None
+        schema, others = spec.input_schema, [each for each in spec.key if each != spec.session]
+        self._column = schema.get_field_index(spec.session)
+        self._place = spec.key.index(spec.session)
+        self._key_columns = [schema.get_field_index(each) for each in others]
+        self._buffers, self._made = spec.buffers, StoredBatches(spec.output_schema)
         self._waiting = Waiting()
         self._partitions = {each: _Partition() for each in partitions}
-        self._drops_late, self._evicts, self._per_epoch = drops_late, evicts, per_epoch
+        self._drops_late, self._per_epoch = spec.event_time is not None, spec.per_epoch
+        self._evicts = spec.output_mode == "append"
         self.late_rows = 0
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
@@ -101,7 +101,7 @@ class Sessions:
         if isinstance(rows, DiskRows):
             state.count = rows.stop_counting()
             state.sessions = self._on_disk(rows, state.count)
-            state.ends = DiskAgenda(rows, _to_key, _to_entry)
+            state.ends = DiskAgenda(rows, lambda entry, at: (*entry[0], entry[1]), _to_entry)
             if self._evicts:
                 for stored, value in rows:
                     state.ends.add(value[self._place][1], _to_entry(stored))
@@ -291,10 +291,6 @@ def _runs(found: list[tuple[int, int, int]], buffers: Sequence[Row]) -> list[lis
         runs[-1].append(_Session(start, own_end, buffers[index]))
         end = max(end, own_end)
     return runs
-
-
-def _to_key(entry: tuple[Row, int], at: int) -> Row:
-    return (*entry[0], entry[1])
 
 
 def _to_entry(key: Row) -> tuple[Row, int]:

@@ -21,14 +21,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
+from epochal.continuous.operators.aggregation.functions import AggregateCall, Column
 from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
     arrow_groups_like_spark,
 )
-from epochal.continuous.operators.cells import Array, keys_of
+from epochal.continuous.operators.cells import keys_of
 from epochal.continuous.operators.contract import Row
-from epochal.continuous.operators.expressions.columns import column_of
+from epochal.continuous.operators.expressions.expr import column_of
 from epochal.evaluator.evaluator_client import CLIENT, REQUEST_BYTES, EvaluatorStep, Session, slices
 from epochal.record_batches import batch_of
 from epochal.state.rows.types import StructField, StructType
@@ -84,7 +84,6 @@ class SparkBuffers:
         return (*_recipe(before), *_recipe(later))
 
     def merged_all(self, groups: Sequence[bytes]) -> bytes:
-        """Merge the buffers of several groups."""
         (merged,) = self._fold((), [tuple(groups)], exchanged=False)
         return merged
 
@@ -109,7 +108,8 @@ class SparkBuffers:
         """The output columns for the buffers of some groups, as Arrow arrays."""
         tables = []
         for start, end in _chunks([len(group) for group in groups]) or [(0, 0)]:
-            rows = b"".join(chain.from_iterable((_size(g), g) for g in groups[start:end]))
+            some = groups[start:end]
+            rows = b"".join(chain.from_iterable((_LENGTH.pack(len(g)), g) for g in some))
             tables.append(pa.ipc.open_stream(CLIENT.run(self._step, rows)).read_all())
         whole = pa.concat_tables(tables)
         return [
@@ -190,16 +190,13 @@ def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, l
     numbers = np.zeros(batch.num_rows, dtype=np.int64)
     first: Any = np.zeros(1, dtype=np.int64)
     for column in keys:
-        for part in (column.is_valid(), *column.flatten()) if _is_struct(column) else (column,):
+        is_struct = pa.types.is_struct(column.type)
+        for part in (column.is_valid(), *column.flatten()) if is_struct else (column,):
             encoded = part.dictionary_encode(null_encoding="encode")
             codes = encoded.indices.to_numpy(zero_copy_only=False)
             both = numbers * len(encoded.dictionary) + codes
             _, first, numbers = np.unique(both, return_index=True, return_inverse=True)
     return numbers, keys_of(batch.take(pa.array(first, pa.int64())), columns)
-
-
-def _is_struct(column: Array) -> bool:
-    return pa.types.is_struct(column.type)
 
 
 def _recipe(buffers: Any) -> Recipe:
@@ -215,10 +212,6 @@ def _merge(group: int, recipe: Recipe) -> Iterable[bytes]:
             yield part
         else:
             yield _MERGE.pack(group, part, _NONE)
-
-
-def _size(row: bytes) -> bytes:
-    return _LENGTH.pack(len(row))
 
 
 def _split(answer: bytes) -> Iterator[bytes]:

@@ -21,8 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.expressions import arithmetic, casts, comparison, texts, times
-from epochal.continuous.operators.expressions.columns import arrow, as_column, column_of, retyped
+from epochal.continuous.operators.expressions import casts, scalars
 from epochal.continuous.operators.expressions.expr import (
     EITHER,
     AskSpark,
@@ -32,27 +31,22 @@ from epochal.continuous.operators.expressions.expr import (
     Function,
     Literal,
     Value,
+    arrow,
+    as_column,
     columns_in,
+    retyped,
 )
 from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_values
 from epochal.record_batches import batch_of
 
-__all__ = ["CHOICES", "FUNCTIONS", "SURE", "column_of", "evaluate", "evaluate_all", "shared"]
-
-FUNCTIONS: dict[str, Function] = {
-    **arithmetic.FUNCTIONS,
-    **casts.FUNCTIONS,
-    **comparison.FUNCTIONS,
-    **texts.FUNCTIONS,
-    **times.FUNCTIONS,
-}
+FUNCTIONS: dict[str, Function] = {**casts.FUNCTIONS, **scalars.FUNCTIONS}
 """Functions of the values of their arguments."""
 
 CHOICES = ("CaseWhen", "If")
 
 SURE = frozenset(
     {
-        *comparison.FUNCTIONS,
+        *scalars.COMPARISONS,
         *CHOICES,
         *("CurrentBatchTimestamp", "Rand", "Randn", "Uuid"),
         *("GetStructField", "PreciseTimestampConversion"),

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochal.continuous.operators.expressions.columns import as_column
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Value, as_column
 from epochal.evaluator.evaluator_client import CLIENT, EvaluatorStep, Session
 from epochal.record_batches import batch_of
 
@@ -31,13 +30,11 @@ EXPRESSION, TYPE, SESSION = "expression", "spark_type", "session"
 def spark_call(
     arguments: tuple[Expr, ...], kind: pa.DataType, expression: bytes, spark_type: str, on: Session
 ) -> Call:
-    """A call that Spark's code evaluates."""
     extra = {EXPRESSION: expression, TYPE: spark_type, SESSION: on}
     return Call(SPARK, arguments, kind, extra=extra)
 
 
 def is_spark_call(expr: Expr) -> bool:
-    """Whether Spark's code evaluates an expression."""
     return isinstance(expr, Call) and expr.function == SPARK
 
 

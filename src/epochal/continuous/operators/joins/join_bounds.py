@@ -11,6 +11,7 @@ to whole milliseconds: state must expire exactly when it does in Spark.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,10 +28,6 @@ from epochal.continuous.operators.expressions.expr import (
 )
 
 _MICROS_PER_DAY = 86_400_000_000.0
-
-_LESS = {"LessThan": 0, "LessThanOrEqual": 1}
-_GREATER = {"GreaterThan": 0, "GreaterThanOrEqual": 1}
-"""Comparisons, and by how much the bound is lower if it includes the value itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +63,7 @@ def conjuncts(condition: Expr | None) -> list[Expr]:
 
 def conjunction(parts: Sequence[Expr]) -> Expr | None:
     """Connect conditions with AND; None if there are none."""
-    found: Expr | None = None
-    for part in parts:
-        found = part if found is None else Call("And", (found, part), pa.bool_())
-    return found
+    return functools.reduce(lambda a, b: Call("And", (a, b), pa.bool_()), parts) if parts else None
 
 
 def split_condition(
@@ -111,17 +105,12 @@ def value_watermark_ms(
 
 def _bound_of(part: Expr, side: int, sides: Sides, watermark_ms: int) -> int | None:
     match in_arrow(part):
-        case Call("LessThan" | "LessThanOrEqual" as name, (low, high)):
+        case Call("LessThan" | "LessThanOrEqual" as name, (low, high)) | Call(
+            "GreaterThan" | "GreaterThanOrEqual" as name, (high, low)
+        ):
             bound = _solved(low, high, side, sides, watermark_ms)
-            return None if bound is None else bound - _LESS[name]
-        case Call("GreaterThan" | "GreaterThanOrEqual" as name, (high, low)):
-            bound = _solved(low, high, side, sides, watermark_ms)
-            return None if bound is None else bound - _GREATER[name]
-        case Call("Between", (value, low, high)):
-            bound = _solved(low, value, side, sides, watermark_ms)
-            if bound is None:
-                bound = _solved(value, high, side, sides, watermark_ms)
-            return None if bound is None else bound - 1
+            # The bound is lower if the comparison includes the value itself.
+            return None if bound is None else bound - name.endswith("OrEqual")
     return None
 
 
@@ -176,8 +165,6 @@ def _terms(expr: Expr, negative: bool) -> Iterator[_Term]:
             yield from _terms(second, not negative)
         case Call("UnaryMinus", (child,)):
             yield from _terms(child, not negative)
-        case Call("CheckOverflow" | "DatetimeSub", arguments):
-            yield from _terms(arguments[-1], negative)
         case Call("Cast", (child,), kind) if _is_number_or_time(kind):
             yield from _terms(child, negative)
         case _:
@@ -206,10 +193,6 @@ def _constant_micros(value: pa.Scalar[Any]) -> float:
         if found.months:
             raise _NotLinearError  # a month has no fixed length
         return float(found.days * _MICROS_PER_DAY + found.nanoseconds / 1000.0)
-    if types.is_struct(kind) and "microseconds" in found:
-        if found["months"]:
-            raise _NotLinearError
-        return float(found["days"] * _MICROS_PER_DAY + found["microseconds"])
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return float(found) * 1_000_000.0
     raise _NotLinearError

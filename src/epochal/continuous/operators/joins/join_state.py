@@ -1,4 +1,4 @@
-"""The stored rows of one side of a join, in one partition.
+"""The stored rows of one side of a join, in one partition, and those that match new rows.
 
 Layout and order are those of Spark's stores, so that either engine can continue from the other's
 state. Store `keyToNumValues` has the number of rows of each key, `keyWithIndexToValue` has each row
@@ -9,17 +9,21 @@ Removing a row moves the last one of its key into its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any, TypeAlias
 
-from epochal.continuous.operators.agenda import Agenda
+import numpy as np
+
 from epochal.continuous.operators.cells import hashable
+from epochal.continuous.operators.containers import Agenda, DiskAgenda, DiskMap, cut, touch
 from epochal.continuous.operators.contract import Row, StateChanges
-from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
-from epochal.continuous.operators.on_disk.disk_map import DiskMap, cut, touch
 from epochal.errors import StateLoadError
 from epochal.state.disk.disk_rows import DiskRows
 
-TimeOf = Callable[[Row, Row], Any]
+Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+TimeOf: TypeAlias = Callable[[Row, Row], Any]
 """Takes a key and a row; returns the time in microseconds at which the row expires, or None."""
 
 
@@ -63,6 +67,10 @@ class KeyRows:
         if self.moved is None:
             self.moved = set()
         self.moved.update(indexes)
+
+    def note_due(self, key: Row, time_of: TimeOf) -> None:
+        times = [time_of(key, row) for row in self.rows]
+        self.due = min((time for time in times if time is not None), default=None)
 
     def mark_matched(self, index: int) -> None:
         row = self.rows[index]
@@ -108,29 +116,25 @@ class SideState:
         self._dirty: dict[Row, KeyRows] = {}
         self._ends: Agenda[Row] = Agenda()
         self._rows = 0
-        self._counts: dict[Row, int] | None = None
-        self._loaded: dict[Row, dict[int, Row]] | None = None
-        self._disk_counts: DiskRows | None = None
-        self._disk_values: DiskRows | None = None
+        self._counts: DiskRows | dict[Row, int] | None = None
+        self._values: DiskRows | dict[Row, dict[int, Row]] | None = None
 
-    def load_counts(self, rows: Iterable[tuple[Row, Row]]) -> None:
-        if isinstance(rows, DiskRows):
-            self._disk_counts = rows
-            self._use_disk()
+    def load(self, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
+        """Load one of the two stores of this side. Rows are known once both are."""
+        if store == counts_store(self._side):
+            self._counts = (
+                rows if isinstance(rows, DiskRows) else {hashable(key): n for key, (n,) in rows}
+            )
+        elif store == values_store(self._side):
+            self._values = rows if isinstance(rows, DiskRows) else _by_index(rows)
+        else:
             return
-        self._counts = {hashable(key): value[0] for key, value in rows}
-        self._finish_loading()
-
-    def load_values(self, rows: Iterable[tuple[Row, Row]]) -> None:
-        if isinstance(rows, DiskRows):
-            self._disk_values = rows
-            self._use_disk()
-            return
-        loaded: dict[Row, dict[int, Row]] = {}
-        for (*key, index), value in rows:
-            loaded.setdefault(hashable(tuple(key)), {})[index] = value
-        self._loaded = loaded
-        self._finish_loading()
+        match self._counts, self._values:
+            case dict() as counts, dict() as loaded:
+                self._counts = self._values = None
+                self._combine(counts, loaded)
+            case DiskRows() as counts_on_disk, DiskRows() as values_on_disk:
+                self._use_disk(counts_on_disk, values_on_disk)
 
     def append(self, keys: Sequence[Row], rows: Iterable[Row]) -> None:
         """Store new rows."""
@@ -162,11 +166,12 @@ class SideState:
         if not rows.rows:
             self.keys.pop(key, None)
 
-    def expire(self, until: int, *, forgets: Callable[[Row], bool] | None) -> list[Row]:
+    def expire(self, until: int, *, forgets_new: bool, keeps_unmatched: bool) -> list[Row]:
         """Remove and return the rows that expire at or before `until`, in microseconds.
 
-        Rows of this epoch for which `forgets` is true are treated as never stored: they are
-        neither returned, nor do they affect the order of the others.
+        With `forgets_new`, rows of this epoch are treated as never stored, except those that did
+        not match if `keeps_unmatched`: they are neither returned, nor do they affect the order of
+        the others.
         """
         assert self._time_of is not None
         evicted: list[Row] = []
@@ -175,14 +180,11 @@ class SideState:
             if found is None:
                 continue
             before = len(found.rows)
-            if forgets is not None and found.old < before:
-                self._forget_new(key, found, until, forgets)
+            if forgets_new and found.old < before:
+                self._forget_new(key, found, until, keeps_unmatched)
             evicted += found.evict(key, self._time_of, until)
             self.touch(key, found, before - len(found.rows))
-            found.due = None
-            if found.rows:
-                times = [self._time_of(key, row) for row in found.rows]
-                found.due = min((each for each in times if each is not None), default=None)
+            found.note_due(key, self._time_of)
             if found.due is not None:
                 self._ends.add(found.due, key)
         return evicted
@@ -216,23 +218,19 @@ class SideState:
             StateChanges(values_store(self._side), partition, values, gone_values, self._rows),
         ]
 
-    def _forget_new(
-        self, key: Row, found: KeyRows, until: int, forgets: Callable[[Row], bool]
-    ) -> None:
+    def _forget_new(self, key: Row, found: KeyRows, until: int, keeps_unmatched: bool) -> None:
         assert self._time_of is not None
         kept = found.rows[: found.old]
         for row in found.rows[found.old :]:
             time = self._time_of(key, row)
-            if time is None or time > until or not forgets(row):
+            if time is None or time > until or (keeps_unmatched and not row[-1]):
                 kept.append(row)
         found.rows[:] = kept
         found.note_moved(range(found.old, min(len(kept), found.stored)))
 
-    def _use_disk(self) -> None:
-        """Read rows from disk when they are needed, once both stores are known."""
-        counts, values, time_of = self._disk_counts, self._disk_values, self._time_of
-        if counts is None or values is None:
-            return
+    def _use_disk(self, counts: DiskRows, values: DiskRows) -> None:
+        """Read rows from disk when they are needed."""
+        time_of = self._time_of
 
         def load(key: Row) -> KeyRows | None:
             found = counts.get(key)
@@ -261,8 +259,7 @@ class SideState:
             found.rows.append(row)
         found.stored = found.old = count
         if self._time_of is not None:
-            times = [self._time_of(key, row) for row in found.rows]
-            found.due = min((each for each in times if each is not None), default=None)
+            found.note_due(key, self._time_of)
         return found
 
     def _inconsistent(self, key: Row, count: int, indexes: list[int]) -> StateLoadError:
@@ -273,19 +270,22 @@ class SideState:
             "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
         )
 
-    def _finish_loading(self) -> None:
-        """Combine the two stores, once both are loaded."""
-        counts, loaded = self._counts, self._loaded
-        if counts is None or loaded is None:
-            return
-        self._counts = self._loaded = None
-        for key in counts.keys() | loaded.keys():
-            count, by_index = counts.get(key, 0), loaded.get(key, {})
+    def _combine(self, counts: dict[Row, int], values: dict[Row, dict[int, Row]]) -> None:
+        for key in counts.keys() | values.keys():
+            count, by_index = counts.get(key, 0), values.get(key, {})
             if sorted(by_index) != list(range(count)):
                 raise self._inconsistent(key, count, sorted(by_index))
             self.append([key] * count, [by_index[at] for at in range(count)])
             self.keys[key].stored = self.keys[key].old = count
         self._dirty.clear()
+
+
+def _by_index(rows: Iterable[tuple[Row, Row]]) -> dict[Row, dict[int, Row]]:
+    """The rows of each key by their index."""
+    found: dict[Row, dict[int, Row]] = {}
+    for (*key, index), value in rows:
+        found.setdefault(hashable(tuple(key)), {})[index] = value
+    return found
 
 
 def counts_store(side: str) -> str:
@@ -294,3 +294,78 @@ def counts_store(side: str) -> str:
 
 def values_store(side: str) -> str:
     return f"{side}-keyWithIndexToValue"
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Pairs of a new row with a stored row of the other side, which has the same key."""
+
+    new: Ints
+    """Indexes of the new rows in their batch, ascending."""
+    stored: list[Row]
+    index: Ints
+    """The index of each stored row among the rows of its key."""
+    rows: dict[int, KeyRows]
+    """For each new row in a pair, the stored rows of its key."""
+
+    def places(self) -> Iterator[tuple[int, KeyRows, int]]:
+        """Yield the new row, the stored rows of its key, and the index among them, of each pair."""
+        for number, index in zip(self.new.tolist(), self.index.tolist(), strict=True):
+            yield number, self.rows[number], index
+
+    def filtered(self, met: Any) -> Pairs:
+        """The pairs for which `met`, an array of booleans, is true."""
+        return Pairs(
+            self.new[met], list(compress(self.stored, met.tolist())), self.index[met], self.rows
+        )
+
+
+def pairs_of(keys: list[Row], other: SideState) -> Pairs:
+    """Pair each key with all rows of the other side that have it."""
+    rows: dict[int, KeyRows] = {}
+    stored: list[Row] = []
+    counts: list[int] = []
+    known = other.keys
+    for number, found in enumerate(map(known.get, keys)):
+        if found is not None:
+            rows[number] = found
+            stored += found.rows
+            counts.append(len(found.rows))
+    numbers = np.fromiter(rows, np.int64, len(rows))
+    lengths = np.array(counts, np.int64)
+    starts = np.cumsum(lengths) - lengths
+    index = np.arange(len(stored)) - np.repeat(starts, lengths)
+    return Pairs(np.repeat(numbers, lengths), stored, index, rows)
+
+
+def remove_matched(
+    left: SideState, keys: list[Row], pairs: Pairs, fleeting: list[bool]
+) -> tuple[list[bool], list[Row]]:
+    """Remove the left rows that match, in the order of the right rows.
+
+    Returns which right rows matched, and the left rows. A right row for which `fleeting` is true
+    matches left rows of earlier epochs only.
+    """
+    matching: dict[int, set[int]] = {}
+    for number, row in zip(pairs.new.tolist(), pairs.stored, strict=True):
+        matching.setdefault(number, set()).add(id(row))
+    matched = [False] * len(keys)
+    removed: list[Row] = []
+    for number, wanted in matching.items():
+        found = pairs.rows[number]
+        index = 0
+        while index < (found.old if fleeting[number] else len(found.rows)):
+            row = found.rows[index]
+            # A row that matched before is only here if an earlier release of Spark stored it.
+            if not row[-1] and id(row) not in wanted:
+                index += 1
+                continue
+            if not row[-1]:
+                removed.append(row)
+                matched[number] = True
+            if index < found.old:
+                found.remove_old(index)
+            else:
+                found.remove_new(index)
+            left.touch(keys[number], found, 1)
+    return matched, removed

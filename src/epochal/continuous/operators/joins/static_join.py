@@ -1,7 +1,6 @@
 """Joins a stream with a table that every task holds in memory.
 
-The table is indexed by its keys once, when the operator opens. A null in a key matches nothing,
-except where the plan compares with `<=>`.
+The table is indexed by its keys once, when the operator opens. A null in a key matches nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import pyarrow as pa
 
 from epochal.continuous.operators.cells import Array, keys_of
 from epochal.continuous.operators.contract import Moment, Row
-from epochal.continuous.operators.expressions.columns import as_column
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
-from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.expressions.evaluate import evaluate
+from epochal.continuous.operators.expressions.expr import Expr, as_column, column_of
+from epochal.continuous.operators.stateless.generate import with_unmatched
 from epochal.errors import OptionError
 from epochal.record_batches import batch_of, with_a_column
 
@@ -55,8 +54,6 @@ class StaticJoinSpec:
     stream_columns: int | None = None
     """How many columns of the stream are its own, before computed keys; None if all are."""
     table_columns: int | None = None
-    null_safe: tuple[bool, ...] = ()
-    """For each key, whether nulls match each other (`<=>`); empty if none do."""
 
     def __post_init__(self) -> None:
         if not self.table.num_columns:  # the spec is pickled, which would lose the rows
@@ -82,8 +79,7 @@ class StaticJoin:
         count = table.num_columns if spec.table_columns is None else spec.table_columns
         self._table: list[Array] = [_one_chunk(table.column(i)) for i in range(count)]
         self._table_rows = table.num_rows
-        self._null_safe = spec.null_safe or (False,) * len(spec.stream_key)
-        self._index = _index(table, spec.table_key, self._null_safe)
+        self._index = _index(table, spec.table_key)
         self._unique: dict[Row, int] | None = None
         if all(len(rows) == 1 for rows in self._index.values()):
             self._unique = {key: rows[0] for key, rows in self._index.items()}
@@ -111,7 +107,7 @@ class StaticJoin:
         if spec.kind in ("left_semi", "left_anti", "existence"):
             return self._marked(batch, rows)
         if self._outer:
-            rows, places = _with_unmatched(rows, places, batch.num_rows)
+            rows, places = with_unmatched(rows, places, batch.num_rows)
         return self._emit(self._columns(batch, rows, places), len(rows))
 
     def _pairs(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
@@ -165,29 +161,17 @@ class StaticJoin:
         return (batch_of(fitting, schema, rows),)
 
 
-def _index(table: pa.Table, key: Sequence[str], null_safe: Sequence[bool]) -> dict[Row, list[int]]:
+def _index(table: pa.Table, key: Sequence[str]) -> dict[Row, list[int]]:
     """The rows of each key, without keys that can match nothing."""
     if not key or not table.num_rows:
         return {}
     columns = [_one_chunk(table.column(name)) for name in key]
     given = batch_of(columns, list(map(str, range(len(key)))), table.num_rows)
     found: dict[Row, list[int]] = {}
-    strict = [place for place, safe in enumerate(null_safe) if not safe]
     for number, values in enumerate(keys_of(given, range(len(key)))):
-        if all(values[place] is not None for place in strict):
+        if None not in values:
             found.setdefault(values, []).append(number)
     return found
-
-
-def _with_unmatched(rows: Any, places: Any, count: int) -> tuple[Any, Any]:
-    """Add a pair with no row of the table for each row that has none, in the batch's order."""
-    missing = np.setdiff1d(np.arange(count), rows)
-    if not len(missing):
-        return rows, places
-    rows = np.concatenate((rows, missing))
-    places = np.concatenate((places, np.full(len(missing), -1)))
-    order = np.argsort(rows, kind="stable")
-    return rows[order], places[order]
 
 
 def _one_chunk(column: Any) -> Array:

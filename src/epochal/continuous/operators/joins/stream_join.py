@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from typing import Literal as OneOf
 
 import pyarrow as pa
@@ -31,27 +31,28 @@ from epochal.continuous.operators.cells import (
     arrow_column,
     cells,
     drop_late,
+    event_times,
     keys_of,
-    micros,
 )
+from epochal.continuous.operators.containers import trim
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.expressions.columns import as_column
 from epochal.continuous.operators.expressions.evaluate import evaluate
-from epochal.continuous.operators.expressions.expr import Expr, columns_in
+from epochal.continuous.operators.expressions.expr import Expr, arrow, as_column, columns_in
 from epochal.continuous.operators.joins.join_bounds import (
     Sides,
     split_condition,
     value_watermark_ms,
 )
-from epochal.continuous.operators.joins.join_pairs import Pairs, pairs_of, remove_matched
 from epochal.continuous.operators.joins.join_state import (
+    Pairs,
     SideState,
     TimeOf,
     counts_store,
+    pairs_of,
+    remove_matched,
     time_at,
     values_store,
 )
-from epochal.continuous.operators.on_disk.disk_map import trim
 from epochal.record_batches import batch_of
 from epochal.state.rows.arrow_types import spark_type
 from epochal.state.rows.types import AtomicType, StructField, StructType
@@ -102,10 +103,7 @@ class StreamJoinSpec:
     columns of the left side, then to those of the right side."""
     output_schema: pa.Schema
     """The own columns of the left side, then (except in a semi join) those of the right side."""
-
-    @property
-    def name(self) -> str:
-        return "symmetricHashJoin"
+    name: ClassVar[str] = "symmetricHashJoin"
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
@@ -161,37 +159,23 @@ class StreamJoinSpec:
         return StreamJoin(self, partitions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """What the operator needs to know about one input."""
-
-    key_columns: list[int]
-    own: pa.Schema
-    time: int | None
-    filter: Expr | None
-    emits_unmatched: bool
-
-
 class StreamJoin:
     """The stored rows of both sides in some partitions."""
 
     def __init__(self, spec: StreamJoinSpec, partitions: Sequence[int]) -> None:
         self._spec = spec
         self._semi = spec.kind == "left_semi"
-        filters = split_condition(spec.condition, spec.left.columns)
-        self._condition = filters[2]
-        self._used = frozenset() if filters[2] is None else columns_in(filters[2])
-        self._sides = tuple(
-            _Side(
-                [given.schema.get_field_index(name) for name in given.key],
-                given.own_schema,
-                given.time_index,
-                filters[side],
-                side in _OUTER_SIDES.get(spec.kind, ()),
-            )
-            for side, given in enumerate((spec.left, spec.right))
-        )
-        self._candidate_types = [*self._sides[LEFT].own.types, *self._sides[RIGHT].own.types]
+        *self._filters, self._condition = split_condition(spec.condition, spec.left.columns)
+        """What must hold of a row of the left side, of one of the right side, and of a pair."""
+        self._used = frozenset() if self._condition is None else columns_in(self._condition)
+        inputs = (spec.left, spec.right)
+        self._key_columns = [
+            [stream.schema.get_field_index(name) for name in stream.key] for stream in inputs
+        ]
+        self._own_schemas = [stream.own_schema for stream in inputs]
+        self._time_columns = [stream.time_index for stream in inputs]
+        self._outer_sides = _OUTER_SIDES.get(spec.kind, ())
+        self._candidate_types = [kind for schema in self._own_schemas for kind in schema.types]
         times = [self._time_of(side) for side in (LEFT, RIGHT)]
         self._time_of_side = times
         self._partitions = {
@@ -201,24 +185,21 @@ class StreamJoin:
         self.late_rows = 0
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        for name, state in zip(SIDES, self._partitions[partition], strict=True):
-            if store == counts_store(name):
-                state.load_counts(rows)
-            elif store == values_store(name):
-                state.load_values(rows)
+        for state in self._partitions[partition]:
+            state.load(store, rows)
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
-        mine = self._sides[side]
-        if mine.time is not None:
-            timely = drop_late(batch, _times(batch.column(mine.time)), at.late_ms)
+        time, condition = self._time_columns[side], self._filters[side]
+        if time is not None:
+            timely = drop_late(batch, event_times(batch.column(time)), at.late_ms)
             self.late_rows += batch.num_rows - timely.num_rows
             batch = timely
         output: list[pa.RecordBatch] = []
-        if mine.filter is not None and batch.num_rows:
-            met = as_column(evaluate(mine.filter, batch), batch.num_rows).fill_null(False)
-            if mine.emits_unmatched and met.false_count:
+        if condition is not None and batch.num_rows:
+            met = as_column(evaluate(condition, batch), batch.num_rows).fill_null(False)
+            if side in self._outer_sides and met.false_count:
                 rest = batch.filter(pc.invert(met))
                 output.append(self._with_nulls(side, self._own(rest, side), rest.num_rows))
             batch = batch.filter(met)
@@ -226,7 +207,7 @@ class StreamJoin:
             states = self._partitions[partition]
             for state in states:
                 trim(state.keys)
-            keys = keys_of(batch, mine.key_columns)
+            keys = keys_of(batch, self._key_columns[side])
             if self._semi:
                 output += self._semi_join(states, side, batch, keys, at)
             else:
@@ -244,11 +225,10 @@ class StreamJoin:
             until_ms = self._spec.state_watermark_ms(side, at.watermark_ms)
             if until_ms is None:
                 continue
-            emits = self._sides[side].emits_unmatched
-            forgets = _is_matched if emits else _always
+            emits = side in self._outer_sides
             for states in self._partitions.values():
                 evicted = states[side].expire(
-                    until_ms * 1000, forgets=forgets if side == RIGHT else None
+                    until_ms * 1000, forgets_new=side == RIGHT, keeps_unmatched=emits
                 )
                 unmatched = [row for row in evicted if not row[-1]] if emits else []
                 if unmatched:
@@ -277,7 +257,11 @@ class StreamJoin:
                 rows.mark_matched(index)
                 other.touch(keys[number], rows)
         mine.append(keys, self._rows(batch, side, matched))
-        return [self._joined(batch, pairs, side)] if pairs.stored else []
+        if not pairs.stored:
+            return []
+        every = frozenset(range(len(self._candidate_types)))
+        made = self._candidates(batch, pairs, side, every)
+        return [self._emit(made.columns, made.num_rows)]
 
     def _semi_join(
         self,
@@ -300,8 +284,9 @@ class StreamJoin:
             unmatched = [False] * len(rest)
             kept = self._rows(batch.take(rest), side, unmatched) if rest else ()
             states[LEFT].append([keys[number] for number in rest], kept)
-            shown = self._selected(own, sorted(matches))
-            return [shown] if matches else []
+            taken = pa.array(sorted(matches), pa.int64())
+            shown = [column.take(taken) for column in own]
+            return [self._emit(shown, len(matches))] if matches else []
         fleeting = self._expiring(batch, keys, at)
         pairs = self._matching(batch, pairs_of(keys, states[LEFT]), side)
         matched, removed = remove_matched(states[LEFT], keys, pairs, fleeting)
@@ -319,11 +304,6 @@ class StreamJoin:
         met = as_column(evaluate(condition, candidates), len(pairs.stored)).fill_null(False)
         return pairs.filtered(met.to_numpy(zero_copy_only=False))
 
-    def _joined(self, batch: pa.RecordBatch, pairs: Pairs, side: int) -> pa.RecordBatch:
-        every = frozenset(range(len(self._candidate_types)))
-        made = self._candidates(batch, pairs, side, every)
-        return self._emit(made.columns, made.num_rows)
-
     def _candidates(
         self, batch: pa.RecordBatch, pairs: Pairs, side: int, wanted: frozenset[int]
     ) -> pa.RecordBatch:
@@ -332,10 +312,10 @@ class StreamJoin:
         count = len(pairs.stored)
         taken: Array = pa.array(pairs.new)
         for number, kind in enumerate(self._candidate_types):
-            of_right = number >= len(self._sides[LEFT].own)
-            index = number - len(self._sides[LEFT].own) if of_right else number
+            of_right = number >= len(self._own_schemas[LEFT])
+            index = number - len(self._own_schemas[LEFT]) if of_right else number
             if number not in wanted:
-                columns.append(_nulls(count, kind))
+                columns.append(arrow.nulls(count, kind))
             elif of_right == (side == RIGHT):
                 columns.append(_as_type(batch.column(index).take(taken), kind))
             else:
@@ -345,7 +325,7 @@ class StreamJoin:
 
     def _rows(self, batch: pa.RecordBatch, side: int, matched: list[bool]) -> Iterable[Row]:
         """The rows of a batch as they are stored."""
-        columns = [cells(batch.column(index)) for index in range(len(self._sides[side].own))]
+        columns = [cells(batch.column(index)) for index in range(len(self._own_schemas[side]))]
         return zip(*columns, matched, strict=True)
 
     def _expiring(self, batch: pa.RecordBatch, keys: list[Row], at: Moment) -> list[bool]:
@@ -376,22 +356,18 @@ class StreamJoin:
         return time_at(given.time_index, in_key=False, window=window)
 
     def _own(self, batch: pa.RecordBatch, side: int) -> list[Array]:
-        return [batch.column(index) for index in range(len(self._sides[side].own))]
+        return [batch.column(index) for index in range(len(self._own_schemas[side]))]
 
     def _columns_of(self, side: int, rows: Sequence[Row]) -> list[Array]:
         return [
             arrow_column([row[index] for row in rows], kind)
-            for index, kind in enumerate(self._sides[side].own.types)
+            for index, kind in enumerate(self._own_schemas[side].types)
         ]
 
     def _with_nulls(self, side: int, columns: list[Array], rows: int) -> pa.RecordBatch:
         """Rows of a side that have no match."""
-        nulls = [_nulls(rows, kind) for kind in self._sides[1 - side].own.types]
+        nulls = [arrow.nulls(rows, kind) for kind in self._own_schemas[1 - side].types]
         return self._emit([*columns, *nulls] if side == LEFT else [*nulls, *columns], rows)
-
-    def _selected(self, columns: list[Array], rows: list[int]) -> pa.RecordBatch:
-        taken = pa.array(rows, pa.int64())
-        return self._emit([column.take(taken) for column in columns], len(rows))
 
     def _emit(self, columns: Sequence[Array], rows: int) -> pa.RecordBatch:
         schema = self._spec.output_schema
@@ -401,29 +377,9 @@ class StreamJoin:
         return batch_of(fitting, schema, rows)
 
 
-def _times(column: Array) -> Array:
-    """Event time in microseconds: a timestamp, or the end of a window."""
-    if pa.types.is_struct(column.type):
-        return micros(column.flatten()[1])
-    return micros(column)
-
-
-def _nulls(count: int, kind: pa.DataType) -> Array:
-    nulls: Any = pa.nulls
-    return nulls(count, kind)
-
-
 def _as_type(column: Array, kind: pa.DataType) -> Array:
     return column if column.type == kind else column.cast(kind)
 
 
 def _where(values: list[Any], wanted: list[bool]) -> list[Any]:
     return [value for value, each in zip(values, wanted, strict=True) if each]
-
-
-def _is_matched(row: Row) -> bool:
-    return bool(row[-1])
-
-
-def _always(row: Row) -> bool:
-    return True

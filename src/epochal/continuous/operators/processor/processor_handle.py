@@ -4,19 +4,25 @@ On the driver, `record_variables` runs `init` once to learn the state variables,
 their stores must be known before the first row. In a task, a handle provides the variables of one
 partition and expects `init` to declare the same ones.
 
+Spark keeps all of a processor's state in one store, with a column family for each variable
+(`spark_store`). It adds families of its own, whose names start with `$`: timers, how long lists
+are, and when values expire. Most of them are indexes on a variable and follow from its rows.
+
 Note: `init` runs again in every epoch and partition, so a `deleteIfExists` in `init` deletes every
 time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 from pyspark.errors import PySparkRuntimeError
 
+from epochal.checkpoint.layout import DEFAULT_STORE
+from epochal.checkpoint.spark_json import to_json
 from epochal.continuous.operators.contract import StoreSchema
 from epochal.continuous.operators.processor.state_rows import (
     ListRows,
@@ -33,8 +39,15 @@ from epochal.continuous.operators.processor.state_variables import (
     ValueState,
     invalidate,
 )
-from epochal.continuous.operators.processor.timers import Timers
+from epochal.continuous.operators.processor.timers import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    Timers,
+    timer_store,
+)
 from epochal.errors import OptionError, StateSchemaError
+from epochal.state.files.rocksdb_family import Family, FamilyRows, Index, index_entry
+from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.ddl import parse_ddl
 from epochal.state.rows.types import AtomicType, StructField, StructType, parse_schema
 
@@ -110,6 +123,97 @@ class Variable:
                 return MapRows(self.name, self.ttl_ms)
 
 
+TIMER_STORES = {TimeMode.PROCESSING: PROCESSING_TIMERS, TimeMode.EVENT: EVENT_TIMERS}
+_KINDS = {"value": "ValueState", "list": "ListState", "map": "MapState"}
+_TIMES = {TimeMode.NONE: "NoTime"}
+_PLAIN = KeyEncoder("plain")
+_BY_TIME = KeyEncoder("range", ordering=(0,))
+_BY_KEY = KeyEncoder("prefix", prefix_columns=1)
+_LONG = AtomicType("long")
+_COUNT = StructType((StructField("count", _LONG),))
+_EXPIRY = StructType((StructField("expirationMs", _LONG),))
+_NOTHING = StructType((StructField("__empty__", AtomicType("void")),))
+
+
+def spark_store(
+    variables: Sequence[Variable], key: StructType, mode: TimeMode, output_mode: str
+) -> StoreSchema:
+    """The one store of a processor with these variables."""
+    families = [_family(each, key) for each in variables]
+    if mode in TIMER_STORES:
+        families.append(_timers(TIMER_STORES[mode], key))
+    return StoreSchema(
+        DEFAULT_STORE,
+        StructType(()),
+        StructType(()),
+        families=tuple(families),
+        properties_json=_properties(variables, mode, output_mode),
+    )
+
+
+def _family(variable: Variable, key: StructType) -> Family:
+    name, schema = variable.name, variable.store(key)
+    match variable.kind:
+        case "value":
+            rows = FamilyRows(FamilySchema(name, key, schema.value, encoder=_PLAIN))
+            return Family(rows, _expiring(variable, key))
+        case "map":
+            rows = FamilyRows(
+                FamilySchema(
+                    name, schema.key, schema.value, encoder=_BY_KEY, user_key=variable.entry
+                )
+            )
+            return Family(rows, _expiring(variable, schema.key))
+    rows = FamilyRows(FamilySchema(name, key, schema.value, encoder=_PLAIN), is_list=True)
+    counted = _index(f"$rowCounter_{name}", key, _COUNT, _PLAIN, is_list=True)
+    if not variable.ttl_ms:
+        return Family(rows, (counted,))
+    earliest = _index(f"$min_{name}", key, _EXPIRY, _PLAIN, is_list=True)
+    count = _index(f"$count_{name}", key, _COUNT, _PLAIN, is_list=True)
+    expiring = _expiring(variable, key)
+    return Family(rows, (*expiring, earliest, count), unused=(counted.rows.schema,))
+
+
+def _timers(name: str, key: StructType) -> Family:
+    schema = timer_store(name, key)
+    rows = FamilyRows(FamilySchema(name, schema.key, schema.value, encoder=_BY_KEY))
+    owner, time = schema.key.fields
+    by_time = name.replace("_keyToTimestamp", "_timestampToKey")
+    reverse = StructType((time, owner))
+    return Family(rows, (_index(by_time, reverse, schema.value, _BY_TIME),))
+
+
+def _expiring(variable: Variable, key: StructType) -> tuple[Index, ...]:
+    if not variable.ttl_ms:
+        return ()
+    element = StructType((StructField("expirationMs", _LONG), StructField("elementKey", key)))
+    is_list = variable.kind == "list"
+    return (_index(f"$ttl_{variable.name}", element, _NOTHING, _BY_TIME, is_list=is_list),)
+
+
+def _index(
+    name: str, key: StructType, value: StructType, encoder: KeyEncoder, *, is_list: bool = False
+) -> Index:
+    rows = FamilyRows(FamilySchema(name, key, value, encoder=encoder))
+    return Index(rows, index_entry(name, is_list=is_list))
+
+
+def _properties(variables: Sequence[Variable], mode: TimeMode, output_mode: str) -> str:
+    listed = [(each.name, _KINDS[each.kind], bool(each.ttl_ms)) for each in variables]
+    if mode in TIMER_STORES:
+        listed.append((TIMER_STORES[mode], "TimerState", False))
+    return to_json(
+        {
+            "timeMode": _TIMES.get(mode, mode.value),
+            "outputMode": output_mode.capitalize(),
+            "stateVariables": [
+                {"stateName": name, "stateVariableType": kind, "ttlEnabled": ttl}
+                for name, kind, ttl in listed
+            ],
+        }
+    )
+
+
 class ProcessorHandle:
     """Provides a processor with the variables and timers of one partition."""
 
@@ -157,28 +261,25 @@ class ProcessorHandle:
         self._need_init("deleting state", "delete_if_exists")
         deleted = self._given_out.pop(stateName, None)
         if deleted is not None:
-            invalidate(deleted[1])
+            invalidate(deleted[1], deleted[0].kind.capitalize())
         if stateName in self._rows:
             self._rows[stateName].drop_all()
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        if self._timers is None or self._phase is not Phase.INITIALIZED:
-            self._need_timers("register timer", "register_timer")
-        self._timers_of_key().register(self._cursor.key, expiryTimestampMs)
+        timers = self._timers
+        if timers is None or self._phase is not Phase.INITIALIZED:
+            timers = self._usable_timers("register timer", "register_timer")
+        timers.register(self._cursor.key, expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        self._need_timers("deleting timer", "delete_timer")
-        self._timers_of_key().delete(self._cursor.key, expiryTimestampMs)
+        timers = self._usable_timers("deleting timer", "delete_timer")
+        timers.delete(self._cursor.key, expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
         """Empty where timers are not allowed: PySpark's iterator swallows that error."""
         if self._timers is None or self._phase not in (Phase.INITIALIZED, Phase.DATA_PROCESSED):
             return
         yield from list(self._timers.of(self._cursor.key))
-
-    def _timers_of_key(self) -> Timers:
-        assert self._timers is not None
-        return self._timers
 
     def _declare(
         self, kind: Kind, name: str, entry: Any, value: Any, ttl_ms: int | None
@@ -208,7 +309,12 @@ class ProcessorHandle:
     def _give_out(self, variable: Variable, doing: str) -> AnyState:
         name = variable.name
         if name in self._given_out:
-            raise _duplicate_variable(name, doing)
+            raise failure(
+                doing,
+                "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED",
+                f"State variable with name {name} has already been defined in the "
+                f"StatefulProcessor.",
+            )
         known = self._variables.get(name)
         if known is not None and known != variable:
             raise PySparkRuntimeError(
@@ -224,7 +330,7 @@ class ProcessorHandle:
         if self._phase not in (Phase.PRE_INIT, Phase.CREATED):
             raise _wrong_phase(doing, operation, self._phase)
 
-    def _need_timers(self, doing: str, operation: str) -> None:
+    def _usable_timers(self, doing: str, operation: str) -> Timers:
         if self._mode is TimeMode.NONE:
             raise failure(
                 doing,
@@ -234,6 +340,8 @@ class ProcessorHandle:
             )
         if self._phase not in (Phase.INITIALIZED, Phase.DATA_PROCESSED):
             raise _wrong_phase(doing, operation, self._phase)
+        assert self._timers is not None
+        return self._timers
 
 
 def record_variables(processor: Any, mode: TimeMode) -> tuple[Variable, ...]:
@@ -284,14 +392,6 @@ def _check_name(name: str, doing: str) -> None:
             f"Error {doing}: the name {name!r} contains a slash or begins with a dot, but each "
             f"variable is a directory in the checkpoint. Choose another name"
         )
-
-
-def _duplicate_variable(name: str, doing: str) -> PySparkRuntimeError:
-    return failure(
-        doing,
-        "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED",
-        f"State variable with name {name} has already been defined in the StatefulProcessor.",
-    )
 
 
 def _wrong_phase(doing: str, operation: str, phase: Phase) -> PySparkRuntimeError:

@@ -11,7 +11,7 @@ output column is null for rows and a KeyError for pandas.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
@@ -28,24 +28,11 @@ Group: TypeAlias = tuple[Row, Any, Callable[[], Iterator[Any]]]
 """A key in the form of the store, the same key in the processor's form, and its rows."""
 
 
-class Api(Protocol):
-    """The form in which a processor receives its input and returns its output."""
-
-    def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        """The keys of a batch in Spark's order, each with its rows."""
-        ...
-
-    def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        """The same for the initial state: `handleInitialState` is called once per item."""
-        ...
-
-    def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
-        """The processor's results as batches."""
-        ...
-
-
 class RowApi:
-    """Passes rows as PySpark's Row."""
+    """Passes rows as PySpark's Row. `groups` are in Spark's order.
+
+    Of the initial state, each item of a group's rows is one call of `handleInitialState`.
+    """
 
     def __init__(self, key: Sequence[str], given: pa.Schema, output: pa.Schema) -> None:
         self._key_columns = [given.names.index(each) for each in key]
@@ -61,7 +48,9 @@ class RowApi:
     def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
         new, made = tuple.__new__, self._row
         columns = [column.to_pylist() for column in batch.columns]
-        keys, outer = self._keys(batch, columns)
+        outer = list(zip(*(columns[each] for each in self._key_columns), strict=True))
+        keys = outer if self._as_stored else keys_of(batch, self._key_columns)
+        own_form = dict(zip(keys, outer, strict=True)) if not self._as_stored else None
         found: dict[Row, list[Any]] = {}
         for key, values in zip(keys, zip(*columns, strict=True), strict=True):
             group = found.get(key)
@@ -70,10 +59,7 @@ class RowApi:
             else:
                 group.append(new(made, values))
         for key in self._ordered(found):
-            yield key, outer[key] if outer is not None else key, found[key].__iter__
-
-    def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        return self.groups(batch)
+            yield key, own_form[key] if own_form is not None else key, found[key].__iter__
 
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
         if not results:
@@ -84,16 +70,6 @@ class RowApi:
             return (pa.RecordBatch.from_struct_array(made),)
         named = [each.asDict(True) for each in results]
         return (batch_of_dicts(named, self._output),)
-
-    def _keys(
-        self, batch: pa.RecordBatch, columns: Sequence[list[Any]]
-    ) -> tuple[Iterable[Row], dict[Row, Any] | None]:
-        """The keys in the form of the store and, if it differs, a map to the processor's form."""
-        outer = list(zip(*(columns[each] for each in self._key_columns), strict=True))
-        if self._as_stored:
-            return outer, None
-        stored = keys_of(batch, self._key_columns)
-        return stored, dict(zip(stored, outer, strict=True))
 
     def _in_order(self, results: Sequence[Any]) -> bool:
         """Whether all rows have exactly the output's columns, in its order."""
@@ -130,9 +106,6 @@ class PandasApi:
             first = rows[numbers[0]]
             chosen = [rows[number] for number in numbers]
             yield key, tuple(first[each] for each in indexes), _frames(chosen, names)
-
-    def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        return self.groups(batch)
 
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
         import pandas as pd

@@ -16,9 +16,8 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, TypeAlias
 
 from epochal.continuous.operators.cells import hashable
+from epochal.continuous.operators.containers import DiskAgenda, DiskMap, touch
 from epochal.continuous.operators.contract import Row, StateChanges
-from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
-from epochal.continuous.operators.on_disk.disk_map import DiskMap, touch
 from epochal.state.disk.disk_rows import DiskRows
 
 _QUEUED_AT_MOST = 16
@@ -96,22 +95,17 @@ class DiskExpiries(Expiries):
 class ValueRows:
     """One value per key. With a time to live, the stored value is `(value, expires)`."""
 
-    __slots__ = ("dirty", "expiries", "name", "rows", "ttl_ms")
+    __slots__ = ("dirty", "expiries", "name", "ttl_ms", "values")
 
     def __init__(self, name: str, ttl_ms: int) -> None:
         self.name, self.ttl_ms = name, ttl_ms
-        self.rows: MutableMapping[Row, Row] = {}
+        self.values: MutableMapping[Row, Row] = {}
         self.dirty: set[Row] = set()
         self.expiries = Expiries()
 
-    @property
-    def values(self) -> MutableMapping[Row, Any]:
-        """What the variable holds, by key."""
-        return self.rows
-
     def load(self, rows: Iterable[tuple[Row, Row]]) -> None:
         if isinstance(rows, DiskRows):
-            self.rows = DiskMap.of_values(rows)
+            self.values = DiskMap.of_values(rows)
             if self.ttl_ms:
                 self.expiries = DiskExpiries(DiskAgenda(rows), self.ttl_ms)
                 for stored, value in rows:
@@ -119,7 +113,7 @@ class ValueRows:
             return
         for stored, value in rows:
             key = hashable(stored)
-            self.rows[key] = value
+            self.values[key] = value
             if self.ttl_ms:
                 self.expiries.note(key, value[1])
 
@@ -128,16 +122,16 @@ class ValueRows:
             expires = now + self.ttl_ms
             self.expiries.note(key, expires)
             value = (value, expires)
-        self.rows[key] = value
+        self.values[key] = value
         self.dirty.add(key)
 
     def remove(self, key: Row) -> None:
-        if self.rows.pop(key, None) is not None:
+        if self.values.pop(key, None) is not None:
             self.dirty.add(key)
 
     def purge(self, now: int) -> None:
         for key in self.expiries.take(now):
-            value = self.rows.get(key)
+            value = self.values.get(key)
             if value is None:
                 continue
             if value[1] <= now:
@@ -146,12 +140,12 @@ class ValueRows:
                 self.expiries.note(key, value[1])
 
     def drop_all(self) -> None:
-        self.dirty.update(self.rows)
-        self.rows.clear()
+        self.dirty.update(self.values)
+        self.values.clear()
         self.expiries.clear()
 
     def changes(self, partition: int) -> StateChanges:
-        rows, dirty, self.dirty = self.rows, self.dirty, set()
+        rows, dirty, self.dirty = self.values, self.dirty, set()
         puts = [(key, rows[key]) for key in dirty if key in rows]
         removes = [key for key in dirty if key not in rows]
         return StateChanges(self.name, partition, puts, removes, len(rows))
@@ -182,21 +176,16 @@ class ListRows:
     If `whole`, the store has one row per list, whose value is all elements, as Spark's has.
     """
 
-    __slots__ = ("_count", "_stale", "_whole", "expiries", "lists", "name", "ttl_ms")
+    __slots__ = ("_count", "_stale", "_whole", "expiries", "name", "ttl_ms", "values")
 
     def __init__(self, name: str, ttl_ms: int, *, whole: bool = False) -> None:
         self.name, self.ttl_ms, self._whole = name, ttl_ms, whole
-        self.lists: MutableMapping[Row, _ElementList] = {}
+        self.values: MutableMapping[Row, _ElementList] = {}
         self.expiries = Expiries()
         self._count = 0
         self._stale: dict[Row, tuple[int, int, int]] = {}
         """For each changed key, the number from which the store is out of date, and the range of
         element numbers that the store has: first, end."""
-
-    @property
-    def values(self) -> MutableMapping[Row, Any]:
-        """What the variable holds, by key."""
-        return self.lists
 
     def load(self, rows: Iterable[tuple[Row, Any]]) -> None:
         if isinstance(rows, DiskRows):
@@ -209,7 +198,7 @@ class ListRows:
             for (stored, number), value in rows:
                 found.setdefault(hashable(stored), []).append((number, value))
         for key, numbered in found.items():
-            elements = self.lists[key] = _ElementList.of(numbered)
+            elements = self.values[key] = _ElementList.of(numbered)
             self._count += len(numbered)
             self._schedule(key, elements)
 
@@ -231,7 +220,7 @@ class ListRows:
             self._count = sum(len(values) for _, values in rows)
         else:
             self._count = rows.stop_counting()
-        self.lists = DiskMap(rows, load, scan, self._count)
+        self.values = DiskMap(rows, load, scan, self._count)
         if self.ttl_ms:
             agenda: DiskAgenda[Row] = DiskAgenda(rows)
             if not self._whole:
@@ -247,7 +236,7 @@ class ListRows:
         return owner
 
     def get(self, key: Row, now: int) -> list[Row]:
-        elements = self.lists.get(key)
+        elements = self.values.get(key)
         if elements is None:
             return []
         if not self.ttl_ms:
@@ -255,9 +244,9 @@ class ListRows:
         return [value for value, expires in elements.items if expires > now]
 
     def append(self, key: Row, values: Iterable[Row], now: int) -> None:
-        elements = self.lists.get(key)
+        elements = self.values.get(key)
         if elements is None:
-            elements = self.lists[key] = _ElementList()
+            elements = self.values[key] = _ElementList()
         size = len(elements.items)
         if self.ttl_ms:
             expires = now + self.ttl_ms
@@ -272,14 +261,14 @@ class ListRows:
         self.append(key, values, now)
 
     def remove(self, key: Row) -> None:
-        elements = self.lists.pop(key, None)
+        elements = self.values.pop(key, None)
         if elements is not None:
             self._count -= len(elements.items)
             self._touch(key, elements.first, elements.first, len(elements.items))
 
     def purge(self, now: int) -> None:
         for key in self.expiries.take(now):
-            elements = self.lists.get(key)
+            elements = self.values.get(key)
             if elements is None:
                 continue
             kept = [each for each in elements.items if each[1] > now]
@@ -299,17 +288,22 @@ class ListRows:
             self._schedule(key, elements)
 
     def drop_all(self) -> None:
-        for key in list(self.lists):
+        for key in list(self.values):
             self.remove(key)
         self.expiries.clear()
 
     def changes(self, partition: int) -> StateChanges:
         if self._whole:
-            return self._changed_lists(partition)
+            stale, self._stale = self._stale, {}
+            whole: list[tuple[Row, Any]] = [
+                (key, list(self.values[key].items)) for key in stale if key in self.values
+            ]
+            gone = [key for key in stale if key not in self.values]
+            return StateChanges(self.name, partition, whole, gone, self._count)
         puts: list[tuple[Row, Row]] = []
         removes: list[Row] = []
         for key, (since, low, high) in self._stale.items():
-            elements = self.lists.get(key)
+            elements = self.values.get(key)
             if elements is None:
                 removes += [(key, number) for number in range(low, high)]
                 continue
@@ -322,17 +316,9 @@ class ListRows:
         self._stale = {}
         return StateChanges(self.name, partition, puts, removes, self._count)
 
-    def _changed_lists(self, partition: int) -> StateChanges:
-        stale, self._stale = self._stale, {}
-        puts: list[tuple[Row, Any]] = [
-            (key, list(self.lists[key].items)) for key in stale if key in self.lists
-        ]
-        removes = [key for key in stale if key not in self.lists]
-        return StateChanges(self.name, partition, puts, removes, self._count)
-
     def _touch(self, key: Row, number: int, first: int, size: int) -> None:
         """Note from which number on a list changed. It had `size` elements from `first` before."""
-        touch(self.lists, key)
+        touch(self.values, key)
         known = self._stale.get(key)
         if known is None:
             # At its first change in an epoch, a list is what the store has.
@@ -342,25 +328,20 @@ class ListRows:
 
     def _schedule(self, key: Row, elements: _ElementList) -> None:
         if self.ttl_ms and not self.expiries.knows(key):
-            self.expiries.note(key, min(map(_expiry, elements.items)))
+            self.expiries.note(key, min(element[1] for element in elements.items))
 
 
 class MapRows:
     """A map per key. With a time to live, the stored value of an entry is `(value, expires)`."""
 
-    __slots__ = ("_count", "dirty", "expiries", "maps", "name", "ttl_ms")
+    __slots__ = ("_count", "dirty", "expiries", "name", "ttl_ms", "values")
 
     def __init__(self, name: str, ttl_ms: int) -> None:
         self.name, self.ttl_ms = name, ttl_ms
-        self.maps: MutableMapping[Row, dict[Row, Row]] = {}
+        self.values: MutableMapping[Row, dict[Row, Row]] = {}
         self.dirty: set[Row] = set()
         self.expiries = Expiries()
         self._count = 0
-
-    @property
-    def values(self) -> MutableMapping[Row, Any]:
-        """What the variable holds, by key."""
-        return self.maps
 
     def load(self, rows: Iterable[tuple[Row, Row]]) -> None:
         if isinstance(rows, DiskRows):
@@ -368,7 +349,7 @@ class MapRows:
             return
         for (stored, stored_entry), value in rows:
             key, entry = hashable(stored), hashable(stored_entry)
-            self.maps.setdefault(key, {})[entry] = value
+            self.values.setdefault(key, {})[entry] = value
             self._count += 1
             if self.ttl_ms:
                 self.expiries.note((key, entry), value[1])
@@ -383,21 +364,21 @@ class MapRows:
                 yield stored, load(stored) or {}
 
         self._count = rows.stop_counting()
-        self.maps = DiskMap(rows, load, scan, self._count)
+        self.values = DiskMap(rows, load, scan, self._count)
         if self.ttl_ms:
             self.expiries = DiskExpiries(DiskAgenda(rows), self.ttl_ms)
             for stored, value in rows:
                 self.expiries.note(hashable(stored), value[1])
 
     def find(self, key: Row, entry: Row, now: int) -> Row | None:
-        entries = self.maps.get(key)
+        entries = self.values.get(key)
         value = None if entries is None else entries.get(entry)
         if value is None or not self.ttl_ms:
             return value
         return value[0] if value[1] > now else None
 
     def items(self, key: Row, now: int) -> list[tuple[Row, Row]]:
-        entries = self.maps.get(key)
+        entries = self.values.get(key)
         if entries is None:
             return []
         if not self.ttl_ms:
@@ -410,32 +391,32 @@ class MapRows:
             expires = now + self.ttl_ms
             self.expiries.note(pair, expires)
             value = (value, expires)
-        entries = self.maps.get(key)
+        entries = self.values.get(key)
         if entries is None:
-            entries = self.maps[key] = {}
+            entries = self.values[key] = {}
         if entry not in entries:
             self._count += 1
         entries[entry] = value
-        touch(self.maps, key)
+        touch(self.values, key)
         self.dirty.add(pair)
 
     def remove(self, key: Row, entry: Row) -> None:
-        entries = self.maps.get(key)
+        entries = self.values.get(key)
         if entries is not None and entries.pop(entry, None) is not None:
             self._count -= 1
-            touch(self.maps, key)
+            touch(self.values, key)
             self.dirty.add((key, entry))
             if not entries:
-                del self.maps[key]
+                del self.values[key]
 
     def remove_key(self, key: Row) -> None:
-        for entry in list(self.maps.get(key, ())):
+        for entry in list(self.values.get(key, ())):
             self.remove(key, entry)
 
     def purge(self, now: int) -> None:
         for pair in self.expiries.take(now):
             key, entry = pair
-            value: Any = self.maps.get(key, {}).get(entry)
+            value: Any = self.values.get(key, {}).get(entry)
             if value is None:
                 continue
             if value[1] <= now:
@@ -444,7 +425,7 @@ class MapRows:
                 self.expiries.note(pair, value[1])
 
     def drop_all(self) -> None:
-        for key in list(self.maps):
+        for key in list(self.values):
             self.remove_key(key)
         self.expiries.clear()
 
@@ -453,7 +434,7 @@ class MapRows:
         puts: list[tuple[Row, Row]] = []
         removes: list[Row] = []
         for pair in dirty:
-            value = self.maps.get(pair[0], {}).get(pair[1])
+            value = self.values.get(pair[0], {}).get(pair[1])
             if value is None:
                 removes.append(pair)
             else:
@@ -462,8 +443,3 @@ class MapRows:
 
 
 VariableRows: TypeAlias = ValueRows | ListRows | MapRows
-
-
-def _expiry(element: Row) -> int:
-    at: int = element[1]
-    return at

@@ -25,7 +25,7 @@ from pyspark.sql.types import Row as SparkRow
 
 from epochal.continuous.operators.cells import hashable
 from epochal.continuous.operators.contract import Row
-from epochal.continuous.operators.java_texts import java_text
+from epochal.continuous.operators.java_values import java_bytes, java_integer, java_text
 from epochal.state.rows.types import (
     ArrayType,
     AtomicType,
@@ -42,7 +42,7 @@ from epochal.state.rows.unsafe_row import unscaled_of
 Convert: TypeAlias = Callable[[Any], Any]
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-_LONG = 1 << 63
+_STORED: dict[str, type] = {"double": float, "boolean": bool, "binary": bytes}
 _REMEMBERED = 256
 _FLOAT = struct.Struct("<f")
 
@@ -120,7 +120,8 @@ class ValueForm:
             self._learn(tuple(map(type, data)))
         values = self._spark.toInternal(tuple(_plain(each) for each in data))
         if len(values) != len(self._columns):
-            raise _miscounted(len(self._columns), len(values), doing)
+            text = _length_text(len(self._columns), len(values))
+            raise failure(doing, "STRUCT_ARRAY_LENGTH_MISMATCH", text, "2201E")
         try:
             found = zip(self._columns, values, strict=True)
             return tuple([convert(value) for convert, value in found])
@@ -161,11 +162,6 @@ def _length_text(expected: int, actual: int) -> str:
     )
 
 
-def _miscounted(expected: int, actual: int, doing: str) -> PySparkRuntimeError:
-    text = _length_text(expected, actual)
-    return failure(doing, "STRUCT_ARRAY_LENGTH_MISMATCH", text, "2201E")
-
-
 def _plain(value: Any) -> Any:
     """Convert numpy and pandas scalars to Python's, at any depth."""
     kind = type(value)
@@ -187,26 +183,18 @@ def _plain(value: Any) -> Any:
 
 def _stored_type(data_type: DataType) -> type | None:
     """The Python type whose values, if in range, are stored unchanged."""
-    match data_type:
-        case AtomicType(name) if name in _BITS:
-            return int
-        case AtomicType("double"):
-            return float
-        case AtomicType("boolean"):
-            return bool
-        case AtomicType("binary"):
-            return bytes
-        case StringType():
-            return str
-        case _:
-            return None
+    if isinstance(data_type, StringType):
+        return str
+    if not isinstance(data_type, AtomicType):
+        return None
+    return int if data_type.name in _BITS else _STORED.get(data_type.name)
 
 
 def _from_java(data_type: DataType) -> Convert:
     """The JVM's conversion of values for a column of this type: null if it cannot convert."""
     match data_type:
         case AtomicType(name) if name in _BITS:
-            return _integer(_BITS[name])
+            return java_integer(_BITS[name])
         case AtomicType("boolean"):
             return lambda v: v if isinstance(v, bool) else None
         case AtomicType("double"):
@@ -214,11 +202,11 @@ def _from_java(data_type: DataType) -> Convert:
         case AtomicType("float"):
             return _single
         case AtomicType("binary"):
-            return _binary
+            return java_bytes
         case AtomicType("date"):
-            return _integer(32)
+            return java_integer(32)
         case AtomicType(name) if name.startswith(("timestamp", "interval", "time(")):
-            return _integer(64)
+            return java_integer(64)
         case StringType():
             return _text
         case DecimalType(precision, scale):
@@ -239,19 +227,6 @@ def _from_java(data_type: DataType) -> Convert:
             return lambda v: None
 
 
-def _integer(bits: int) -> Convert:
-    limit = 1 << (bits - 1)
-
-    def convert(value: Any) -> int | None:
-        if not isinstance(value, int) or isinstance(value, bool):
-            return None
-        if not -_LONG <= value < _LONG:
-            return None  # arrives in the JVM as a BigInteger, which it cannot convert
-        return (int(value) + limit) % (2 * limit) - limit
-
-    return convert
-
-
 def _single(value: Any) -> float | None:
     if not isinstance(value, float):
         return None
@@ -261,20 +236,8 @@ def _single(value: Any) -> float | None:
         return float("inf") if value > 0 else float("-inf")
 
 
-def _binary(value: Any) -> bytes | None:
-    if isinstance(value, str):
-        return value.encode()
-    return bytes(value) if isinstance(value, bytes | bytearray) else None
-
-
 def _text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return java_text(value)
-    return str(value)
+    return value if value is None or isinstance(value, str) else java_text(value)
 
 
 def _decimal(precision: int, scale: int) -> Convert:

@@ -52,7 +52,7 @@ class ValueState:
 
     def __init__(self, rows: ValueRows, form: ValueForm, at: Cursor) -> None:
         self._rows, self._form = rows, form
-        self._values = rows.rows
+        self._values = rows.values
         self._at = at
 
     def exists(self) -> bool:
@@ -104,7 +104,7 @@ class ListState:
     def exists(self) -> bool:
         if self._rows.ttl_ms:
             return bool(self._rows.get(self._at.key, self._at.now_ms))
-        return self._at.key in self._rows.lists
+        return self._at.key in self._rows.values
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         found = self._rows.get(self._at.key, self._at.now_ms)
@@ -150,7 +150,7 @@ class MapState:
     def exists(self) -> bool:
         if self._rows.ttl_ms:
             return bool(self._rows.items(self._at.key, self._at.now_ms))
-        return self._at.key in self._rows.maps
+        return self._at.key in self._rows.values
 
     def getValue(self, key: Any) -> tuple[Any, ...] | None:
         entry = self._keys.entry(key, "getting value")
@@ -186,59 +186,47 @@ class MapState:
         self._rows.remove_key(self._at.key)
 
 
-def invalidate(state: ValueState | ListState | MapState) -> None:
+_DOING = {
+    "Value": {
+        "exists": "checking value state exists",
+        "get": "getting value state",
+        "update": _UPDATING,
+        "clear": "clearing value state",
+    },
+    "List": {
+        "exists": "checking value state exists",
+        **dict.fromkeys(("put", "appendValue", "appendList"), _UPDATING),
+        "clear": "clearing value state",
+    },
+    "Map": {
+        "exists": "checking map state exists",
+        "getValue": "getting value",
+        "containsKey": "checking if map state contains key",
+        "updateValue": _MAPPING,
+        "removeKey": "removing key from map state",
+        "clear": "clearing map state",
+    },
+}
+"""How PySpark's errors call each use of a deleted variable, by its kind."""
+
+_SILENT = {"List": ("get",), "Map": ("iterator", "keys", "values")}
+"""Uses without an error: PySpark's iterators swallow it and are empty."""
+
+
+def invalidate(state: ValueState | ListState | MapState, kind: str) -> None:
     """Make a deleted variable raise an error on every use.
 
     The processor keeps its reference to the object, so the class of the object itself is changed.
     """
-    match state:
-        case ValueState():
-            deleted: type = _DeletedValueState
-        case ListState():
-            deleted = _DeletedListState
-        case MapState():
-            deleted = _DeletedMapState
+
+    def refusal(doing: str) -> Callable[..., Any]:
+        def refuse(state: Any, *given: Any) -> Any:
+            name = state._rows.name
+            raise PySparkRuntimeError(f"Error {doing}: {kind} state {name} is not initialized.")
+
+        return refuse
+
+    uses: dict[str, Any] = {name: refusal(doing) for name, doing in _DOING[kind].items()}
+    uses |= dict.fromkeys(_SILENT.get(kind, ()), lambda state: iter(()))
+    deleted = type(f"Deleted{kind}State", (type(state),), {"__slots__": (), **uses})
     object.__setattr__(state, "__class__", deleted)
-
-
-def _refused(kind: str, doing: str) -> Callable[..., Any]:
-    def refuse(state: Any, *given: Any) -> Any:
-        name = state._rows.name
-        raise PySparkRuntimeError(f"Error {doing}: {kind} state {name} is not initialized.")
-
-    return refuse
-
-
-def _nothing(state: Any) -> Iterator[Any]:
-    """PySpark's iterators swallow the error and are empty."""
-    return iter(())
-
-
-class _DeletedValueState(ValueState):
-    __slots__ = ()
-
-    exists = _refused("Value", "checking value state exists")
-    get = _refused("Value", "getting value state")
-    update = _refused("Value", _UPDATING)
-    clear = _refused("Value", "clearing value state")
-
-
-class _DeletedListState(ListState):
-    __slots__ = ()
-
-    exists = _refused("List", "checking value state exists")
-    get = _nothing
-    put = appendValue = appendList = _refused("List", _UPDATING)
-    clear = _refused("List", "clearing value state")
-
-
-class _DeletedMapState(MapState):
-    __slots__ = ()
-
-    exists = _refused("Map", "checking map state exists")
-    getValue = _refused("Map", "getting value")
-    containsKey = _refused("Map", "checking if map state contains key")
-    updateValue = _refused("Map", _MAPPING)
-    iterator = keys = values = _nothing
-    removeKey = _refused("Map", "removing key from map state")
-    clear = _refused("Map", "clearing map state")

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, MutableMapping
-from typing import Any
 
-from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.cells import hashable
+from epochal.continuous.operators.containers import Agenda, DiskAgenda, DiskMap, touch
 from epochal.continuous.operators.contract import Row, StateChanges, StoreSchema
-from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
-from epochal.continuous.operators.on_disk.disk_map import DiskMap, touch
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
@@ -42,21 +39,17 @@ def timer_store(name: str, key: StructType) -> StoreSchema:
 class Timers:
     """The timers of one partition."""
 
-    __slots__ = ("_agenda", "_before", "_by_key", "_count", "name")
+    __slots__ = ("_agenda", "_before", "_count", "name", "values")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._by_key: MutableMapping[Row, set[int]] = {}
+        self.values: MutableMapping[Row, set[int]] = {}
+        """The times of each key."""
         self._agenda: Agenda[Row] = Agenda()
         # For each timer touched in this epoch: whether it existed before. A timer that is set and
         # deleted within one epoch then causes no write.
         self._before: dict[tuple[Row, int], bool] = {}
         self._count = 0
-
-    @property
-    def values(self) -> MutableMapping[Row, Any]:
-        """The times of each key."""
-        return self._by_key
 
     def load(self, rows: Iterable[tuple[Row, Row]]) -> None:
         if isinstance(rows, DiskRows):
@@ -75,7 +68,7 @@ class Timers:
                 yield stored, load(stored) or set()
 
         self._count = rows.stop_counting()
-        self._by_key = DiskMap(rows, load, scan, self._count)
+        self.values = DiskMap(rows, load, scan, self._count)
         self._agenda = DiskAgenda(rows, lambda key, at: (key, at), lambda key: hashable(key[0]))
         for key, at in rows.all_keys():
             self._agenda.add(at, hashable(key))
@@ -83,33 +76,33 @@ class Timers:
     def register(self, key: Row, at: int) -> None:
         if type(at) is not int:
             at = operator.index(at)
-        times = self._by_key.get(key)
+        times = self.values.get(key)
         if times is None:
-            self._by_key[key] = {at}
+            self.values[key] = {at}
         elif at in times:
             return
         else:
             times.add(at)
-            touch(self._by_key, key)
+            touch(self.values, key)
         self._agenda.add(at, key)
         self._before.setdefault((key, at), False)
         self._count += 1
 
     def delete(self, key: Row, at: int) -> None:
-        times = self._by_key.get(key)
+        times = self.values.get(key)
         if times is None or at not in times:
             return
         times.remove(at)
-        touch(self._by_key, key)
+        touch(self.values, key)
         if not times:
-            del self._by_key[key]
+            del self.values[key]
         self._agenda.discard(at, key)
         self._before.setdefault((key, at), True)
         self._count -= 1
 
     def of(self, key: Row) -> Iterator[int]:
         """The timers of a key. Callers must not rely on their order."""
-        return iter(sorted(self._by_key.get(key, ())))
+        return iter(sorted(self.values.get(key, ())))
 
     def first(self) -> int | None:
         return self._agenda.first()
@@ -122,7 +115,7 @@ class Timers:
         puts: list[tuple[Row, Row]] = []
         removes: list[Row] = []
         for entry, before in self._before.items():
-            now = entry[1] in self._by_key.get(entry[0], ())
+            now = entry[1] in self.values.get(entry[0], ())
             if now and not before:
                 puts.append((entry, _EMPTY))
             elif before and not now:

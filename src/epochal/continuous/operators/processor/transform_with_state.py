@@ -24,24 +24,24 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 
 from epochal.clock import SystemClock
 from epochal.connectors.user_code import USER_CODE
-from epochal.continuous.operators.cells import drop_late, key_sorter, micros
+from epochal.continuous.operators.cells import drop_late, key_schema, key_sorter, micros
+from epochal.continuous.operators.containers import cut, trim
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.on_disk.disk_map import cut, trim
 from epochal.continuous.operators.processor.processor_handle import (
+    TIMER_STORES,
     Phase,
     ProcessorHandle,
     TimeMode,
     Variable,
     record_variables,
+    spark_store,
 )
-from epochal.continuous.operators.processor.row_api import Api, PandasApi, RowApi
-from epochal.continuous.operators.processor.spark_families import TIMER_STORES, spark_store
+from epochal.continuous.operators.processor.row_api import PandasApi, RowApi
 from epochal.continuous.operators.processor.state_rows import VariableRows
 from epochal.continuous.operators.processor.state_values import ValueForm, value_form
 from epochal.continuous.operators.processor.state_variables import Cursor, NoKey
 from epochal.continuous.operators.processor.timers import Timers, timer_store
 from epochal.errors import OptionError
-from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import StructType
 
@@ -59,10 +59,10 @@ class TransformWithStateSpec:
     input_schema: pa.Schema
     output_schema: pa.Schema
     time_mode: TimeMode
-    event_time: str | None
     variables: tuple[Variable, ...]
+    initial_key: tuple[str, ...]
     initial_state: pa.Table | None = None
-    initial_key: tuple[str, ...] = ()
+    event_time: str | None = None
     pandas: bool = False
     timezone: str = "UTC"
     output_mode: str = "Update"
@@ -79,48 +79,34 @@ class TransformWithStateSpec:
         output_schema: pa.Schema,
         *,
         time_mode: str = "None",
-        output_mode: str = "Update",
-        event_time: str | None = None,
-        initial_state: pa.Table | None = None,
         initial_key: Sequence[str] | None = None,
-        pandas: bool = False,
-        timezone: str = "UTC",
-        spark_layout: bool = False,
+        **more: Any,
     ) -> Self:
         """Plan a processor. Runs `init` of a copy once to learn which state it declares."""
-        if output_mode.lower() not in ("append", "update"):
-            raise OptionError(
-                f"the output mode is {output_mode!r}, but transformWithState emits each row only "
-                f"once. Use Append or Update"
-            )
-        missing = [each for each in key if each not in input_schema.names]
-        if missing or not key:
-            raise OptionError(
-                f"the key is {list(key)}, but the columns are {input_schema.names}. Name at least "
-                f"one column, and only existing ones"
-            )
-        mode = TimeMode.named(time_mode)
-        if event_time is not None and event_time not in input_schema.names:
-            raise OptionError(
-                f"the event time column {event_time!r} does not exist. The columns are "
-                f"{input_schema.names}"
-            )
-        pickled = cloudpickle.dumps(processor)
+        mode, pickled = TimeMode.named(time_mode), cloudpickle.dumps(processor)
         return cls(
             processor=pickled,
             key=tuple(key),
             input_schema=input_schema,
             output_schema=output_schema,
             time_mode=mode,
-            event_time=event_time,
             variables=record_variables(cloudpickle.loads(pickled), mode),
-            initial_state=initial_state,
             initial_key=tuple(initial_key or key),
-            pandas=pandas,
-            timezone=timezone,
-            output_mode=output_mode,
-            spark_layout=spark_layout,
+            **more,
         )
+
+    def __post_init__(self) -> None:
+        columns = self.input_schema.names
+        if self.output_mode.lower() not in ("append", "update"):
+            raise OptionError(
+                f"the output mode is {self.output_mode!r}, but transformWithState emits each row "
+                f"only once. Use Append or Update"
+            )
+        if not self.key or not set(self.key) <= set(columns):
+            raise OptionError(
+                f"the key is {list(self.key)}, but the columns are {columns}. Name at least one "
+                f"column, and only existing ones"
+            )
 
     @property
     def name(self) -> str:
@@ -132,7 +118,7 @@ class TransformWithStateSpec:
 
     @property
     def key_schema(self) -> StructType:
-        return spark_schema(pa.schema([self.input_schema.field(each) for each in self.key]))
+        return key_schema(self.input_schema, self.key)
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
@@ -186,7 +172,6 @@ class _Partition:
         return self._processor
 
     def end(self) -> None:
-        """Close the processor of this epoch, if there was one."""
         if self._handle is not None:
             self._handle.enter(Phase.TIMER_PROCESSED)
             self._processor.close()
@@ -356,7 +341,7 @@ class TransformWithState:
             if not mine.num_rows:
                 continue
             handle_initial = state.begin(at, Phase.INITIALIZED).handleInitialState
-            for stored, key, rows in api.initial(mine):
+            for stored, key, rows in api.groups(mine):
                 for each in rows():
                     state.cursor.key = stored
                     with USER_CODE:
@@ -372,7 +357,7 @@ class TransformWithState:
         return partition_ids(columns, self._spec.key_schema, self._state_partitions)
 
 
-def _api(spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema) -> Api:
+def _api(spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema) -> PandasApi | RowApi:
     if spec.pandas:
         return PandasApi(key, spec.output_schema, spec.timezone)
     return RowApi(key, given, spec.output_schema)

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate, evaluate_all
-from epochal.continuous.operators.expressions.expr import Call, Expr, Value
+from epochal.continuous.operators.expressions.evaluate import evaluate, evaluate_all
+from epochal.continuous.operators.expressions.expr import Call, Expr, Value, column_of
 from epochal.continuous.operators.expressions.spark_calls import SPARK, spark_rows
 from epochal.record_batches import batch_of
 
@@ -58,7 +58,11 @@ class Generate:
             values = evaluate_all(spec.arguments, batch)
             parents, generated = GENERATORS[spec.generator](values, rows, self._types)
             if spec.outer:
-                parents, generated = _outer(parents, generated, rows)
+                own = len(parents)
+                parents, places = with_unmatched(parents, np.arange(own), rows)
+                if len(parents) > own:
+                    index = pa.array(places, pa.int64(), mask=places < 0)
+                    generated = [each.take(index) for each in generated]
         if not len(parents):
             return ()
         index = pa.array(parents, pa.int64())
@@ -70,20 +74,20 @@ class Generate:
         return (batch_of([*kept, *made], spec.schema, len(parents)),)
 
 
-def _outer(parents: Any, generated: Columns, rows: int) -> tuple[Any, Columns]:
-    """Add a row of nulls for each row of the input that has none, in the input's order."""
-    missing = np.setdiff1d(np.arange(rows), parents)
+def with_unmatched(rows: Any, places: Any, count: int) -> tuple[Any, Any]:
+    """Add a place of -1 for each of `count` rows that has none, in the order of the rows."""
+    missing = np.setdiff1d(np.arange(count), rows)
     if not len(missing):
-        return parents, generated
-    everything = np.concatenate([parents, missing])
-    order = np.argsort(everything, kind="stable")
-    source = np.concatenate([np.arange(len(parents)), np.full(len(missing), -1)])[order]
-    index = pa.array(source, pa.int64(), mask=source < 0)
-    return everything[order], [each.take(index) for each in generated]
+        return rows, places
+    rows = np.concatenate((rows, missing))
+    places = np.concatenate((places, np.full(len(missing), -1)))
+    order = np.argsort(rows, kind="stable")
+    return rows[order], places[order]
 
 
-def _lists(value: Value, rows: int) -> tuple[Any, Any, Any]:
-    """For each element of a list or map column: its row, its position, and its flat index."""
+def _lists(value: Value, rows: int) -> tuple[Value, Any, Any, Any]:
+    """A column of lists or maps; for each element its row, its position, and its flat index."""
+    value = column_of(value, rows, value.type)
     lengths = np.zeros(rows, dtype=np.int64)
     starts = np.zeros(rows, dtype=np.int64)
     offsets = value.offsets.to_numpy()
@@ -93,7 +97,7 @@ def _lists(value: Value, rows: int) -> tuple[Any, Any, Any]:
     parents = np.repeat(np.arange(rows), lengths)
     firsts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     positions = np.arange(len(parents)) - firsts
-    return parents, positions, np.repeat(starts, lengths) + positions
+    return value, parents, positions, np.repeat(starts, lengths) + positions
 
 
 def _elements(value: Value, index: Any) -> Columns:
@@ -104,26 +108,18 @@ def _elements(value: Value, index: Any) -> Columns:
     return [value.values.take(at)]
 
 
-def _array(value: Value, rows: int) -> Value:
-    """A column of a value that may be a scalar or in chunks."""
-    return column_of(value, rows, value.type)
-
-
 def _explode(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
-    collection = _array(values[0], rows)
-    parents, _, index = _lists(collection, rows)
+    collection, parents, _, index = _lists(values[0], rows)
     return parents, _elements(collection, index)
 
 
 def _posexplode(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
-    collection = _array(values[0], rows)
-    parents, positions, index = _lists(collection, rows)
+    collection, parents, positions, index = _lists(values[0], rows)
     return parents, [pa.array(positions, pa.int32()), *_elements(collection, index)]
 
 
 def _inline(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
-    collection = _array(values[0], rows)
-    parents, _, index = _lists(collection, rows)
+    collection, parents, _, index = _lists(values[0], rows)
     structs = collection.values.take(pa.array(index, pa.int64()))
     return parents, list(structs.flatten())  # flatten applies the nulls of the structs
 

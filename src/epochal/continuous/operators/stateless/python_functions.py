@@ -2,8 +2,8 @@
 
 Values are converted by PySpark's own code, as in Spark's Python workers: a timestamp is a local
 time without zone for a row function, a Series has the session's time zone, a result is cast to the
-declared type. Only the results of functions with `useArrow=False` are converted here, because Spark
-does that in the JVM (`jvm_results.py`).
+declared type. Only results of functions with `useArrow=False` are converted here (`jvm_result`),
+because Spark does that in its JVM, whose rules are in `java_values`.
 
 An iterator function is called once per batch, with an iterator of one batch, so that its rows are
 passed on immediately.
@@ -11,19 +11,21 @@ passed on immediately.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql import types as spark
 
 from epochal.connectors.user_code import USER_CODE, name_of
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
-from epochal.continuous.operators.expressions.expr import Expr
-from epochal.continuous.operators.stateless.jvm_results import jvm_result
+from epochal.continuous.operators.expressions.evaluate import evaluate
+from epochal.continuous.operators.expressions.expr import Expr, column_of
+from epochal.continuous.operators.java_values import java_bytes, java_integer, java_text
 from epochal.errors import ExpressionError, OptionError
 from epochal.record_batches import batch_of
 
@@ -34,6 +36,19 @@ ARROW, ARROW_ITERATOR = 250, 251
 ROW_TYPES = (PICKLED, ARROW_ROWS)
 SCALAR_TYPES = (*ROW_TYPES, PANDAS, PANDAS_ITERATOR, ARROW, ARROW_ITERATOR)
 """Spark's numbers for the kinds of functions: `PythonEvalType` in PySpark."""
+
+Converter: TypeAlias = Callable[[Any], Any]
+
+_BITS = {spark.ByteType: 8, spark.ShortType: 16, spark.IntegerType: 32, spark.LongType: 64}
+_CLASSES: dict[type[spark.DataType], type] = {
+    spark.BooleanType: bool,
+    spark.FloatType: float,
+    spark.DoubleType: float,
+    spark.DateType: datetime.date,
+    spark.TimestampNTZType: datetime.datetime,
+    spark.DayTimeIntervalType: datetime.timedelta,
+}
+"""Types that take values of one class, as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ class Argument:
     """An argument of a function: an expression, or the result of a function of the same kind."""
 
     value: Expr | PythonFunction
-    type: DataType | None = None
+    type: spark.DataType | None = None
     arrow: pa.DataType = field(default_factory=pa.null)
     keyword: str | None = None
 
@@ -121,7 +136,6 @@ class _Call:
         }
 
     def result(self, batch: pa.RecordBatch) -> Any:
-        """The results for a batch, as an Arrow array."""
         returned = self._raw(batch)
         with USER_CODE:  # iterator functions run only now, and a value may not have the type
             return self._converted(returned, batch.num_rows)
@@ -172,7 +186,9 @@ class _Call:
             return column
         if self._kind in (PANDAS, PANDAS_ITERATOR):
             return _series(column, self._conversion)
-        values = _pylist(column)
+        from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+        values: list[Any] = ArrowTableToRowsConversion._to_pylist(column)
         convert = self._converters.get(number)
         return values if convert is None else [convert(each) for each in values]
 
@@ -195,7 +211,7 @@ class _Call:
             ) from None
 
     def _from_columns(self, result: Any) -> pa.Array[Any]:
-        schema = StructType([StructField("_0", self._type)])
+        schema = spark.StructType([spark.StructField("_0", self._type)])
         if self._kind in (ARROW, ARROW_ITERATOR):
             found = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
             kind = _arrow_type(self._type)
@@ -247,7 +263,7 @@ class MapFrames:
     def _batch(self, result: Any) -> pa.RecordBatch:
         schema = self._spec.schema
         if self._spec.kind == MAP_PANDAS:
-            wrapped = StructType([StructField("_0", self._type)])
+            wrapped = spark.StructType([spark.StructField("_0", self._type)])
             made: Any = to_arrow(result, wrapped, self._spec.conversion).column(0)
             arrays, rows = made.flatten(), len(made)
         else:
@@ -261,7 +277,7 @@ class MapFrames:
         return batch_of([column_of(each, rows, kind) for each, kind in pairs], schema, rows)
 
 
-def to_arrow(result: Any, schema: StructType, conversion: Conversion) -> pa.RecordBatch:
+def to_arrow(result: Any, schema: spark.StructType, conversion: Conversion) -> pa.RecordBatch:
     """Convert a Series or DataFrame of a user to Arrow, as Spark's workers do."""
     from pyspark.sql.conversion import PandasToArrowConversion
 
@@ -309,22 +325,12 @@ def _zoned(kind: Any, zone: str) -> Any:
     return kind
 
 
-_Converter: TypeAlias = Callable[[Any], Any]
-
-
-def _row_converter(kind: DataType) -> _Converter | None:
+def _row_converter(kind: spark.DataType) -> Converter | None:
     from pyspark.sql.conversion import ArrowTableToRowsConversion
 
-    found: _Converter | None = ArrowTableToRowsConversion._create_converter(
+    found: Converter | None = ArrowTableToRowsConversion._create_converter(
         kind, none_on_identity=True, binary_as_bytes=True
     )
-    return found
-
-
-def _pylist(column: pa.Array[Any]) -> list[Any]:
-    from pyspark.sql.conversion import ArrowTableToRowsConversion
-
-    found: list[Any] = ArrowTableToRowsConversion._to_pylist(column)
     return found
 
 
@@ -342,7 +348,7 @@ def _by_row(
     ]
 
 
-def _array(values: list[Any], kind: DataType, *, safe: bool = False) -> Any:
+def _array(values: list[Any], kind: spark.DataType, *, safe: bool = False) -> Any:
     target = _arrow_type(kind)
     try:
         return pa.array(values, type=target)
@@ -350,7 +356,7 @@ def _array(values: list[Any], kind: DataType, *, safe: bool = False) -> Any:
         return pa.array(values).cast(target, safe=safe)
 
 
-def _arrow_type(kind: DataType) -> Any:
+def _arrow_type(kind: spark.DataType) -> Any:
     from pyspark.sql.pandas.types import to_arrow_type
 
     return to_arrow_type(kind, timezone="UTC")
@@ -363,3 +369,73 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array[Any]:
             f"{', '.join(batch.schema.names) or 'none'}."
         )
     return batch.column(name)
+
+
+def jvm_result(kind: spark.DataType) -> Converter:
+    """A function that converts a result for the type `kind`; null stays null."""
+    convert = _converter(kind)
+    return lambda value: None if value is None else convert(value)
+
+
+def _converter(kind: spark.DataType) -> Converter:
+    if wanted := _CLASSES.get(type(kind)):
+        return lambda value: value if isinstance(value, wanted) else None
+    match kind:
+        case spark.ByteType() | spark.ShortType() | spark.IntegerType() | spark.LongType():
+            return java_integer(_BITS[type(kind)])
+        case spark.DecimalType():
+            return _decimal(kind)
+        case spark.StringType():
+            return java_text
+        case spark.BinaryType():
+            return java_bytes
+        case spark.TimestampType():
+            return lambda value: (  # without a zone it is a local time
+                value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else None
+            )
+        case spark.ArrayType():
+            element = jvm_result(kind.elementType)
+            return lambda value: (
+                [element(each) for each in value] if isinstance(value, list | tuple) else None
+            )
+        case spark.MapType():
+            key, item = jvm_result(kind.keyType), jvm_result(kind.valueType)
+            return lambda value: (
+                [(key(each), item(value[each])) for each in value]
+                if isinstance(value, dict)
+                else None
+            )
+        case spark.StructType():
+            return _struct(kind)
+    return lambda value: value
+
+
+def _decimal(kind: spark.DecimalType) -> Converter:
+    unit = Decimal(1).scaleb(-kind.scale)
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, Decimal) or not value.is_finite():
+            return None
+        rounded = value.quantize(unit, "ROUND_HALF_UP")
+        if abs(rounded) >= Decimal(10) ** (kind.precision - kind.scale):
+            raise OptionError(
+                f"[NUMERIC_VALUE_OUT_OF_RANGE] a function returned {value}, which does not fit "
+                f"into {kind.simpleString()}. Declare more digits."
+            )
+        return rounded
+
+    return convert
+
+
+def _struct(kind: spark.StructType) -> Converter:
+    converters = [jvm_result(each.dataType) for each in kind.fields]
+    names = kind.names
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            value = tuple(value.get(name) for name in names)
+        if not isinstance(value, tuple | list):
+            return None
+        return {name: each(item) for name, each, item in zip(names, converters, value, strict=True)}
+
+    return convert

@@ -11,9 +11,9 @@ import pytest
 from tests.unit.continuous.operators.driving import Driver, at_ms, columns, table
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.calls import AggregateCall, Mode
+from epochal.continuous.operators.aggregation.functions import AggregateCall, Mode
 from epochal.continuous.operators.contract import Moment
-from epochal.errors import OptionError, StateValueError
+from epochal.errors import StateValueError
 
 INPUT = columns(
     k=pa.int32(),
@@ -99,8 +99,3 @@ def test_an_epoch_shows_each_changed_group_once_and_all_groups_in_complete_mode(
         (batch,) = operator.expire(at)
         assert batch.to_pydict()["k"] == shown
         assert batch.to_pydict()["r"][-1] == 2
-
-
-def test_an_unknown_function_is_refused() -> None:
-    with pytest.raises(OptionError, match="computed by Percentile"):
-        _ = driver(call("Percentile", "v")).spec.stores

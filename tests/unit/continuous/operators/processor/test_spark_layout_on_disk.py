@@ -18,8 +18,8 @@ from tests.unit.continuous.operators.processor.test_processor_state_model import
 )
 
 from epochal.checkpoint.restart import ROCKSDB_PROVIDER_CLASS
+from epochal.continuous.operators import containers
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.on_disk import disk_agenda, disk_map
 from epochal.continuous.operators.processor import state_rows
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
 from epochal.continuous.plan.compile import UNOPENED
@@ -90,8 +90,8 @@ class Task:
 def test_families_on_disk_hold_the_bytes_that_they_hold_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(disk_map, "_MIN_VALUES", 2)
-    monkeypatch.setattr(disk_agenda, "_MAX_RECENT", 3)
+    monkeypatch.setattr(containers, "_MIN_VALUES", 2)
+    monkeypatch.setattr(containers, "_MAX_RECENT", 3)
     # Otherwise expired rows, which are hidden, would be removed at other times than in memory.
     monkeypatch.setattr(state_rows, "_QUEUED_AT_MOST", TTL_MS)
     rng, now = random.Random(seed), 1000

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql import types as spark
 
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.expressions.expr import Column
@@ -27,6 +28,7 @@ from epochal.continuous.operators.stateless.python_functions import (
     MapFramesSpec,
     PythonFunction,
     PythonFunctionsSpec,
+    jvm_result,
 )
 from epochal.continuous.tasks.reports import failure_report
 from epochal.errors import ExpressionError, OptionError
@@ -43,10 +45,10 @@ def call(
     def given(value: int | PythonFunction, keyword: str | None = None) -> Argument:
         if isinstance(value, PythonFunction):
             return Argument(value, keyword=keyword)
-        return Argument(Column(value), LongType(), pa.int64(), keyword)
+        return Argument(Column(value), spark.LongType(), pa.int64(), keyword)
 
     return PythonFunction(
-        cloudpickle.dumps((function, LongType())),
+        cloudpickle.dumps((function, spark.LongType())),
         kind,
         (*map(given, arguments), *(given(value, name) for name, value in named.items())),
         "f",
@@ -126,7 +128,7 @@ def test_an_error_of_an_iterator_function_ends_the_query(kind: int) -> None:
 
 
 def mapped(kind: int, function: Callable[..., Any]) -> list[dict[str, Any]]:
-    pickled = cloudpickle.dumps((function, StructType().add("b", "long").add("a", "long")))
+    pickled = cloudpickle.dumps((function, spark.StructType().add("b", "long").add("a", "long")))
     schema = pa.schema([("b", pa.int64()), ("a", pa.int64())])
     operator = MapFramesSpec(pickled, kind, schema, UTC).open()
     return [row for batch in operator.process(BATCH, AT) for row in batch.to_pylist()]
@@ -145,3 +147,34 @@ def test_a_mapping_that_returns_no_iterator_is_an_error() -> None:
 def test_a_mapping_that_lacks_a_column_is_an_error() -> None:
     with pytest.raises(OptionError, match="lacks the column b"):
         mapped(MAP_ARROW, lambda batches: (each.select(["a"]) for each in batches))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (spark.IntegerType(), None, None),
+        (spark.IntegerType(), 2**31 + 5, -(2**31) + 5),
+        (spark.ByteType(), 200, -56),
+        (spark.LongType(), 2**63, None),
+        (spark.IntegerType(), True, None),
+        (spark.IntegerType(), 1.0, None),
+        (spark.BooleanType(), 1, None),
+        (spark.DoubleType(), 1, None),
+        (spark.DoubleType(), 1.5, 1.5),
+        (spark.StringType(), 1e10, "1.0E10"),
+        (spark.StringType(), True, "true"),
+        (spark.BinaryType(), "ü", "ü".encode()),
+        (spark.DecimalType(5, 2), Decimal("1.235"), Decimal("1.24")),
+        (spark.DecimalType(5, 2), 1, None),
+        (spark.ArrayType(spark.IntegerType()), (1, "x", None), [1, None, None]),
+        (spark.ArrayType(spark.IntegerType()), "ab", None),
+        (spark.StructType().add("a", "integer").add("b", "string"), (1, 2), {"a": 1, "b": "2"}),
+    ],
+)
+def test_a_value_of_another_class_is_null(kind: spark.DataType, value: Any, expected: Any) -> None:
+    assert jvm_result(kind)(value) == expected
+
+
+def test_a_decimal_with_too_many_digits_is_an_error() -> None:
+    with pytest.raises(OptionError, match=r"decimal\(3,2\)"):
+        jvm_result(spark.DecimalType(3, 2))(Decimal(123))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochal.evaluator.evaluator_archive import cache_folder, code_in
+from epochal.evaluator.evaluator_process import cache_folder, code_in
 from epochal.evaluator.executor_jvm import Code, Executor
 
 

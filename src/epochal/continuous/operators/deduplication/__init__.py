@@ -1,1 +1,0 @@
-"""Operators that drop duplicate rows."""

@@ -1,1 +1,0 @@
-"""State of operators that is kept on local disk."""
