@@ -80,7 +80,6 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "tools.edit.offsets",
         "tools.edit_state",
         "tools.switch",
-        "tools.switch.outputs",
         "tools.upgrade",
         "public",
         "testing",

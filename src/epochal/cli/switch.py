@@ -146,8 +146,8 @@ def _back(old: Files, new: Files, named: NamedSink, restored: bool) -> Callable[
 def _delta_version(table: Files, new: Files, old: Files) -> int | None:
     """The version of a Delta table at the switch; None if it is not a Delta table."""
     from epochal.checkpoint.entries import QueryMetadata
-    from epochal.tools.switch.outputs.delta_output import epochs_by_version, version_after
-    from epochal.tools.switch.outputs.open_output import DELTA_LOG
+    from epochal.tools.switch.delta_output import epochs_by_version, version_after
+    from epochal.tools.switch.query_outputs import DELTA_LOG
     from epochal.tools.switch.switch import read_switched
 
     if table.info(DELTA_LOG) is None:

@@ -38,7 +38,7 @@ from epochal.tools.switch.compare_rows import (
     row_text,
     subtract_moved,
 )
-from epochal.tools.switch.output_contract import Output
+from epochal.tools.switch.query_outputs import Output
 from epochal.tools.switch.places import places_of
 from epochal.wording import counted
 
