@@ -31,7 +31,7 @@ from epochal.testing.files import MemoryFiles
 from epochal.tools.inspect.show import inspect
 from epochal.tools.inspect.source_listing import SOURCE_FORMAT
 from epochal.tools.verify.check_bytes import scan_small, unpack
-from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.findings import Depth
 from epochal.tools.verify.verify import verify
 
 ROUNDS = 500

@@ -12,7 +12,7 @@ from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.main import main
 from epochal.files.local import LocalFiles
 from epochal.tools.verify import remedies
-from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.findings import Depth
 from epochal.tools.verify.findings import Finding
 from epochal.tools.verify.verify import verify
 

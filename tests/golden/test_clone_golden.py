@@ -21,7 +21,7 @@ from epochal.tools.edit.survey import last_committed, survey
 from epochal.tools.inspect.show import inspect
 from epochal.tools.read_state.read import read_state
 from epochal.tools.switch.clone import CloneOptions, plan_clone
-from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.findings import Depth
 from epochal.tools.verify.findings import Severity
 from epochal.tools.verify.verify import verify
 

@@ -302,7 +302,7 @@ def run_repair(
     from epochal.tools.edit.repair import Left
     from epochal.tools.edit.survey import survey
     from epochal.tools.edit.whole_repair import Wanted, is_problem, plan_whole_repair
-    from epochal.tools.verify.depth import depth_to_find
+    from epochal.tools.verify.findings import depth_to_find
     from epochal.tools.verify.remedies import with_places
     from epochal.tools.verify.verify import verify
 

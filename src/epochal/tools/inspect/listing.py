@@ -30,8 +30,11 @@ from epochal.checkpoint.layout import (
     OWN_KEY,
     SOURCES,
     STATE,
+    operator_metadata_log_path,
+    operator_metadata_path,
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, newest_at
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import CheckpointError, EpochalError, MalformedFileError, StorageError
 from epochal.files import Files, join_url
@@ -307,6 +310,33 @@ def read_bytes(files: Files, path: str, *, large: bool = False) -> bytes | Epoch
         return error
     except OSError as error:
         return storage_error(files, path, error)
+
+
+def read_entry(files: Files, path: str, decode: Callable[[bytes, str], T]) -> T | EpochalError:
+    """Read and decode a file; return the error if one of the two fails."""
+    data = read_bytes(files, path)
+    if isinstance(data, EpochalError):
+        return data
+    try:
+        return decode(data, path)
+    except EpochalError as error:
+        return error
+
+
+def read_operator_log(
+    listing: CheckpointListing, operator: int
+) -> tuple[LogListing[OperatorMetadata], OperatorMetadata | EpochalError | None]:
+    """The log of an operator's metadata, and the newest entry, or else the single file."""
+    path = operator_metadata_log_path(operator)
+    log = read_log(listing.files, path, listing.directories[path], OPERATOR_FORMAT.deserialize)
+    newest = newest_at(log.entries, None)
+    if newest is not None:
+        return log, log.entries[newest]
+    path = operator_metadata_path(operator)
+    folder, _, name = path.rpartition("/")
+    if name not in listing.directories[folder].files:
+        return log, None
+    return log, read_entry(listing.files, path, OPERATOR_FORMAT.deserialize)
 
 
 def storage_error(files: Files, path: str, error: OSError) -> StorageError:

@@ -22,11 +22,9 @@ from epochal.checkpoint.layout import (
     SOURCES,
     STAND_IN_KEY,
     STATE,
-    operator_metadata_log_path,
     operator_metadata_path,
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
-from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, newest_at
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
 from epochal.errors import CheckpointSwitchedError, EpochalError
 from epochal.files import Files
@@ -37,8 +35,9 @@ from epochal.tools.inspect.listing import (
     gather,
     read_bytes,
     read_log,
+    read_operator_log,
 )
-from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
+from epochal.tools.inspect.state_listing import OperatorListing, operators_of
 from epochal.tools.inspect.view_models import (
     BatchView,
     CheckpointView,
@@ -234,10 +233,20 @@ def _source(listing: CheckpointListing, name: str, problems: list[Problem]) -> S
 def _operator(
     listing: CheckpointListing, operator: OperatorListing, problems: list[Problem]
 ) -> OperatorView:
-    metadata = _operator_metadata(listing, operator.operator, problems)
+    log, metadata = read_operator_log(listing, operator.operator)
+    problems.extend(
+        Problem(f"{log.path}/{batch_id}", _reason(error)) for batch_id, error in log.broken.items()
+    )
+    if isinstance(metadata, EpochalError):
+        problems.append(Problem(operator_metadata_path(operator.operator), _reason(metadata)))
+        metadata = None
     stores: dict[str, list[StoreVersions]] = {name: [] for name in operator.store_names}
     for store in operator.stores:
-        stores[store.name].append(_store(store))
+        versions = store.versions
+        first, last = (versions[0], versions[-1]) if versions else (None, None)
+        base = max(store.bases, default=None)
+        view = StoreVersions(store.partition, first, last, base, len(versions))
+        stores[store.name].append(view)
     return OperatorView(
         operator.operator,
         None if metadata is None else metadata.operator_name,
@@ -245,42 +254,6 @@ def _operator(
         len(operator.partitions),
         {name: tuple(views) for name, views in stores.items()},
     )
-
-
-def _store(store: StoreListing) -> StoreVersions:
-    versions, bases = store.versions, store.bases
-    return StoreVersions(
-        store.partition,
-        versions[0] if versions else None,
-        versions[-1] if versions else None,
-        bases[-1] if bases else None,
-        len(versions),
-    )
-
-
-def _operator_metadata(
-    listing: CheckpointListing, operator: int, problems: list[Problem]
-) -> OperatorMetadata | None:
-    path = operator_metadata_log_path(operator)
-    log = read_log(listing.files, path, listing.directories[path], OPERATOR_FORMAT.deserialize)
-    problems.extend(
-        Problem(f"{path}/{batch_id}", _reason(error)) for batch_id, error in log.broken.items()
-    )
-    newest = newest_at(log.entries, None)
-    if newest is not None:
-        return log.entries[newest]
-    path = operator_metadata_path(operator)
-    folder, _, name = path.rpartition("/")
-    if name not in listing.directories[folder].files:
-        return None
-    data = read_bytes(listing.files, path)
-    try:
-        if isinstance(data, EpochalError):
-            raise data
-        return OPERATOR_FORMAT.deserialize(data, path)
-    except EpochalError as error:
-        problems.append(Problem(path, _reason(error)))
-    return None
 
 
 def _owner(listing: CheckpointListing, problems: list[Problem]) -> OwnerView | None:

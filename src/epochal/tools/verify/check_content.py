@@ -8,7 +8,7 @@ replay of the deltas before it. `check_state` has the rules about file names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import google_crc32c
@@ -25,11 +25,15 @@ from epochal.tools.verify.check_bytes import (
     scan_small,
     unpack,
 )
-from epochal.tools.verify.check_files import crc_agrees
+from epochal.tools.verify.check_files import stale_rules
 from epochal.tools.verify.findings import Finding, finding
 from epochal.wording import counted
 
 Tick = Callable[[], None]
+
+
+def no_tick() -> None:
+    """Report no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,33 +142,16 @@ class ContentCheck:
 
         `checked`: whether Spark reads this file through Hadoop's checksumming file system.
         """
-        path = f"{store.path}/{name}"
+        path, hidden = f"{store.path}/{name}", (self._files, store.path, store.files)
         if f"{name}.crc" in store.files:
             text = read_bytes(self._files, f"{path}.crc")
             if isinstance(text, bytes):
                 self.findings.extend(spark_checksum_rules(path, data, text))
                 if self._settings.deep:
-                    self.hadoop_checksum(store.path, store.files, f"{name}.crc", text, "CRC_STALE")
+                    self.findings.extend(stale_rules(*hidden, {f"{name}.crc": text}, "CRC_STALE"))
         if self._with_crc or checked:
             code = "CRC_REFUSED" if checked else "CRC_STALE"
-            self.hadoop_checksum(store.path, store.files, name, data, code)
-
-    def hadoop_checksum(
-        self, folder: str, names: Collection[str], name: str, data: bytes, code: str
-    ) -> None:
-        """Compare a file with its hidden checksum file, if `names` contains one."""
-        crc_name = f".{name}.crc"
-        if crc_name not in names:
-            return
-        crc = read_bytes(self._files, f"{folder}/{crc_name}")
-        if isinstance(crc, bytes) and crc_agrees(data, crc) is False:
-            self.findings.append(
-                finding(
-                    code,
-                    f"{folder}/{name}",
-                    f"its {len(data)} bytes do not match the checksums in {crc_name}",
-                )
-            )
+            self.findings.extend(stale_rules(*hidden, {name: data}, code))
 
 
 def _broken(path: str, error: StateFormatError) -> Finding:

@@ -1,4 +1,4 @@
-"""Checks Hadoop's hidden checksum files, and the logs of file sources and file sinks. Pure.
+"""Checks Hadoop's hidden checksum files, and the logs of file sources and file sinks.
 
 A hidden `.NAME.crc` does harm in two cases. If its file is missing, Spark fails when it creates
 the file, unless it is a file that Spark overwrites. If it does not match its file, Spark fails to
@@ -9,7 +9,7 @@ the checksums of other files, so there a mismatch only shows that the file was c
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,7 +25,8 @@ from epochal.checkpoint.layout import COMPACT_SUFFIX, OWN_KEY, SOURCES, crc_targ
 from epochal.checkpoint.pinned import SOURCE_EVOLUTION
 from epochal.checkpoint.spark_json import parse_json
 from epochal.errors import MalformedFileError
-from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListing
+from epochal.files import Files
+from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListing, read_bytes
 from epochal.tools.inspect.source_listing import FILE, SourceListing
 from epochal.tools.inspect.state_listing import OperatorListing
 from epochal.tools.verify.findings import Finding, Severity, finding
@@ -79,22 +80,32 @@ def orphan_rules(path: str, directory: Directory, newest: int | None = None) -> 
 
 
 def stale_rules(
-    path: str, directory: Directory, raw: Mapping[str, bytes], read: Callable[[str], bytes | None]
+    files: Files, path: str, names: Collection[str], raw: Mapping[str, bytes], code: str
 ) -> Iterator[Finding]:
-    """Find files that do not match their hidden checksum file."""
-    names = set(directory.files)
+    """Find files that do not match their hidden checksum file, if `names` contains one."""
     for name, data in raw.items():
         crc_name = f".{name}.crc"
         if crc_name not in names:
             continue
-        full = f"{path}/{crc_name}" if path else crc_name
-        crc = read(full)
-        if crc is not None and crc_agrees(data, crc) is False:
+        crc = read_bytes(files, f"{path}/{crc_name}" if path else crc_name)
+        if isinstance(crc, bytes) and crc_agrees(data, crc) is False:
             yield finding(
-                "CRC_STALE",
+                code,
                 f"{path}/{name}" if path else name,
                 f"its {len(data)} bytes do not match the checksums in {crc_name}",
             )
+
+
+def crc_rules(
+    files: Files,
+    path: str,
+    directory: Directory,
+    raw: Mapping[str, bytes],
+    newest: int | None = None,
+) -> Iterator[Finding]:
+    """Find both in a directory with the contents `raw`; `newest` is that of `orphan_rules`."""
+    yield from orphan_rules(path, directory, newest)
+    yield from stale_rules(files, path, frozenset(directory.files), raw, "CRC_STALE")
 
 
 def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:

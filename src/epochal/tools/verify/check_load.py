@@ -17,7 +17,7 @@ from epochal.state.store.contract import FileSettings, StoredVersion
 from epochal.state.store.store_format import DATABASE_FORMAT
 from epochal.tools.inspect.listing import CheckpointListing
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
-from epochal.tools.verify.check_content import ContentSettings
+from epochal.tools.verify.check_content import ContentSettings, no_tick
 from epochal.tools.verify.check_logs import operator_gap_rules
 from epochal.tools.verify.check_operators import (
     OperatorFacts,
@@ -25,11 +25,9 @@ from epochal.tools.verify.check_operators import (
     content_settings,
     is_keyed,
     read_operator_facts,
-    unique_id_of,
 )
 from epochal.tools.verify.check_state import StateFacts, operator_rules
-from epochal.tools.verify.depth import Depth
-from epochal.tools.verify.findings import Finding, Severity
+from epochal.tools.verify.findings import Depth, Finding, Severity
 
 
 class LoadCheck:
@@ -71,8 +69,8 @@ class LoadCheck:
         settings: ContentSettings,
     ) -> Iterator[Finding]:
         """Check each file of the chain on its own, so that its findings can be kept."""
-        check = content_check(self._listing, operator, own, facts, settings, _no_tick, self._tables)
-        unique_id = unique_id_of(operator, store, facts)
+        check = content_check(self._listing, operator, own, facts, settings, no_tick, self._tables)
+        unique_id = facts.unique_id(operator, store)
         if unique_id:
             names = self._lineage(store, facts.restart_version, unique_id, settings)
         else:
@@ -151,7 +149,3 @@ def only(store: StoreListing, name: str) -> StoreListing:
         changelogs=some(store.changelogs),
         zips=some(store.zips),
     )
-
-
-def _no_tick() -> None:
-    """Report no progress."""

@@ -33,6 +33,7 @@ from epochal.state.tables.sst_blocks import check_table
 from epochal.tools.inspect.listing import Directories, read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
+from epochal.tools.verify.check_files import stale_rules
 from epochal.tools.verify.check_state import StateFacts
 from epochal.tools.verify.findings import Finding, finding
 
@@ -164,8 +165,9 @@ class RocksCheck:
         if isinstance(session, str):
             return finding("ROCKSDB_UNCHECKED", path, f"{session}, which Epochal cannot check")
         names = self._directories[folder].files
-        if self._settings.deep and f".{name}.crc" in names:
-            self._content.hadoop_checksum(folder, names, name, data, "CRC_REFUSED")
+        if self._settings.deep:
+            refused = stale_rules(self._files, folder, names, {name: data}, "CRC_REFUSED")
+            self.findings.extend(refused)
         return session
 
     def _zip(

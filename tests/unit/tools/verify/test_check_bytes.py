@@ -26,7 +26,7 @@ from epochal.tools.verify.check_bytes import (
     unpack,
 )
 from epochal.tools.verify.check_columns import as_list, check_large, scan_large
-from epochal.tools.verify.key_partition import partition_of_key
+from epochal.tools.verify.check_bytes import partition_of_key
 
 KEY = struct_of([StringType()])
 VALUE = struct_of([AtomicType("long"), StringType()])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epochal.files.local import LocalFiles
-from epochal.tools.verify.check_paths import escaped, unescaped
+from epochal.tools.verify.verify import escaped, unescaped
 from epochal.tools.verify.verify import verify
 
 SPECIAL = "chk %@#chk"
