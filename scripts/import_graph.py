@@ -77,7 +77,6 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "tools.read_state",
         "tools.verify",
         "tools.edit",
-        "tools.edit.offsets",
         "tools.edit_state",
         "tools.switch",
         "tools.upgrade",

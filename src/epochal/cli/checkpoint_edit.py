@@ -40,7 +40,7 @@ from epochal.tools.inspect.listing import require_checkpoint, require_directory
 from epochal.wording import counted, time_text
 
 if TYPE_CHECKING:
-    from epochal.tools.edit.offsets.offset_targets import Target
+    from epochal.tools.edit.offset_targets import Target
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -76,7 +76,7 @@ def rewind(
     batches: name its directory with --sink. A file source reads all later files again, in one
     batch.
     """
-    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.edit_file_log import find_sink
     from epochal.tools.edit.rewind import batch_at, plan_rewind
     from epochal.tools.edit.survey import survey
 
@@ -135,10 +135,10 @@ def set_offsets(
 
     Settings, watermark and state stay those of the last batch.
     """
-    from epochal.tools.edit.find_sink import find_sink
-    from epochal.tools.edit.offsets.broker_offsets import broker
-    from epochal.tools.edit.offsets.offset_targets import no_broker
-    from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+    from epochal.tools.edit.edit_file_log import find_sink
+    from epochal.tools.edit.set_offsets import broker
+    from epochal.tools.edit.offset_targets import no_broker
+    from epochal.tools.edit.set_offsets import plan_set_offsets
     from epochal.tools.edit.publish import require_published
     from epochal.tools.edit.survey import survey
 
@@ -163,7 +163,7 @@ def _target(
     to_latest: bool,
     to_datetime: str | None,
 ) -> Target:
-    from epochal.tools.edit.offsets.offset_targets import (
+    from epochal.tools.edit.offset_targets import (
         ShiftBy,
         ToEarliest,
         ToLatest,
@@ -206,7 +206,7 @@ def migrate_offsets(
     flags: Flags,
 ) -> None:
     """Convert the offset log to version 2, in which Spark 4.2 and later can name sources."""
-    from epochal.tools.edit.offsets.migrate_offsets import plan_migrate
+    from epochal.tools.edit.migrate_offsets import plan_migrate
     from epochal.tools.edit.survey import survey
 
     if to != "v2":

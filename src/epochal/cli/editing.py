@@ -44,7 +44,7 @@ from epochal.wording import of_epochs, size_text
 
 if TYPE_CHECKING:
     from epochal.tools.edit.edit_plan import Plan
-    from epochal.tools.edit.find_sink import NamedSink
+    from epochal.tools.edit.edit_file_log import NamedSink
     from epochal.tools.edit.repair import Left
     from epochal.tools.edit.repair_draft import RepairOptions
     from epochal.tools.verify.findings import Finding
@@ -297,7 +297,7 @@ def run_repair(
 
     After the changes the checkpoint is verified again. The exit status is 0 only if it is healthy.
     """
-    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.edit_file_log import find_sink
     from epochal.tools.edit.publish import refuse_unpublished
     from epochal.tools.edit.repair import Left
     from epochal.tools.edit.survey import survey

@@ -21,7 +21,7 @@ from epochal.tools.edit.apply_edit import require_quiet
 from epochal.tools.edit.edit_plan import Plan
 
 if TYPE_CHECKING:
-    from epochal.tools.edit.find_sink import NamedSink
+    from epochal.tools.edit.edit_file_log import NamedSink
     from epochal.tools.switch.stop_query import StoppedQuery
 
 
@@ -98,7 +98,7 @@ def _forth(
     old: Files, target: Files, named: NamedSink, stop_seconds: float | None
 ) -> Callable[[], Plan]:
     from epochal.tools.edit.copy_checkpoint import refuse_nested, refuse_occupied
-    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.edit_file_log import find_sink
     from epochal.tools.edit.survey import last_committed, survey
     from epochal.tools.inspect.listing import PARTS
     from epochal.tools.switch.switch import plan_existing, plan_new

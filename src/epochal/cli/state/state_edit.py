@@ -286,7 +286,7 @@ def run_state_edit(
     flags: Flags,
 ) -> None:
     """Show or apply a plan that is made from a survey of the checkpoint and of its file sink."""
-    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.edit_file_log import find_sink
     from epochal.tools.edit.publish import require_published
     from epochal.tools.edit.survey import survey
 

@@ -38,10 +38,8 @@ from epochal.checkpoint.layout import METADATA
 from epochal.clock import Clock, SystemClock
 from epochal.errors import EditError
 from epochal.files import Files, join_url
-from epochal.tools.edit.backup_packs import PackReader, PackWriter, Stage, digest
 from epochal.tools.edit.edit_plan import (
     SINK,
-    STAGE_DIRECTORY,
     Change,
     FileRef,
     Plan,
@@ -50,6 +48,8 @@ from epochal.tools.edit.edit_plan import (
     crc_of,
 )
 from epochal.tools.edit.journal_records import (
+    PackReader,
+    PackWriter,
     Record,
     RecordedChange,
     change_is_made,
@@ -57,6 +57,7 @@ from epochal.tools.edit.journal_records import (
     check_watches,
     crc_bytes,
     describe,
+    digest,
     stamp_of,
     temporaries,
     touched_names,
@@ -100,15 +101,14 @@ class Journal:
         """Return the edit or undo that was interrupted, if any."""
         return unfinished_edit(self._files)
 
-    def stage(self) -> Stage:
-        """Start to collect large content for a plan, and remove what a crash left of another."""
-        self._refuse_unfinished()
-        self._files.delete_tree(STAGE_DIRECTORY)
-        return Stage(self._files)
-
     def execute(self, plan: Plan, progress: Progress | None = None) -> JournalEntry:
         """Make every change of `plan`. If this is interrupted, `finish` completes it."""
-        self._refuse_unfinished()
+        if (entry := self.unfinished()) is not None:
+            raise EditError(
+                self._url(entry.id),
+                f"a {entry.command} that was interrupted is {entry.state} here. Run the same "
+                f"command again to finish it, or {undo_of(self._files.url, entry)} to revert it.",
+            )
         check_plan(plan)
         self._sweep()
         entry_id = self._next_id(plan.command)
@@ -239,8 +239,8 @@ class Journal:
         """
         if len(plan.changes) < 2:
             return None, list(plan.changes)
-        own = [each for each in plan.changes if (each.root, each.path) == ("", METADATA)]
-        others = [each for each in plan.changes if (each.root, each.path) != ("", METADATA)]
+        others = [change for change in plan.changes if change.place != ("", METADATA)]
+        own = [change for change in plan.changes if change.place == ("", METADATA)]
         if own:
             return own[0], others
         stamp = stamp_of(self._files, METADATA)
@@ -358,19 +358,17 @@ class Journal:
             files.create(crc_of(change.path), backups.get(change.crc))
 
     def _directories_to_make(self, plan: Plan) -> list[tuple[str, str]]:
-        made: dict[tuple[str, str], None] = {}
-        known: set[tuple[str, str]] = set()
-        for change in plan.changes:
-            if change.before is not None or change.after is None:
-                continue
-            files = self._place_of(plan, change.root)
-            for directory in ancestors(change.path):
-                place = (change.root, directory)
-                if place not in known:
-                    known.add(place)
-                    if files.info(directory) is None:
-                        made[place] = None
-        return list(made)
+        directories = {
+            (change.root, directory): None  # in this order, and each once
+            for change in plan.changes
+            if change.action == "create"
+            for directory in ancestors(change.path)
+        }
+        return [
+            (root, directory)
+            for root, directory in directories
+            if self._place_of(plan, root).info(directory) is None
+        ]
 
     def undoable(self, entry_id: str | None = None) -> JournalEntry:
         """Return the edit that `undo` would undo; EditError if a later edit must go first."""
@@ -396,14 +394,6 @@ class Journal:
                 )
         return entries[known.index(entry_id)]
 
-    def _refuse_unfinished(self) -> None:
-        if (entry := self.unfinished()) is not None:
-            raise EditError(
-                self._url(entry.id),
-                f"a {entry.command} that was interrupted is {entry.state} here. Run the same "
-                f"command again to finish it, or {undo_of(self._files.url, entry)} to revert it.",
-            )
-
     def _sweep(self) -> None:
         """Remove the directories of edits without a plan, which have changed nothing."""
         for entry_id in entry_ids(self._files):
@@ -422,7 +412,6 @@ class Journal:
         for info in self._files.list(entry_path(entry_id)):
             if info.name.endswith(".pack") and not info.name.startswith(kept):
                 self._files.delete(f"{entry_path(entry_id)}/{info.name}")
-        self._files.delete_tree(STAGE_DIRECTORY)
 
     def _next_id(self, command: str) -> str:
         numbers = [int(entry_id.partition("-")[0]) for entry_id in entry_ids(self._files)]

@@ -22,7 +22,7 @@ from epochal.checkpoint.layout import OFFSETS, SOURCES, source_log_path
 from epochal.checkpoint.source_logs import open_source_log
 from epochal.epoch.manifest import manifest_of
 from epochal.files import Files, join_url
-from epochal.tools.edit.offsets.offset_targets import is_file_offset
+from epochal.tools.edit.offset_targets import is_file_offset
 from epochal.tools.switch.boundaries import ReadPosition
 
 

@@ -20,9 +20,9 @@ from epochal.errors import EditError
 from epochal.files import Files
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.find_sink import FILE_SINK, NamedSink, find_sink
-from epochal.tools.edit.offsets.offset_targets import ShiftBy
-from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+from epochal.tools.edit.edit_file_log import FILE_SINK, NamedSink, find_sink
+from epochal.tools.edit.offset_targets import ShiftBy
+from epochal.tools.edit.set_offsets import plan_set_offsets
 from epochal.tools.edit.survey import survey
 
 NOTHING_SAID = NamedSink()
