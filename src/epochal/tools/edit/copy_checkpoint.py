@@ -17,13 +17,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
-from epochal.checkpoint.file_log import FileEntry, FileLogFormat, FileSourceLog
+from msgspec import structs
+
+from epochal.checkpoint.file_log import FileSourceLog
 from epochal.checkpoint.layout import EPOCHAL, SINK_LOG, SOURCES, STATE
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
 from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, join_url, scheme_of
-from epochal.tools.edit.edit_file_log import SINK_FORMAT, SinkSurvey, log_batches
+from epochal.tools.edit.edit_file_log import SinkSurvey, log_batches
 from epochal.tools.edit.edit_plan import (
     ORIGIN,
     SINK,
@@ -38,11 +40,10 @@ from epochal.tools.edit.edit_plan import (
 )
 from epochal.tools.edit.survey import Survey
 from epochal.tools.inspect.edit_status import JournalState, journal_entries
+from epochal.tools.inspect.source_listing import SINK_FORMAT, SOURCE_FORMAT
 from epochal.wording import time_text
 
 _COPIES = ("copy", "clone")
-SOURCE_FORMAT: FileLogFormat[FileEntry] = FileLogFormat(FileEntry)
-
 _OPERATOR_METADATA = re.compile(rf"{STATE}/\d+/_metadata/v2/\d+")
 _SCHEMA_PATH = re.compile(rf"(?P<root>.*)(?P<inside>/{STATE}/\d+/_stateSchema/.*)")
 
@@ -108,8 +109,7 @@ def _like(form: str, new: str) -> str:
     """Write `new` in the form of the old path: with `file://`, with `file:` or without."""
     if scheme_of(new):
         return new.rstrip("/")
-    scheme = next((each for each in ("file://", "file:") if form.startswith(each)), "")
-    bare = new.rstrip("/")
+    scheme, bare = _file_scheme(form), new.rstrip("/")
     return f"{scheme}{quote(bare, safe='/:')}" if scheme else bare
 
 
@@ -139,14 +139,16 @@ def follow_schema_paths(raw: bytes, url: str, target: Files) -> bytes:
 
 
 def _schema_path(path: str, target: Files) -> str:
-    found = _SCHEMA_PATH.fullmatch(path)
-    if found is None:
+    parts = _SCHEMA_PATH.fullmatch(path)
+    if parts is None:
         return path
-    root = found["root"]
-    if scheme_of(target.url):
-        return f"{target.url}{found['inside']}"
-    scheme = next((each for each in ("file://", "file:") if root.startswith(each)), "")
-    return f"{scheme}{target.url}{found['inside']}"
+    scheme = "" if scheme_of(target.url) else _file_scheme(parts["root"])
+    return f"{scheme}{target.url}{parts['inside']}"
+
+
+def _file_scheme(location: str) -> str:
+    """How a URL of a local file begins; empty for a plain path."""
+    return next((start for start in ("file://", "file:") if location.startswith(start)), "")
 
 
 def _moved_source(
@@ -158,33 +160,19 @@ def _moved_source(
     for name in log_batches(surveyed.tree, directory):
         path = f"{directory}/{name}"
         raw = surveyed.files.read(path)
-        entries = SOURCE_FORMAT.deserialize(raw, join_url(surveyed.url, path))
-        followed = [
-            FileEntry(move_path(entry.path, moved), entry.timestamp, entry.batch_id)
-            for entry in entries
-        ]
-        if list(entries) != followed:
+        entries = list(SOURCE_FORMAT.deserialize(raw, join_url(surveyed.url, path)))
+        followed = [structs.replace(entry, path=move_path(entry.path, moved)) for entry in entries]
+        if entries != followed:
             yield path, SOURCE_FORMAT.serialize(followed)
 
 
 def _moved_sink(sink: SinkSurvey, moved: Mapping[str, str]) -> Iterator[Change]:
-    for name in log_batches(sink.tree, SINK_LOG):
-        path = f"{SINK_LOG}/{name}"
-        entries = SINK_FORMAT.deserialize(sink.files.read(path), join_url(sink.files.url, path))
-        followed = [
-            type(entry)(
-                move_path(entry.path, moved),
-                entry.size,
-                entry.is_dir,
-                entry.modification_time,
-                entry.block_replication,
-                entry.block_size,
-                entry.action,
-            )
-            for entry in entries
-        ]
-        if list(entries) != followed:
-            yield sink.tree.write(path, SINK_FORMAT.serialize(followed), "mapped paths")
+    for name in sink.names:
+        entries = list(sink.entries(name))
+        followed = [structs.replace(entry, path=move_path(entry.path, moved)) for entry in entries]
+        if entries != followed:
+            content = SINK_FORMAT.serialize(followed)
+            yield sink.tree.write(f"{SINK_LOG}/{name}", content, "mapped paths")
 
 
 def _warnings(

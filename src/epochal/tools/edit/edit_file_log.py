@@ -24,7 +24,6 @@ from epochal.checkpoint.file_log import (
     DEFAULT_COMPACT_INTERVAL,
     CompactibleFileLog,
     FileEntry,
-    FileLogFormat,
     FileSinkLog,
     SinkFileStatus,
     batch_id_of_file_name,
@@ -39,11 +38,12 @@ from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url, local_path, scheme_of
 from epochal.tools.edit.edit_plan import SINK, Change, Plan, Tree, read_tree
 from epochal.tools.edit.survey import Survey
+from epochal.wording import counted
 from epochal.tools.inspect.edit_status import JournalState, journal_entries
+from epochal.tools.inspect.source_listing import SINK_FORMAT
 
 FILE_SINK = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
 _STATUSES = msgspec.json.Decoder(list[SinkFileStatus])
-SINK_FORMAT: FileLogFormat[SinkFileStatus] = FileLogFormat(SinkFileStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,11 @@ class SinkSurvey:
     def names(self) -> dict[str, int]:
         """The name of every batch file of its log, with the batch id."""
         return log_batches(self.tree, SINK_LOG)
+
+    def entries(self, name: str) -> tuple[SinkFileStatus, ...]:
+        """The entries of one file of its log."""
+        path = f"{SINK_LOG}/{name}"
+        return SINK_FORMAT.deserialize(self.files.read(path), join_url(self.files.url, path))
 
 
 def survey_sink(files: Files, checkpoint: str = "CHECKPOINT") -> SinkSurvey:
@@ -92,8 +97,8 @@ def skipped_by_tables(checkpoint: str, to_batch: int) -> str:
 def log_batches(tree: Tree, directory: str) -> dict[str, int]:
     """Return the name of every batch file of a file log, with the batch id."""
     names = tree.names(directory)
-    found = {name: batch_id_of_file_name(name) for name in names}
-    return {name: batch_id for name, batch_id in found.items() if batch_id is not None}
+    batch_ids = {name: batch_id_of_file_name(name) for name in names}
+    return {name: batch_id for name, batch_id in batch_ids.items() if batch_id is not None}
 
 
 def rewind_file_log(
@@ -139,10 +144,8 @@ def rewind_sink(sink: SinkSurvey, to_batch: int, *, keep_files: bool = False) ->
 def earliest_batch(names: dict[str, int], interval: int) -> int:
     """Return the first batch whose live entries are all still on disk."""
     ids = set(names.values())
-    latest = max(ids)
-    return next(
-        (each for each in sorted(ids) if ids.issuperset(live_batches(each, interval))), latest
-    )
+    whole = (batch_id for batch_id in ids if ids.issuperset(live_batches(batch_id, interval)))
+    return min(whole, default=max(ids))
 
 
 def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
@@ -155,7 +158,7 @@ def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
         return plan
     _require_end(sink, added.start - 1)
     entries = [empty_sink_batch(sink, batch_id) for batch_id in added]
-    warnings = list(plan.warnings)
+    warnings = []
     if not any(name.endswith(COMPACT_SUFFIX) for name in sink.names):
         warnings.append(
             f"The sink's log has no compact file yet, so its interval is taken to be Spark's "
@@ -163,14 +166,32 @@ def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
             f"spark.sql.streaming.fileSink.log.compactInterval to another value, let it run until "
             f"its first compaction before you edit it."
         )
+    return with_sink(plan, sink, entries, warnings)
+
+
+def with_sink(
+    plan: Plan, sink: SinkSurvey | None, changes: Iterable[Change] = (), warnings: Iterable[str] = ()
+) -> Plan:
+    """The plan with changes of a sink, whose log it watches; the plan itself without a sink."""
+    if sink is None:
+        return plan
     return replace(
         plan,
-        changes=(*plan.changes, *entries),
+        changes=(*plan.changes, *changes),
         arguments={**plan.arguments, SINK: sink.files.url},
-        warnings=tuple(warnings),
+        warnings=(*plan.warnings, *warnings),
         watches=(*plan.watches, sink.tree.watch(SINK_LOG)),
         roots={**plan.roots, SINK: sink.files},
     )
+
+
+def data_outside(sink: SinkSurvey, to_batch: int, noun: str) -> Iterator[str]:
+    """Warn of data that going back to a batch keeps, because it is in another place."""
+    if elsewhere := orphaned_files(sink, to_batch)[1]:
+        yield (
+            f"Data that the removed {noun} wrote outside {sink.files.url} is kept: "
+            f"{counted(elsewhere, 'file')}."
+        )
 
 
 def _require_end(sink: SinkSurvey, newest: int) -> None:
@@ -244,9 +265,8 @@ def orphaned_files(sink: SinkSurvey, to_batch: int) -> tuple[list[str], int]:
 
 def readable_entries(sink: SinkSurvey, name: str) -> tuple[SinkFileStatus, ...]:
     """The entries of one file of a sink's log; none if it cannot be read."""
-    path = f"{SINK_LOG}/{name}"
     try:
-        return SINK_FORMAT.deserialize(sink.files.read(path), path)
+        return sink.entries(name)
     except (EpochalError, OSError):
         return ()
 
@@ -299,27 +319,20 @@ def _evidence(surveyed: Survey) -> str:
     """What the checkpoint says of a file sink."""
     for batch_id in sorted(surveyed.offsets, reverse=True):
         for path in _listed(surveyed, batch_id):
-            return f"{OFFSETS}/{batch_id} lists files in {shlex.quote(_above(path))}"
-    for url in _edited(surveyed):
-        return f"an earlier edit changed the file sink in {shlex.quote(url)}"
+            *folders, _ = path.split("/")
+            while folders and "=" in folders[-1]:  # the directories of partition columns
+                folders.pop()
+            return f"{OFFSETS}/{batch_id} lists files in {shlex.quote('/'.join(folders))}"
+    for entry in reversed(journal_entries(surveyed.files)):
+        if entry.state is JournalState.DONE and SINK in entry.arguments:
+            where = shlex.quote(entry.arguments[SINK])
+            return f"an earlier edit changed the file sink in {where}"
     committed = surveyed.listing.commits.latest
-    if committed is not None and _writes_files(surveyed, committed):
+    commit = None if committed is None else surveyed.commits.get(committed)
+    sink = None if commit is None else commit.active_sink
+    if sink is not None and sink.provider_name == FILE_SINK:
         return f"{COMMITS}/{committed} says that the query writes to a file sink, but not where"
     return "a checkpoint does not say where its query writes"
-
-
-def _above(path: str) -> str:
-    """The directory of a data file, without the directories of partition columns."""
-    *folders, _ = path.split("/")
-    while folders and "=" in folders[-1]:
-        folders.pop()
-    return "/".join(folders)
-
-
-def _writes_files(surveyed: Survey, committed: int) -> bool:
-    commit = surveyed.commits.get(committed)
-    sink = commit.active_sink if commit is not None else None
-    return sink is not None and sink.provider_name == FILE_SINK
 
 
 def _listed(surveyed: Survey, batch_id: int) -> list[str]:
@@ -331,10 +344,3 @@ def _listed(surveyed: Survey, batch_id: int) -> list[str]:
         return [status.path for message in messages for status in _STATUSES.decode(message)]
     except (EpochalError, msgspec.MsgspecError, RecursionError):
         return []
-
-
-def _edited(surveyed: Survey) -> Iterator[str]:
-    """Yield the sinks that earlier edits changed, newest first."""
-    for entry in reversed(journal_entries(surveyed.files)):
-        if entry.state is JournalState.DONE and SINK in entry.arguments:
-            yield entry.arguments[SINK]

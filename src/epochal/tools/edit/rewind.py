@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from epochal.checkpoint.layout import (
-    SINK_LOG,
     STAND_IN_KEY,
     CrcKind,
     operator_metadata_log_path,
@@ -30,16 +29,17 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import EditError
 from epochal.tools.edit.edit_file_log import (
     SinkSurvey,
-    orphaned_files,
+    data_outside,
     rewind_sink,
     skipped_by_tables,
+    with_sink,
 )
-from epochal.tools.edit.edit_plan import SINK, Change, Plan
+from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.publish import changes_to_publish
 from epochal.tools.edit.survey import Survey, delete_batches_after
 from epochal.tools.verify.check_logs import tracks_asynchronously
 from epochal.tools.verify.findings import START_OVER
-from epochal.wording import counted, time_text
+from epochal.wording import time_text
 
 
 def plan_rewind(
@@ -63,19 +63,17 @@ def plan_rewind(
         *_schemas_after(surveyed, to_batch),
         *delete_batches_after(tree, to_batch, f"batch after {to_batch}"),
     ]
-    warnings = list(_warnings(surveyed, to_batch))
-    watches = surveyed.log_watches()
-    roots = {}
+    warnings = []
+    if to_batch > 0 and to_batch - 1 not in surveyed.offsets:
+        warnings.append(
+            f"offsets/{to_batch - 1} does not exist. Only a query that runs with "
+            f"asyncProgressTrackingEnabled can restart without it."
+        )
+    of_sink: list[Change] = []
     if sink is not None:
-        roots[SINK] = sink.files
-        watches += (sink.tree.watch(SINK_LOG),)
-        changes += rewind_sink(sink, to_batch, keep_files=keep_sink_files)
+        of_sink += rewind_sink(sink, to_batch, keep_files=keep_sink_files)
         if not keep_sink_files:
-            if elsewhere := orphaned_files(sink, to_batch)[1]:
-                warnings.append(
-                    f"Data that the removed batches wrote outside {sink.files.url} is kept: "
-                    f"{counted(elsewhere, 'file')}."
-                )
+            warnings += data_outside(sink, to_batch, "batches")
         else:
             warnings.append(
                 "The data files of the removed batches are kept. Spark ignores them, because it "
@@ -83,15 +81,15 @@ def plan_rewind(
             )
     elif changes:
         warnings.append(skipped_by_tables(surveyed.url, to_batch))
-    return Plan(
+    plan = Plan(
         command="rewind",
         summary=f"rewind to batch {to_batch}",
         changes=tuple(changes),
-        arguments={"to_batch": str(to_batch), **({"sink": sink.files.url} if sink else {})},
+        arguments={"to_batch": str(to_batch)},
         warnings=tuple(warnings),
-        watches=watches,
-        roots=roots,
+        watches=surveyed.log_watches(),
     )
+    return with_sink(plan, sink, of_sink)
 
 
 def batch_at(surveyed: Survey, moment_ms: int) -> int:
@@ -180,14 +178,6 @@ def _schemas_after(surveyed: Survey, to_batch: int) -> Iterator[Change]:
                 batch_id = parse_batch_id(name.partition("_")[0])
                 if batch_id is not None and batch_id > to_batch:
                     yield tree.delete(path, f"{kind} of batch {batch_id}")
-
-
-def _warnings(surveyed: Survey, to_batch: int) -> Iterator[str]:
-    if to_batch > 0 and to_batch - 1 not in surveyed.offsets:
-        yield (
-            f"offsets/{to_batch - 1} does not exist. Only a query that runs with "
-            f"asyncProgressTrackingEnabled can restart without it."
-        )
 
 
 def _possible(surveyed: Survey, to_batch: int) -> str:

@@ -59,6 +59,10 @@ class Survey:
     def stores(self) -> list[StoreListing]:
         return [store for operator in self.operators for store in operator.stores]
 
+    def store_of(self, path: str) -> StoreListing | None:
+        """The store that a file belongs to."""
+        return next((store for store in self.stores if path.startswith(f"{store.path}/")), None)
+
     def log_watches(self) -> tuple[Watch, ...]:
         """Watches that make a plan fail if batches are added or removed before it is applied."""
         return self.tree.watch(OFFSETS), self.tree.watch(COMMITS)

@@ -6,10 +6,16 @@ methods. `layout.parse_state_file` has the same rules for a single name, with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from epochal.checkpoint.layout import DEFAULT_STORE, STATE, StoreKey
+from epochal.checkpoint.layout import (
+    DEFAULT_STORE,
+    STATE,
+    StateFileKind,
+    StoreKey,
+    parse_state_file,
+)
 from epochal.state.files.chain import VersionChain, files_to_load
 from epochal.state.store.store_format import StoreFormat, format_of_files
 from epochal.tools.inspect.listing import Directories, Directory
@@ -65,6 +71,23 @@ class StoreListing:
         if self.format.is_database:
             return files_to_load(version, self.zips, self.changelogs)
         return files_to_load(version, self.snapshots, self.deltas)
+
+    def needs(self, version: int, name: str) -> bool:
+        """Whether loading `version` reads the file `name`; with unique ids, whether it may."""
+        file, chain = parse_state_file(name), self.chain(version)
+        if file is None:
+            return False
+        if file.kind in (StateFileKind.SNAPSHOT, StateFileKind.ZIP):
+            return file.version == chain.snapshot
+        return file.version in chain.deltas
+
+    def without(self, paths: Collection[str]) -> StoreListing:
+        """The store without some of its deltas and snapshots, which are given by their paths."""
+
+        def rest(files: Mapping[int, str]) -> dict[int, str]:
+            return {n: name for n, name in files.items() if f"{self.path}/{name}" not in paths}
+
+        return replace(self, deltas=rest(self.deltas), snapshots=rest(self.snapshots))
 
     @property
     def bases(self) -> list[int]:
@@ -142,35 +165,26 @@ def _store(
         {},
         {},
         {},
-        tuple(
-            each for each in directory.files if each.endswith(".crc") and not each.startswith(".")
-        ),
+        tuple(file for file in directory.files if file.endswith(".crc") and file[0] != "."),
         tuple(_strays(directory.files)),
         frozenset(directory.files),
     )
-    for each in directory.files:
-        stem, _, kind = each.partition(".")
+    for file_name in directory.files:
+        stem, _, kind = file_name.partition(".")
         if not is_number(stem):
-            _add_with_id(store, each, stem, kind)
-        elif kind == "delta":
-            store.deltas[int(stem)] = each
+            # Checkpoint format 2 names files `VERSION_UNIQUEID.KIND`.
+            stem, _, unique_id = stem.partition("_")
+            if not unique_id or not is_number(stem) or kind in ("delta", "snapshot"):
+                continue
+        if kind == "delta":
+            store.deltas[int(stem)] = file_name
         elif kind == "snapshot":
-            store.snapshots[int(stem)] = each
+            store.snapshots[int(stem)] = file_name
         elif kind == "changelog":
-            store.changelogs.setdefault(int(stem), []).append(each)
+            store.changelogs.setdefault(int(stem), []).append(file_name)
         elif kind == "zip":
-            store.zips.setdefault(int(stem), []).append(each)
+            store.zips.setdefault(int(stem), []).append(file_name)
     return store
-
-
-def _add_with_id(store: StoreListing, name: str, stem: str, kind: str) -> None:
-    """Add a file named `VERSION_UNIQUEID.KIND`, as checkpoint format 2 names them."""
-    version, _, unique_id = stem.partition("_")
-    if is_number(version) and unique_id:
-        if kind == "changelog":
-            store.changelogs.setdefault(int(version), []).append(name)
-        elif kind == "zip":
-            store.zips.setdefault(int(version), []).append(name)
 
 
 def _strays(names: tuple[str, ...]) -> Iterator[str]:

@@ -34,7 +34,7 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, join_url
 from epochal.tools.edit.copy_checkpoint import follow_schema_paths, refuse_nested, refuse_occupied
-from epochal.tools.edit.edit_file_log import SINK_FORMAT
+from epochal.tools.inspect.source_listing import SINK_FORMAT
 from epochal.tools.edit.edit_plan import (
     ORIGIN,
     SINK,

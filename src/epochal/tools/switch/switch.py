@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from epochal.checkpoint.entries import OFFSET_FORMAT, QueryMetadata
-from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SINK_LOG
+from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS
 from epochal.checkpoint.switched import Switched, parse_switched
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url
@@ -33,15 +33,15 @@ from epochal.tools.edit.copy_checkpoint import refuse_nested, refuse_occupied
 from epochal.tools.edit.edit_file_log import (
     SinkSurvey,
     add_sink_batches,
-    orphaned_files,
+    data_outside,
     rewind_sink,
+    with_sink,
 )
-from epochal.tools.edit.edit_plan import ORIGIN, SINK, Change, Plan, Tree, Watch
+from epochal.tools.edit.edit_plan import ORIGIN, Change, Plan, Tree, Watch
 from epochal.tools.edit.survey import Survey, last_committed
 from epochal.tools.switch.boundaries import common_boundaries
 from epochal.tools.switch.clone import clone_contents, decided_after, why, without_messages
 from epochal.tools.switch.places import places_of
-from epochal.wording import counted
 
 COMMAND = "switch"
 FENCED = ORIGIN
@@ -161,7 +161,8 @@ def plan_back(old: Survey, new: Survey, output: SwitchedOutput) -> Plan:
     if not written:
         return plan
     if output.sink is not None:
-        return _with_sink_rewound(plan, output.sink, went.epoch)
+        plan = with_sink(plan, output.sink, (), data_outside(output.sink, went.epoch, "epochs"))
+        return replace(plan, changes=(fence, *rewind_sink(output.sink, went.epoch), opened))
     if not output.restored:
         raise EditError(
             old.url,
@@ -177,24 +178,6 @@ def plan_back(old: Survey, new: Survey, output: SwitchedOutput) -> Plan:
         f"again. Where the output still has them, they are there twice."
     )
     return replace(plan, warnings=(warning,))
-
-
-def _with_sink_rewound(plan: Plan, sink: SinkSurvey, epoch: int) -> Plan:
-    warnings = []
-    if elsewhere := orphaned_files(sink, epoch)[1]:
-        warnings.append(
-            f"Data that the removed epochs wrote outside {sink.files.url} is kept: "
-            f"{counted(elsewhere, 'file')}."
-        )
-    fence, opened = plan.changes
-    return replace(
-        plan,
-        changes=(fence, *rewind_sink(sink, epoch), opened),
-        arguments={**plan.arguments, SINK: sink.files.url},
-        warnings=tuple(warnings),
-        watches=(*plan.watches, sink.tree.watch(SINK_LOG)),
-        roots={**plan.roots, SINK: sink.files},
-    )
 
 
 def _require_pair(went: Switched, old: Survey, new: Survey) -> None:

@@ -35,8 +35,6 @@ from epochal.checkpoint.layout import (
     SINK_LOG,
     SOURCES,
     STAND_IN_KEY,
-    StateFileKind,
-    parse_state_file,
 )
 from epochal.checkpoint.pinned import CODEC
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
@@ -253,24 +251,15 @@ class _Advisor:
 
     def _needs(self, store: StoreListing, version: int, found: Finding) -> bool:
         """Whether loading a version of a store reads the file of a finding."""
-        chain = store.chain(version)
         if found.version is not None:  # a data file, which snapshots from that version on share
-            return chain.snapshot >= found.version
-        file = parse_state_file(found.path.rpartition("/")[2])
-        if file is None:
-            return False
-        if file.kind in (StateFileKind.SNAPSHOT, StateFileKind.ZIP):
-            return file.version == chain.snapshot
-        return file.version in chain.deltas
+            return store.chain(version).snapshot >= found.version
+        return store.needs(version, found.path.rpartition("/")[2])
 
     def _has_deltas(self, store: StoreListing) -> bool:
         """Whether the newest version can be loaded without the damaged snapshots."""
         if store.format.is_database:
             return self._has_changelogs(store)
-        bad = {each.path for each in self._findings if each.code in DAMAGED}
-        snapshots = {v: n for v, n in store.snapshots.items() if f"{store.path}/{n}" not in bad}
-        deltas = {v: n for v, n in store.deltas.items() if f"{store.path}/{n}" not in bad}
-        good = replace(store, snapshots=snapshots, deltas=deltas)
+        good = store.without({each.path for each in self._findings if each.code in DAMAGED})
         return not good.chain(self._listing.restart_version).missing
 
     def _has_changelogs(self, store: StoreListing) -> bool:
