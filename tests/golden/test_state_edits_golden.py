@@ -24,7 +24,7 @@ from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.rekey import plan_rekey
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.edit_state.reshape import plan_move
-from epochal.tools.edit_state.store_rows import avro_forms
+from epochal.tools.edit_state.edit_state import avro_forms
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of
 from epochal.tools.read_state.export import json_batches

@@ -31,11 +31,17 @@ from epochal.state.rows.unsafe_row import decode_row, encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import NO_WAY_BACK, find_edit_base, older_files, plan_batch
+from epochal.tools.edit_state.edit_state import (
+    NO_WAY_BACK,
+    NextVersion,
+    find_edit_base,
+    new_schema,
+    partitions_of,
+    plan_batch,
+    read_rows,
+)
 from epochal.tools.edit_state.evolve import AddColumn, Evolution, evolved, shown_schema
-from epochal.tools.edit_state.next_version import NextVersion, new_schema
-from epochal.tools.edit_state.rekey import partitions_of, plain_store
-from epochal.tools.edit_state.store_rows import read_rows, write_rows
+from epochal.tools.edit_state.rekey import plain_store
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -57,15 +63,13 @@ def plan_backfill(
     if not added:
         raise OptionError("A table gives the values of added columns: name them with --add.")
     base = find_edit_base(surveyed)
-    batch = base.open_batch()
-    target = plain_store(base, batch, operator_id, store_name)
+    target = plain_store(base, operator_id, store_name)
     schema, rewrite = evolved(target, steps)
     schema = replace(schema, encoder=KeyEncoder("plain"))
     values = TableValues(table, schema.key, schema.value, added)
-    stores = [s for s in base.stores if (s.operator, s.name) == (operator_id, store_name)]
     parts: dict[int, list[tuple[Row, Row]]] = {}
     count = matched = 0
-    for store in tracked(stores):
+    for store in tracked(base.stores(operator_id, store_name)):
         part = parts.setdefault(store.partition, [])
         for key, value in read_rows(base, target, store):
             row, is_there = values.take(key, rewrite(value))
@@ -79,11 +83,7 @@ def plan_backfill(
             parts[partition].append(row)
     version = NextVersion(base)
     for partition, rows in parts.items():
-        write_rows(base, version, StoreKey(operator_id, partition, store_name), schema, rows)
-    others = [
-        *new_schema(base, batch, operator_id, replace(schema, encoder=None), target),
-        *older_files(base, stores, "written for the old schema"),
-    ]
+        version.write_rows(StoreKey(operator_id, partition, store_name), schema, rows)
     warnings = [NO_WAY_BACK]
     if new and not add_keys:
         shown = ", ".join(values.shown(key) for key, _ in new[:KEYS_SHOWN])
@@ -94,12 +94,12 @@ def plan_backfill(
     words = f" and add {counted(len(new), 'key')}" if new and add_keys else ""
     return plan_batch(
         base,
-        version.edited(others=others),
+        version.edited(others=new_schema(base, replace(schema, encoder=None), target)),
         command="state-evolve",
         summary=(
             f"rewrite {counted(count, 'row')} of operator {operator_id} from "
             f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}, {matched} of "
-            f"them with values of {table}{words}, as batch {base.batch_id + 1}"
+            f"them with values of {table}{words}"
         ),
         arguments={"operator": str(operator_id), "store": store_name, "from": table},
         sink=sink,

@@ -38,12 +38,13 @@ from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
     NO_WAY_BACK,
     EditBase,
+    NextVersion,
     find_edit_base,
-    older_files,
+    form_of,
+    new_schema,
     plan_batch,
+    rows_of_target,
 )
-from epochal.tools.edit_state.next_version import NextVersion, new_schema
-from epochal.tools.edit_state.store_rows import form_of, rows_of_target
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read import open_store
 from epochal.tools.read_state.read_target import StoreTarget
@@ -140,8 +141,7 @@ def plan_evolve(
     if not steps:
         raise OptionError("There is nothing to evolve: add, widen or rename a column.")
     base = find_edit_base(surveyed)
-    batch = base.open_batch()
-    reader = open_store(batch, operator_id, store_name, state_variable=variable)
+    reader = open_store(base.batch, operator_id, store_name, state_variable=variable)
     target = reader.target
     if target.avro is not None:
         raise EditError(
@@ -155,22 +155,18 @@ def plan_evolve(
         )
     has_ttl = reader.variable is not None and reader.variable.has_ttl
     schema, rewrite = evolved(target, steps, has_ttl=has_ttl)
-    stores = [s for s in base.stores if s.operator == operator_id and s.name == target.store_name]
     version = NextVersion(base)
     count = sum(
-        _rewrite_store(base, version, store, target, schema, rewrite) for store in tracked(stores)
+        _rewrite_store(base, version, store, target, schema, rewrite)
+        for store in tracked(base.stores(operator_id, target.store_name))
     )
-    others = [*new_schema(base, batch, operator_id, schema, target)]
-    if target.family is None:
-        others += older_files(base, stores, "written for the old schema")
     return plan_batch(
         base,
-        version.edited(others=others),
+        version.edited(others=new_schema(base, schema, target)),
         command="state-evolve",
         summary=(
             f"rewrite {counted(count, 'row')} of operator {operator_id} from "
-            f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}, as batch "
-            f"{base.batch_id + 1}"
+            f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}"
         ),
         arguments={"operator": str(operator_id), "store": target.family or store_name},
         sink=sink,

@@ -24,28 +24,26 @@ from epochal.errors import EditError, OptionError
 from epochal.state.files.partitioning import LIMIT_OPERATOR, SESSION_OPERATOR
 from epochal.state.files.rocksdb_family import Row
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
-from epochal.state.rows.byte_spans import spans_of
-from epochal.state.rows.column_decoder import decode_rows
-from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.tagged_json import row_from_json
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
-from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
     NO_WAY_BACK,
     EditBase,
+    NextVersion,
     find_edit_base,
-    older_files,
+    new_families,
+    new_schema,
+    partitions_of,
     plan_batch,
 )
-from epochal.tools.edit_state.next_version import NextVersion, new_families, new_schema
 from epochal.tools.edit_state.rekey_variables import RekeyedVariables
-from epochal.tools.edit_state.store_rows import write_rows
 from epochal.tools.read_state.export import json_batches
 from epochal.tools.read_state.read import open_store
-from epochal.tools.read_state.read_target import JOIN_OPERATOR, StateBatch, StoreTarget
+from epochal.tools.read_state.read_target import JOIN_OPERATOR, StoreTarget
 from epochal.wording import counted
 
 Json: TypeAlias = dict[str, Any]
@@ -89,15 +87,14 @@ def plan_rekey(
     `key_schema` and `value_schema` are for functions that return other columns.
     """
     base = find_edit_base(surveyed)
-    batch = base.open_batch()
-    if batch.variables(operator_id) is not None:
+    if base.batch.variables(operator_id) is not None:
         if merge is not None or value_schema is not None:
             raise OptionError(
                 "The variables of transformWithState get other keys, but keep their values: give "
                 "neither a merge function nor a schema of values."
             )
-        return _rekey_variables(base, batch, operator_id, function, key_schema, sink)
-    target = plain_store(base, batch, operator_id, store_name)
+        return _rekey_variables(base, operator_id, function, key_schema, sink)
+    target = plain_store(base, operator_id, store_name)
     schema = replace(
         target.schema,
         key=key_schema or target.schema.key,
@@ -106,18 +103,14 @@ def plan_rekey(
     )
     require_keyed(base, operator_id, target.schema.key, schema.key)
     rekeying = _Rekeying(base, function, merge, schema)
-    for rows in json_batches(open_store(batch, operator_id, store_name)):
+    for rows in json_batches(open_store(base.batch, operator_id, store_name)):
         for row in rows:
             rekeying.add(row["key"], row["value"])
     pairs = [(row.key, rekeying.value(row)) for row in rekeying.rows.values()]
     version = NextVersion(base)
-    write_store(base, version, operator_id, target, schema, pairs)
+    _write_store(base, version, target, schema, pairs)
     same = (schema.key, schema.value) == (target.schema.key, target.schema.value)
-    others: list[Change] = []
-    if not same:
-        others += new_schema(base, batch, operator_id, replace(schema, encoder=None), target)
-        stores = [s for s in base.stores if (s.operator, s.name) == (operator_id, store_name)]
-        others += older_files(base, stores, "written for the old schema")
+    others = () if same else new_schema(base, replace(schema, encoder=None), target)
     words = [f"{counted(rekeying.count, 'row')} under {counted(len(rekeying.rows), 'new key')}"]
     if rekeying.merged:
         words.append(f"{rekeying.merged} of them merged")
@@ -127,7 +120,7 @@ def plan_rekey(
         base,
         version.edited(others=others),
         command="state-rekey",
-        summary=(f"put {', '.join(words)} in operator {operator_id}, as batch {base.batch_id + 1}"),
+        summary=f"put {', '.join(words)} in operator {operator_id}",
         arguments={"operator": str(operator_id), "store": store_name},
         sink=sink,
         warnings=() if same else (NO_WAY_BACK,),
@@ -136,15 +129,13 @@ def plan_rekey(
 
 def _rekey_variables(
     base: EditBase,
-    batch: StateBatch,
     operator_id: int,
     function: KeyFunction,
     key_schema: StructType | None,
     sink: SinkSurvey | None,
 ) -> Plan:
     """The same for transformWithState. Its functions see and give keys only."""
-    variables = batch.variables(operator_id) or {}
-    rekeyed = RekeyedVariables(base, batch, operator_id, variables, key_schema)
+    rekeyed = RekeyedVariables(base, operator_id, key_schema)
     require_keyed(base, operator_id, rekeyed.old_key, rekeyed.new_key)
 
     def new_key(key: Json) -> Json | None:
@@ -154,7 +145,7 @@ def _rekey_variables(
     version = NextVersion(base)
     rekeyed.write(version, new_key)
     schemas = rekeyed.changed_schemas()
-    others = new_families(base, batch, operator_id, DEFAULT_STORE, schemas) if schemas else ()
+    others = new_families(base, operator_id, DEFAULT_STORE, schemas) if schemas else ()
     words = f"; {counted(rekeyed.dropped, 'row')} dropped" if rekeyed.dropped else ""
     return plan_batch(
         base,
@@ -162,8 +153,7 @@ def _rekey_variables(
         command="state-rekey",
         summary=(
             f"put {counted(rekeyed.rows, 'row')} of the variables and timers of operator "
-            f"{operator_id} under {counted(rekeyed.keys, 'new key')}{words}, "
-            f"as batch {base.batch_id + 1}"
+            f"{operator_id} under {counted(rekeyed.keys, 'new key')}{words}"
         ),
         arguments={"operator": str(operator_id)},
         sink=sink,
@@ -228,10 +218,9 @@ def _call(
         ) from error
 
 
-def plain_store(
-    base: EditBase, batch: StateBatch, operator_id: int, store_name: str = "default"
-) -> StoreTarget:
+def plain_store(base: EditBase, operator_id: int, store_name: str = "default") -> StoreTarget:
     """A store whose rows can be rewritten one by one; otherwise EditError."""
+    batch = base.batch
     name = batch.operator_name(operator_id)
     reason = _UNFIT.get(name or "")
     if batch.variables(operator_id) is not None:
@@ -263,10 +252,9 @@ def require_keyed(base: EditBase, operator_id: int, *keys: StructType) -> None:
         )
 
 
-def write_store(
+def _write_store(
     base: EditBase,
     version: NextVersion,
-    operator_id: int,
     target: StoreTarget,
     schema: FamilySchema,
     rows: Sequence[tuple[Row, Row]],
@@ -276,22 +264,13 @@ def write_store(
     if not schema.key.fields:
         count = 1
     parts: list[list[tuple[Row, Row]]] = [[] for _ in range(count)]
-    for row, partition in zip(
-        rows, partitions_of([key for key, _ in rows], schema.key, count), strict=True
-    ):
+    places = partitions_of([key for key, _ in rows], schema.key, count)
+    for row, partition in zip(rows, places, strict=True):
         parts[partition].append(row)
-    version.remove(operator_id, target.store_name)
+    version.remove(target.operator_id, target.store_name)
     for partition, part in enumerate(parts):
-        write_rows(base, version, StoreKey(operator_id, partition, target.store_name), schema, part)
-
-
-def partitions_of(keys: Sequence[Row], schema: StructType, count: int) -> list[int]:
-    """The partition of each key."""
-    if not schema.fields or not keys:
-        return [0] * len(keys)
-    encoded = spans_of([encode_row(key, schema) for key in keys])
-    columns = decode_rows(encoded, schema, source="new keys").flatten()
-    return [int(partition) for partition in partition_ids(columns, schema, count)]
+        key = StoreKey(target.operator_id, partition, target.store_name)
+        version.write_rows(key, schema, part)
 
 
 def _text(value: Any) -> str:

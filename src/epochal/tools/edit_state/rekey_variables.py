@@ -20,15 +20,18 @@ from epochal.state.files.rocksdb_family import Row, families_of, family_prefix
 from epochal.state.files.schema_file import FamilySchema
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.column_decoder import decode_rows
-from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
 from epochal.state.store.contract import StoreContent
-from epochal.tools.edit_state.edit_state import EditBase
-from epochal.tools.edit_state.next_version import NextVersion
-from epochal.tools.edit_state.store_rows import avro_forms, form_of, require_same_families
-from epochal.tools.read_state.read_target import StateBatch, StateVariable
+from epochal.tools.edit_state.edit_state import (
+    EditBase,
+    NextVersion,
+    avro_forms,
+    form_of,
+    partitions_of,
+    require_same_families,
+)
 from epochal.tools.reporting import tracked
 
 NewKey = Callable[[dict[str, Any]], "dict[str, Any] | None"]
@@ -38,26 +41,23 @@ NewKey = Callable[[dict[str, Any]], "dict[str, Any] | None"]
 class RekeyedVariables:
     """The new content of an operator, and its schemas."""
 
-    def __init__(
-        self,
-        base: EditBase,
-        batch: StateBatch,
-        operator: int,
-        variables: Mapping[str, StateVariable],
-        key_schema: StructType | None,
-    ) -> None:
+    def __init__(self, base: EditBase, operator: int, key_schema: StructType | None) -> None:
         self._base, self._operator = base, operator
-        self._lists = [one.name for one in variables.values() if one.kind == "ListState"]
-        maps = [one.name for one in variables.values() if one.kind == "MapState"]
-        self._before = batch.schemas(operator)
+        variables = (base.batch.variables(operator) or {}).values()
+        self._lists = [one.name for one in variables if one.kind == "ListState"]
+        maps = [one.name for one in variables if one.kind == "MapState"]
+        self._before = base.batch.schemas(operator)
         self._paths = {name: owner_path(name, maps) for name in self._before}
-        self.old_key = self._owner_schema()
+        name = next(iter(self._before))
+        self.old_key = self._before[name].key
+        for ordinal in self._paths[name]:
+            self.old_key = _struct(self.old_key, ordinal)
         self.new_key = key_schema or self.old_key
         self.schemas = {
             name: replace(schema, key=_with_owner(schema.key, self._paths[name], self.new_key))
             for name, schema in self._before.items()
         }
-        self._avro = avro_forms(batch, operator)
+        self._avro = avro_forms(base.batch, operator)
         self._new_avro = {
             name: replace(form, key=self.schemas[name].key) for name, form in self._avro.items()
         }
@@ -72,7 +72,7 @@ class RekeyedVariables:
 
     def write(self, version: NextVersion, new_key: NewKey) -> None:
         """Write every partition with the new keys."""
-        stores = [store for store in self._base.stores if store.operator == self._operator]
+        stores = self._base.stores(self._operator)
         parts: list[dict[bytes, bytes]] = [{} for _ in stores]
         content = self._base.settings.format.versions.empty
         highest = 0
@@ -93,13 +93,6 @@ class RekeyedVariables:
     def changed_schemas(self) -> list[FamilySchema]:
         """The schemas to record; none if they are as before."""
         return [] if self.schemas == self._before else list(self.schemas.values())
-
-    def _owner_schema(self) -> StructType:
-        name = next(iter(self._before))
-        schema = self._before[name].key
-        for ordinal in self._paths[name]:
-            schema = _struct(schema, ordinal)
-        return schema
 
     def _read(self, content: StoreContent, source: str) -> list[tuple[str, Row, Row, Any]]:
         """Family, grouping key, whole key and value of every row that is not in an index."""
@@ -156,12 +149,7 @@ class RekeyedVariables:
                 [(changed, value)], (), prefixes.__getitem__, lambda _: None, form
             )
             entries = {at: stored for at, stored in changes if stored is not None}
-            yield self._partition(new, partitions), entries
-
-    def _partition(self, key: Row, partitions: int) -> int:
-        encoded = spans_of([encode_row(key, self.new_key)])
-        columns = decode_rows(encoded, self.new_key, source="keys").flatten()
-        return int(partition_ids(columns, self.new_key, partitions)[0])
+            yield partitions_of([new], self.new_key, partitions)[0], entries
 
 
 def _struct(schema: StructType, ordinal: int) -> StructType:

@@ -20,8 +20,8 @@ from dataclasses import replace
 import numpy as np
 
 from epochal.checkpoint.entries import OffsetEntry
-from epochal.checkpoint.layout import StoreKey, operator_metadata_log_path, operator_metadata_path
-from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, read_operator
+from epochal.checkpoint.layout import StoreKey
+from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.state.files.merge import Rows
@@ -30,9 +30,13 @@ from epochal.state.store.contract import StoreContent
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, plan_batch
-from epochal.tools.edit_state.next_version import NextVersion
-from epochal.tools.edit_state.store_rows import require_same_families
+from epochal.tools.edit_state.edit_state import (
+    EditBase,
+    NextVersion,
+    find_edit_base,
+    plan_batch,
+    require_same_families,
+)
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.placed_families import PlacedFamily, families_in_store
 from epochal.tools.reporting import tracked
@@ -67,7 +71,7 @@ def plan_repartition(surveyed: Survey, partitions: int, *, sink: SinkSurvey | No
     summary = (
         f"repartition {counted(moved.rows, 'row')} of "
         f"{counted(len(surveyed.operators), 'operator')} from {current} to "
-        f"{counted(partitions, 'partition')}, as batch {base.batch_id + 1}"
+        f"{counted(partitions, 'partition')}"
     )
     return plan_batch(
         base,
@@ -84,7 +88,6 @@ class _Mover:
 
     def __init__(self, base: EditBase, current: int, wanted: int) -> None:
         self._base, self._current, self._wanted = base, current, wanted
-        self._batch = base.open_batch()
         self.version = NextVersion(base)
         self.rows = 0
 
@@ -100,7 +103,7 @@ class _Mover:
                 self._move(operator.operator, store_name, stores)
 
     def _move(self, number: int, store_name: str, stores: list[StoreListing]) -> None:
-        families = families_in_store(self._batch, number, store_name)
+        families = families_in_store(self._base.batch, number, store_name)
         if not all(family.is_placed for family in families):
             return
         parts: list[list[Rows]] = [[] for _ in range(self._wanted)]
@@ -190,8 +193,5 @@ def _metadata(base: EditBase, partitions: int) -> Iterator[Change]:
         metadata = read_operator(base.surveyed.files, operator.operator, base.batch_id)
         if metadata is not None:
             stores = tuple(replace(store, num_partitions=partitions) for store in metadata.stores)
-            path = operator_metadata_path(operator.operator)
-            if metadata.version == 2:
-                path = f"{operator_metadata_log_path(operator.operator)}/{base.batch_id + 1}"
-            data = OPERATOR_FORMAT.serialize(replace(metadata, stores=stores))
-            yield base.surveyed.tree.write(path, data, counted(partitions, "partition"))
+            why = counted(partitions, "partition")
+            yield base.written_metadata(replace(metadata, stores=stores), why)
