@@ -14,7 +14,7 @@ from tests.golden.test_state_golden import opened
 from epochal.state.files.merge import Rows
 from epochal.tools.read_state import lookup, read_target
 from epochal.tools.read_state.export import json_batches
-from epochal.tools.read_state.lookup import rows_with_key
+from epochal.tools.read_state.read import rows_with_key
 from epochal.tools.read_state.read import StoreReader, open_batch
 from epochal.tools.read_state.read_target import StoreTarget
 

@@ -97,7 +97,7 @@ def get(
     as_json: JsonLines = False,
 ) -> None:
     """Show the rows of one key. The exit status is 1 if there are none."""
-    from epochal.tools.read_state.lookup import rows_with_key
+    from epochal.tools.read_state.read import rows_with_key
     from epochal.tools.read_state.read import open_store
 
     opened = open_state(directory, batch, key_schema, value_schema)

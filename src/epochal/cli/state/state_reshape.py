@@ -62,7 +62,7 @@ def rekey(
 ) -> None:
     """Give the rows of an operator other keys, with a function of yours."""
     from epochal.tools.edit_state.rekey import plan_rekey
-    from epochal.tools.read_state.given_schemas import given_schemas
+    from epochal.tools.read_state.read_target import given_schemas
 
     function = load_function(key_function, "--key-function")
     merge = merge_function and load_function(merge_function, "--merge-function")
