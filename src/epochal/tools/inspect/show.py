@@ -6,11 +6,12 @@ A damaged checkpoint can be shown too: the view contains everything that could b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata, SinkMetadata
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
 from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import (
     COMMITS,
@@ -64,6 +65,7 @@ def inspect(files: Files) -> CheckpointView:
         _operator(listing, operator, problems) for operator in operators_of(listing.directories)
     )
     batches = _batches(listing)
+    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
     return CheckpointView(
         url=listing.url,
         query_id=listing.metadata.id if isinstance(listing.metadata, QueryMetadata) else None,
@@ -71,14 +73,14 @@ def inspect(files: Files) -> CheckpointView:
         commit_log_version=_version(listing.commits),
         batches=batches,
         gaps=(*_gaps(listing.offsets), *_gaps(listing.commits)),
-        conf_changes=_conf_changes(batches),
+        conf_changes=tuple(_conf_changes(batches)),
         restart=restart_of(listing),
         sources=tuple(
             _source(listing, name, problems)
             for name in listing.directories[SOURCES].folders
             if not name.startswith(".")
         ),
-        sinks=_sinks(listing),
+        sinks=() if newest is None else tuple(newest.sink_metadata.values()),
         operators=operators,
         owner=_owner(listing, problems),
         edit=_edit(listing, problems),
@@ -86,11 +88,6 @@ def inspect(files: Files) -> CheckpointView:
         unpublished=view.unpublished,
         continuous=listing.is_continuous,
     )
-
-
-def _sinks(listing: CheckpointListing) -> tuple[SinkMetadata, ...]:
-    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
-    return tuple(newest.sink_metadata.values()) if newest else ()
 
 
 def restart_of(listing: CheckpointListing) -> RestartPlan:
@@ -191,18 +188,12 @@ def _gaps(log: LogListing[Any]) -> tuple[Gap, ...]:
     return tuple(Gap(log.path, run.start, run.stop - 1) for run in runs)
 
 
-def _conf_changes(batches: tuple[BatchView, ...]) -> tuple[ConfChange, ...]:
-    readable = [batch for batch in batches if batch.conf is not None]
-    changes: list[ConfChange] = []
-    for before, after in pairwise(readable):
+def _conf_changes(batches: tuple[BatchView, ...]) -> Iterator[ConfChange]:
+    for before, after in pairwise(batch for batch in batches if batch.conf is not None):
         old, new = before.conf or {}, after.conf or {}
-        if old != new:
-            changes.extend(
-                ConfChange(after.batch_id, key, old.get(key), new.get(key))
-                for key in sorted({*old, *new})
-                if old.get(key) != new.get(key)
-            )
-    return tuple(changes)
+        for key in sorted({*old, *new}) if old != new else ():
+            if old.get(key) != new.get(key):
+                yield ConfChange(after.batch_id, key, old.get(key), new.get(key))
 
 
 def _source(listing: CheckpointListing, name: str, problems: list[Problem]) -> SourceView:
@@ -257,12 +248,12 @@ def _operator(
 
 
 def _owner(listing: CheckpointListing, problems: list[Problem]) -> OwnerView | None:
-    attempts = listing.directories[f"{EPOCHAL}/attempts"]
+    path = f"{EPOCHAL}/attempts"
+    attempts = listing.directories[path]
     if not attempts.files:
         return None
     from epochal.checkpoint.claim import AttemptFormat
 
-    path = f"{EPOCHAL}/attempts"
     log = read_log(listing.files, path, attempts, AttemptFormat().deserialize)
     newest = log.latest
     if newest is None:
