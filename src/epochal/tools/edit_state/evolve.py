@@ -51,7 +51,7 @@ from epochal.tools.read_state.read_target import StoreTarget
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
-_WIDER = {
+WIDER = {
     "byte": ("short", "integer", "long"),
     "short": ("integer", "long"),
     "integer": ("long", "double"),
@@ -240,7 +240,7 @@ def _no_column(name: str, columns: Sequence[str]) -> OptionError:
 
 def _widening(old: StructField, new: DataType) -> Callable[[Any], Any]:
     match old.data_type, new:
-        case AtomicType(name=narrow), AtomicType(name=wide) if wide in _WIDER.get(narrow, ()):
+        case AtomicType(name=narrow), AtomicType(name=wide) if wide in WIDER.get(narrow, ()):
             return (lambda v: None if v is None else float(v)) if wide == "double" else _same
         case DecimalType(p, s), DecimalType(q, t) if t >= s and q - t >= p - s:
             return _same
