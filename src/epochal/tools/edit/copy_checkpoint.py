@@ -45,7 +45,8 @@ from epochal.wording import time_text
 
 _COPIES = ("copy", "clone")
 _OPERATOR_METADATA = re.compile(rf"{STATE}/\d+/_metadata/v2/\d+")
-_SCHEMA_PATH = re.compile(rf"(?P<root>.*)(?P<inside>/{STATE}/\d+/_stateSchema/.*)")
+_FILE_SCHEME = re.compile("file:(//)?")
+_SCHEMA_PATH = re.compile(rf"(?P<scheme>(file:(//)?)?).*(?P<inside>/{STATE}/\d+/_stateSchema/.*)")
 
 
 def plan_copy(
@@ -76,7 +77,12 @@ def plan_copy(
     if sink is not None:
         roots[SINK] = sink.files
         arguments[SINK] = sink.files.url
-        changes += _moved_sink(sink, moved)
+    for name in () if sink is None else sink.names:
+        entries = list(sink.entries(name))
+        followed = [structs.replace(entry, path=move_path(entry.path, moved)) for entry in entries]
+        if entries != followed:
+            content = SINK_FORMAT.serialize(followed)
+            changes.append(sink.tree.write(f"{SINK_LOG}/{name}", content, "mapped paths"))
     return Plan(
         command="copy",
         summary=f"copy {surveyed.url} to {target.url}",
@@ -94,23 +100,15 @@ def move_path(path: str, moved: Mapping[str, str]) -> str:
     """
     for old, new in sorted(moved.items(), key=lambda item: len(item[0]), reverse=True):
         for prefix in (old.rstrip("/"), quote(old.rstrip("/"), safe="/:")):
-            for form in _forms(prefix):
+            # Hadoop writes a local path in three ways; the new one is written in the same way.
+            for scheme in ("",) if scheme_of(prefix) else ("file://", "file:", ""):
+                form = f"{scheme}{prefix}"
                 if path == form or path.startswith(f"{form}/"):
-                    return _like(form, new) + path[len(form) :]
+                    start, written = new.rstrip("/"), _FILE_SCHEME.match(form)
+                    if written is not None and not scheme_of(new):
+                        start = f"{written[0]}{quote(start, safe='/:')}"
+                    return start + path[len(form) :]
     return path
-
-
-def _forms(prefix: str) -> tuple[str, ...]:
-    """Return the ways in which Hadoop writes a local path. A URL has only one."""
-    return (prefix,) if scheme_of(prefix) else (f"file://{prefix}", f"file:{prefix}", prefix)
-
-
-def _like(form: str, new: str) -> str:
-    """Write `new` in the form of the old path: with `file://`, with `file:` or without."""
-    if scheme_of(new):
-        return new.rstrip("/")
-    scheme, bare = _file_scheme(form), new.rstrip("/")
-    return f"{scheme}{quote(bare, safe='/:')}" if scheme else bare
 
 
 def _rewritten(
@@ -128,27 +126,19 @@ def _rewritten(
 def follow_schema_paths(raw: bytes, url: str, target: Files) -> bytes:
     """Rewrite operator metadata so that its schema files are below `target`."""
     entry = OPERATOR_FORMAT.deserialize(raw, url)
+
+    def followed(path: str) -> str:
+        parts = _SCHEMA_PATH.fullmatch(path)
+        if parts is None:
+            return path
+        scheme = "" if scheme_of(target.url) else parts["scheme"]
+        return f"{scheme}{target.url}{parts['inside']}"
+
     stores = tuple(
-        replace(
-            store,
-            schema_file_paths=tuple(_schema_path(each, target) for each in store.schema_file_paths),
-        )
+        replace(store, schema_file_paths=tuple(map(followed, store.schema_file_paths)))
         for store in entry.stores
     )
     return OPERATOR_FORMAT.serialize(replace(entry, stores=stores))
-
-
-def _schema_path(path: str, target: Files) -> str:
-    parts = _SCHEMA_PATH.fullmatch(path)
-    if parts is None:
-        return path
-    scheme = "" if scheme_of(target.url) else _file_scheme(parts["root"])
-    return f"{scheme}{target.url}{parts['inside']}"
-
-
-def _file_scheme(location: str) -> str:
-    """How a URL of a local file begins; empty for a plain path."""
-    return next((start for start in ("file://", "file:") if location.startswith(start)), "")
 
 
 def _moved_source(
@@ -164,15 +154,6 @@ def _moved_source(
         followed = [structs.replace(entry, path=move_path(entry.path, moved)) for entry in entries]
         if entries != followed:
             yield path, SOURCE_FORMAT.serialize(followed)
-
-
-def _moved_sink(sink: SinkSurvey, moved: Mapping[str, str]) -> Iterator[Change]:
-    for name in sink.names:
-        entries = list(sink.entries(name))
-        followed = [structs.replace(entry, path=move_path(entry.path, moved)) for entry in entries]
-        if entries != followed:
-            content = SINK_FORMAT.serialize(followed)
-            yield sink.tree.write(f"{SINK_LOG}/{name}", content, "mapped paths")
 
 
 def _warnings(

@@ -111,7 +111,8 @@ class Journal:
             )
         check_plan(plan)
         self._sweep()
-        entry_id = self._next_id(plan.command)
+        numbers = [int(entry_id.partition("-")[0]) for entry_id in entry_ids(self._files)]
+        entry_id = f"{max(numbers, default=0) + 1:04d}-{plan.command}"
         self._places |= {place.url: place for place in plan.roots.values()}
         steps = _Steps(2 * len(plan.changes), progress)
         try:
@@ -337,12 +338,8 @@ class Journal:
         source = self._root(record, change.source.root)
         content = source.read(change.source.path, large=True)
         if not change.after.matches(content):
-            raise changed(
-                source,
-                change.source.path,
-                f"{change.after.size} bytes of other content",
-                f"{len(content)} bytes",
-            )
+            expected = f"{change.after.size} bytes of other content"
+            raise changed(source, change.source.path, expected, f"{len(content)} bytes")
         return content
 
     def _restore(
@@ -373,26 +370,26 @@ class Journal:
     def undoable(self, entry_id: str | None = None) -> JournalEntry:
         """Return the edit that `undo` would undo; EditError if a later edit must go first."""
         entries = self.entries()
+        made = [entry for entry in entries if entry.state is not JournalState.UNDONE]
         if entry_id is None:
-            for entry in reversed(entries):
-                if entry.state is not JournalState.UNDONE:
-                    return entry
-            raise EditError(self._files.url, "the journal contains no edit that could be undone.")
-        known = [entry.id for entry in entries]
-        if entry_id not in known:
+            if not made:
+                problem = "the journal contains no edit that could be undone."
+                raise EditError(self._files.url, problem)
+            return made[-1]
+        ids = [entry.id for entry in entries]
+        if entry_id not in ids:
             raise EditError(
                 self._files.url,
-                f"there is no edit {entry_id!r} in the journal; known: "
-                f"{', '.join(known) or 'none'}.",
+                f"there is no edit {entry_id!r} in the journal; known: {', '.join(ids) or 'none'}.",
             )
-        for entry in entries[known.index(entry_id) + 1 :]:
-            if entry.state is not JournalState.UNDONE:
+        for entry in made:
+            if ids.index(entry.id) > ids.index(entry_id):
                 raise EditError(
                     self._url(entry.id),
                     f"the {entry.command} was made after {entry_id} and depends on it. "
                     f"Undo {entry.id} first.",
                 )
-        return entries[known.index(entry_id)]
+        return entries[ids.index(entry_id)]
 
     def _sweep(self) -> None:
         """Remove the directories of edits without a plan, which have changed nothing."""
@@ -412,10 +409,6 @@ class Journal:
         for info in self._files.list(entry_path(entry_id)):
             if info.name.endswith(".pack") and not info.name.startswith(kept):
                 self._files.delete(f"{entry_path(entry_id)}/{info.name}")
-
-    def _next_id(self, command: str) -> str:
-        numbers = [int(entry_id.partition("-")[0]) for entry_id in entry_ids(self._files)]
-        return f"{max(numbers, default=0) + 1:04d}-{command}"
 
     def _record(self, entry_id: str) -> Record:
         path = f"{entry_path(entry_id)}/{PLAN_FILE}"

@@ -56,18 +56,14 @@ def empty_batches(
                 content = data
             changes.append(surveyed.tree.write(f"{store.path}/{name}", content, why))
             ids[store.key] = item.unique_id
-        commit = _with_ids(surveyed, commit, ids)
+        for key in commit.store_ids():
+            if key not in ids:
+                raise EditError(
+                    f"{surveyed.url}/state/{key.operator}/{key.partition}",
+                    f"the commit log names a store {key.store!r} here, but it has no directory. No "
+                    f"batch can be added without it. Run `epochal checkpoint verify` to see how to "
+                    f"restore it.",
+                )
+        commit = commit.with_store_ids({key: ids[key] for key in commit.store_ids()})
         commits.append(commit)
     return EmptyBatches(tuple(changes), tuple(commits))
-
-
-def _with_ids(surveyed: Survey, commit: CommitEntry, ids: dict[StoreKey, str]) -> CommitEntry:
-    for key in commit.store_ids():
-        if key not in ids:
-            raise EditError(
-                f"{surveyed.url}/state/{key.operator}/{key.partition}",
-                f"the commit log names a store {key.store!r} here, but it has no directory. No "
-                f"batch can be added without it. Run `epochal checkpoint verify` to see how to "
-                f"restore it.",
-            )
-    return commit.with_store_ids({key: ids[key] for key in commit.store_ids()})

@@ -62,13 +62,11 @@ def plan_set_offsets(
     if source not in entry.by_source:
         known = ", ".join(entry.by_source) or "none"
         raise OptionError(f"There is no source {source!r} in offsets/{base}. It has: {known}.")
-    current = entry.by_source[source]
-    moved = move(
-        current,
-        target,
-        latest_log_batch=_latest_log_batch(surveyed, source) if is_file_offset(current) else None,
-        ask_broker=ask_broker,
-    )
+    current, latest = entry.by_source[source], None
+    if is_file_offset(current):
+        log = open_source_log(surveyed.files.at(source_log_path(source)))
+        latest = log.latest_batch_id() if isinstance(log, FileSourceLog) else None
+    moved = move(current, target, latest_log_batch=latest, ask_broker=ask_broker)
     back = goes_back(current, moved)
     batches = 2 if back and is_file_offset(current) else 1
     new_ids = range(base + 1, base + 1 + batches)
@@ -116,11 +114,6 @@ def _with_offset(entry: OffsetEntry, source: str, offset: str) -> OffsetEntry:
     return replace(entry, offsets=(*entry.offsets[:place], offset, *entry.offsets[place + 1 :]))
 
 
-def _latest_log_batch(surveyed: Survey, source: str) -> int | None:
-    log = open_source_log(surveyed.files.at(source_log_path(source)))
-    return log.latest_batch_id() if isinstance(log, FileSourceLog) else None
-
-
 def _warnings(
     surveyed: Survey, source: str, current: str | None, moved: str, *, back: bool
 ) -> Iterator[str]:
@@ -142,7 +135,14 @@ def broker(bootstrap_servers: str, config: Mapping[str, str]) -> AskBroker:
     def ask(
         partitions: Mapping[str, tuple[int, ...]], target: ToEarliest | ToLatest | ToTime
     ) -> Mapping[str, Mapping[int, int]]:
-        kafka = _import_kafka()
+        try:
+            import confluent_kafka.admin
+        except ImportError:
+            raise OptionError(
+                "Asking a Kafka broker needs its client, which is not installed. Run `pip install "
+                "'epochal[kafka]'`. The options --to-offset and --shift-by work without it."
+            ) from None
+        kafka: Any = confluent_kafka
         client = kafka.admin.AdminClient({**config, "bootstrap.servers": bootstrap_servers})
         wanted = [(topic, number) for topic, numbers in partitions.items() for number in numbers]
         found = _list_offsets(kafka, client, wanted, target, bootstrap_servers)
@@ -183,15 +183,3 @@ def _list_offsets(
             bootstrap_servers, f"the broker did not return its offsets: {error}"
         ) from error
     return found
-
-
-def _import_kafka() -> Any:
-    try:
-        import confluent_kafka
-        import confluent_kafka.admin
-    except ImportError:
-        raise OptionError(
-            "Asking a Kafka broker needs its client, which is not installed. Run `pip install "
-            "'epochal[kafka]'`. The options --to-offset and --shift-by work without it."
-        ) from None
-    return confluent_kafka

@@ -78,8 +78,14 @@ class Survey:
     def missing_state(self, batch_id: int) -> str | None:
         """The first file without which the state after `batch_id` cannot be loaded."""
         for store in self.stores_at(batch_id):
-            if (missing := self._missing(store, batch_id)) is not None:
-                return missing
+            unique_id = self.unique_id(store, batch_id)
+            if unique_id:
+                try:
+                    rocks_directory(self, store, batch_id).plan(batch_id + 1, unique_id)
+                except StateError as error:
+                    return f"the files of version {batch_id + 1} with id {unique_id} ({error})"
+            elif (name := missing_file(store, batch_id + 1)) is not None:
+                return f"{store.path}/{name}"
         return None
 
     def damaged_state(self, batch_id: int) -> Finding | None:
@@ -107,17 +113,6 @@ class Survey:
         settings = FileSettings(self.offsets[batch_id].conf.get(CODEC, "lz4"))
         unique_id = self.unique_id(store, version - 1)
         return StoredVersion(self.files.at(store.path), version, unique_id, settings)
-
-    def _missing(self, store: StoreListing, batch_id: int) -> str | None:
-        unique_id = self.unique_id(store, batch_id)
-        if not unique_id:
-            name = missing_file(store, batch_id + 1)
-            return name and f"{store.path}/{name}"
-        try:
-            rocks_directory(self, store, batch_id).plan(batch_id + 1, unique_id)
-        except StateError as error:
-            return f"the files of version {batch_id + 1} with id {unique_id} ({error})"
-        return None
 
 
 def survey(files: Files) -> Survey:

@@ -119,10 +119,10 @@ class ContentCheck:
             if records and checker is not None:
                 misplaced = checker.check(records, path, partition, count)
         else:
-            from epochal.tools.verify.check_columns import as_list, check_large, scan_large
+            from epochal.tools.verify.check_columns import check_large, scan_large
 
             columns = scan_large(raw, **form, source=path)
-            records = as_list(columns) if settings.deep else []
+            records = list(columns.to_list()) if settings.deep else []
             if checker is not None:
                 misplaced = check_large(checker, columns, path, partition, count)
         if misplaced:

@@ -40,19 +40,25 @@ class LoadCheck:
 
     def problems(self, batch_id: int) -> Iterator[Finding]:
         """Yield what keeps the state after a committed batch from being loaded as it was."""
-        if not self._operators or batch_id not in self._listing.commits.entries:
-            return
-        facts = self._facts(batch_id)
-        for each in self._findings(batch_id, facts):
-            if each.severity is Severity.ERROR:
-                yield each
+        if self._operators and batch_id in self._listing.commits.entries:
+            for finding in self._findings(batch_id):
+                if finding.severity is Severity.ERROR:
+                    yield finding
 
-    def _findings(self, batch_id: int, facts: StateFacts) -> Iterator[Finding]:
-        yield from operator_gap_rules(self._listing, self._listing.commits.entries[batch_id])
-        settings, found = content_settings(self._listing, Depth.NORMAL, batch_id)
-        yield from found
+    def _findings(self, batch_id: int) -> Iterator[Finding]:
+        commit = self._listing.commits.entries[batch_id]
+        facts = StateFacts(
+            restart_version=batch_id + 1,
+            newest_version=None,
+            from_the_start=False,
+            partitions=self._listing.partitions_at(batch_id),
+            unique_ids=commit.state_unique_ids,
+        )
+        yield from operator_gap_rules(self._listing, commit)
+        settings, unfit = content_settings(self._listing, Depth.NORMAL, batch_id)
+        yield from unfit
         for operator, own in self._operators:
-            yield from (each for each in own.findings if _stays(each, batch_id))
+            yield from (finding for finding in own.findings if _stays(finding, batch_id))
             yield from operator_rules(operator, facts, is_keyed=is_keyed(own))
             if settings is None:
                 continue
@@ -101,15 +107,6 @@ class LoadCheck:
         return [
             (each, read_operator_facts(listing, each)) for each in operators_of(listing.directories)
         ]
-
-    def _facts(self, batch_id: int) -> StateFacts:
-        return StateFacts(
-            restart_version=batch_id + 1,
-            newest_version=None,
-            from_the_start=False,
-            partitions=self._listing.partitions_at(batch_id),
-            unique_ids=self._listing.commits.entries[batch_id].state_unique_ids,
-        )
 
 
 _NEEDED = frozenset(

@@ -59,8 +59,12 @@ def operator_rules(
     if facts.restart_version > 0:
         yield from _partition_rules(operator, count, is_keyed)
     for store in operator.stores:
-        yield from _stray_rules(store)
-        yield from _checksum_rules(store)
+        for name in store.strays:
+            code = "STATE_STRAY_SNAPSHOT" if name.endswith(".snapshot") else "STATE_STRAY_FILE"
+            yield finding(code, f"{store.path}/{name}", "the part before the dot is not a version")
+        for name in store.checksums:
+            if (main := name.removesuffix(".crc")) not in store.files:
+                yield finding("CHECKSUM_ORPHAN", f"{store.path}/{name}", f"{main} does not exist")
         if facts.unique_ids is not None and store.format.is_database:
             if store.partition < count and facts.restart_version > 0:
                 yield from _id_rules(store, facts, facts.unique_id(operator, store))
@@ -168,19 +172,3 @@ def _id_rules(store: StoreListing, facts: StateFacts, unique_id: str) -> Iterato
             f"the commit of batch {facts.restart_version - 1} names {unique_id}; neither its zip "
             f"nor its changelog is there",
         )
-
-
-def _stray_rules(store: StoreListing) -> Iterator[Finding]:
-    for name in store.strays:
-        code = "STATE_STRAY_SNAPSHOT" if name.endswith(".snapshot") else "STATE_STRAY_FILE"
-        yield finding(code, f"{store.path}/{name}", "the part before the dot is not a version")
-
-
-def _checksum_rules(store: StoreListing) -> Iterator[Finding]:
-    for name in store.checksums:
-        if name.removesuffix(".crc") not in store.files:
-            yield finding(
-                "CHECKSUM_ORPHAN",
-                f"{store.path}/{name}",
-                f"{name.removesuffix('.crc')} does not exist",
-            )

@@ -25,7 +25,7 @@ from epochal.tools.verify.check_bytes import (
     sure_check,
     unpack,
 )
-from epochal.tools.verify.check_columns import as_list, check_large, scan_large
+from epochal.tools.verify.check_columns import check_large, scan_large
 from epochal.tools.verify.check_bytes import partition_of_key
 
 KEY = struct_of([StringType()])
@@ -63,7 +63,7 @@ def test_both_ways_read_the_same_records(row_checksums: bool) -> None:
     data = encode_records(written, row_checksums=row_checksums)
     form: dict[str, Any] = {"is_snapshot": False, "row_checksums": row_checksums, "source": "f"}
     assert scan_small(data, **form) == written
-    assert as_list(scan_large(data, **form)) == written
+    assert list(scan_large(data, **form).to_list()) == written
 
 
 @pytest.mark.parametrize("seed", range(400))
@@ -80,7 +80,7 @@ def test_both_ways_refuse_the_same_bytes(seed: int) -> None:
         "source": "f",
     }
     assert outcome(lambda: scan_small(cut, **form)) == outcome(
-        lambda: as_list(scan_large(cut, **form))
+        lambda: list(scan_large(cut, **form).to_list())
     )
 
 
