@@ -29,6 +29,7 @@ from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.empty_batch import empty_batches
 from epochal.tools.edit.offset_targets import (
     AskBroker,
+    Asked,
     Target,
     ToEarliest,
     ToLatest,
@@ -133,7 +134,7 @@ def broker(bootstrap_servers: str, config: Mapping[str, str]) -> AskBroker:
     """Return a function that asks the brokers; `config` are settings of librdkafka."""
 
     def ask(
-        partitions: Mapping[str, tuple[int, ...]], target: ToEarliest | ToLatest | ToTime
+        partitions: Mapping[str, tuple[int, ...]], target: Asked
     ) -> Mapping[str, Mapping[int, int]]:
         try:
             import confluent_kafka.admin
@@ -162,7 +163,7 @@ def _list_offsets(
     kafka: Any,
     client: Any,
     partitions: list[tuple[str, int]],
-    target: ToEarliest | ToLatest | ToTime,
+    target: Asked,
     bootstrap_servers: str,
 ) -> dict[tuple[str, int], int]:
     match target:

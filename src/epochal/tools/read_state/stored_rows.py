@@ -21,7 +21,7 @@ from epochal.state.files.merge import Rows
 from epochal.state.rows.byte_spans import Ints, Spans, as_spans
 from epochal.state.rows.tagged_json import json_rows
 from epochal.tools.read_state.read import StateReader, StoreReader, choose_partitions, in_parallel
-from epochal.tools.read_state.read_target import StoreTarget, load_rows
+from epochal.tools.read_state.read_target import load_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,6 @@ def load_stored(reader: StateReader, partition: int | None = None) -> StoredRows
 def _wide(spans: Spans) -> Any:
     array: Any = spans.to_arrow()
     return array.cast(pa.large_binary())
-
-
-def same_form(one: StoreTarget, other: StoreTarget) -> bool:
-    """Whether equal rows of the two stores have equal bytes."""
-    return (
-        one.settings.format == other.settings.format
-        and one.encoder == other.encoder
-        and one.schema.key == other.schema.key
-        and one.schema.value == other.schema.value
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,19 +179,25 @@ def compare_stores(
     earlier: StateReader, later: StateReader, *, limit: int | None = None
 ) -> StoreDifferences:
     """Compare a store as seen by two readers."""
+    unsupported = "STATE_STORE_UNSUPPORTED_OPERATION"
     for reader in (earlier, later):
         if reader.target.has_lists:
             raise StateReadError(
                 reader.target.files.url,
                 "the elements of a list have no keys to compare by; use `read --changes-since`.",
-                "STATE_STORE_UNSUPPORTED_OPERATION",
+                unsupported,
             )
-    if not same_form(earlier.target, later.target):
+    # Only if all these are equal, equal rows of the two stores have equal bytes.
+    forms = [
+        (target.settings.format, target.encoder, target.schema.key, target.schema.value)
+        for target in (earlier.target, later.target)
+    ]
+    if forms[0] != forms[1]:
         raise StateReadError(
             later.target.files.url,
             "the two stores differ in provider, encoding or schema, so their bytes cannot be "
             "compared; export both and compare the files.",
-            "STATE_STORE_UNSUPPORTED_OPERATION",
+            unsupported,
         )
     before, after = load_stored(earlier), load_stored(later)
     places: Any = pc.index_in(after.keys, value_set=before.keys)
@@ -213,29 +209,22 @@ def compare_stores(
     differs = ~equal.to_numpy(zero_copy_only=False)
     gone: Any = pc.invert(pc.is_in(before.keys, value_set=after.keys))
     removed = np.flatnonzero(gone.to_numpy(zero_copy_only=False))
+    news = map(_split, after.decoded(added[:limit]))
+    lost = map(_split, before.decoded(removed[:limit]))
+    was = map(_split, before.decoded(olds[differs][:limit]))
+    now = map(_split, after.decoded(matched[differs][:limit]))
     rows = [
-        *_one_sided("added", after, added[:limit]),
-        *_one_sided("removed", before, removed[:limit]),
-        *_two_sided(before, olds[differs][:limit], after, matched[differs][:limit]),
+        *(RowDifference("added", key, None, value) for key, value in news),
+        *(RowDifference("removed", key, value, None) for key, value in lost),
+        *(
+            RowDifference("changed", key, old, new)
+            for (key, old), (_, new) in zip(was, now, strict=True)
+        ),
     ]
     changed = int(differs.sum())
     return StoreDifferences(
         len(added), len(removed), changed, len(matched) - changed, tuple(rows[:limit])
     )
-
-
-def _one_sided(change: str, stored: StoredRows, which: Any) -> list[RowDifference]:
-    is_new = change == "added"
-    return [
-        RowDifference(change, key, None if is_new else value, value if is_new else None)
-        for key, value in map(_split, stored.decoded(which))
-    ]
-
-
-def _two_sided(before: StoredRows, olds: Any, after: StoredRows, news: Any) -> list[RowDifference]:
-    pairs = zip(before.decoded(olds), after.decoded(news), strict=True)
-    split = ((_split(old), _split(new)) for old, new in pairs)
-    return [RowDifference("changed", key, old, new) for (key, old), (_, new) in split]
 
 
 def _split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -46,6 +46,10 @@ from epochal.tools.switch.places import places_of
 COMMAND = "switch"
 FENCED = ORIGIN
 """The name of the checkpoint that is closed, among a plan's roots."""
+_STILL_RUNNING = (
+    "No query starts on {} after this. A query of Spark's that still runs there is not stopped by "
+    "it: make sure that it has ended."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def plan_new(old: Survey, target: Files, query_id: str) -> Plan:
         summary=f"switch from {old.url} to {target.url} after epoch {epoch}",
         changes=(_fence(old, target.url, epoch, epoch), *written),
         arguments={"from": old.url, "to": target.url, "epoch": str(epoch)},
-        warnings=tuple(_warnings(old)),
+        warnings=(_STILL_RUNNING.format(old.url),),
         watches=(*_watches(old), Watch(OFFSETS, ()), Watch(COMMITS, ())),
         roots={FENCED: old.files},
     )
@@ -100,12 +104,21 @@ def plan_existing(old: Survey, new: Survey, sink: SinkSurvey | None) -> Plan:
         raise EditError(
             new.url, f"has no query id: {new.listing.metadata}. Switch to a new directory instead."
         )
+    # The new query forgets the sink to which it wrote before: its markers are not in this one.
+    kept = ((at, entry, without_messages(entry)) for at, entry in new.offsets.items())
+    forgotten = [
+        new.tree.write(
+            f"{OFFSETS}/{at}", OFFSET_FORMAT.serialize(rest), "without its former sink"
+        )
+        for at, entry, rest in kept
+        if rest != entry
+    ]
     plan = Plan(
         command=COMMAND,
         summary=f"switch from {old.url} to {new.url} after epoch {epoch}",
-        changes=(_fence(old, new.url, epoch, new_epoch), *_of_no_sink(new)),
+        changes=(_fence(old, new.url, epoch, new_epoch), *forgotten),
         arguments={"from": old.url, "to": new.url, "epoch": str(epoch)},
-        warnings=tuple(_warnings(old)),
+        warnings=(_STILL_RUNNING.format(old.url),),
         watches=(*_watches(old), *new.log_watches()),
         roots={FENCED: old.files},
     )
@@ -118,15 +131,6 @@ def plan_existing(old: Survey, new: Survey, sink: SinkSurvey | None) -> Plan:
             f"epoch {epoch}. The sink would skip the epochs up to it. Clone the checkpoint again.",
         )
     return add_sink_batches(plan, sink, range(epoch + 1, new_epoch + 1))
-
-
-def _of_no_sink(new: Survey) -> Iterator[Change]:
-    """Forget the sink to which the new query wrote before: its markers are not in this one."""
-    for epoch, entry in new.offsets.items():
-        entry_kept = without_messages(entry)
-        if entry_kept != entry:
-            content = OFFSET_FORMAT.serialize(entry_kept)
-            yield new.tree.write(f"{OFFSETS}/{epoch}", content, "without its former sink")
 
 
 def read_switched(files: Files) -> Switched:
@@ -231,10 +235,3 @@ def _place(surveyed: Survey, epoch: int) -> str:
     entry = surveyed.offsets[epoch]
     offsets = ", ".join(str(offset) for offset in entry.by_source.values())
     return f"{offsets} with watermark {entry.watermark_ms} ms (epoch {epoch})"
-
-
-def _warnings(old: Survey) -> Iterator[str]:
-    yield (
-        f"No query starts on {old.url} after this. A query of Spark's that still runs there is not "
-        f"stopped by it: make sure that it has ended."
-    )
