@@ -18,7 +18,7 @@ from epochal.checkpoint.layout import COMMITS, EPOCHS, OFFSETS, OWN_KEY, STATE
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.errors import EditError, EpochalError
-from epochal.files import AtomicFile, Bounds, FileInfo, Files, join_url
+from epochal.files import Bounds, FileInfo, Files, join_url
 from epochal.state.store.store_format import FORMATS
 
 TORN_AT_MOST = 3
@@ -103,7 +103,12 @@ def missing_files(
     """
     state = epoch_state(files, decided.chain)
     versions = state.versions
-    lacking = {version for path, version in versions.items() if _snapshot_of(path) not in there}
+    snapshots = {path: path for path in versions}  # of the version that a delta makes
+    for names in (store_format.files for store_format in FORMATS):
+        for path in versions:
+            if path.endswith(f".{names.delta}"):
+                snapshots[path] = f"{path.removesuffix(names.delta)}{names.snapshot}"
+    lacking = {version for path, version in versions.items() if snapshots[path] not in there}
     # Of the newest version of which every store has a snapshot, nothing before it is needed.
     base = max(set(versions.values()) - lacking, default=0)
     for path, version in sorted(versions.items(), key=lambda item: (item[1], item[0])):
@@ -152,14 +157,6 @@ def _newest_readable(files: Files, batch_ids: Sequence[int]) -> Decided | None:
         except (EpochalError, OSError):
             continue
     return None
-
-
-def _snapshot_of(path: str) -> str:
-    """The path of the snapshot of the version that a delta makes."""
-    for names in (store_format.files for store_format in FORMATS):
-        if path.endswith(f".{names.delta}"):
-            return f"{path.removesuffix(names.delta)}{names.snapshot}"
-    return path
 
 
 def _older(files: Files, decided: Decided) -> dict[str, bytes]:
@@ -248,23 +245,10 @@ class OverlaidFiles:
             infos[start + name] = FileInfo(name.rpartition("/")[2], False, len(data), 0)
         yield from sorted(infos.items())
 
-    def create_atomic(self, path: str, *, overwrite: bool = False) -> AtomicFile:
-        self._refuse()
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise EditError(self.url, "cannot be changed through a view that is read-only")
 
-    def create(self, path: str, data: bytes) -> None:
-        self._refuse()
-
-    def replace(self, path: str, data: bytes) -> None:
-        self._refuse()
-
-    def make_dirs(self, path: str = "") -> None:
-        self._refuse()
-
-    def delete(self, path: str) -> None:
-        self._refuse()
-
-    def delete_tree(self, path: str = "") -> None:
-        self._refuse()
+    create_atomic = create = replace = make_dirs = delete = delete_tree = _refuse
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
@@ -274,6 +258,3 @@ class OverlaidFiles:
         for name, data in self._contents.items():
             if name.startswith(start):
                 yield name[len(start) :], data
-
-    def _refuse(self) -> NoReturn:
-        raise EditError(self.url, "cannot be changed through a view that is read-only")

@@ -21,7 +21,7 @@ behind, closed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from epochal.checkpoint.entries import OFFSET_FORMAT, QueryMetadata
@@ -46,10 +46,6 @@ from epochal.tools.switch.places import places_of
 COMMAND = "switch"
 FENCED = ORIGIN
 """The name of the checkpoint that is closed, among a plan's roots."""
-_STILL_RUNNING = (
-    "No query starts on {} after this. A query of Spark's that still runs there is not stopped by "
-    "it: make sure that it has ended."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +69,30 @@ def plan_new(old: Survey, target: Files, query_id: str) -> Plan:
     contents = dict(clone_contents(old, target, epoch, decided_after(old, epoch)))
     contents[METADATA] = QueryMetadata(query_id).serialize()
     written = [empty.write(path, content, why(content)) for path, content in contents.items()]
+    changes = (_fence(old, target.url, epoch, epoch), *written)
+    return _switch(old, target.url, epoch, changes, (Watch(OFFSETS, ()), Watch(COMMITS, ())))
+
+
+def _switch(
+    fenced: Survey,
+    to: str,
+    epoch: int,
+    changes: Iterable[Change],
+    watches: tuple[Watch, ...],
+    verb: str = "switch",
+) -> Plan:
+    """The plan of a switch from the checkpoint that is closed."""
     return Plan(
         command=COMMAND,
-        summary=f"switch from {old.url} to {target.url} after epoch {epoch}",
-        changes=(_fence(old, target.url, epoch, epoch), *written),
-        arguments={"from": old.url, "to": target.url, "epoch": str(epoch)},
-        warnings=(_STILL_RUNNING.format(old.url),),
-        watches=(*_watches(old), Watch(OFFSETS, ()), Watch(COMMITS, ())),
-        roots={FENCED: old.files},
+        summary=f"{verb} from {fenced.url} to {to} after epoch {epoch}",
+        changes=tuple(changes),
+        arguments={"from": fenced.url, "to": to, "epoch": str(epoch)},
+        warnings=(
+            f"No query starts on {fenced.url} after this. A query of Spark's that still runs there "
+            f"is not stopped by it: make sure that it has ended.",
+        ),
+        watches=(*(replace(watch, root=FENCED) for watch in fenced.log_watches()), *watches),
+        roots={FENCED: fenced.files},
     )
 
 
@@ -113,15 +125,8 @@ def plan_existing(old: Survey, new: Survey, sink: SinkSurvey | None) -> Plan:
         for at, entry, rest in kept
         if rest != entry
     ]
-    plan = Plan(
-        command=COMMAND,
-        summary=f"switch from {old.url} to {new.url} after epoch {epoch}",
-        changes=(_fence(old, new.url, epoch, new_epoch), *forgotten),
-        arguments={"from": old.url, "to": new.url, "epoch": str(epoch)},
-        warnings=(_STILL_RUNNING.format(old.url),),
-        watches=(*_watches(old), *new.log_watches()),
-        roots={FENCED: old.files},
-    )
+    changes = (_fence(old, new.url, epoch, new_epoch), *forgotten)
+    plan = _switch(old, new.url, epoch, changes, new.log_watches())
     if new_epoch == epoch:
         return plan
     if new_epoch < epoch and sink is not None:
@@ -154,14 +159,9 @@ def plan_back(old: Survey, new: Survey, output: SwitchedOutput) -> Plan:
     written = range(went.new_epoch + 1, max(new.offsets, default=-1) + 1)
     fence = _fence(new, old.url, max(new.offsets, default=-1), went.epoch)
     opened = old.tree.write(METADATA, QueryMetadata(went.query_id).serialize(), "the query's id")
-    plan = Plan(
-        command=COMMAND,
-        summary=f"switch back from {new.url} to {old.url} after epoch {went.epoch}",
-        changes=(fence, opened),
-        arguments={"from": new.url, "to": old.url, "epoch": str(went.epoch)},
-        watches=(*_watches(new), *old.log_watches()),
-        roots={FENCED: new.files},
-    )
+    changes = (fence, opened)
+    plan = _switch(new, old.url, went.epoch, changes, old.log_watches(), "switch back")
+    plan = replace(plan, warnings=())
     if not written:
         return plan
     if output.sink is not None:
@@ -224,11 +224,6 @@ def _id(surveyed: Survey) -> str:
 def _fence(old: Survey, to: str, epoch: int, new_epoch: int) -> Change:
     content = Switched(to, epoch, new_epoch, _id(old)).serialize()
     return replace(old.tree.write(METADATA, content, "the query goes on elsewhere"), root=FENCED)
-
-
-def _watches(fenced: Survey) -> Iterator[Watch]:
-    for watch in fenced.log_watches():
-        yield replace(watch, root=FENCED)
 
 
 def _place(surveyed: Survey, epoch: int) -> str:

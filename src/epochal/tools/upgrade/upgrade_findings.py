@@ -1,7 +1,7 @@
 """The values of a check before an upgrade: facts, differences with verdicts, commands. Pure.
 
 What a checkpoint pins and what a query needs are said in the same words, so that both can be
-compared. `checkpoint_facts` and `spark_facts` fill these values.
+compared. `checkpoint_facts` and `check_query` fill these values.
 
 The commands can be pasted into a shell. Where a query writes is not in its checkpoint, so those
 that add a batch ask for it: `OUTPUT` stands for the directory of its file sink.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import google_crc32c
 
-from epochal.errors import EpochalError, StateFormatError, StorageError
+from epochal.errors import StateFormatError, StorageError
 from epochal.files import Files
 from epochal.tools.inspect.listing import read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
@@ -56,6 +56,18 @@ class ContentCheck:
         self._with_crc = settings.deep or settings.codec != "lz4"
         self.findings: list[Finding] = []
 
+    def report(self, code: str, path: str, message: str) -> None:
+        self.findings.append(finding(code, path, message))
+
+    def read(self, path: str) -> bytes | None:
+        """Read the next file; None, with a finding, if that fails."""
+        self._tick()
+        data = read_bytes(self._files, path, large=True)
+        if isinstance(data, bytes):
+            return data
+        self.report("FILE_UNREADABLE", path, str(data))
+        return None
+
     def store(self, store: StoreListing, checker: RowChecker | None) -> None:
         """Check every delta and snapshot of one store, in the order of versions."""
         # The replay. It goes on only while no delta is missing, and starts again at each snapshot.
@@ -89,19 +101,18 @@ class ContentCheck:
         self, store: StoreListing, name: str, version: int, checker: RowChecker | None
     ) -> list[Record] | None:
         """Return the records of one file; None, with a finding, if the file is damaged."""
-        self._tick()
         path = f"{store.path}/{name}"
-        data = read_bytes(self._files, path, large=True)
-        if isinstance(data, EpochalError):
-            self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
+        data = self.read(path)
+        if data is None:
             return None
         try:
             records = self._checked(data, path, store.partition, version, checker)
         except StateFormatError as error:
-            self.findings.append(_broken(path, error))
+            code, where = _broken(path, error)
+            self.report(code, path, f"{where}byte {error.offset}: {error.reason}")
             return None
         except StorageError as error:
-            self.findings.append(finding("FILE_UNREADABLE", path, error.reason))
+            self.report("FILE_UNREADABLE", path, error.reason)
             return None
         self.checksums(store, name, data)
         return records
@@ -126,13 +137,8 @@ class ContentCheck:
             if checker is not None:
                 misplaced = check_large(checker, columns, path, partition, count)
         if misplaced:
-            self.findings.append(
-                finding(
-                    "STATE_KEY_WRONG_PARTITION",
-                    path,
-                    f"partition {partition} of {count} has {counted(misplaced, 'key')} of others",
-                )
-            )
+            message = f"partition {partition} of {count} has {counted(misplaced, 'key')} of others"
+            self.report("STATE_KEY_WRONG_PARTITION", path, message)
         return records
 
     def checksums(
@@ -154,13 +160,12 @@ class ContentCheck:
             self.findings.extend(stale_rules(*hidden, {name: data}, code))
 
 
-def _broken(path: str, error: StateFormatError) -> Finding:
+def _broken(path: str, error: StateFormatError) -> tuple[str, str]:
+    """The code of an error, and the row inside the file that it names, if any."""
     if error.condition == ROW_CHECKSUM_CONDITION:
-        return finding("STATE_ROW_CHECKSUM", path, f"byte {error.offset}: {error.reason}")
+        return "STATE_ROW_CHECKSUM", ""
     where = error.source.removeprefix(path).removeprefix(", ")
-    if where:  # the error names a row inside the file
-        return finding("STATE_ROW_INVALID", path, f"{where}, byte {error.offset}: {error.reason}")
-    return finding("STATE_FILE_UNREADABLE", path, f"byte {error.offset}: {error.reason}")
+    return ("STATE_ROW_INVALID", f"{where}, ") if where else ("STATE_FILE_UNREADABLE", "")
 
 
 def spark_checksum_rules(path: str, data: bytes, text: bytes) -> Iterator[Finding]:
