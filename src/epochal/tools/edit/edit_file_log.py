@@ -66,7 +66,6 @@ class SinkSurvey:
         return log_batches(self.tree, SINK_LOG)
 
     def entries(self, name: str) -> tuple[SinkFileStatus, ...]:
-        """The entries of one file of its log."""
         path = f"{SINK_LOG}/{name}"
         return SINK_FORMAT.deserialize(self.files.read(path), join_url(self.files.url, path))
 

@@ -117,7 +117,6 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
         return not self.changes and not self.emptied
 
     @property

@@ -40,7 +40,6 @@ class Blob:
         return len(content) == self.size and digest(content).sha256 == self.sha256
 
     def matches_blob(self, other: Blob | None) -> bool:
-        """Whether both have the same bytes."""
         return other is not None and (self.size, self.sha256) == (other.size, other.sha256)
 
 
@@ -101,7 +100,6 @@ class PackReader:
 
 
 def pack_name(prefix: str, pack: int) -> str:
-    """The file name of a pack."""
     return f"{prefix}-{pack:05d}.pack"
 
 
@@ -186,7 +184,6 @@ def crc_bytes(files: Files, path: str) -> bytes | None:
 
 
 def describe(stamp: Stamp | None) -> str:
-    """Describe a stamp in an error message."""
     if stamp is None:
         return "no file"
     return f"{counted(stamp.size, 'byte')}, modified at {time_text(stamp.modified_ms)}"

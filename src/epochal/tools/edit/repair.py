@@ -48,8 +48,6 @@ counts as damaged."""
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A finding that is not repaired, and why."""
-
     finding: Finding
     reason: str
 

@@ -56,7 +56,6 @@ class RepairDraft:
                 self._changes[change.place] = change
 
     def remove(self, path: str, why: str) -> None:
-        """Delete a file if it exists."""
         tree = self.tree_of(path)
         if path in tree:
             self.add(tree.delete(path, why))

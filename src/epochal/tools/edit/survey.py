@@ -60,7 +60,6 @@ class Survey:
         return [store for operator in self.operators for store in operator.stores]
 
     def store_of(self, path: str) -> StoreListing | None:
-        """The store that a file belongs to."""
         return next((store for store in self.stores if path.startswith(f"{store.path}/")), None)
 
     def log_watches(self) -> tuple[Watch, ...]:
@@ -116,7 +115,6 @@ class Survey:
 
 
 def survey(files: Files) -> Survey:
-    """Read the checkpoint in `files`."""
     return Survey(gather(files), read_tree(files))
 
 

@@ -36,8 +36,6 @@ Verify = Callable[[Files, Files | None], Sequence[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a repair is asked to do."""
-
     options: RepairOptions
     is_asked_for: Callable[[Finding], bool]
     other: str

@@ -141,7 +141,6 @@ class TableValues:
         ]
 
     def shown(self, key: Row) -> str:
-        """A key in JSON form."""
         column = decode_rows(spans_of([encode_row(key, self._key)]), self._key, source="table")
         return json.dumps(json_column(column, self._key)[0], ensure_ascii=False)
 

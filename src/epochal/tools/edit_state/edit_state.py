@@ -94,7 +94,6 @@ class EditBase:
 
     @cached_property
     def batch(self) -> StateBatch:
-        """The state that is edited."""
         return StateBatch(Checkpoint(self.surveyed.files), self.batch_id)
 
     def stores(self, operator: int | None = None, name: str | None = None) -> list[StoreListing]:
@@ -356,7 +355,6 @@ def require_same_families(
 
 
 def rows_of_target(target: StoreTarget) -> FamilyRows:
-    """How a store encodes its rows."""
     name = target.family or target.store_name
     schema = replace(target.schema, name=name, encoder=target.encoder)
     return FamilyRows(schema, target.has_lists, target.avro)
@@ -372,7 +370,6 @@ def form_of(
 
 
 def partitions_of(keys: Sequence[Row], schema: StructType, count: int) -> list[int]:
-    """The partition of each key."""
     if not schema.fields or not keys:
         return [0] * len(keys)
     encoded = spans_of([encode_row(key, schema) for key in keys])
@@ -383,7 +380,6 @@ def partitions_of(keys: Sequence[Row], schema: StructType, count: int) -> list[i
 def read_rows(
     base: EditBase, target: StoreTarget, store: StoreListing
 ) -> Iterator[tuple[Row, RowOrList]]:
-    """The rows of one partition."""
     content = base.content(store)
     for rows in content.parts(target.family, store.path):
         form = form_of(base, rows_of_target(target), content, target.family, rows.source)

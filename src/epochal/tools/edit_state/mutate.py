@@ -62,8 +62,6 @@ class Mutation:
 
 @dataclass(slots=True)
 class _Edit:
-    """A key as a row, its new value, and the value that it has now."""
-
     key: Row
     value: RowOrList | None
     before: RowOrList | None = None

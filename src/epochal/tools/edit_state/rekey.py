@@ -161,8 +161,6 @@ def _rekey_variables(
 
 
 class _Rekeying:
-    """Collects the rows under their new keys."""
-
     def __init__(
         self,
         base: EditBase,

@@ -67,11 +67,9 @@ class RekeyedVariables:
 
     @property
     def keys(self) -> int:
-        """The number of new keys."""
         return len(self._came_from)
 
     def write(self, version: NextVersion, new_key: NewKey) -> None:
-        """Write every partition with the new keys."""
         stores = self._base.stores(self._operator)
         parts: list[dict[bytes, bytes]] = [{} for _ in stores]
         content = self._base.settings.format.versions.empty

@@ -74,7 +74,6 @@ class Directories:
 
     @property
     def file_count(self) -> int:
-        """The number of files in all directories."""
         return sum(len(directory.files) for directory in self.by_path.values())
 
 
@@ -105,7 +104,6 @@ class LogListing(Generic[T]):
 
     @property
     def latest(self) -> int | None:
-        """The newest id."""
         return max(self.ids, default=None)
 
 

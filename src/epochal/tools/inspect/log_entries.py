@@ -28,12 +28,10 @@ class LogKind(StrEnum):
 
     @property
     def is_of_files(self) -> bool:
-        """Whether each line is a file."""
         return self in (LogKind.FILE_SOURCE, LogKind.FILE_SINK)
 
     @property
     def is_of_a_source(self) -> bool:
-        """Whether each line is a position in a source."""
         return self in (LogKind.KAFKA, LogKind.RATE)
 
 
@@ -137,7 +135,6 @@ def _source_lines(files: Files, kind: LogKind) -> Iterator[Line]:
 
 
 def offset_json(entry: OffsetEntry) -> dict[str, object]:
-    """Convert an offset entry to JSON."""
     offsets = offsets_of(entry)
     return {
         "version": entry.version,
@@ -150,7 +147,6 @@ def offset_json(entry: OffsetEntry) -> dict[str, object]:
 
 
 def commit_json(entry: CommitEntry) -> dict[str, object]:
-    """Convert a commit entry to JSON."""
     fields: dict[str, object] = {
         "version": entry.version,
         "next_watermark_ms": entry.next_watermark_ms,

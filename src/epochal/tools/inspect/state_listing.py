@@ -46,7 +46,6 @@ class StoreListing:
 
     @property
     def key(self) -> StoreKey:
-        """Which store it is."""
         return StoreKey(self.operator, self.partition, self.name)
 
     @property
@@ -106,7 +105,6 @@ class OperatorListing:
 
     @property
     def store_names(self) -> list[str]:
-        """The distinct names of its stores, sorted."""
         return sorted({store.name for store in self.stores})
 
     @property

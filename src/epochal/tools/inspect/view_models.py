@@ -95,8 +95,6 @@ class StoreVersions:
 
 @dataclass(frozen=True, slots=True)
 class OperatorView:
-    """A stateful operator."""
-
     operator_id: int
     name: str | None
     """From its metadata; None for checkpoints of Spark before 4.0, which have no metadata."""

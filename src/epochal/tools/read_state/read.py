@@ -258,7 +258,6 @@ class StoreReader:
         return list(keys.flatten()) if paired else [keys]
 
     def values(self, rows: Rows) -> pa.StructArray:
-        """The value column."""
         spans = self.target.settings.format.versions.unwrap(rows.values, rows.source)
         return decode_rows(spans, self.target.schema.value, source=rows.source)
 

@@ -176,11 +176,9 @@ class StoreTarget:
     """Whether the schema is the user's, so that a row that does not fit may be sound."""
 
     def directory(self, partition: int) -> Files:
-        """The directory of one partition."""
         return self.files.at(state_store_path(self.operator_id, partition, self.store_name))
 
     def stored(self, partition: int) -> StoredVersion:
-        """This version of one partition."""
         unique_id = self.unique_ids[partition] if partition < len(self.unique_ids) else ""
         return StoredVersion(self.directory(partition), self.version, unique_id, self.settings)
 
@@ -353,7 +351,6 @@ class StateBatch:
         return self._target(operator_id, store_name, None, schemas[DEFAULT_STORE])
 
     def family(self, operator_id: int, family: str) -> StoreTarget:
-        """One column family of an operator's store."""
         schemas = self.schemas(operator_id)
         if family not in schemas:
             is_join = self.operator_name(operator_id) == JOIN_OPERATOR

@@ -26,8 +26,6 @@ from epochal.tools.read_state.read_target import load_rows
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Every row of a store: its key bytes, value bytes and partition."""
-
     reader: StoreReader
     keys: Any
     values: Any
@@ -73,16 +71,12 @@ def _wide(spans: Spans) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LargeKey:
-    """A key and the size of its row."""
-
     key: dict[str, Any]
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """One partition of a store."""
-
     partition_id: int
     rows: int
     key_bytes: int
@@ -93,8 +87,6 @@ class PartitionStats:
 
 @dataclass(frozen=True, slots=True)
 class StateStats:
-    """One store at one version."""
-
     rows: int
     bytes: int
     file_bytes: int
@@ -107,7 +99,6 @@ class StateStats:
 
 
 def measure_store(reader: StateReader, *, largest: int = 5) -> StateStats:
-    """Measure every partition of a store."""
     stored = load_stored(reader)
     key_sizes, value_sizes = _sizes(stored.keys), _sizes(stored.values)
     parts = tuple(

@@ -56,8 +56,6 @@ COMMAND = "clone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneOptions:
-    """What a clone is to be."""
-
     query_id: str
     at: int | None = None
     """The epoch after which it goes on; None for the newest that is committed."""

@@ -46,8 +46,6 @@ Parts = frozenset[str]
 
 
 class Verdict(StrEnum):
-    """What a comparison found."""
-
     SAME = "same"
     DIFFERENT = "different"
     UNKNOWN = "cannot be compared"
@@ -55,8 +53,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowOptions:
-    """How to compare."""
-
     key: tuple[str, ...] = ()
     """The columns that identify a row."""
     ignored: tuple[str, ...] = ()
