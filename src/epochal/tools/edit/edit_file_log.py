@@ -121,11 +121,13 @@ def rewind_file_log(
             suffix = COMPACT_SUFFIX if is_compaction_batch(batch_id, interval) else ""
             name = f"{batch_id}{suffix}"
             if name not in names:
+                ids = set(names.values())
+                whole = (n for n in ids if ids.issuperset(live_batches(n, interval)))
                 raise EditError(
                     join_url(log.url, name),
                     f"is needed to go back to batch {to_batch} of this log, but is lost, or was "
                     f"removed after a later compaction. The earliest batch to which this log can "
-                    f"go back is {earliest_batch(names, interval)}.",
+                    f"go back is {min(whole, default=max(ids))}.",
                 )
     for name, batch_id in sorted(names.items(), key=lambda item: item[1], reverse=True):
         if batch_id > to_batch:
@@ -138,13 +140,6 @@ def rewind_sink(sink: SinkSurvey, to_batch: int, *, keep_files: bool = False) ->
     if not keep_files:
         for path in orphaned_files(sink, to_batch)[0]:
             yield sink.tree.delete(path, f"written after batch {to_batch}")
-
-
-def earliest_batch(names: dict[str, int], interval: int) -> int:
-    """Return the first batch whose live entries are all still on disk."""
-    ids = set(names.values())
-    whole = (batch_id for batch_id in ids if ids.issuperset(live_batches(batch_id, interval)))
-    return min(whole, default=max(ids))
 
 
 def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:

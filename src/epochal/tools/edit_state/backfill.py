@@ -173,7 +173,14 @@ def read_table(table: str, key: StructType, value: StructType) -> Iterator[pa.Re
     is_directory = Path(table).is_dir() and not (Path(table) / "_delta_log").is_dir()
     try:
         if table.endswith(".csv"):
-            yield from _csv_batches(table, key, value)
+            from pyarrow import csv
+
+            # Columns get the types of the state at once: a key such as 007 must not become a number.
+            types: dict[str, Any] = {
+                field.name: arrow_type(field.data_type) for field in (*key.fields, *value.fields)
+            }
+            options = csv.ConvertOptions(column_types=types)
+            yield from csv.open_csv(table, convert_options=options)
         elif table.endswith(".parquet") or is_directory:
             from pyarrow import dataset
 
@@ -182,16 +189,6 @@ def read_table(table: str, key: StructType, value: StructType) -> Iterator[pa.Re
             yield from _delta_batches(table)
     except (OSError, pa.ArrowException) as error:
         raise OptionError(f"{table} cannot be read: {error}") from error
-
-
-def _csv_batches(table: str, key: StructType, value: StructType) -> Iterator[pa.RecordBatch]:
-    from pyarrow import csv
-
-    # Columns get the types of the state at once: a key such as 007 must not become a number.
-    types: dict[str, Any] = {
-        field.name: arrow_type(field.data_type) for field in (*key.fields, *value.fields)
-    }
-    yield from csv.open_csv(table, convert_options=csv.ConvertOptions(column_types=types))
 
 
 def _delta_batches(table: str) -> Iterator[pa.RecordBatch]:

@@ -105,7 +105,12 @@ def plan_mutations(
     base = find_edit_base(surveyed)
     reader = open_store(base.batch, operator_id, store_name, state_variable=variable, timers=timers)
     name = base.batch.operator_name(operator_id)
-    _refuse_dependent_stores(base, reader, name)
+    if name == JOIN_OPERATOR or reader.target.store_name in JOIN_STORES:
+        raise EditError(
+            base.url,
+            f"operator {operator_id} keeps its state in several stores that depend on each other; "
+            f"changing one of them would break the others.",
+        )
     target = _Target(reader, name)
     for number, mutation in enumerate(mutations):
         _add(target, mutation, number)
@@ -269,13 +274,3 @@ def _shown(value: RowOrList, schema: StructType) -> str:
     except StateError:
         return "an unreadable value"
     return json.dumps(column if isinstance(value, list) else column[0], ensure_ascii=False)
-
-
-def _refuse_dependent_stores(base: EditBase, reader: StoreReader, name: str | None) -> None:
-    target = reader.target
-    if name == JOIN_OPERATOR or target.store_name in JOIN_STORES:
-        raise EditError(
-            base.url,
-            f"operator {target.operator_id} keeps its state in several stores that depend on "
-            f"each other; changing one of them would break the others.",
-        )

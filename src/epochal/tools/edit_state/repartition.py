@@ -25,7 +25,6 @@ from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.state.files.merge import Rows
-from epochal.state.rows.byte_spans import Ints
 from epochal.state.store.contract import StoreContent
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
@@ -131,7 +130,14 @@ class _Mover:
         for family in families:
             for rows in content.parts(family.target.family, store.path):
                 keys = family.keys(rows.keys, rows.source)
-                self._check(family.places(keys, self._current), store.partition, rows.source)
+                here = family.places(keys, self._current)
+                if wrong := int((here != store.partition).sum()):
+                    raise EditError(
+                        rows.source,
+                        f"{wrong} of {len(here)} rows are not in the partition that the hash of "
+                        f"their key selects out of {self._current}. The query places them by "
+                        f"something else, so they cannot be moved without it.",
+                    )
                 there = family.places(keys, self._wanted)
                 for partition in np.unique(there).tolist():
                     parts[partition].append(rows.take(there == partition))
@@ -142,16 +148,6 @@ class _Mover:
                 store.path,
                 f"{len(content) - moved} of {len(content)} entries belong to column families that "
                 f"the schema does not have, so they cannot be moved.",
-            )
-
-    def _check(self, here: Ints, partition: int, source: str) -> None:
-        wrong = int((here != partition).sum())
-        if wrong:
-            raise EditError(
-                source,
-                f"{wrong} of {len(here)} rows are not in the partition that the hash of their key "
-                f"selects out of {self._current}. The query places them by something else, so "
-                f"they cannot be moved without it.",
             )
 
 

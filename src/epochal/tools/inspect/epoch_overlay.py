@@ -9,7 +9,8 @@ Note: what reads epoch files is imported only if there are some, so that `show` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -134,7 +135,12 @@ def view_with_epochs(files: Files) -> EpochView:
         batch_ids = sorted(OffsetLog(files.at(OFFSETS), read_only=True).batch_ids(), reverse=True)
     except (EpochalError, OSError):
         return EpochView(files)
-    decided = _newest_readable(files, batch_ids)
+    decided = None
+    # A torn entry hides only the state of its own epoch.
+    for batch_id in batch_ids[:TORN_AT_MOST]:
+        with suppress(EpochalError, OSError):
+            decided = newest_decided(files, batch_id)
+            break
     if decided is None:
         return EpochView(files)
     try:
@@ -144,19 +150,6 @@ def view_with_epochs(files: Files) -> EpochView:
         return EpochView(shown, decided.epoch if is_behind else None)
     except EpochalError as error:
         return EpochView(files, broken=error)
-
-
-def _newest_readable(files: Files, batch_ids: Sequence[int]) -> Decided | None:
-    """The newest decision, if it can be read. A torn entry hides only the state of its own epoch.
-
-    `batch_ids` are those of the offsets, the newest first.
-    """
-    for batch_id in batch_ids[:TORN_AT_MOST]:
-        try:
-            return newest_decided(files, batch_id)
-        except (EpochalError, OSError):
-            continue
-    return None
 
 
 def _older(files: Files, decided: Decided) -> dict[str, bytes]:

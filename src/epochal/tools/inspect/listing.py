@@ -10,7 +10,7 @@ and asking for the status of each one would take longer than all other work toge
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -265,29 +265,18 @@ def read_log(
             log.odd_names[name] = batch_id
         else:
             batches[name] = batch_id
-    _fill_log(files, log, batches, deserialize)
-    return log
-
-
-def _fill_log(
-    files: Files,
-    log: LogListing[T],
-    batches: Mapping[str, int],
-    deserialize: Callable[[bytes, str], T],
-) -> None:
-    """Read the files named in `batches` into `log`."""
-    paths = [f"{log.path}/{name}" if log.path else name for name in batches]
-    for (name, batch_id), path, data in zip(
-        batches.items(), paths, read_many(files, paths), strict=True
-    ):
+    paths = [f"{path}/{name}" if path else name for name in batches]
+    contents = zip(batches.items(), paths, read_many(files, paths), strict=True)
+    for (name, batch_id), file_path, data in contents:
         if isinstance(data, EpochalError):
             log.broken[batch_id] = data
             continue
         log.raw[name] = data
         try:
-            log.entries[batch_id] = deserialize(data, join_url(files.url, path))
+            log.entries[batch_id] = deserialize(data, join_url(files.url, file_path))
         except EpochalError as error:
             log.broken[batch_id] = error
+    return log
 
 
 def read_many(files: Files, paths: list[str]) -> list[bytes | EpochalError]:

@@ -41,7 +41,7 @@ class StoreListing:
     checksums: tuple[str, ...]
     """Spark's visible checksum files, `NAME.crc`."""
     strays: tuple[str, ...]
-    """Names that make Spark fail when it lists the directory."""
+    """Names that make Spark fail when it lists the directory: `X.Y`, where X is no version."""
     files: frozenset[str]
 
     @property
@@ -164,7 +164,11 @@ def _store(
         {},
         {},
         tuple(file for file in directory.files if file.endswith(".crc") and file[0] != "."),
-        tuple(_strays(directory.files)),
+        tuple(
+            file
+            for file in directory.files
+            if file.count(".") == 1 and not is_number(file.partition(".")[0].partition("_")[0])
+        ),
         frozenset(directory.files),
     )
     for file_name in directory.files:
@@ -183,15 +187,6 @@ def _store(
         elif kind == "zip":
             store.zips.setdefault(int(stem), []).append(file_name)
     return store
-
-
-def _strays(names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the names of the form `X.Y` whose X is not a version in Spark's spelling."""
-    for name in names:
-        if name.count(".") == 1:
-            version = name.partition(".")[0].partition("_")[0]
-            if not is_number(version):
-                yield name
 
 
 def is_number(text: str) -> bool:

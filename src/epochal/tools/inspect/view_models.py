@@ -170,7 +170,16 @@ class CheckpointView:
                 "notes": list(restart.notes),
             },
             "sources": [asdict(source) for source in self.sources],
-            "sinks": [_sink_json(sink) for sink in self.sinks],
+            "sinks": [
+                {
+                    "name": sink.sink_name,
+                    "provider": sink.provider_name,
+                    "api_version": sink.api_version,
+                    "commit_offset": sink.commit_offset,
+                    "active": sink.is_active,
+                }
+                for sink in self.sinks
+            ],
             "state": {"operators": [_operator_json(operator) for operator in self.operators]},
             "owner": None if self.owner is None else asdict(self.owner),
             "unfinished_edit": None
@@ -184,16 +193,6 @@ class CheckpointView:
             "unpublished_batch": self.unpublished,
             "problems": [asdict(problem) for problem in self.problems],
         }
-
-
-def _sink_json(sink: SinkMetadata) -> dict[str, object]:
-    return {
-        "name": sink.sink_name,
-        "provider": sink.provider_name,
-        "api_version": sink.api_version,
-        "commit_offset": sink.commit_offset,
-        "active": sink.is_active,
-    }
 
 
 def _operator_json(operator: OperatorView) -> dict[str, object]:

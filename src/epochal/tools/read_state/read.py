@@ -299,7 +299,8 @@ class JoinReader:
     def batches(self, partition: int) -> list[pa.RecordBatch]:
         stored_batches = self._rows.batches(partition)
         if self._counts is not None:
-            counted = sum(map(_total, self._counts.batches(partition)))
+            counts: list[Any] = [batch.column(1) for batch in self._counts.batches(partition)]
+            counted = sum(int(values.field(0).sum().as_py() or 0) for values in counts)
             stored = sum(len(batch) for batch in stored_batches)
             if counted != stored:
                 raise StateFormatError(
@@ -377,12 +378,6 @@ def _open_join(batch: StateBatch, operator_id: int, side: JoinSide) -> JoinReade
         open_store(rows, operator_id, f"{side}-keyWithIndexToValue"),
         open_store(counts, operator_id, f"{side}-keyToNumValues"),
     )
-
-
-def _total(counts: pa.RecordBatch) -> int:
-    """The sum over the single field of the values."""
-    values: Any = counts.column(1)
-    return int(values.field(0).sum().as_py() or 0)
 
 
 def rows_with_key(

@@ -235,16 +235,12 @@ def _moved(subject: str, was: SourceFact, wants: SourceFact, *, ours: bool) -> U
 
 def _refusal(was: SourceFact, wants: SourceFact, *, ours: bool) -> str:
     """With what a source refuses to continue at a place that it does not read."""
-    if _is_one_directory(wants) and not ours:
+    is_pattern = any(set("*?[{") & set(place) for place in wants.places)
+    if wants.kind == FILE and not is_pattern and not ours:
         return WRONG_DIRECTORY
     if KAFKA in (was.kind, wants.kind) and wants.fails_on_loss:
         return DATA_LOSS
     return ACCEPTS
-
-
-def _is_one_directory(source: SourceFact) -> bool:
-    """Whether a source reads the files of a directory that is named without a pattern."""
-    return source.kind == FILE and not any(set("*?[{") & set(place) for place in source.places)
 
 
 def covers(wants: SourceFact, was: SourceFact) -> bool:

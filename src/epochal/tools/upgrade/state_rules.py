@@ -338,7 +338,8 @@ def _other_aggregates(old: FamilySchema, new: FamilySchema) -> bool:
 def _evolution(value: _Columns) -> UpgradeDifference:
     stored = {field.name: field for field in value.old.fields}
     for field in value.new.fields:
-        if field.name in stored and not _promotes(stored[field.name], field):
+        was, wants = _type(stored.get(field.name, field)), _type(field)
+        if was != wants and wants not in _PROMOTIONS.get(was, ()):
             why = f"Avro cannot read {field.name} as its new type. Use another name for it"
             return value.differ(Impossible(why), BAD_EVOLUTION)
     gone = sorted(stored.keys() - {field.name for field in value.new.fields})
@@ -354,11 +355,6 @@ _PROMOTIONS = {
     "string": ("binary",),
     "binary": ("string",),
 }
-
-
-def _promotes(old: StructField, new: StructField) -> bool:
-    was, wants = _type(old), _type(new)
-    return was == wants or wants in _PROMOTIONS.get(was, ())
 
 
 def _compare_renamed(columns: _Columns) -> UpgradeDifference | None:

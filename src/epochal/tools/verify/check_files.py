@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from epochal.checkpoint.entries import OffsetEntry
 from epochal.checkpoint.file_log import (
     FileEntry,
     SinkFileStatus,
@@ -155,8 +154,10 @@ def source_rules(
             yield from _entry_rules(source.log)
     newest = listing.offsets.latest
     entry = None if newest is None else listing.offsets.entries.get(newest)
-    if entry is None or _are_named_elsewhere(entry):
+    if entry is None:
         return
+    if not isinstance(entry.offsets, dict) and entry.conf.get(SOURCE_EVOLUTION) == "true":
+        return  # Spark 4.2 may name the sources' directories, and still log offsets by position
     for name, offset in entry.by_source.items():
         promised = log_offset(offset)
         if promised is None or promised < 0:
@@ -170,15 +171,6 @@ def source_rules(
                 f"offsets/{newest} names its entry {promised}, but the log "
                 + ("is empty" if latest is None else f"ends at {latest}"),
             )
-
-
-def _are_named_elsewhere(entry: OffsetEntry) -> bool:
-    """Whether the offsets cannot be matched with the sources' directories.
-
-    Spark 4.2 may name the directories, and still log the offsets by position.
-    """
-    by_position = not isinstance(entry.offsets, dict)
-    return by_position and entry.conf.get(SOURCE_EVOLUTION) == "true"
 
 
 def _entry_rules(log: LogListing[tuple[FileEntry, ...]]) -> Iterator[Finding]:

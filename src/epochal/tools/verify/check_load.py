@@ -58,7 +58,11 @@ class LoadCheck:
         settings, unfit = content_settings(self._listing, Depth.NORMAL, batch_id)
         yield from unfit
         for operator, own in self._operators:
-            yield from (finding for finding in own.findings if _stays(finding, batch_id))
+            for finding in own.findings:
+                written = parse_batch_id(finding.path.rpartition("/")[2].partition("_")[0])
+                # What a later batch wrote is gone after going back to this one.
+                if finding.code in _NEEDED and (written is None or written <= batch_id):
+                    yield finding
             yield from operator_rules(operator, facts, is_keyed=is_keyed(own))
             if settings is None:
                 continue
@@ -112,12 +116,6 @@ class LoadCheck:
 _NEEDED = frozenset(
     {"STATE_SCHEMA_MISSING", "STATE_SCHEMA_UNREADABLE", "OPERATOR_METADATA_MISSING"}
 )
-
-
-def _stays(found: Finding, batch_id: int) -> bool:
-    """Whether a problem with an operator's metadata is still there after going back to a batch."""
-    written = parse_batch_id(found.path.rpartition("/")[2].partition("_")[0])
-    return found.code in _NEEDED and (written is None or written <= batch_id)
 
 
 def chain_files(store: StoreListing, version: int) -> list[str]:

@@ -155,7 +155,9 @@ def _missing_rules(
     conf = {} if newest is None else listing.offsets.entries[newest].conf
     folder = operator_metadata_path(operator.operator).rpartition("/")[0]
     has_schema_log = f"{operator.path}/{STATE_SCHEMA}" in listing.directories.by_path
-    if not _has_files(listing, folder) and (has_schema_log or ENCODING_KEY in conf):
+    names = (name for _, below in listing.directories.below(folder) for name in below.files)
+    has_files = any(not name.startswith(".") for name in names)
+    if not has_files and (has_schema_log or ENCODING_KEY in conf):
         yield finding(
             "OPERATOR_METADATA_MISSING",
             folder,
@@ -195,14 +197,6 @@ def _lost_schemas(
                     f"{directory}/{name}",
                     f"the metadata of operator {operator.operator} names it",
                 )
-
-
-def _has_files(listing: CheckpointListing, folder: str) -> bool:
-    return any(
-        not name.startswith(".")
-        for _, directory in listing.directories.below(folder)
-        for name in directory.files
-    )
 
 
 def _metadata(

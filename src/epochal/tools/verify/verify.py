@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from epochal.checkpoint.layout import EPOCHAL, EPOCHS, METADATA, SINK_LOG, SOURCES, STATE
 from epochal.errors import CheckpointError, EpochalError
 from epochal.files import Files, open_files
-from epochal.tools.inspect.epoch_overlay import EpochView, view_with_epochs
+from epochal.tools.inspect.epoch_overlay import view_with_epochs
 from epochal.tools.inspect.listing import (
     CheckpointListing,
     Directories,
@@ -106,16 +106,18 @@ def verify(
     require_directory(files)
     directories = list_all(files)
     if SINK_LOG in directories[""].folders:
-        of_sink = _sink_rules(files, directories, None)
-        found = by_weight(_without_repeats(list(of_sink), directories.unreadable))
-        count = sum(not name.startswith(".") for name in directories[SINK_LOG].files)
-        total = directories.file_count
-        return Report(files.url, tuple(found), total, count, depth, sink=SinkCheck.CHECKED)
+        return _verify_sink(files, directories, depth)
     view = view_with_epochs(files)
     if view.files is not files:
         files, directories = view.files, list_all(view.files)
     listing = gather(files, directories)
-    found = [*twin, *_epoch_rules(view), *_checkpoint_rules(listing)]
+    found = list(twin)
+    if view.broken is not None:
+        found.append(finding("EPOCH_FILE_BROKEN", EPOCHS, str(view.broken)))
+    elif view.unpublished is not None:
+        message = f"Spark's files do not have the state after batch {view.unpublished}"
+        found.append(finding("STATE_UNPUBLISHED", STATE, message))
+    found += _checkpoint_rules(listing)
     operators = operators_of(directories)
     if listing.is_stateful and view.broken is None:
         from epochal.tools.verify.check_operators import state_rules
@@ -152,12 +154,12 @@ def verify(
     )
 
 
-def _epoch_rules(view: EpochView) -> Iterator[Finding]:
-    if view.broken is not None:
-        yield finding("EPOCH_FILE_BROKEN", EPOCHS, str(view.broken))
-    elif view.unpublished is not None:
-        said = f"Spark's files do not have the state after batch {view.unpublished}"
-        yield finding("STATE_UNPUBLISHED", STATE, said)
+def _verify_sink(files: Files, directories: Directories, depth: Depth) -> Report:
+    of_sink = list(_sink_rules(files, directories, None))
+    found = tuple(by_weight(_without_repeats(of_sink, directories.unreadable)))
+    batches = sum(not name.startswith(".") for name in directories[SINK_LOG].files)
+    total = directories.file_count
+    return Report(files.url, found, total, batches, depth, sink=SinkCheck.CHECKED)
 
 
 def state_facts(listing: CheckpointListing) -> StateFacts:
