@@ -34,22 +34,10 @@ class Survey:
 
     def __init__(self, listing: CheckpointListing, tree: Tree) -> None:
         self.listing, self.tree = listing, tree
-
-    @property
-    def files(self) -> Files:
-        return self.listing.files
-
-    @property
-    def url(self) -> str:
-        return self.listing.url
-
-    @property
-    def offsets(self) -> Mapping[int, OffsetEntry]:
-        return self.listing.offsets.entries
-
-    @property
-    def commits(self) -> Mapping[int, CommitEntry]:
-        return self.listing.commits.entries
+        self.files, self.url = listing.files, listing.url
+        self._load_check: LoadCheck | None = None
+        self.offsets: Mapping[int, OffsetEntry] = listing.offsets.entries
+        self.commits: Mapping[int, CommitEntry] = listing.commits.entries
 
     @cached_property
     def operators(self) -> list[OperatorListing]:
@@ -89,13 +77,11 @@ class Survey:
 
     def damaged_state(self, batch_id: int) -> Finding | None:
         """What else keeps the state after `batch_id` from being loaded; reads its files."""
-        return next(self._load_check.problems(batch_id), None)
-
-    @cached_property
-    def _load_check(self) -> LoadCheck:
         from epochal.tools.verify.check_load import LoadCheck
 
-        return LoadCheck(self.listing)
+        if self._load_check is None:
+            self._load_check = LoadCheck(self.listing)
+        return next(self._load_check.problems(batch_id), None)
 
     def unique_id(self, store: StoreListing, batch_id: int) -> str:
         """The id of the files that hold a store's version after `batch_id`; empty in format 1."""
