@@ -118,9 +118,17 @@ def _rewritten(
         if _OPERATOR_METADATA.fullmatch(path):
             raw = surveyed.files.read(path)
             yield path, follow_schema_paths(raw, join_url(surveyed.url, path), target)
-    if moved:
-        for source in surveyed.tree.names(SOURCES):
-            yield from _moved_source(surveyed, f"{SOURCES}/{source}", moved)
+    for source in surveyed.tree.names(SOURCES) if moved else ():
+        directory = f"{SOURCES}/{source}"
+        if not isinstance(open_source_log(surveyed.files.at(directory)), FileSourceLog):
+            continue
+        for name in log_batches(surveyed.tree, directory):
+            path = f"{directory}/{name}"
+            raw = surveyed.files.read(path)
+            entries = list(SOURCE_FORMAT.deserialize(raw, join_url(surveyed.url, path)))
+            followed = [structs.replace(one, path=move_path(one.path, moved)) for one in entries]
+            if entries != followed:
+                yield path, SOURCE_FORMAT.serialize(followed)
 
 
 def follow_schema_paths(raw: bytes, url: str, target: Files) -> bytes:
@@ -139,21 +147,6 @@ def follow_schema_paths(raw: bytes, url: str, target: Files) -> bytes:
         for store in entry.stores
     )
     return OPERATOR_FORMAT.serialize(replace(entry, stores=stores))
-
-
-def _moved_source(
-    surveyed: Survey, directory: str, moved: Mapping[str, str]
-) -> Iterator[tuple[str, Content]]:
-    log = open_source_log(surveyed.files.at(directory))
-    if not isinstance(log, FileSourceLog):
-        return
-    for name in log_batches(surveyed.tree, directory):
-        path = f"{directory}/{name}"
-        raw = surveyed.files.read(path)
-        entries = list(SOURCE_FORMAT.deserialize(raw, join_url(surveyed.url, path)))
-        followed = [structs.replace(entry, path=move_path(entry.path, moved)) for entry in entries]
-        if entries != followed:
-            yield path, SOURCE_FORMAT.serialize(followed)
 
 
 def _warnings(

@@ -57,10 +57,6 @@ class SinkSurvey:
     """The URL of the checkpoint whose query writes there, for commands in messages."""
 
     @property
-    def latest(self) -> int | None:
-        return self.log.latest_batch_id()
-
-    @property
     def names(self) -> dict[str, int]:
         """The name of every batch file of its log, with the batch id."""
         return log_batches(self.tree, SINK_LOG)
@@ -189,7 +185,8 @@ def data_outside(sink: SinkSurvey, to_batch: int, noun: str) -> Iterator[str]:
 
 
 def _require_end(sink: SinkSurvey, newest: int) -> None:
-    latest = -1 if sink.latest is None else sink.latest
+    latest = sink.log.latest_batch_id()
+    latest = -1 if latest is None else latest
     if latest > newest:
         raise EditError(
             sink.log.url,

@@ -28,8 +28,10 @@ writes crcs back as separate files, each after the file that it belongs to.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -43,7 +45,6 @@ from epochal.tools.edit.edit_plan import (
     Change,
     FileRef,
     Plan,
-    ancestors,
     check_plan,
     crc_of,
 )
@@ -59,8 +60,6 @@ from epochal.tools.edit.journal_records import (
     describe,
     digest,
     stamp_of,
-    temporaries,
-    touched_names,
 )
 from epochal.tools.inspect.edit_status import (
     FORMAT_VERSION,
@@ -78,6 +77,9 @@ from epochal.tools.inspect.edit_status import (
 
 NOTICE: Final = "unfinished edit"
 """The key that replaces the query's `id` in `metadata` while an edit is unfinished."""
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}-[0-9a-f-]{27}\.tmp")
+"""How the file is called in which another one is being written."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of changes made so far, and the total."""
@@ -359,7 +361,7 @@ class Journal:
             (change.root, directory): None  # in this order, and each once
             for change in plan.changes
             if change.action == "create"
-            for directory in ancestors(change.path)
+            for directory in accumulate(change.path.split("/")[:-1], "{}/{}".format)
         }
         return [
             (root, directory)
@@ -399,10 +401,16 @@ class Journal:
 
     def _sweep_temporaries(self, record: Record) -> None:
         """Remove the temporary files that a killed process left while it wrote the plan's files."""
-        for (root, folder), names in touched_names(record).items():
+        touched = {("", ""): {METADATA, crc_of(METADATA)}}
+        for change in record.changes:
+            folder, _, name = change.path.rpartition("/")
+            touched.setdefault((change.root, folder), set()).update({name, crc_of(name)})
+        for (root, folder), names in touched.items():
             files = self._root(record, root)
-            for name in temporaries(names, (info.name for info in files.list(folder))):
-                files.delete(f"{folder}/{name}" if folder else name)
+            for info in files.list(folder):
+                target = _TEMPORARY.fullmatch(info.name)
+                if target is not None and target[1] in names:
+                    files.delete(f"{folder}/{info.name}" if folder else info.name)
 
     def _drop_leftovers(self, entry_id: str) -> None:
         kept = "before-" if entry_state(self._files, entry_id) is JournalState.DONE else "-"

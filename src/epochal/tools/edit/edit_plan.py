@@ -255,10 +255,3 @@ def check_plan(plan: Plan) -> None:
         seen.add(change.place)
     for root, path in seen:
         assert (root, crc_of(path)) not in seen, f"changing {path} removes its crc already"
-
-
-def ancestors(path: str) -> Iterator[str]:
-    """Yield the directories above `path`, outermost first."""
-    parts = path.split("/")
-    for length in range(1, len(parts)):
-        yield "/".join(parts[:length])

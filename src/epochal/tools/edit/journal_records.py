@@ -11,18 +11,15 @@ not show that this edit changed it: only the file's bytes distinguish our change
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from epochal.checkpoint.layout import METADATA
 from epochal.errors import EditError, MalformedFileError
 from epochal.files import AtomicFile, Files, join_url
 from epochal.tools.edit.edit_plan import FileRef, Stamp, Watch, crc_of, is_crc, read_tree
 from epochal.wording import counted, time_text
 
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}-[0-9a-f-]{27}\.tmp")
 PACK_BYTES: Final = 16 * 1024 * 1024
 NOWHERE: Final = -1
 
@@ -197,26 +194,6 @@ def changed(files: Files, path: str, expected: str, found: str) -> EditError:
         f"planned. Continuing would overwrite that change. Make sure that no query runs on the "
         f"checkpoint, look at the file, and plan the edit again.",
     )
-
-
-def touched_names(record: Record) -> dict[tuple[str, str], set[str]]:
-    """Return the names that an edit writes, by root and directory.
-
-    They include the crcs of the files, and `metadata`.
-    """
-    touched = {("", ""): {METADATA, crc_of(METADATA)}}
-    for change in record.changes:
-        folder, _, name = change.path.rpartition("/")
-        touched.setdefault((change.root, folder), set()).update({name, crc_of(name)})
-    return touched
-
-
-def temporaries(names: Collection[str], listed: Iterable[str]) -> Iterator[str]:
-    """Yield the names in `listed` of temporary files from which one of `names` was being made."""
-    for name in listed:
-        found = _TEMPORARY.fullmatch(name)
-        if found and found[1] in names:
-            yield name
 
 
 def check_watches(record: Record, root_of: Callable[[Record, str], Files]) -> None:

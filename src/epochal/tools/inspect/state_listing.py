@@ -120,20 +120,17 @@ class OperatorListing:
 
 def operators_of(directories: Directories) -> list[OperatorListing]:
     """List every operator below `state`, ascending."""
-    return [
-        _operator(directories, operator, f"{STATE}/{operator}")
-        for operator in _numbers(directories[STATE])
-    ]
-
-
-def _operator(directories: Directories, operator: int, path: str) -> OperatorListing:
-    partitions = _numbers(directories[path])
-    stores = tuple(
-        store
-        for partition in partitions
-        for store in _stores(directories, operator, partition, f"{path}/{partition}")
-    )
-    return OperatorListing(operator, path, tuple(partitions), stores)
+    operators: list[OperatorListing] = []
+    for operator in _numbers(directories[STATE]):
+        path = f"{STATE}/{operator}"
+        partitions = _numbers(directories[path])
+        stores = tuple(
+            store
+            for partition in partitions
+            for store in _stores(directories, operator, partition, f"{path}/{partition}")
+        )
+        operators.append(OperatorListing(operator, path, tuple(partitions), stores))
+    return operators
 
 
 def _stores(

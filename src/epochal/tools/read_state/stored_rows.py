@@ -101,10 +101,23 @@ class StateStats:
 def measure_store(reader: StateReader, *, largest: int = 5) -> StateStats:
     stored = load_stored(reader)
     key_sizes, value_sizes = _sizes(stored.keys), _sizes(stored.values)
-    parts = tuple(
-        _partition(stored, number, key_sizes, value_sizes, largest)
-        for number in reader.target.partitions
-    )
+    parts: list[PartitionStats] = []
+    for number in reader.target.partitions:
+        mine = np.flatnonzero(stored.partitions == number)
+        sizes = key_sizes[mine] + value_sizes[mine]
+        top = mine[np.argsort(-sizes, kind="stable")[:largest]]
+        files = stored.reader.target.directory(number).list()
+        keys = (row["key"] for row in stored.decoded(top))
+        bytes_of_top = (int(key_sizes[index] + value_sizes[index]) for index in top.tolist())
+        part = PartitionStats(
+            partition_id=number,
+            rows=len(mine),
+            key_bytes=int(key_sizes[mine].sum()),
+            value_bytes=int(value_sizes[mine].sum()),
+            file_bytes=sum(info.size for info in files if not info.is_dir and not info.hidden),
+            largest=tuple(map(LargeKey, keys, bytes_of_top)),
+        )
+        parts.append(part)
     fullest = max((part.rows for part in parts), default=0)
     average = len(stored) / len(parts)
     return StateStats(
@@ -112,27 +125,7 @@ def measure_store(reader: StateReader, *, largest: int = 5) -> StateStats:
         bytes=int(key_sizes.sum() + value_sizes.sum()),
         file_bytes=sum(part.file_bytes for part in parts),
         skew=round(fullest / average, 3) if average else 1.0,
-        partitions=parts,
-    )
-
-
-def _partition(
-    stored: StoredRows, number: int, key_sizes: Ints, value_sizes: Ints, largest: int
-) -> PartitionStats:
-    mine = np.flatnonzero(stored.partitions == number)
-    sizes = key_sizes[mine] + value_sizes[mine]
-    top = mine[np.argsort(-sizes, kind="stable")[:largest]]
-    files = stored.reader.target.directory(number).list()
-    return PartitionStats(
-        partition_id=number,
-        rows=len(mine),
-        key_bytes=int(key_sizes[mine].sum()),
-        value_bytes=int(value_sizes[mine].sum()),
-        file_bytes=sum(info.size for info in files if not info.is_dir and not info.hidden),
-        largest=tuple(
-            LargeKey(row["key"], int(key_sizes[index] + value_sizes[index]))
-            for row, index in zip(stored.decoded(top), top.tolist(), strict=True)
-        ),
+        partitions=tuple(parts),
     )
 
 

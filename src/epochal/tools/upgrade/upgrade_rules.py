@@ -22,10 +22,9 @@ from epochal.tools.upgrade.upgrade_findings import (
     Safe,
     UpgradeDifference,
     UpgradeReport,
-    convert_command,
-    publish_command,
-    repartition_command,
+    edit_command,
     report_of,
+    shell_command,
 )
 
 NOT_RECORDED = (
@@ -87,7 +86,7 @@ def _compare_published(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
             "state",
             f"batch {pins.unpublished} in epoch files",
             "Spark's files",
-            AfterCommand(publish_command(pins.url), why),
+            AfterCommand(shell_command("checkpoint", "publish", pins.url, "--execute"), why),
             NO_DELTA,
         )
     ]
@@ -134,7 +133,7 @@ def _instead(pins: Pins, key: str, wanted: str) -> str:
     if not pins.operators:
         return ""
     if key == SHUFFLE_PARTITIONS:
-        return repartition_command(pins.url, wanted)
+        return edit_command("repartition", pins.url, "--partitions", wanted)
     if key == PROVIDER and store_format is not None:
-        return convert_command(pins.url, store_format.name)
+        return edit_command("convert", pins.url, "--to", store_format.name)
     return ""
