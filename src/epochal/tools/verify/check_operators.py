@@ -100,14 +100,22 @@ def state_rules(
     if total < PARALLEL_FROM_FILES:
         workers = 1
     tick = _ticker(total, workers, progress)
-    if settings is not None:
-        yield from _unchecked_rules(listing, operators, settings)
+    entries: EntryCheck | str | None = None
+    databases = [one.path for one in operators if one.format and one.format.is_database]
+    if settings is not None and settings.deep and databases:
+        from epochal.tools.verify.check_columns import open_entry_check
+
+        batch_id = listing.restart_version - 1
+        entries = open_entry_check(listing.files, batch_id, settings.partitions)
+        if isinstance(entries, str) and batch_id in listing.commits.entries:
+            yield finding("ROCKSDB_UNCHECKED", databases[0], entries)
     for operator in operators:
         own = read_operator_facts(listing, operator)
         yield from own.findings
         yield from operator_rules(operator, facts, is_keyed=is_keyed(own))
         if depth is not Depth.QUICK and settings is not None:
-            check = content_check(listing, operator, own, facts, settings, tick)
+            known = None if own.findings or isinstance(entries, str) else entries
+            check = content_check(listing, operator, own, facts, settings, tick, entries=known)
             if workers > 1 and not isinstance(listing.files, LocalFiles):
                 yield from check_in_threads(operator.stores, check)
             else:
@@ -282,19 +290,20 @@ def content_check(
     settings: ContentSettings,
     tick: Tick,
     tables: dict[str, Finding | int | None] | None = None,
+    entries: EntryCheck | None = None,
 ) -> Work[StoreListing]:
     """Return the function that checks a share of an operator's stores.
 
-    `tables` are RocksDB's data files that are checked already; those checked now are added.
+    `tables` are RocksDB's data files that are checked already; those checked now are added. With
+    `entries`, the entries of databases are checked, too.
     """
 
-    def entries(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
+    def databases(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
         from epochal.tools.verify.check_rocksdb import RocksCheck
 
         share_tick = tick if reports_progress else no_tick
-        entry_check = _entry_check(listing, settings, own)
         place = listing.files, listing.directories
-        check = RocksCheck(*place, settings, share_tick, tables, entry_check)
+        check = RocksCheck(*place, settings, share_tick, tables, entries)
         for store in stores:
             check.store(store, facts, facts.unique_id(operator, store))
         return check.findings
@@ -309,34 +318,7 @@ def content_check(
             check.store(store, checkers.get(store.name))
         return check.findings
 
-    return entries if operator.format is not None and operator.format.is_database else rows
-
-
-def _entry_check(
-    listing: CheckpointListing, settings: ContentSettings, own: OperatorFacts
-) -> EntryCheck | None:
-    """The check of RocksDB's entries in deep mode, if it is possible; `state_rules` says if not."""
-    if not settings.deep or own.findings:
-        return None
-    from epochal.tools.verify.check_columns import open_entry_check
-
-    opened = open_entry_check(listing.files, listing.restart_version - 1, settings.partitions)
-    return None if isinstance(opened, str) else opened
-
-
-def _unchecked_rules(
-    listing: CheckpointListing, operators: Sequence[OperatorListing], settings: ContentSettings
-) -> Iterator[Finding]:
-    """Say why the entries of RocksDB cannot be checked, although that was asked for."""
-    databases = (each for each in operators if each.format and each.format.is_database)
-    place = next((each.path for each in databases), None)
-    batch_id = listing.restart_version - 1
-    if settings.deep and place is not None and batch_id in listing.commits.entries:
-        from epochal.tools.verify.check_columns import open_entry_check
-
-        opened = open_entry_check(listing.files, batch_id, settings.partitions)
-        if isinstance(opened, str):
-            yield finding("ROCKSDB_UNCHECKED", place, opened)
+    return databases if operator.format is not None and operator.format.is_database else rows
 
 
 def _placing_count(own: OperatorFacts, store: str, key: StructType) -> int:
