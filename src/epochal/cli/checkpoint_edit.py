@@ -139,7 +139,7 @@ def set_offsets(
     from epochal.tools.edit.set_offsets import broker
     from epochal.tools.edit.offset_targets import no_broker
     from epochal.tools.edit.set_offsets import plan_set_offsets
-    from epochal.tools.edit.publish import require_published
+    from epochal.tools.edit.rewind import require_published
     from epochal.tools.edit.survey import survey
 
     target = _target(to_offset, shift_by, to_earliest, to_latest, to_datetime)
@@ -263,7 +263,7 @@ def publish(directory: Directory, *, flags: Flags) -> None:
 
     A query that is stopped does this itself. After a crash its newest state is in `epochs` only.
     """
-    from epochal.tools.edit.publish import plan_publish
+    from epochal.tools.edit.rewind import plan_publish
     from epochal.tools.edit.survey import survey
 
     files = open_place(directory)

@@ -298,7 +298,7 @@ def run_repair(
     After the changes the checkpoint is verified again. The exit status is 0 only if it is healthy.
     """
     from epochal.tools.edit.edit_file_log import find_sink
-    from epochal.tools.edit.publish import refuse_unpublished
+    from epochal.tools.edit.rewind import refuse_unpublished
     from epochal.tools.edit.repair import Left
     from epochal.tools.edit.survey import survey
     from epochal.tools.edit.whole_repair import Wanted, is_problem, plan_whole_repair

@@ -287,7 +287,7 @@ def run_state_edit(
 ) -> None:
     """Show or apply a plan that is made from a survey of the checkpoint and of its file sink."""
     from epochal.tools.edit.edit_file_log import find_sink
-    from epochal.tools.edit.publish import require_published
+    from epochal.tools.edit.rewind import require_published
     from epochal.tools.edit.survey import survey
 
     files, named = open_place(directory), sink.open()

@@ -26,7 +26,7 @@ from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError, StorageError
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Plan
-from epochal.tools.edit.empty_batch import empty_batches
+from epochal.tools.edit.survey import empty_batches
 from epochal.tools.edit.offset_targets import (
     AskBroker,
     Asked,
