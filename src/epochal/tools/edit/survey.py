@@ -22,7 +22,6 @@ from epochal.checkpoint.pinned import CODEC
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, StateError
 from epochal.files import Files
-from epochal.state.files.rocksdb_changelog import LineageItem
 from epochal.tools.edit.edit_plan import Change, Content, FileRef, Tree, Watch, read_tree
 from epochal.tools.inspect.listing import CheckpointListing, gather
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
@@ -179,6 +178,8 @@ def empty_batches(
     surveyed: Survey, batch_id: int, batches: int, new_id: Callable[[], str]
 ) -> EmptyBatches:
     """Plan `batches` new versions with the state after `batch_id`, for every store."""
+    from epochal.state.files.rocksdb_changelog import LineageItem
+
     codec = surveyed.offsets[batch_id].conf.get(CODEC, "lz4")
     newest = {
         store.key: store.format.versions.carried_version(
