@@ -29,7 +29,7 @@ from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import CACHE_HITS, CACHE_MISSES, StateStore
-from epochal.tools.verify.check_bytes import partition_of_key
+from epochal.tools.verify.check_content import partition_of_key
 from epochal.tools.verify.verify import verify
 
 pytestmark = pytest.mark.timeout(900)  # the cluster's start counts, and others may use the machine

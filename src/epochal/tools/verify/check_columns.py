@@ -1,6 +1,6 @@
 """Checks many rows at a time: large state files, and in deep mode whole RocksDB databases.
 
-For a large file the results are the same as those of `check_bytes`. A database is opened by RocksDB
+For a large file the results are the same as those of `check_content`. A database is opened by RocksDB
 in a temporary directory. Every key must fit the schema and belong to its partition, and a snapshot
 must have the same content as the snapshot before it and the changelogs since then.
 
@@ -29,7 +29,7 @@ from epochal.state.store.versions import FrozenVersion
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.placed_families import PlacedFamily, families_in_store
 from epochal.tools.read_state.read_target import StateBatch
-from epochal.tools.verify.check_bytes import NO_VALUE, RowChecker
+from epochal.tools.verify.check_content import NO_VALUE, RowChecker
 from epochal.tools.verify.findings import Finding, finding
 from epochal.wording import counted
 

@@ -44,7 +44,7 @@ from epochal.tools.inspect.listing import (
     read_operator_log,
 )
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
-from epochal.tools.verify.check_bytes import RowChecker
+from epochal.tools.verify.check_content import RowChecker
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick, no_tick
 from epochal.tools.verify.check_files import crc_rules
 from epochal.tools.verify.check_logs import broken_entry, log_file_rules
