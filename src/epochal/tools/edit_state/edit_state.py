@@ -264,10 +264,14 @@ class NextVersion:
         self, key: StoreKey, content: StoreContent, changes: Iterable[tuple[bytes, bytes | None]]
     ) -> None:
         """Put and delete records of a store with this content; values are complete."""
-        item = self._item(key)
-        lineage = self._lineage(key) if item.unique_id else None
+        base, item, lineage = self._base, self._item(key), None
+        if item.unique_id:
+            before = LineageItem(base.version, base.commit.state_id(*key))
+            rocks = open_rocksdb(base.surveyed.files.at(key.path), base.settings)
+            earlier = () if before in rocks.snapshots else rocks.changelog(before).lineage
+            lineage = (*earlier, before)
         self._carried.pop(key, None)
-        name, data = content.encode_changes(changes, item, lineage, self._base.settings)
+        name, data = content.encode_changes(changes, item, lineage, base.settings)
         self._files[f"{key.path}/{name}"] = data
 
     def edited(
@@ -285,13 +289,6 @@ class NextVersion:
         if not self._base.commit.state_unique_ids:
             return LineageItem(self._base.next_version, "")
         return LineageItem(self._base.next_version, self._ids.setdefault(key, _new_id()))
-
-    def _lineage(self, key: StoreKey) -> tuple[LineageItem, ...]:
-        base = self._base
-        before = LineageItem(base.version, base.commit.state_id(*key))
-        rocks = open_rocksdb(base.surveyed.files.at(key.path), base.settings)
-        earlier = () if before in rocks.snapshots else rocks.changelog(before).lineage
-        return (*earlier, before)
 
 
 def _new_id() -> str:

@@ -174,11 +174,21 @@ def plan_evolve(
         )
     has_ttl = reader.variable is not None and reader.variable.has_ttl
     schema, rewrite = evolved(target, steps, has_ttl=has_ttl)
-    version = NextVersion(base)
-    count = sum(
-        _rewrite_store(base, version, store, target, schema, rewrite)
-        for store in tracked(base.stores(operator_id, target.store_name))
-    )
+    version, count = NextVersion(base), 0
+    for store in tracked(base.stores(operator_id, target.store_name)):
+        content, parts = base.content(store), list[Rows]()
+        for rows in content.parts(target.family, store.path):
+            place = (content, target.family, rows.source)
+            old = form_of(base, rows_of_target(target), *place)
+            new = form_of(base, FamilyRows(schema, target.has_lists), *place)
+            values: list[bytes] = []
+            for key, stored in zip(rows.keys, rows.values, strict=True):
+                value = old.decode_value(key, stored)
+                changed = [rewrite(row) for row in value] if target.has_lists else rewrite(value)
+                values.append(new.encode_value(key, changed))
+            parts.append(Rows(rows.keys, spans_of(values), rows.source))  # keys keep their bytes
+            count += len(rows)
+        version.write(store.key, content.rewritten(parts))
     return plan_batch(
         base,
         version.edited(others=new_schema(base, schema, target)),
@@ -220,30 +230,6 @@ def evolved(
         return replace(target.schema, key=key, value=inner), rewritten
     value = StructType((replace(stored.fields[0], data_type=inner), *stored.fields[1:]))
     return replace(target.schema, key=key, value=value), lambda row: (rewritten(row[0]), *row[1:])
-
-
-def _rewrite_store(
-    base: EditBase,
-    version: NextVersion,
-    store: StoreListing,
-    target: StoreTarget,
-    schema: FamilySchema,
-    rewrite: Rewrite,
-) -> int:
-    """Rewrite the values of one partition; return their number. Keys keep their bytes."""
-    content, family = base.content(store), target.family
-    parts: list[Rows] = []
-    for rows in content.parts(family, store.path):
-        old = form_of(base, rows_of_target(target), content, family, rows.source)
-        new = form_of(base, FamilyRows(schema, target.has_lists), content, family, rows.source)
-        values: list[bytes] = []
-        for key, stored in zip(rows.keys, rows.values, strict=True):
-            value = old.decode_value(key, stored)
-            changed = [rewrite(row) for row in value] if target.has_lists else rewrite(value)
-            values.append(new.encode_value(key, changed))
-        parts.append(Rows(rows.keys, spans_of(values), rows.source))
-    version.write(store.key, content.rewritten(parts))
-    return sum(map(len, parts))
 
 
 def _index(schema: StructType, name: str) -> int:

@@ -117,8 +117,15 @@ def plan_rekey(
         for row in rows:
             rekeying.add(row["key"], row["value"])
     pairs = [(row.key, rekeying.value(row)) for row in rekeying.rows.values()]
+    count = base.settings.partitions or len(target.partitions) if schema.key.fields else 1
+    parts: list[list[tuple[Row, Row]]] = [[] for _ in range(count)]
+    places = partitions_of([key for key, _ in pairs], schema.key, count)
+    for pair, partition in zip(pairs, places, strict=True):
+        parts[partition].append(pair)
     version = NextVersion(base)
-    _write_store(base, version, target, schema, pairs)
+    version.remove(operator_id, target.store_name)
+    for partition, part in enumerate(parts):
+        version.write_rows(StoreKey(operator_id, partition, target.store_name), schema, part)
     same = (schema.key, schema.value) == (target.schema.key, target.schema.value)
     others = () if same else new_schema(base, replace(schema, encoder=None), target)
     words = [f"{counted(rekeying.count, 'row')} under {counted(len(rekeying.rows), 'new key')}"]
@@ -395,27 +402,6 @@ def require_keyed(base: EditBase, operator_id: int, *keys: StructType) -> None:
             f"operator {operator_id} would change between state with keys and state without, "
             f"which Spark keeps in another number of partitions. Keep at least one key column.",
         )
-
-
-def _write_store(
-    base: EditBase,
-    version: NextVersion,
-    target: StoreTarget,
-    schema: FamilySchema,
-    rows: Sequence[tuple[Row, Row]],
-) -> None:
-    """Give a store exactly these rows, each in the partition that its key selects."""
-    count = base.settings.partitions or len(target.partitions)
-    if not schema.key.fields:
-        count = 1
-    parts: list[list[tuple[Row, Row]]] = [[] for _ in range(count)]
-    places = partitions_of([key for key, _ in rows], schema.key, count)
-    for row, partition in zip(rows, places, strict=True):
-        parts[partition].append(row)
-    version.remove(target.operator_id, target.store_name)
-    for partition, part in enumerate(parts):
-        key = StoreKey(target.operator_id, partition, target.store_name)
-        version.write_rows(key, schema, part)
 
 
 def _text(value: Any) -> str:

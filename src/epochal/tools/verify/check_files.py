@@ -114,7 +114,20 @@ def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
         return
     compact = compact_ids(log)
     if len(compact) > 1:
-        yield from _compact_name_rules(log, compact)
+        # Spark too derives the interval from the newest two compact files, not from its settings.
+        interval = compact[-1] - compact[-2]
+        for name in log.directory.files:
+            batch_id = batch_id_of_file_name(name)
+            if batch_id is None or batch_id <= compact[-2]:
+                continue
+            due = is_compaction_batch(batch_id, interval)
+            if due != name.endswith(COMPACT_SUFFIX):
+                wanted = f"{batch_id}{COMPACT_SUFFIX}" if due else str(batch_id)
+                yield finding(
+                    "FILE_LOG_COMPACT_NAME",
+                    f"{log.path}/{name}",
+                    f"with a compaction interval of {interval}, Spark looks for {wanted}",
+                )
     start = compact[-1] if compact else 0
     missing = missing_runs(ids, start, ids[-1])
     if missing:
@@ -123,25 +136,6 @@ def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
             f"{log.path}/{missing[0].start}",
             f"batch {listed(missing)} is missing; the log needs all from {start} to {ids[-1]}",
         )
-
-
-def _compact_name_rules(
-    log: LogListing[tuple[object, ...]], compact: list[int]
-) -> Iterator[Finding]:
-    # Spark derives the interval from the newest two compact files too, not from its settings.
-    interval = compact[-1] - compact[-2]
-    for name in log.directory.files:
-        batch_id = batch_id_of_file_name(name)
-        if batch_id is None or batch_id <= compact[-2]:
-            continue
-        due = is_compaction_batch(batch_id, interval)
-        if due != name.endswith(COMPACT_SUFFIX):
-            wanted = f"{batch_id}{COMPACT_SUFFIX}" if due else str(batch_id)
-            yield finding(
-                "FILE_LOG_COMPACT_NAME",
-                f"{log.path}/{name}",
-                f"with a compaction interval of {interval}, Spark looks for {wanted}",
-            )
 
 
 def source_rules(
@@ -174,9 +168,8 @@ def source_rules(
 
 
 def _entry_rules(log: LogListing[tuple[FileEntry, ...]]) -> Iterator[Finding]:
-    compact = {name for name in log.directory.files if name.endswith(COMPACT_SUFFIX)}
     for batch_id, entries in log.entries.items():
-        is_compact = f"{batch_id}{COMPACT_SUFFIX}" in compact
+        is_compact = f"{batch_id}{COMPACT_SUFFIX}" in log.directory.files
         for entry in entries:
             fits = entry.batch_id <= batch_id if is_compact else entry.batch_id == batch_id
             if not fits or entry.batch_id < 0:
