@@ -115,10 +115,7 @@ class EntryCheck:
         if count is None:
             return []
         wrong = 0
-        place = (store.operator, store.name)
-        if place not in self._families:
-            self._families[place] = families_in_store(self._batch, *place)
-        for family in self._families[place]:
+        for family in self._families_of(store):
             keys = spans_of([key for key, _ in content.family(family.target.family)])
             decoded = family.keys(keys, path)
             if family.is_placed:
@@ -128,6 +125,15 @@ class EntryCheck:
             return []
         said = f"partition {store.partition} of {count} has {counted(wrong, 'key')} of others"
         return [finding("STATE_KEY_WRONG_PARTITION", path, said)]
+
+    def _families_of(self, store: StoreListing) -> list[PlacedFamily]:
+        place = (store.operator, store.name)
+        if place not in self._families:
+            try:
+                self._families[place] = families_in_store(self._batch, *place)
+            except StateReadError:
+                self._families[place] = []  # the finding on the settings or schema says why
+        return self._families[place]
 
     def _disagreement(
         self,
