@@ -224,7 +224,15 @@ def _change(
     for key, value, source in content.find(by_key, store.path):
         form = form_of(base, family.rows, content, stored.family, source)
         by_key[key].before = form.decode_value(key, value)
-    _refuse_absent(base, target, edits)
+    absent = [edit.key for edit in edits.values() if edit.value is None and edit.before is None]
+    if absent:
+        first = _shown(absent[0], target.reader.target.schema.key)
+        more = f", nor are {counted(len(absent) - 1, 'other key')}" if len(absent) > 1 else ""
+        raise EditError(
+            base.url,
+            f"the key {first} is not in the state{more}, so it cannot be deleted. Nothing was "
+            f"changed.",
+        )
     changes = content.changes(
         family, [(edit.key, edit.value) for edit in edits.values()], base.settings.form
     )
@@ -240,18 +248,6 @@ def _family_of(batch: StateBatch, reader: StoreReader, content: StoreContent) ->
     schemas = batch.schemas(target.operator_id, target.store_name)
     avro = avro_forms(batch, target.operator_id)
     return families_of(schemas, lists, content.families, avro)[variable.name]
-
-
-def _refuse_absent(base: EditBase, target: _Target, edits: Edits) -> None:
-    absent = [edit.key for edit in edits.values() if edit.value is None and edit.before is None]
-    if absent:
-        first = _shown(absent[0], target.reader.target.schema.key)
-        more = f", nor are {counted(len(absent) - 1, 'other key')}" if len(absent) > 1 else ""
-        raise EditError(
-            base.url,
-            f"the key {first} is not in the state{more}, so it cannot be deleted. Nothing was "
-            f"changed.",
-        )
 
 
 def _details(target: _Target) -> Iterator[str]:

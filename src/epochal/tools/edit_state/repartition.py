@@ -21,7 +21,6 @@ import numpy as np
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.checkpoint.layout import StoreKey
-from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.state.files.merge import Rows
@@ -94,21 +93,16 @@ class _Mover:
         """Move the rows of every store that is placed by its key."""
         for operator in self._base.surveyed.operators:
             for store_name in operator.store_names:
-                stores = [
-                    store
-                    for store in operator.stores
-                    if store.name == store_name and store.partition < self._current
-                ]
-                self._move(operator.operator, store_name, stores)
+                self._move(operator.operator, store_name)
 
-    def _move(self, number: int, store_name: str, stores: list[StoreListing]) -> None:
+    def _move(self, number: int, store_name: str) -> None:
         families = families_in_store(self._base.batch, number, store_name)
         if not all(family.is_placed for family in families):
             return
         parts: list[list[Rows]] = [[] for _ in range(self._wanted)]
         content = self._base.settings.format.versions.empty
         highest = 0
-        for store in tracked(stores):
+        for store in tracked(self._base.stores(number, store_name)):
             numbers = content.families
             content = self._base.content(store)
             require_same_families(store, content, numbers)
@@ -186,7 +180,7 @@ def _repartition_of(before: OffsetEntry | None, after: OffsetEntry | None) -> in
 def _metadata(base: EditBase, partitions: int) -> Iterator[Change]:
     """Update the operator metadata, where it exists, with the new number of partitions."""
     for operator in base.surveyed.operators:
-        metadata = read_operator(base.surveyed.files, operator.operator, base.batch_id)
+        metadata = base.batch.operator(operator.operator)
         if metadata is not None:
             stores = tuple(replace(store, num_partitions=partitions) for store in metadata.stores)
             why = counted(partitions, "partition")

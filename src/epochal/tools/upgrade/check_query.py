@@ -325,9 +325,14 @@ def needs_of_tree(
 
     `lines` has the source of each line in the offset log, if the tree does not say it.
     """
-    operators = {
-        node.operator_id: _operator(node) for node in preorder(tree) if isinstance(node, Stateful)
-    }
+    operators: dict[int, OperatorFact] = {}
+    for node in preorder(tree):
+        if isinstance(node, Stateful):
+            number, spec = node.operator_id, node.spec
+            stores = {store.name: _store(store) for store in spec.stores}
+            texts = [store.properties_json for store in spec.stores if store.properties_json]
+            properties = json.loads(texts[0]) if texts else {}
+            operators[number] = OperatorFact(number, spec.name, stores, properties, spec.keys)
     sources = sources_of(tree)
     read = offset_lines_of(tree) if lines is None else lines
     return Needs(
@@ -356,13 +361,6 @@ def _refusal(tree: Node, files: Files, session: Mapping[str, str], *, is_frame: 
     except EpochalError as error:
         return str(error)
     return ""
-
-
-def _operator(node: Stateful) -> OperatorFact:
-    stores = {store.name: _store(store) for store in node.spec.stores}
-    texts = [store.properties_json for store in node.spec.stores if store.properties_json]
-    properties = json.loads(texts[0]) if texts else {}
-    return OperatorFact(node.operator_id, node.spec.name, stores, properties, node.spec.keys)
 
 
 def _store(store: StoreSchema) -> StoreFact:

@@ -66,30 +66,21 @@ class LoadCheck:
             yield from operator_rules(operator, facts, is_keyed=is_keyed(own))
             if settings is None:
                 continue
+            check = content_check(
+                self._listing, operator, own, facts, settings, no_tick, self._tables
+            )
             for store in operator.stores:
-                if facts.partitions is None or store.partition < facts.partitions:
-                    yield from self._store(operator, own, store, facts, settings)
-
-    def _store(
-        self,
-        operator: OperatorListing,
-        own: OperatorFacts,
-        store: StoreListing,
-        facts: StateFacts,
-        settings: ContentSettings,
-    ) -> Iterator[Finding]:
-        """Check each file of the chain on its own, so that its findings can be kept."""
-        check = content_check(self._listing, operator, own, facts, settings, no_tick, self._tables)
-        unique_id = facts.unique_id(operator, store)
-        if unique_id:
-            names = self._lineage(store, facts.restart_version, unique_id, settings)
-        else:
-            names = chain_files(store, facts.restart_version)
-        for name in names:
-            path = f"{store.path}/{name}"
-            if path not in self._read:
-                self._read[path] = list(check([only(store, name)], False))
-            yield from self._read[path]
+                if facts.partitions is not None and store.partition >= facts.partitions:
+                    continue
+                if unique_id := facts.unique_id(operator, store):
+                    names = self._lineage(store, batch_id + 1, unique_id, settings)
+                else:
+                    names = chain_files(store, batch_id + 1)
+                for name in names:  # each on its own, so that its findings can be kept
+                    path = f"{store.path}/{name}"
+                    if path not in self._read:
+                        self._read[path] = list(check([only(store, name)], False))
+                    yield from self._read[path]
 
     def _lineage(
         self, store: StoreListing, version: int, unique_id: str, settings: ContentSettings

@@ -145,7 +145,13 @@ def read_operator_facts(listing: CheckpointListing, operator: OperatorListing) -
     """Read an operator's metadata and schemas, and record what is wrong with them."""
     found: list[Finding] = []
     facts = OperatorFacts(_metadata(listing, operator, found), findings=found)
-    _check_side_files(listing, operator, found)
+    # Spark never overwrites metadata and schema files, so Hadoop's checksums of them matter.
+    for path, directory in listing.directories.below(operator.path):
+        if "/_metadata" in path or f"/{STATE_SCHEMA}" in path:
+            names = [name for name in directory.files if not name.startswith(".")]
+            contents = {name: read_bytes(listing.files, f"{path}/{name}") for name in names}
+            raw = {name: data for name, data in contents.items() if isinstance(data, bytes)}
+            found.extend(crc_rules(listing.files, path, directory, raw))
     for store in operator.store_names:
         for path in _schema_paths(listing, operator.operator, store):
             families = _schema(listing, path, found)
@@ -259,19 +265,6 @@ def _schema(listing: CheckpointListing, path: str, found: list[Finding]) -> list
     code = "FILE_UNREADABLE" if isinstance(families, StorageError) else "STATE_SCHEMA_UNREADABLE"
     found.append(finding(code, path, getattr(families, "reason", None) or str(families)))
     return []
-
-
-def _check_side_files(
-    listing: CheckpointListing, operator: OperatorListing, found: list[Finding]
-) -> None:
-    """Check Hadoop's checksums of metadata and schema files, which Spark never overwrites."""
-    for path, directory in listing.directories.below(operator.path):
-        if "/_metadata" not in path and "/_stateSchema" not in path:
-            continue
-        names = [name for name in directory.files if not name.startswith(".")]
-        contents = {name: read_bytes(listing.files, f"{path}/{name}") for name in names}
-        raw = {name: data for name, data in contents.items() if isinstance(data, bytes)}
-        found.extend(crc_rules(listing.files, path, directory, raw))
 
 
 def is_keyed(own: OperatorFacts) -> bool | None:

@@ -185,9 +185,19 @@ def _checkpoint_rules(listing: CheckpointListing) -> Iterator[Finding]:
     for part in listing.misplaced:
         yield finding("NOT_A_DIRECTORY", part, "it is a file")
     yield from log_rules(listing)
-    yield from _crc_rules(listing)
+    from epochal.tools.verify.check_files import crc_rules, source_rules
+
+    raw = {METADATA: listing.metadata_raw} if listing.metadata_raw else {}
+    yield from crc_rules(listing.files, "", listing.directories[""], raw)
+    for log in (listing.offsets, listing.commits):
+        yield from crc_rules(listing.files, log.path, log.directory, log.raw, log.latest)
     if listing.directories[SOURCES].folders:
-        yield from _source_rules(listing)
+        from epochal.tools.inspect.source_listing import read_sources
+
+        sources = read_sources(listing.files, listing.directories)
+        for source in sources.values():
+            yield from _log_with_crc_rules(listing.files, source.log)
+        yield from source_rules(listing, sources)
     if EPOCHAL in listing.directories[""].folders:
         yield from _journal_rules(listing)
 
@@ -195,25 +205,6 @@ def _checkpoint_rules(listing: CheckpointListing) -> Iterator[Finding]:
 def _directory_rules(directories: Directories) -> Iterator[Finding]:
     for path, error in sorted(directories.unreadable.items()):
         yield finding("FILE_UNREADABLE", path or ".", error.reason)
-
-
-def _crc_rules(listing: CheckpointListing) -> Iterator[Finding]:
-    from epochal.tools.verify.check_files import crc_rules
-
-    raw = {METADATA: listing.metadata_raw} if listing.metadata_raw else {}
-    yield from crc_rules(listing.files, "", listing.directories[""], raw)
-    for log in (listing.offsets, listing.commits):
-        yield from crc_rules(listing.files, log.path, log.directory, log.raw, log.latest)
-
-
-def _source_rules(listing: CheckpointListing) -> Iterator[Finding]:
-    from epochal.tools.inspect.source_listing import read_sources
-    from epochal.tools.verify.check_files import source_rules
-
-    sources = read_sources(listing.files, listing.directories)
-    for source in sources.values():
-        yield from _log_with_crc_rules(listing.files, source.log)
-    yield from source_rules(listing, sources)
 
 
 def _log_with_crc_rules(files: Files, log: LogListing[object]) -> Iterator[Finding]:
