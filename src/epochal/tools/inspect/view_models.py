@@ -180,7 +180,21 @@ class CheckpointView:
                 }
                 for sink in self.sinks
             ],
-            "state": {"operators": [_operator_json(operator) for operator in self.operators]},
+            "state": {
+                "operators": [
+                    {
+                        "operator_id": operator.operator_id,
+                        "name": operator.name,
+                        "provider": operator.provider,
+                        "partitions": operator.partitions,
+                        "stores": [
+                            {"name": name, "partitions": [asdict(store) for store in stores]}
+                            for name, stores in operator.stores.items()
+                        ],
+                    }
+                    for operator in self.operators
+                ]
+            },
             "owner": None if self.owner is None else asdict(self.owner),
             "unfinished_edit": None
             if self.edit is None
@@ -193,19 +207,6 @@ class CheckpointView:
             "unpublished_batch": self.unpublished,
             "problems": [asdict(problem) for problem in self.problems],
         }
-
-
-def _operator_json(operator: OperatorView) -> dict[str, object]:
-    return {
-        "operator_id": operator.operator_id,
-        "name": operator.name,
-        "provider": operator.provider,
-        "partitions": operator.partitions,
-        "stores": [
-            {"name": name, "partitions": [asdict(store) for store in stores]}
-            for name, stores in operator.stores.items()
-        ],
-    }
 
 
 def offsets_of(entry: OffsetEntry) -> tuple[JsonValue, ...] | dict[str, JsonValue]:

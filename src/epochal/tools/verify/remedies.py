@@ -92,11 +92,6 @@ _UNKNOWN = "N"
 """Stands for a number in the remedies of the table, where the checkpoint does not give one."""
 
 
-def commands_in(remedy: str) -> list[list[str]]:
-    """The words of each command that a remedy names, with its placeholders."""
-    return [found.split() for found in _COMMAND.findall(remedy)]
-
-
 def with_places(
     remedy: str, checkpoint: str, output: str | None = None, *, no_file_sink: bool = False
 ) -> str:
@@ -223,8 +218,6 @@ class _Advisor:
                 return f"Use {REPAIR}: it removes the file, and Spark writes it on the next start."
         return None
 
-    # State
-
     def _state(self, found: Finding) -> str:
         store, version = self._store_of(found.path), self._version_of(found)
         restart = self._listing.restart_version
@@ -294,8 +287,6 @@ class _Advisor:
         return not chain.missing and all(
             len(names) == 1 and f"{store.path}/{names[0]}" not in bad for names in replayed
         )
-
-    # Logs
 
     def _entry(self, found: Finding) -> str | None:
         folder, batch_id = found.path.rpartition("/")[0], _batch_of(found)
@@ -389,8 +380,6 @@ class _Advisor:
             if (log_offset(self._offsets[batch_id].by_source.get(source)) or 0) <= latest
         ]
         return self._back_to(max(behind, default=None), files="`sources`")
-
-    # Batches that a rewind can go to
 
     @property
     def _offsets(self) -> dict[int, OffsetEntry]:

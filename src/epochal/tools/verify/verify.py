@@ -181,12 +181,12 @@ def state_facts(listing: CheckpointListing) -> StateFacts:
 
 
 def _checkpoint_rules(listing: CheckpointListing) -> Iterator[Finding]:
+    from epochal.tools.verify.check_files import crc_rules, source_rules
+
     yield from _directory_rules(listing.directories)
     for part in listing.misplaced:
         yield finding("NOT_A_DIRECTORY", part, "it is a file")
     yield from log_rules(listing)
-    from epochal.tools.verify.check_files import crc_rules, source_rules
-
     raw = {METADATA: listing.metadata_raw} if listing.metadata_raw else {}
     yield from crc_rules(listing.files, "", listing.directories[""], raw)
     for log in (listing.offsets, listing.commits):
