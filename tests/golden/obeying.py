@@ -13,8 +13,7 @@ from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.main import main
 from epochal.files.local import LocalFiles
 from epochal.tools.verify import remedies
-from epochal.tools.verify.findings import Depth
-from epochal.tools.verify.findings import Finding
+from epochal.tools.verify.findings import Depth, Finding
 from epochal.tools.verify.verify import verify
 
 AT_ONCE = ("--execute", "--settle-seconds", "0")

@@ -14,8 +14,7 @@ from tests.golden.test_state_golden import opened
 from epochal.state.files.merge import Rows
 from epochal.tools.read_state import lookup, read_target
 from epochal.tools.read_state.export import json_batches
-from epochal.tools.read_state.read import rows_with_key
-from epochal.tools.read_state.read import StoreReader, open_batch
+from epochal.tools.read_state.read import StoreReader, open_batch, rows_with_key
 from epochal.tools.read_state.read_target import StoreTarget
 
 STATEFUL = [golden for golden in cases(release="4.3.0") if facts(golden).get("state")]

@@ -19,12 +19,12 @@ from epochal.state.rows.ddl import parse_ddl
 from epochal.state.store.rocksdb_versions import open_rocksdb
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.survey import survey
+from epochal.tools.edit_state.edit_state import avro_forms
 from epochal.tools.edit_state.evolve import AddColumn, parse_type, plan_evolve
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.rekey import plan_rekey
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.edit_state.reshape import plan_move
-from epochal.tools.edit_state.edit_state import avro_forms
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of
 from epochal.tools.read_state.export import json_batches

@@ -136,10 +136,9 @@ def set_offsets(
     Settings, watermark and state stay those of the last batch.
     """
     from epochal.tools.edit.edit_file_log import find_sink
-    from epochal.tools.edit.set_offsets import broker
     from epochal.tools.edit.offset_targets import no_broker
-    from epochal.tools.edit.set_offsets import plan_set_offsets
     from epochal.tools.edit.rewind import require_published
+    from epochal.tools.edit.set_offsets import broker, plan_set_offsets
     from epochal.tools.edit.survey import survey
 
     target = _target(to_offset, shift_by, to_earliest, to_latest, to_datetime)
@@ -163,13 +162,7 @@ def _target(
     to_latest: bool,
     to_datetime: str | None,
 ) -> Target:
-    from epochal.tools.edit.offset_targets import (
-        ShiftBy,
-        ToEarliest,
-        ToLatest,
-        ToOffset,
-        ToTime,
-    )
+    from epochal.tools.edit.offset_targets import ShiftBy, ToEarliest, ToLatest, ToOffset, ToTime
 
     targets: list[Target] = []
     if to_offset:

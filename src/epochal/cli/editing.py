@@ -43,8 +43,8 @@ from epochal.tools.reporting import reporting
 from epochal.wording import of_epochs, size_text
 
 if TYPE_CHECKING:
-    from epochal.tools.edit.edit_plan import Plan
     from epochal.tools.edit.edit_file_log import NamedSink
+    from epochal.tools.edit.edit_plan import Plan
     from epochal.tools.edit.repair import Left
     from epochal.tools.edit.repair_draft import RepairOptions
     from epochal.tools.verify.findings import Finding
@@ -298,8 +298,8 @@ def run_repair(
     After the changes the checkpoint is verified again. The exit status is 0 only if it is healthy.
     """
     from epochal.tools.edit.edit_file_log import find_sink
-    from epochal.tools.edit.rewind import refuse_unpublished
     from epochal.tools.edit.repair import Left
+    from epochal.tools.edit.rewind import refuse_unpublished
     from epochal.tools.edit.survey import survey
     from epochal.tools.edit.whole_repair import Wanted, is_problem, plan_whole_repair
     from epochal.tools.verify.findings import depth_to_find

@@ -230,8 +230,7 @@ def evolve(
     flags: Flags,
 ) -> None:
     """Change the schema of stored values for a changed query."""
-    from epochal.tools.edit_state.evolve import plan_backfill
-    from epochal.tools.edit_state.evolve import plan_evolve
+    from epochal.tools.edit_state.evolve import plan_backfill, plan_evolve
 
     if table is None and add_keys:
         raise OptionError("--add-keys adds keys of a table: name it with --from.")

@@ -97,8 +97,7 @@ def get(
     as_json: JsonLines = False,
 ) -> None:
     """Show the rows of one key. The exit status is 1 if there are none."""
-    from epochal.tools.read_state.read import rows_with_key
-    from epochal.tools.read_state.read import open_store
+    from epochal.tools.read_state.read import open_store, rows_with_key
 
     opened = open_state(directory, batch, key_schema, value_schema)
     reader = open_store(opened, operator, store, state_variable=variable)

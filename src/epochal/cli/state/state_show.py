@@ -94,8 +94,7 @@ def verify(directory: Directory, as_json: Json = False) -> None:
     This is `epochal checkpoint verify --deep`, limited to the state.
     """
     from epochal.checkpoint.layout import STATE
-    from epochal.tools.verify.findings import Depth
-    from epochal.tools.verify.findings import is_healthy
+    from epochal.tools.verify.findings import Depth, is_healthy
     from epochal.tools.verify.verify import SinkCheck
     from epochal.tools.verify.verify import verify as verify_checkpoint
 

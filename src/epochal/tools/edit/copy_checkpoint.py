@@ -29,7 +29,6 @@ from epochal.tools.edit.edit_file_log import SinkSurvey, log_batches
 from epochal.tools.edit.edit_plan import (
     ORIGIN,
     SINK,
-    Change,
     Content,
     FileRef,
     Plan,

@@ -38,9 +38,9 @@ from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url, local_path, scheme_of
 from epochal.tools.edit.edit_plan import SINK, Change, Plan, Tree, read_tree
 from epochal.tools.edit.survey import Survey
-from epochal.wording import counted
 from epochal.tools.inspect.edit_status import JournalState, journal_entries
 from epochal.tools.inspect.source_listing import SINK_FORMAT
+from epochal.wording import counted
 
 FILE_SINK = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
 _STATUSES = msgspec.json.Decoder(list[SinkFileStatus])
@@ -160,7 +160,10 @@ def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
 
 
 def with_sink(
-    plan: Plan, sink: SinkSurvey | None, changes: Iterable[Change] = (), warnings: Iterable[str] = ()
+    plan: Plan,
+    sink: SinkSurvey | None,
+    changes: Iterable[Change] = (),
+    warnings: Iterable[str] = (),
 ) -> Plan:
     """The plan with changes of a sink, whose log it watches; the plan itself without a sink."""
     if sink is None:

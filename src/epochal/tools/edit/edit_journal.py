@@ -40,14 +40,7 @@ from epochal.checkpoint.layout import METADATA
 from epochal.clock import Clock, SystemClock
 from epochal.errors import EditError
 from epochal.files import Files, join_url
-from epochal.tools.edit.edit_plan import (
-    SINK,
-    Change,
-    FileRef,
-    Plan,
-    check_plan,
-    crc_of,
-)
+from epochal.tools.edit.edit_plan import SINK, Change, FileRef, Plan, check_plan, crc_of
 from epochal.tools.edit.journal_records import (
     PackReader,
     PackWriter,

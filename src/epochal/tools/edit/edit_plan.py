@@ -28,7 +28,8 @@ SINK = "sink"
 ORIGIN = "origin"
 """The name of another checkpoint among a plan's roots: the one that is copied or closed."""
 
-_STAYING = tuple(f"{directory}/" for directory in (ATTEMPTS, CLAIMS, STOPS, JOURNAL_DIRECTORY))
+_STAGE = f"{EPOCHAL}/stage"  # earlier releases kept contents of an edit there
+_STAYING = tuple(f"{each}/" for each in (ATTEMPTS, CLAIMS, STOPS, JOURNAL_DIRECTORY, _STAGE))
 
 Action: TypeAlias = Literal["create", "replace", "delete"]
 

@@ -15,6 +15,9 @@ Note: an edit copies the timestamp of the batch before. Spark takes a new one fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 from epochal.checkpoint.file_log import (
     DEFAULT_COMPACT_INTERVAL,
     FileEntry,
@@ -22,8 +25,6 @@ from epochal.checkpoint.file_log import (
     derive_compact_interval,
     is_compaction_batch,
 )
-from contextlib import suppress
-from collections.abc import Iterable
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
 from epochal.checkpoint.spark_json import parse_object
 from epochal.errors import EpochalError

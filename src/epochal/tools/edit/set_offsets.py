@@ -26,7 +26,6 @@ from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError, StorageError
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Plan
-from epochal.tools.edit.survey import empty_batches
 from epochal.tools.edit.offset_targets import (
     AskBroker,
     Asked,
@@ -41,7 +40,7 @@ from epochal.tools.edit.offset_targets import (
     no_broker,
 )
 from epochal.tools.edit.rewind import obstacle_to
-from epochal.tools.edit.survey import Survey, last_committed
+from epochal.tools.edit.survey import Survey, empty_batches, last_committed
 from epochal.wording import span
 
 TIMEOUT_SECONDS = 30.0

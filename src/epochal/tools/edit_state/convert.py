@@ -20,12 +20,7 @@ from epochal.state.store.store_format import StoreFormat
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import (
-    EditedBatch,
-    find_edit_base,
-    older_files,
-    plan_batch,
-)
+from epochal.tools.edit_state.edit_state import EditedBatch, find_edit_base, older_files, plan_batch
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read_target import StateBatch, StoreTarget, load_rows
 from epochal.tools.reporting import tracked

@@ -55,9 +55,8 @@ from epochal.state.store.rocksdb_versions import open_rocksdb
 from epochal.state.store.row_form import RowForm
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Change, Plan
-from epochal.tools.edit.survey import empty_batches
 from epochal.tools.edit.rewind import delete_state_after
-from epochal.tools.edit.survey import Survey
+from epochal.tools.edit.survey import Survey, empty_batches
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read_target import StateBatch, StateSettings, StoreTarget
 

@@ -51,7 +51,6 @@ from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
     NO_WAY_BACK,
-    EditBase,
     NextVersion,
     find_edit_base,
     form_of,
@@ -62,7 +61,6 @@ from epochal.tools.edit_state.edit_state import (
     rows_of_target,
 )
 from epochal.tools.edit_state.rekey import plain_store
-from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read import open_store
 from epochal.tools.read_state.read_target import StoreTarget
 from epochal.tools.reporting import tracked

@@ -176,11 +176,7 @@ class _RekeyedVariables:
     """The new content of an operator, and its schemas."""
 
     def __init__(
-        self,
-        base: EditBase,
-        operator: int,
-        function: KeyFunction,
-        key_schema: StructType | None,
+        self, base: EditBase, operator: int, function: KeyFunction, key_schema: StructType | None
     ) -> None:
         self._base, self._operator, self._function = base, operator, function
         variables = (base.batch.variables(operator) or {}).values()
@@ -311,7 +307,6 @@ def _replaced(key: Row, path: tuple[int, ...], owner: Row) -> Row:
         return owner
     at, *rest = path
     return (*key[:at], _replaced(key[at], tuple(rest), owner), *key[at + 1 :])
-
 
 
 class _Rekeying:

@@ -65,7 +65,9 @@ GIVE_SCHEMAS = (
     "Spark before 3.1 wrote no schema files: give --key-schema and --value-schema, in Spark's DDL"
 )
 TIMED_JOIN_FAMILIES = tuple(
-    f"{side}-{family}" for side in ("left", "right") for family in ("keyWithTsToValues", "tsWithKey")
+    f"{side}-{family}"
+    for side in ("left", "right")
+    for family in ("keyWithTsToValues", "tsWithKey")
 )
 _LONG, _FLAG = AtomicType("long"), AtomicType("boolean")
 FLAGGED_JOIN_FORMAT = 2

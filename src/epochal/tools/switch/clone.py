@@ -34,7 +34,6 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, join_url
 from epochal.tools.edit.copy_checkpoint import follow_schema_paths, refuse_nested, refuse_occupied
-from epochal.tools.inspect.source_listing import SINK_FORMAT
 from epochal.tools.edit.edit_plan import (
     ORIGIN,
     SINK,
@@ -50,6 +49,7 @@ from epochal.tools.edit.edit_plan import (
 from epochal.tools.edit.rewind import obstacle_to
 from epochal.tools.edit.survey import Survey, last_committed
 from epochal.tools.inspect.epoch_overlay import Decided, newest_decided
+from epochal.tools.inspect.source_listing import SINK_FORMAT
 
 COMMAND = "clone"
 

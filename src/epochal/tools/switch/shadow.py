@@ -38,8 +38,8 @@ from epochal.tools.switch.compare_rows import (
     row_text,
     subtract_moved,
 )
-from epochal.tools.switch.query_outputs import Output
 from epochal.tools.switch.places import places_of
+from epochal.tools.switch.query_outputs import Output
 from epochal.wording import counted
 
 Parts = frozenset[str]

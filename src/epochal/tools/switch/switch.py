@@ -119,9 +119,7 @@ def plan_existing(old: Survey, new: Survey, sink: SinkSurvey | None) -> Plan:
     # The new query forgets the sink to which it wrote before: its markers are not in this one.
     kept = ((at, entry, without_messages(entry)) for at, entry in new.offsets.items())
     forgotten = [
-        new.tree.write(
-            f"{OFFSETS}/{at}", OFFSET_FORMAT.serialize(rest), "without its former sink"
-        )
+        new.tree.write(f"{OFFSETS}/{at}", OFFSET_FORMAT.serialize(rest), "without its former sink")
         for at, entry, rest in kept
         if rest != entry
     ]

@@ -344,7 +344,9 @@ def _evolution(value: _Columns) -> UpgradeDifference:
             return value.differ(Impossible(why), BAD_EVOLUTION)
     gone = sorted(stored.keys() - {field.name for field in value.new.fields})
     if gone:
-        return value.differ(Unclear(f"the stored values of {', '.join(gone)} are not read any more"))
+        return value.differ(
+            Unclear(f"the stored values of {', '.join(gone)} are not read any more")
+        )
     return value.differ(Safe("values are stored as Avro, and new fields are null in old values"))
 
 

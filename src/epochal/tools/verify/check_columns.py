@@ -1,8 +1,8 @@
 """Checks many rows at a time: large state files, and in deep mode whole RocksDB databases.
 
-For a large file the results are the same as those of `check_content`. A database is opened by RocksDB
-in a temporary directory. Every key must fit the schema and belong to its partition, and a snapshot
-must have the same content as the snapshot before it and the changelogs since then.
+For a large file the results are the same as those of `check_content`. A database is opened by
+RocksDB in a temporary directory. Every key must fit the schema and belong to its partition, and a
+snapshot must have the same content as the snapshot before it and the changelogs since then.
 
 Import this module only when it is needed: it imports numpy and pyarrow, which takes longer than
 checking a thousand small files row by row.

@@ -44,7 +44,6 @@ Record = tuple[bytes, bytes | None]
 """A key and its value; the value of a deleted key is None."""
 
 
-
 def no_tick() -> None:
     """Report no progress."""
 

@@ -44,8 +44,13 @@ from epochal.tools.inspect.listing import (
     read_operator_log,
 )
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
-from epochal.tools.verify.check_content import RowChecker
-from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick, no_tick
+from epochal.tools.verify.check_content import (
+    ContentCheck,
+    ContentSettings,
+    RowChecker,
+    Tick,
+    no_tick,
+)
 from epochal.tools.verify.check_files import crc_rules
 from epochal.tools.verify.check_logs import broken_entry, log_file_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
@@ -95,7 +100,9 @@ def state_rules(
     settings, found = content_settings(listing, depth)
     yield from found
     stores = [store for operator in operators for store in operator.stores]
-    kinds = (kind for one in stores for kind in (one.deltas, one.snapshots, one.changelogs, one.zips))
+    kinds = (
+        kind for one in stores for kind in (one.deltas, one.snapshots, one.changelogs, one.zips)
+    )
     total = sum(map(len, kinds))
     if total < PARALLEL_FROM_FILES:
         workers = 1

@@ -6,8 +6,8 @@ error means that there is no checkpoint to verify.
 Spark before 3.0 escaped special characters in paths as if they were URLs, in every component. It
 stored the checkpoint `chk %@#chk` in `chk%252520…` (escaped three times), and the log of a file
 sink's output `out put` below `out%20put` (escaped once). Later releases use the right name. They
-refuse to start if the escaped name exists too, because the query would begin from scratch beside its
-own history.
+refuse to start if the escaped name exists too, because the query would begin from scratch beside
+its own history.
 """
 
 from __future__ import annotations
@@ -33,8 +33,15 @@ from epochal.tools.inspect.listing import (
 )
 from epochal.tools.inspect.state_listing import OperatorListing, operators_of
 from epochal.tools.verify.check_logs import log_file_rules, log_rules
-from epochal.tools.verify.findings import Depth, Progress
-from epochal.tools.verify.findings import Finding, Severity, by_weight, finding, is_healthy
+from epochal.tools.verify.findings import (
+    Depth,
+    Finding,
+    Progress,
+    Severity,
+    by_weight,
+    finding,
+    is_healthy,
+)
 from epochal.wording import of_epochs
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from epochal.files import Files
 from epochal.files.local import LocalFiles
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
-from epochal.tools.edit.journal_records import PackReader, PackWriter
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import FileRef, Plan, Tree, read_tree
+from epochal.tools.edit.journal_records import PackReader, PackWriter
 
 BEFORE = {
     "metadata": b'{"id":"q"}',

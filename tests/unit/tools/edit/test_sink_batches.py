@@ -42,9 +42,9 @@ from epochal.tools.edit.edit_file_log import (
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.offset_targets import ShiftBy
-from epochal.tools.edit.set_offsets import plan_set_offsets
 from epochal.tools.edit.repair import Repair, plan_repair
 from epochal.tools.edit.repair_draft import RepairOptions
+from epochal.tools.edit.set_offsets import plan_set_offsets
 from epochal.tools.edit.survey import survey
 from epochal.tools.verify.findings import finding
 from epochal.tools.verify.verify import verify

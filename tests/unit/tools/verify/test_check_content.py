@@ -15,18 +15,18 @@ from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import AtomicType, DecimalType, StringType, StructType
 from epochal.state.rows.unsafe_row import encode_row, validate_row
+from epochal.tools.verify.check_columns import check_large, scan_large
 from epochal.tools.verify.check_content import (
     EMPTY_LZ4,
     END_MARK,
     NO_VALUE,
     Record,
     RowChecker,
+    partition_of_key,
     scan_small,
     sure_check,
     unpack,
 )
-from epochal.tools.verify.check_columns import check_large, scan_large
-from epochal.tools.verify.check_content import partition_of_key
 
 KEY = struct_of([StringType()])
 VALUE = struct_of([AtomicType("long"), StringType()])
