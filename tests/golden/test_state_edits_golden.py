@@ -121,7 +121,7 @@ def assert_indexes_follow_from_rows(place: Unpacked) -> None:
     for partition in batch.partitions(0):
         target = batch.family(0, "total")
         rocks = open_rocksdb(target.directory(partition), batch.settings)
-        found = rocks.load(batch.version, target.unique_id(partition))
+        found = rocks.load(batch.version, target.stored(partition).unique_id)
         prefixes = {name: family_prefix(number) for name, number in found.families.items()}
         made: dict[bytes, bytes | None] = {}
         for family in families_of(batch.schemas(0), lists, found.families, avro).values():

@@ -76,12 +76,12 @@ def plan_copy(
     if sink is not None:
         roots[SINK] = sink.files
         arguments[SINK] = sink.files.url
-    for name in () if sink is None else sink.names:
-        entries = list(sink.entries(name))
-        followed = [structs.replace(entry, path=move_path(entry.path, moved)) for entry in entries]
-        if entries != followed:
-            content = SINK_FORMAT.serialize(followed)
-            changes.append(sink.tree.write(f"{SINK_LOG}/{name}", content, "mapped paths"))
+        for name in sink.names:
+            entries = list(sink.entries(name))
+            followed = [structs.replace(one, path=move_path(one.path, moved)) for one in entries]
+            if entries != followed:
+                content = SINK_FORMAT.serialize(followed)
+                changes.append(sink.tree.write(f"{SINK_LOG}/{name}", content, "mapped paths"))
     return Plan(
         command="copy",
         summary=f"copy {surveyed.url} to {target.url}",

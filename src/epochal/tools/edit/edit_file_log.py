@@ -4,11 +4,11 @@ Note: a batch of such a log cannot simply be removed or left out. A compact file
 entries, so going back to a batch before it requires the plain files from which it was made. And the
 next compaction reads every batch since the last one, so a missing batch stops the sink for good.
 
-An edit that adds, removes or renumbers batches must change the sink's log too. Spark does not record
-where a query writes. Some of our own records do: the manifests of a continuous query list the files
-that it wrote, and the journal has the sinks of earlier edits. What they say is offered to the
-caller, who decides. It is never opened: whoever prepared the checkpoint would choose the directory
-whose files are deleted, or the host that is contacted.
+An edit that adds, removes or renumbers batches must change the sink's log too. Spark does not
+record where a query writes. Some of our own records do: the manifests of a continuous query list
+the files that it wrote, and the journal has the sinks of earlier edits. What they say is offered to
+the caller, who decides. It is never opened: whoever prepared the checkpoint would choose the
+directory whose files are deleted, or the host that is contacted.
 """
 
 from __future__ import annotations

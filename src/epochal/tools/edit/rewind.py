@@ -260,8 +260,8 @@ def _not_published(surveyed: Survey, decided: Decided) -> EditError:
     return EditError(
         surveyed.url,
         f"the state after epoch {decided.epoch} does not have Spark's names yet, because the "
-        f"query was not stopped gracefully. Run `epochal checkpoint publish {place} --execute` first, or start and "
-        f"stop the query.",
+        f"query was not stopped gracefully. Run `epochal checkpoint publish {place} --execute` "
+        f"first, or start and stop the query.",
     )
 
 

@@ -395,7 +395,7 @@ def read_table(table: str, key: StructType, value: StructType) -> Iterator[pa.Re
         if table.endswith(".csv"):
             from pyarrow import csv
 
-            # Columns get the types of the state at once: a key such as 007 must not become a number.
+            # Columns get the types of the state at once: a key such as 007 must not be a number.
             types: dict[str, Any] = {
                 field.name: arrow_type(field.data_type) for field in (*key.fields, *value.fields)
             }
