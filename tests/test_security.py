@@ -52,7 +52,7 @@ from epochal.options import read_options
 from epochal.rpc.envelope import RpcAddress
 from epochal.state.files import rocksdb_snapshot
 from epochal.testing.kafka import LISTENERS, _broker_settings
-from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.findings import Depth
 from epochal.tools.verify.verify import verify
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "epochal"

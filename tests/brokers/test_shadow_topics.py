@@ -16,7 +16,7 @@ from epochal.cli.main import main
 from epochal.errors import OptionError
 from epochal.files.local import LocalFiles
 from epochal.testing.kafka import Kafka
-from epochal.tools.switch.outputs.kafka_output import KafkaOutput, row_of
+from epochal.tools.switch.whole_outputs import KafkaOutput, row_of
 
 
 class Query:

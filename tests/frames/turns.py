@@ -25,7 +25,7 @@ from epochal.checkpoint.restart import ROCKSDB_PROVIDER_CLASS, STATE_FORMAT
 from epochal.connectors.file.file_reader import FilePosition, parse_position
 from epochal.epoch.manifest import manifest_of
 from epochal.files import open_files
-from epochal.tools.edit.publish import plan_publish
+from epochal.tools.edit.rewind import plan_publish
 from epochal.tools.edit.survey import survey
 
 SPARK, OURS = "spark", "ours"

@@ -30,8 +30,8 @@ from epochal.state.files.schema_file import parse_schema_file
 from epochal.testing.files import MemoryFiles
 from epochal.tools.inspect.show import inspect
 from epochal.tools.inspect.source_listing import SOURCE_FORMAT
-from epochal.tools.verify.check_bytes import scan_small, unpack
-from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.check_content import scan_small, unpack
+from epochal.tools.verify.findings import Depth
 from epochal.tools.verify.verify import verify
 
 ROUNDS = 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.main import main
 from epochal.files.local import LocalFiles
 from epochal.tools.verify import remedies
-from epochal.tools.verify.depth import Depth
-from epochal.tools.verify.findings import Finding
+from epochal.tools.verify.findings import Depth, Finding
 from epochal.tools.verify.verify import verify
 
 AT_ONCE = ("--execute", "--settle-seconds", "0")
+COMMAND = re.compile(r"`epochal ([^`]+)`")
 
 
 def planted(fault: Fault, into: Path) -> Unpacked:
@@ -31,7 +32,8 @@ def findings_of(place: Unpacked, *, with_sink: bool) -> tuple[Finding, ...]:
 
 
 def commands_in(remedy: str) -> list[list[str]]:
-    return [words[1:] for words in remedies.commands_in(remedy)]
+    """The words of each command that a remedy names, after `epochal`, with its placeholders."""
+    return [command.split() for command in COMMAND.findall(remedy)]
 
 
 def obey(command: list[str], place: Unpacked) -> int:

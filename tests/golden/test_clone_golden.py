@@ -21,8 +21,7 @@ from epochal.tools.edit.survey import last_committed, survey
 from epochal.tools.inspect.show import inspect
 from epochal.tools.read_state.read import read_state
 from epochal.tools.switch.clone import CloneOptions, plan_clone
-from epochal.tools.verify.depth import Depth
-from epochal.tools.verify.findings import Severity
+from epochal.tools.verify.findings import Depth, Severity
 from epochal.tools.verify.verify import verify
 
 NEW_ID = "0c6c1b9e-7a52-4f3e-9d0e-5a2f0f4d8f11"

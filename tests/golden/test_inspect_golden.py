@@ -12,7 +12,7 @@ from epochal.checkpoint.restart import RestartAction
 from epochal.files.local import LocalFiles
 from epochal.tools.inspect.show import inspect
 from epochal.tools.inspect.view_models import BatchView, CheckpointView
-from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.findings import Depth
 from epochal.tools.verify.verify import verify
 
 ARCHIVES = cases()

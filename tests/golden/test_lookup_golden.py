@@ -12,10 +12,9 @@ from tests.golden.library import Golden, cases, facts, unpack
 from tests.golden.test_state_golden import opened
 
 from epochal.state.files.merge import Rows
-from epochal.tools.read_state import lookup, read_target
+from epochal.tools.read_state import read, read_target
 from epochal.tools.read_state.export import json_batches
-from epochal.tools.read_state.lookup import rows_with_key
-from epochal.tools.read_state.read import StoreReader, open_batch
+from epochal.tools.read_state.read import StoreReader, open_batch, rows_with_key
 from epochal.tools.read_state.read_target import StoreTarget
 
 STATEFUL = [golden for golden in cases(release="4.3.0") if facts(golden).get("state")]
@@ -47,9 +46,9 @@ def test_a_key_has_the_rows_that_a_whole_read_has_of_it(
         loaded.extend(map(len, found))
         return found
 
-    monkeypatch.setattr(lookup, "load_rows", load_rows)
-    for read in reads(golden):
-        reader = opened(place, read["options"], read["batch_id"])
+    monkeypatch.setattr(read, "load_rows", load_rows)
+    for wanted in reads(golden):
+        reader = opened(place, wanted["options"], wanted["batch_id"])
         assert isinstance(reader, StoreReader)
         operator = reader.target.operator_id
         name = open_batch(str(place.checkpoint)).operator_name(operator)
@@ -58,6 +57,6 @@ def test_a_key_has_the_rows_that_a_whole_read_has_of_it(
         for key in list(keys.values())[:KEYS]:
             expected = [row for row in everything if row["key"] == key]
             loaded.clear()
-            assert texts(rows_with_key(reader, key, name)) == texts(expected), (read, key)
+            assert texts(rows_with_key(reader, key, name)) == texts(expected), (wanted, key)
             if "avro" not in golden.case and reader.target.encoder.kind == "plain":
                 assert sum(loaded) <= len(expected)  # not the other rows of its partition

@@ -14,7 +14,7 @@ from epochal.tools.edit.edit_plan import read_tree
 from epochal.tools.edit.repair import ONLY_IF_NAMED, plan_repair
 from epochal.tools.edit.repair_draft import RepairOptions
 from epochal.tools.edit.survey import survey
-from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.findings import Depth
 from epochal.tools.verify.verify import verify
 
 LEFT = {

@@ -18,11 +18,11 @@ from epochal.state.rows.ddl import parse_ddl
 from epochal.state.store.rocksdb_directory import RocksDirectory
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.survey import survey
+from epochal.tools.edit_state.edit_state import avro_forms
 from epochal.tools.edit_state.evolve import AddColumn, parse_type, plan_evolve
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.rekey import plan_rekey
 from epochal.tools.edit_state.repartition import plan_repartition
-from epochal.tools.edit_state.store_rows import avro_forms
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of
 from epochal.tools.read_state.export import json_batches
@@ -119,7 +119,7 @@ def assert_indexes_follow_from_rows(place: Unpacked) -> None:
     for partition in batch.partitions(0):
         target = batch.family(0, "total")
         rocks = RocksDirectory(target.directory(partition), batch.settings)
-        found = rocks.load(batch.version, target.unique_id(partition))
+        found = rocks.load(batch.version, target.stored(partition).unique_id)
         prefixes = {name: family_prefix(number) for name, number in found.families.items()}
         made: dict[bytes, bytes | None] = {}
         for family in families_of(batch.schemas(0), lists, found.families, avro).values():

@@ -13,7 +13,7 @@ from tests.no_file_sink import with_no_sink
 from epochal.cli.main import main
 from epochal.errors import EditError
 from epochal.files.local import LocalFiles
-from epochal.tools.edit.publish import plan_publish, require_published
+from epochal.tools.edit.rewind import plan_publish, require_published
 from epochal.tools.edit.survey import survey
 from epochal.tools.inspect.show import inspect
 from epochal.tools.read_state.read import read_state

@@ -11,8 +11,7 @@ from tests.golden.planted import FAULTS, Fault
 from tests.unit.checkpoint.trees import digest_of
 
 from epochal.files.local import LocalFiles
-from epochal.tools.verify.depth import Depth
-from epochal.tools.verify.findings import RULES
+from epochal.tools.verify.findings import RULES, Depth
 from epochal.tools.verify.verify import verify
 
 

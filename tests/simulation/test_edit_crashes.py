@@ -24,12 +24,12 @@ from epochal.tools.edit.copy_checkpoint import plan_copy
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import NOTICE, Journal
 from epochal.tools.edit.edit_plan import Plan, read_tree
-from epochal.tools.edit.offsets.migrate_offsets import plan_migrate
-from epochal.tools.edit.offsets.offset_targets import ShiftBy
-from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+from epochal.tools.edit.migrate_offsets import plan_migrate
+from epochal.tools.edit.offset_targets import ShiftBy
 from epochal.tools.edit.repair import plan_repair
 from epochal.tools.edit.repair_draft import RepairOptions
 from epochal.tools.edit.rewind import plan_rewind
+from epochal.tools.edit.set_offsets import plan_set_offsets
 from epochal.tools.edit.survey import survey
 from epochal.tools.edit_state.convert import plan_convert
 from epochal.tools.edit_state.evolve import RenameColumn, plan_evolve

@@ -19,8 +19,8 @@ from epochal.tools.edit.apply_edit import apply, undo
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Change, Plan
-from epochal.tools.edit.offsets.offset_targets import ShiftBy
-from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+from epochal.tools.edit.offset_targets import ShiftBy
+from epochal.tools.edit.set_offsets import plan_set_offsets
 from epochal.tools.edit.survey import survey
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.switch.clone import CloneOptions, plan_clone

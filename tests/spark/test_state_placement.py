@@ -27,7 +27,7 @@ from epochal.state.rows.unsafe_row import encode_row
 from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import CACHE_HITS, CACHE_MISSES, StateStore
-from epochal.tools.verify.key_partition import partition_of_key
+from epochal.tools.verify.check_content import partition_of_key
 from epochal.tools.verify.verify import verify
 
 pytestmark = pytest.mark.timeout(900)  # the cluster's start counts, and others may use the machine

@@ -162,7 +162,7 @@ def verify(
     healthy, and 1 if any finding is worse than info. A checkpoint does not say where its query
     writes: unless you do, the report says that the sink was not checked.
     """
-    from epochal.tools.verify.depth import Depth
+    from epochal.tools.verify.findings import Depth
     from epochal.tools.verify.verify import verify as verify_checkpoint
 
     if deep and quick:

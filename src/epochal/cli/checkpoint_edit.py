@@ -51,7 +51,7 @@ from epochal.wording import counted, time_text
 if TYPE_CHECKING:
     from epochal.tools.edit.edit_file_log import SinkSurvey
     from epochal.tools.edit.edit_plan import Plan
-    from epochal.tools.edit.offsets.offset_targets import Target
+    from epochal.tools.edit.offset_targets import Target
     from epochal.tools.edit.survey import Survey
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -107,7 +107,7 @@ class OffsetMove:
     )
 
     def target(self) -> Target:
-        from epochal.tools.edit.offsets import offset_targets as to
+        from epochal.tools.edit import offset_targets as to
 
         targets = (
             to.ToOffset(tuple(self.to_offset)) if self.to_offset else None,
@@ -140,9 +140,8 @@ def set_offsets(
 
     Settings, watermark and state stay those of the last batch.
     """
-    from epochal.tools.edit.offsets.broker_offsets import broker
-    from epochal.tools.edit.offsets.offset_targets import no_broker
-    from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+    from epochal.tools.edit.offset_targets import no_broker
+    from epochal.tools.edit.set_offsets import broker, plan_set_offsets
 
     settings = parse_pairs(client_config, "--client-config")
     ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
@@ -162,7 +161,7 @@ def migrate_offsets(
     flags: Flags,
 ) -> None:
     """Convert the offset log to version 2, in which Spark 4.2 and later can name sources."""
-    from epochal.tools.edit.offsets.migrate_offsets import plan_migrate
+    from epochal.tools.edit.migrate_offsets import plan_migrate
     from epochal.tools.edit.survey import survey
 
     if to != "v2":
@@ -209,7 +208,7 @@ def publish(directory: Directory, *, flags: Flags) -> None:
 
     A query that is stopped does this itself. After a crash its newest state is in `epochs` only.
     """
-    from epochal.tools.edit.publish import plan_publish
+    from epochal.tools.edit.rewind import plan_publish
     from epochal.tools.edit.survey import survey
 
     files = open_place(directory)

@@ -28,7 +28,7 @@ from epochal.errors import OptionError
 from epochal.files import Bounds, Files, open_files
 
 if TYPE_CHECKING:
-    from epochal.tools.edit.find_sink import NamedSink
+    from epochal.tools.edit.edit_file_log import NamedSink
 
 EXIT_INTERRUPTED = 130
 NOTHING_CHANGED = "Interrupted. Nothing was changed."
@@ -197,7 +197,7 @@ class SinkFlags:
 
     def open(self) -> NamedSink:
         """Open the output directory of `--sink`; `--no-file-sink` says that there is none."""
-        from epochal.tools.edit.find_sink import NamedSink
+        from epochal.tools.edit.edit_file_log import NamedSink
 
         if self.sink is not None and self.no_file_sink:
             raise OptionError("Give one of --sink and --no-file-sink, not both.")

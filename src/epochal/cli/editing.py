@@ -107,8 +107,8 @@ class CheckpointEdit(Flags, SinkFlags):
         of_published: bool = True,
     ) -> None:
         """Show or apply what `make_plan` returns for a survey, and for the file sink as `sink=`."""
-        from epochal.tools.edit.find_sink import find_sink
-        from epochal.tools.edit.publish import require_published
+        from epochal.tools.edit.edit_file_log import find_sink
+        from epochal.tools.edit.rewind import require_published
         from epochal.tools.edit.survey import survey
 
         files, named = open_place(directory), self.open()
@@ -334,12 +334,12 @@ def run_repair(
 
     After the changes the checkpoint is verified again. The exit status is 0 only if it is healthy.
     """
-    from epochal.tools.edit.find_sink import find_sink
-    from epochal.tools.edit.publish import refuse_unpublished
+    from epochal.tools.edit.edit_file_log import find_sink
     from epochal.tools.edit.repair import Left
+    from epochal.tools.edit.rewind import refuse_unpublished
     from epochal.tools.edit.survey import survey
     from epochal.tools.edit.whole_repair import Wanted, is_problem, plan_whole_repair
-    from epochal.tools.verify.depth import depth_to_find
+    from epochal.tools.verify.findings import depth_to_find
     from epochal.tools.verify.remedies import with_places
     from epochal.tools.verify.verify import verify
 

@@ -83,7 +83,7 @@ def shadow(
 
 
 def _side(checkpoint: str, output: str, settings: dict[str, str], header: bool) -> Side:
-    from epochal.tools.switch.outputs.open_output import open_output
+    from epochal.tools.switch.query_outputs import open_output
     from epochal.tools.switch.shadow import Side, committed_places, has_state
 
     files = open_place(checkpoint)

@@ -173,8 +173,7 @@ def get(
     as_json: JsonLines = False,
 ) -> None:
     """Show the rows of one key. The exit status is 1 if there are none."""
-    from epochal.tools.read_state.lookup import rows_with_key
-    from epochal.tools.read_state.read import open_store
+    from epochal.tools.read_state.read import open_store, rows_with_key
 
     opened = open_state(directory, batch, key_schema, value_schema)
     reader = open_store(opened, operator, store, state_variable=variable)
@@ -315,8 +314,7 @@ def verify(directory: Directory, as_json: Json = False) -> None:
     This is `epochal checkpoint verify --deep`, limited to the state.
     """
     from epochal.checkpoint.layout import STATE
-    from epochal.tools.verify.depth import Depth
-    from epochal.tools.verify.findings import is_healthy
+    from epochal.tools.verify.findings import Depth, is_healthy
     from epochal.tools.verify.verify import SinkCheck
     from epochal.tools.verify.verify import verify as verify_checkpoint
 

@@ -182,8 +182,7 @@ def evolve(
     edit: CheckpointEdit,
 ) -> None:
     """Change the schema of stored values for a changed query."""
-    from epochal.tools.edit_state.backfill import plan_backfill
-    from epochal.tools.edit_state.evolve import plan_evolve
+    from epochal.tools.edit_state.evolve import plan_backfill, plan_evolve
 
     if table is None and add_keys:
         raise OptionError("--add-keys adds keys of a table: name it with --from.")
@@ -221,7 +220,7 @@ def rekey(
 ) -> None:
     """Give the rows of an operator other keys, with a function of yours."""
     from epochal.tools.edit_state.rekey import plan_rekey
-    from epochal.tools.read_state.given_schemas import given_schemas
+    from epochal.tools.read_state.read_target import given_schemas
 
     function = load_function(key_function, "--key-function")
     merge = load_function(merge_function, "--merge-function") if merge_function else None

@@ -31,7 +31,7 @@ from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
 
 if TYPE_CHECKING:
-    from epochal.tools.edit.find_sink import NamedSink
+    from epochal.tools.edit.edit_file_log import NamedSink
     from epochal.tools.switch.stop_query import StoppedQuery
 
 
@@ -90,7 +90,7 @@ def _forth(
     old: Files, target: Files, named: NamedSink, stop_seconds: float | None
 ) -> Callable[[], Plan]:
     from epochal.tools.edit.copy_checkpoint import refuse_nested, refuse_occupied
-    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.edit_file_log import find_sink
     from epochal.tools.edit.survey import last_committed, survey
     from epochal.tools.inspect.listing import PARTS
     from epochal.tools.switch.switch import plan_existing, plan_new
@@ -138,8 +138,8 @@ def _back(old: Files, new: Files, named: NamedSink, restored: bool) -> Callable[
 def _delta_version(table: Files, new: Files, old: Files) -> int | None:
     """The version of a Delta table at the switch; None if it is not a Delta table."""
     from epochal.checkpoint.entries import QueryMetadata
-    from epochal.tools.switch.outputs.delta_output import epochs_by_version, version_after
-    from epochal.tools.switch.outputs.open_output import DELTA_LOG
+    from epochal.tools.switch.delta_output import epochs_by_version, version_after
+    from epochal.tools.switch.query_outputs import DELTA_LOG
     from epochal.tools.switch.switch import read_switched
 
     if table.info(DELTA_LOG) is None:

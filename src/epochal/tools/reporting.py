@@ -14,37 +14,33 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class _Steps:
-    """Counts what is done of what is known to be done."""
-
-    def __init__(self, advance: Callable[[int, int], None]) -> None:
-        self._advance = advance
-        self._done = self._total = 0
-
-    def add(self, done: int, total: int) -> None:
-        self._done, self._total = self._done + done, self._total + total
-        self._advance(self._done, self._total)
-
-
-_steps: ContextVar[_Steps | None] = ContextVar("steps", default=None)
+_add: ContextVar[Callable[[int, int], None] | None] = ContextVar("add", default=None)
+"""Adds steps that are done, and steps that are known to be done."""
 
 
 @contextmanager
 def reporting(advance: Callable[[int, int], None]) -> Iterator[None]:
     """Call `advance` with the number of done and of known steps while the block runs."""
-    token = _steps.set(_Steps(advance))
+    done = total = 0
+
+    def add(more_done: int, more: int) -> None:
+        nonlocal done, total
+        done, total = done + more_done, total + more
+        advance(done, total)
+
+    token = _add.set(add)
     try:
         yield
     finally:
-        _steps.reset(token)
+        _add.reset(token)
 
 
 def tracked(items: Sequence[T]) -> Iterator[T]:
     """Iterate over items; each is a step, which is done when the next one is asked for."""
-    steps = _steps.get()
-    if steps is not None:
-        steps.add(0, len(items))
+    add = _add.get()
+    if add is not None:
+        add(0, len(items))
     for item in items:
         yield item
-        if steps is not None:
-            steps.add(1, 0)
+        if add is not None:
+            add(1, 0)

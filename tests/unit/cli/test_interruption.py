@@ -185,18 +185,18 @@ def test_half_way_through_an_undo_the_undo_is_finished_by_another(checkpoint: Pa
 def test_a_verification_ends_with_its_processes(checkpoint: Path) -> None:
     forked = (
         "import os\nos.cpu_count = lambda: 2\n"
-        "from epochal.tools.verify import check_operators, parallel\n"
+        "from epochal.tools.verify import check_operators\n"
         "check_operators.PARALLEL_FROM_FILES = 1\n"
-        "start = parallel._start\n"
+        "start = check_operators._start\n"
         "def slow(share, work):\n"
         "    import time\n"
         "    def wait(*given):\n"
         "        time.sleep(60)\n"
         "    child = start(share, wait)\n"
-        "    print('child', child.process, flush=True)\n"
+        "    print('child', child[0], flush=True)\n"
         "    return child\n"
-        "parallel._start = slow\n"
-    ) + hook("epochal.tools.verify", "parallel", "_collect")
+        "check_operators._start = slow\n"
+    ) + hook("epochal.tools.verify", "check_operators", "_collect")
     command = [sys.executable, "-c", forked, "checkpoint", "verify", str(checkpoint)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0

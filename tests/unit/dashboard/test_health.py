@@ -8,8 +8,7 @@ from tests.golden.library import Golden, unpack
 from epochal.dashboard.health import HealthMonitor
 from epochal.files.local import LocalFiles
 from epochal.testing.clock import ManualClock
-from epochal.tools.verify.depth import Depth
-from epochal.tools.verify.findings import Finding, finding
+from epochal.tools.verify.findings import Depth, Finding, finding
 from epochal.tools.verify.verify import Report
 
 

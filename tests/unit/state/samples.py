@@ -13,7 +13,7 @@ from epochal.state.files.delta_snapshot import encode_records
 from epochal.state.files.schema_file import FamilySchema, encode_schema_file
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
 from epochal.state.rows.unsafe_row import encode_row
-from epochal.tools.verify.key_partition import partition_of_key
+from epochal.tools.verify.check_content import partition_of_key
 
 KEY = StructType((StructField("k", StringType()),))
 VALUE = StructType(

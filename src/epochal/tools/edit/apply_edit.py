@@ -62,7 +62,17 @@ def apply(
         journal = _journal(files, conditions)
         if (entry := journal.unfinished()) is not None:
             if entry.command != command or entry.state is not JournalState.UNFINISHED:
-                raise _interrupted_error(files, entry)
+                undo = undo_of(files.url, entry)
+                remedy = (
+                    f"run the same {entry.command} again to finish it, or {undo} to revert it"
+                    if entry.state is JournalState.UNFINISHED
+                    else f"run {undo} again to finish the undo"
+                )
+                raise EditError(
+                    files.url,
+                    f"the {entry.command} {entry.id} was interrupted and is {entry.state}: "
+                    f"{remedy}. Nothing was changed.",
+                )
             return Applied(
                 journal.finish(entry.id, _checked(guard, files, conditions, progress)), True
             )
@@ -98,12 +108,10 @@ def require_quiet(files: Files, conditions: Conditions) -> None:
     """Watch a checkpoint for a moment; CheckpointInUseError if a file changes."""
     if conditions.even_if_busy:
         return
-    before = read_tree(files)
+    before = after = read_tree(files)
     if conditions.settle_seconds > 0:
         conditions.clock.sleep(conditions.settle_seconds)
         after = read_tree(files)
-    else:
-        after = before
     seen = disturbances(before, after, conditions.clock.now_ms())
     if seen:
         shown = "; ".join(seen[:EVIDENCE_SHOWN])
@@ -118,19 +126,17 @@ def disturbances(before: Tree, after: Tree, now_ms: int) -> list[str]:
 
     An older temporary file was left behind by a crash.
     """
-    seen = [f"{path} appeared" for path in after.infos if path not in before]
-    seen += [f"{path} vanished" for path in before.infos if path not in after]
-    seen += [
-        f"{path} changed"
-        for path, info in after.infos.items()
-        if path in before and info != before.infos[path]
+    both = [(path, info) for path, info in after.infos.items() if path in before]
+    return [
+        *(f"{path} appeared" for path in after.infos if path not in before),
+        *(f"{path} vanished" for path in before.infos if path not in after),
+        *(f"{path} changed" for path, info in both if info != before.infos[path]),
+        *(
+            f"{path} is being written"
+            for path, info in both
+            if is_temporary(path) and now_ms - info.modified_ms < FRESH_MS
+        ),
     ]
-    seen += [
-        f"{path} is being written"
-        for path, info in after.infos.items()
-        if is_temporary(path) and path in before and now_ms - info.modified_ms < FRESH_MS
-    ]
-    return seen
 
 
 def _claimed(files: Files, command: str, conditions: Conditions) -> Claim:
@@ -165,17 +171,3 @@ def _checked(
             progress(done, total)
 
     return advance
-
-
-def _interrupted_error(files: Files, entry: JournalEntry) -> EditError:
-    undo = undo_of(files.url, entry)
-    remedy = (
-        f"run the same {entry.command} again to finish it, or {undo} to revert it"
-        if entry.state is JournalState.UNFINISHED
-        else f"run {undo} again to finish the undo"
-    )
-    return EditError(
-        files.url,
-        f"the {entry.command} {entry.id} was interrupted and is {entry.state}: {remedy}. Nothing "
-        f"was changed.",
-    )

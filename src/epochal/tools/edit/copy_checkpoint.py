@@ -17,16 +17,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
-from epochal.checkpoint.file_log import FileEntry, FileLogFormat, FileSourceLog, open_source_log
+from msgspec import structs
+
+from epochal.checkpoint.file_log import FileSourceLog, open_source_log
 from epochal.checkpoint.layout import EPOCHAL, SINK_LOG, SOURCES, STATE
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, join_url, scheme_of
-from epochal.tools.edit.edit_file_log import SINK_FORMAT, SinkSurvey, log_batches
+from epochal.tools.edit.edit_file_log import SinkSurvey, log_batches
 from epochal.tools.edit.edit_plan import (
     ORIGIN,
     SINK,
-    Change,
     Content,
     FileRef,
     Plan,
@@ -37,13 +38,13 @@ from epochal.tools.edit.edit_plan import (
 )
 from epochal.tools.edit.survey import Survey
 from epochal.tools.inspect.edit_status import JournalState, journal_entries
+from epochal.tools.inspect.source_listing import SINK_FORMAT, SOURCE_FORMAT
 from epochal.wording import time_text
 
 _COPIES = ("copy", "clone")
-SOURCE_FORMAT: FileLogFormat[FileEntry] = FileLogFormat(FileEntry)
-
 _OPERATOR_METADATA = re.compile(rf"{STATE}/\d+/_metadata/v2/\d+")
-_SCHEMA_PATH = re.compile(rf"(?P<root>.*)(?P<inside>/{STATE}/\d+/_stateSchema/.*)")
+_FILE_SCHEME = re.compile("file:(//)?")
+_SCHEMA_PATH = re.compile(rf"(?P<scheme>(file:(//)?)?).*(?P<inside>/{STATE}/\d+/_stateSchema/.*)")
 
 
 def plan_copy(
@@ -74,7 +75,12 @@ def plan_copy(
     if sink is not None:
         roots[SINK] = sink.files
         arguments[SINK] = sink.files.url
-        changes += _moved_sink(sink, moved)
+        for name in sink.names:
+            entries = list(sink.entries(name))
+            followed = [structs.replace(one, path=move_path(one.path, moved)) for one in entries]
+            if entries != followed:
+                content = SINK_FORMAT.serialize(followed)
+                changes.append(sink.tree.write(f"{SINK_LOG}/{name}", content, "mapped paths"))
     return Plan(
         command="copy",
         summary=f"copy {surveyed.url} to {target.url}",
@@ -92,24 +98,15 @@ def move_path(path: str, moved: Mapping[str, str]) -> str:
     """
     for old, new in sorted(moved.items(), key=lambda item: len(item[0]), reverse=True):
         for prefix in (old.rstrip("/"), quote(old.rstrip("/"), safe="/:")):
-            for form in _forms(prefix):
+            # Hadoop writes a local path in three ways; the new one is written in the same way.
+            for scheme in ("",) if scheme_of(prefix) else ("file://", "file:", ""):
+                form = f"{scheme}{prefix}"
                 if path == form or path.startswith(f"{form}/"):
-                    return _like(form, new) + path[len(form) :]
+                    start, written = new.rstrip("/"), _FILE_SCHEME.match(form)
+                    if written is not None and not scheme_of(new):
+                        start = f"{written[0]}{quote(start, safe='/:')}"
+                    return start + path[len(form) :]
     return path
-
-
-def _forms(prefix: str) -> tuple[str, ...]:
-    """Return the ways in which Hadoop writes a local path. A URL has only one."""
-    return (prefix,) if scheme_of(prefix) else (f"file://{prefix}", f"file:{prefix}", prefix)
-
-
-def _like(form: str, new: str) -> str:
-    """Write `new` in the form of the old path: with `file://`, with `file:` or without."""
-    if scheme_of(new):
-        return new.rstrip("/")
-    scheme = next((each for each in ("file://", "file:") if form.startswith(each)), "")
-    bare = new.rstrip("/")
-    return f"{scheme}{quote(bare, safe='/:')}" if scheme else bare
 
 
 def _rewritten(
@@ -119,71 +116,35 @@ def _rewritten(
         if _OPERATOR_METADATA.fullmatch(path):
             raw = surveyed.files.read(path)
             yield path, follow_schema_paths(raw, join_url(surveyed.url, path), target)
-    if moved:
-        for source in surveyed.tree.names(SOURCES):
-            yield from _moved_source(surveyed, f"{SOURCES}/{source}", moved)
+    for source in surveyed.tree.names(SOURCES) if moved else ():
+        directory = f"{SOURCES}/{source}"
+        if not isinstance(open_source_log(surveyed.files.at(directory)), FileSourceLog):
+            continue
+        for name in log_batches(surveyed.tree, directory):
+            path = f"{directory}/{name}"
+            raw = surveyed.files.read(path)
+            entries = list(SOURCE_FORMAT.deserialize(raw, join_url(surveyed.url, path)))
+            followed = [structs.replace(one, path=move_path(one.path, moved)) for one in entries]
+            if entries != followed:
+                yield path, SOURCE_FORMAT.serialize(followed)
 
 
 def follow_schema_paths(raw: bytes, url: str, target: Files) -> bytes:
     """Rewrite operator metadata so that its schema files are below `target`."""
     entry = OPERATOR_FORMAT.deserialize(raw, url)
+
+    def followed(path: str) -> str:
+        parts = _SCHEMA_PATH.fullmatch(path)
+        if parts is None:
+            return path
+        scheme = "" if scheme_of(target.url) else parts["scheme"]
+        return f"{scheme}{target.url}{parts['inside']}"
+
     stores = tuple(
-        replace(
-            store,
-            schema_file_paths=tuple(_schema_path(each, target) for each in store.schema_file_paths),
-        )
+        replace(store, schema_file_paths=tuple(map(followed, store.schema_file_paths)))
         for store in entry.stores
     )
     return OPERATOR_FORMAT.serialize(replace(entry, stores=stores))
-
-
-def _schema_path(path: str, target: Files) -> str:
-    found = _SCHEMA_PATH.fullmatch(path)
-    if found is None:
-        return path
-    root = found["root"]
-    if scheme_of(target.url):
-        return f"{target.url}{found['inside']}"
-    scheme = next((each for each in ("file://", "file:") if root.startswith(each)), "")
-    return f"{scheme}{target.url}{found['inside']}"
-
-
-def _moved_source(
-    surveyed: Survey, directory: str, moved: Mapping[str, str]
-) -> Iterator[tuple[str, Content]]:
-    log = open_source_log(surveyed.files.at(directory))
-    if not isinstance(log, FileSourceLog):
-        return
-    for name in log_batches(surveyed.tree, directory):
-        path = f"{directory}/{name}"
-        raw = surveyed.files.read(path)
-        entries = SOURCE_FORMAT.deserialize(raw, join_url(surveyed.url, path))
-        followed = [
-            FileEntry(move_path(entry.path, moved), entry.timestamp, entry.batch_id)
-            for entry in entries
-        ]
-        if list(entries) != followed:
-            yield path, SOURCE_FORMAT.serialize(followed)
-
-
-def _moved_sink(sink: SinkSurvey, moved: Mapping[str, str]) -> Iterator[Change]:
-    for name in log_batches(sink.tree, SINK_LOG):
-        path = f"{SINK_LOG}/{name}"
-        entries = SINK_FORMAT.deserialize(sink.files.read(path), join_url(sink.files.url, path))
-        followed = [
-            type(entry)(
-                move_path(entry.path, moved),
-                entry.size,
-                entry.is_dir,
-                entry.modification_time,
-                entry.block_replication,
-                entry.block_size,
-                entry.action,
-            )
-            for entry in entries
-        ]
-        if list(entries) != followed:
-            yield sink.tree.write(path, SINK_FORMAT.serialize(followed), "mapped paths")
 
 
 def _warnings(

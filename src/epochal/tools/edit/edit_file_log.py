@@ -3,6 +3,12 @@
 Note: a batch of such a log cannot simply be removed or left out. A compact file repeats all earlier
 entries, so going back to a batch before it requires the plain files from which it was made. And the
 next compaction reads every batch since the last one, so a missing batch stops the sink for good.
+
+An edit that adds, removes or renumbers batches must change the sink's log too. Spark does not
+record where a query writes. Some of our own records do: the manifests of a continuous query list
+the files that it wrote, and the journal has the sinks of earlier edits. What they say is offered to
+the caller, who decides. It is never opened: whoever prepared the checkpoint would choose the
+directory whose files are deleted, or the host that is contacted.
 """
 
 from __future__ import annotations
@@ -12,11 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from epochal.checkpoint.file_log import (
     DEFAULT_COMPACT_INTERVAL,
     CompactibleFileLog,
     FileEntry,
-    FileLogFormat,
     FileSinkLog,
     SinkFileStatus,
     batch_id_of_file_name,
@@ -24,12 +31,19 @@ from epochal.checkpoint.file_log import (
     is_compaction_batch,
     live_batches,
 )
-from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
+from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, OFFSETS, SINK_LOG
+from epochal.connectors.staging.epoch_marker import sink_messages
+from epochal.epoch.manifest import manifest_of
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url, local_path, scheme_of
 from epochal.tools.edit.edit_plan import SINK, Change, Plan, Tree, read_tree
+from epochal.tools.edit.survey import Survey
+from epochal.tools.inspect.edit_status import JournalState, journal_entries
+from epochal.tools.inspect.source_listing import SINK_FORMAT
+from epochal.wording import counted
 
-SINK_FORMAT: FileLogFormat[SinkFileStatus] = FileLogFormat(SinkFileStatus)
+FILE_SINK = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
+_STATUSES = msgspec.json.Decoder(list[SinkFileStatus])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +57,13 @@ class SinkSurvey:
     """The URL of the checkpoint whose query writes there, for commands in messages."""
 
     @property
-    def latest(self) -> int | None:
-        return self.log.latest_batch_id()
-
-    @property
     def names(self) -> dict[str, int]:
         """The name of every batch file of its log, with the batch id."""
         return log_batches(self.tree, SINK_LOG)
+
+    def entries(self, name: str) -> tuple[SinkFileStatus, ...]:
+        path = f"{SINK_LOG}/{name}"
+        return SINK_FORMAT.deserialize(self.files.read(path), join_url(self.files.url, path))
 
 
 def survey_sink(files: Files, checkpoint: str = "CHECKPOINT") -> SinkSurvey:
@@ -78,8 +92,8 @@ def skipped_by_tables(checkpoint: str, to_batch: int) -> str:
 def log_batches(tree: Tree, directory: str) -> dict[str, int]:
     """Return the name of every batch file of a file log, with the batch id."""
     names = tree.names(directory)
-    found = {name: batch_id_of_file_name(name) for name in names}
-    return {name: batch_id for name, batch_id in found.items() if batch_id is not None}
+    batch_ids = {name: batch_id_of_file_name(name) for name in names}
+    return {name: batch_id for name, batch_id in batch_ids.items() if batch_id is not None}
 
 
 def rewind_file_log(
@@ -103,11 +117,13 @@ def rewind_file_log(
             suffix = COMPACT_SUFFIX if is_compaction_batch(batch_id, interval) else ""
             name = f"{batch_id}{suffix}"
             if name not in names:
+                ids = set(names.values())
+                whole = (n for n in ids if ids.issuperset(live_batches(n, interval)))
                 raise EditError(
                     join_url(log.url, name),
                     f"is needed to go back to batch {to_batch} of this log, but is lost, or was "
                     f"removed after a later compaction. The earliest batch to which this log can "
-                    f"go back is {earliest_batch(names, interval)}.",
+                    f"go back is {min(whole, default=max(ids))}.",
                 )
     for name, batch_id in sorted(names.items(), key=lambda item: item[1], reverse=True):
         if batch_id > to_batch:
@@ -122,15 +138,6 @@ def rewind_sink(sink: SinkSurvey, to_batch: int, *, keep_files: bool = False) ->
             yield sink.tree.delete(path, f"written after batch {to_batch}")
 
 
-def earliest_batch(names: dict[str, int], interval: int) -> int:
-    """Return the first batch whose live entries are all still on disk."""
-    ids = set(names.values())
-    latest = max(ids)
-    return next(
-        (each for each in sorted(ids) if ids.issuperset(live_batches(each, interval))), latest
-    )
-
-
 def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
     """Extend a plan by the sink's log entries of the batches that it adds.
 
@@ -141,7 +148,7 @@ def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
         return plan
     _require_end(sink, added.start - 1)
     entries = [empty_sink_batch(sink, batch_id) for batch_id in added]
-    warnings = list(plan.warnings)
+    warnings = []
     if not any(name.endswith(COMPACT_SUFFIX) for name in sink.names):
         warnings.append(
             f"The sink's log has no compact file yet, so its interval is taken to be Spark's "
@@ -149,18 +156,40 @@ def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
             f"spark.sql.streaming.fileSink.log.compactInterval to another value, let it run until "
             f"its first compaction before you edit it."
         )
+    return with_sink(plan, sink, entries, warnings)
+
+
+def with_sink(
+    plan: Plan,
+    sink: SinkSurvey | None,
+    changes: Iterable[Change] = (),
+    warnings: Iterable[str] = (),
+) -> Plan:
+    """The plan with changes of a sink, whose log it watches; the plan itself without a sink."""
+    if sink is None:
+        return plan
     return replace(
         plan,
-        changes=(*plan.changes, *entries),
+        changes=(*plan.changes, *changes),
         arguments={**plan.arguments, SINK: sink.files.url},
-        warnings=tuple(warnings),
+        warnings=(*plan.warnings, *warnings),
         watches=(*plan.watches, sink.tree.watch(SINK_LOG)),
         roots={**plan.roots, SINK: sink.files},
     )
 
 
+def data_outside(sink: SinkSurvey, to_batch: int, noun: str) -> Iterator[str]:
+    """Warn of data that going back to a batch keeps, because it is in another place."""
+    if elsewhere := orphaned_files(sink, to_batch)[1]:
+        yield (
+            f"Data that the removed {noun} wrote outside {sink.files.url} is kept: "
+            f"{counted(elsewhere, 'file')}."
+        )
+
+
 def _require_end(sink: SinkSurvey, newest: int) -> None:
-    latest = -1 if sink.latest is None else sink.latest
+    latest = sink.log.latest_batch_id()
+    latest = -1 if latest is None else latest
     if latest > newest:
         raise EditError(
             sink.log.url,
@@ -230,9 +259,8 @@ def orphaned_files(sink: SinkSurvey, to_batch: int) -> tuple[list[str], int]:
 
 def readable_entries(sink: SinkSurvey, name: str) -> tuple[SinkFileStatus, ...]:
     """The entries of one file of a sink's log; none if it cannot be read."""
-    path = f"{SINK_LOG}/{name}"
     try:
-        return SINK_FORMAT.deserialize(sink.files.read(path), path)
+        return sink.entries(name)
     except (EpochalError, OSError):
         return ()
 
@@ -254,3 +282,59 @@ def _bare(location: str) -> str:
         return local_path(location).rstrip("/")
     parts = urlsplit(location)
     return f"{parts.netloc}{unquote(parts.path)}".rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSink:
+    """What the caller says of the query's file sink."""
+
+    place: Files | None = None
+    """Its output directory."""
+
+    is_absent: bool = False
+    """Whether the caller says that there is none to change."""
+
+
+def find_sink(surveyed: Survey, named: NamedSink) -> SinkSurvey | None:
+    """Read the file sink that the caller has named; EditError if the caller says nothing."""
+    if named.place is not None:
+        return survey_sink(named.place, surveyed.url)
+    if not named.is_absent:
+        raise EditError(
+            surveyed.url,
+            f"{_evidence(surveyed)}. The log of a file sink must change together with the "
+            f"checkpoint: pass the output directory with --sink, or --no-file-sink if the query "
+            f"writes to no file sink.",
+        )
+    return None
+
+
+def _evidence(surveyed: Survey) -> str:
+    """What the checkpoint says of a file sink."""
+    for batch_id in sorted(surveyed.offsets, reverse=True):
+        for path in _listed(surveyed, batch_id):
+            *folders, _ = path.split("/")
+            while folders and "=" in folders[-1]:  # the directories of partition columns
+                folders.pop()
+            return f"{OFFSETS}/{batch_id} lists files in {shlex.quote('/'.join(folders))}"
+    for entry in reversed(journal_entries(surveyed.files)):
+        if entry.state is JournalState.DONE and SINK in entry.arguments:
+            where = shlex.quote(entry.arguments[SINK])
+            return f"an earlier edit changed the file sink in {where}"
+    committed = surveyed.listing.commits.latest
+    commit = None if committed is None else surveyed.commits.get(committed)
+    sink = None if commit is None else commit.active_sink
+    if sink is not None and sink.provider_name == FILE_SINK:
+        return f"{COMMITS}/{committed} says that the query writes to a file sink, but not where"
+    return "a checkpoint does not say where its query writes"
+
+
+def _listed(surveyed: Survey, batch_id: int) -> list[str]:
+    """The paths of the files that a batch of a continuous query wrote; empty for other sinks."""
+    url = join_url(surveyed.url, f"{OFFSETS}/{batch_id}")
+    try:
+        manifest = manifest_of(surveyed.offsets[batch_id], url, batch_id)
+        messages = sink_messages(manifest.messages) if manifest is not None else ()
+        return [status.path for message in messages for status in _STATUSES.decode(message)]
+    except (EpochalError, msgspec.MsgspecError, RecursionError):
+        return []

@@ -28,8 +28,10 @@ writes crcs back as separate files, each after the file that it belongs to.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -38,18 +40,10 @@ from epochal.checkpoint.layout import METADATA
 from epochal.clock import Clock, SystemClock
 from epochal.errors import EditError
 from epochal.files import Files, join_url
-from epochal.tools.edit.backup_packs import PackReader, PackWriter, Stage, digest
-from epochal.tools.edit.edit_plan import (
-    SINK,
-    STAGE_DIRECTORY,
-    Change,
-    FileRef,
-    Plan,
-    ancestors,
-    check_plan,
-    crc_of,
-)
+from epochal.tools.edit.edit_plan import SINK, Change, FileRef, Plan, check_plan, crc_of
 from epochal.tools.edit.journal_records import (
+    PackReader,
+    PackWriter,
     Record,
     RecordedChange,
     change_is_made,
@@ -57,9 +51,8 @@ from epochal.tools.edit.journal_records import (
     check_watches,
     crc_bytes,
     describe,
+    digest,
     stamp_of,
-    temporaries,
-    touched_names,
 )
 from epochal.tools.inspect.edit_status import (
     FORMAT_VERSION,
@@ -77,6 +70,9 @@ from epochal.tools.inspect.edit_status import (
 
 NOTICE: Final = "unfinished edit"
 """The key that replaces the query's `id` in `metadata` while an edit is unfinished."""
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}-[0-9a-f-]{27}\.tmp")
+"""How the file is called in which another one is being written."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of changes made so far, and the total."""
@@ -100,18 +96,18 @@ class Journal:
         """Return the edit or undo that was interrupted, if any."""
         return unfinished_edit(self._files)
 
-    def stage(self) -> Stage:
-        """Start to collect large content for a plan, and remove what a crash left of another."""
-        self._refuse_unfinished()
-        self._files.delete_tree(STAGE_DIRECTORY)
-        return Stage(self._files)
-
     def execute(self, plan: Plan, progress: Progress | None = None) -> JournalEntry:
         """Make every change of `plan`. If this is interrupted, `finish` completes it."""
-        self._refuse_unfinished()
+        if (entry := self.unfinished()) is not None:
+            raise EditError(
+                self._url(entry.id),
+                f"a {entry.command} that was interrupted is {entry.state} here. Run the same "
+                f"command again to finish it, or {undo_of(self._files.url, entry)} to revert it.",
+            )
         check_plan(plan)
         self._sweep()
-        entry_id = self._next_id(plan.command)
+        numbers = [int(entry_id.partition("-")[0]) for entry_id in entry_ids(self._files)]
+        entry_id = f"{max(numbers, default=0) + 1:04d}-{plan.command}"
         self._places |= {place.url: place for place in plan.roots.values()}
         steps = _Steps(2 * len(plan.changes), progress)
         try:
@@ -239,8 +235,8 @@ class Journal:
         """
         if len(plan.changes) < 2:
             return None, list(plan.changes)
-        own = [each for each in plan.changes if (each.root, each.path) == ("", METADATA)]
-        others = [each for each in plan.changes if (each.root, each.path) != ("", METADATA)]
+        others = [change for change in plan.changes if change.place != ("", METADATA)]
+        own = [change for change in plan.changes if change.place == ("", METADATA)]
         if own:
             return own[0], others
         stamp = stamp_of(self._files, METADATA)
@@ -337,12 +333,8 @@ class Journal:
         source = self._root(record, change.source.root)
         content = source.read(change.source.path, large=True)
         if not change.after.matches(content):
-            raise changed(
-                source,
-                change.source.path,
-                f"{change.after.size} bytes of other content",
-                f"{len(content)} bytes",
-            )
+            expected = f"{change.after.size} bytes of other content"
+            raise changed(source, change.source.path, expected, f"{len(content)} bytes")
         return content
 
     def _restore(
@@ -358,51 +350,41 @@ class Journal:
             files.create(crc_of(change.path), backups.get(change.crc))
 
     def _directories_to_make(self, plan: Plan) -> list[tuple[str, str]]:
-        made: dict[tuple[str, str], None] = {}
-        known: set[tuple[str, str]] = set()
-        for change in plan.changes:
-            if change.before is not None or change.after is None:
-                continue
-            files = self._place_of(plan, change.root)
-            for directory in ancestors(change.path):
-                place = (change.root, directory)
-                if place not in known:
-                    known.add(place)
-                    if files.info(directory) is None:
-                        made[place] = None
-        return list(made)
+        directories = {
+            (change.root, directory): None  # in this order, and each once
+            for change in plan.changes
+            if change.action == "create"
+            for directory in accumulate(change.path.split("/")[:-1], "{}/{}".format)
+        }
+        return [
+            (root, directory)
+            for root, directory in directories
+            if self._place_of(plan, root).info(directory) is None
+        ]
 
     def undoable(self, entry_id: str | None = None) -> JournalEntry:
         """Return the edit that `undo` would undo; EditError if a later edit must go first."""
         entries = self.entries()
+        made = [entry for entry in entries if entry.state is not JournalState.UNDONE]
         if entry_id is None:
-            for entry in reversed(entries):
-                if entry.state is not JournalState.UNDONE:
-                    return entry
-            raise EditError(self._files.url, "the journal contains no edit that could be undone.")
-        known = [entry.id for entry in entries]
-        if entry_id not in known:
+            if not made:
+                problem = "the journal contains no edit that could be undone."
+                raise EditError(self._files.url, problem)
+            return made[-1]
+        ids = [entry.id for entry in entries]
+        if entry_id not in ids:
             raise EditError(
                 self._files.url,
-                f"there is no edit {entry_id!r} in the journal; known: "
-                f"{', '.join(known) or 'none'}.",
+                f"there is no edit {entry_id!r} in the journal; known: {', '.join(ids) or 'none'}.",
             )
-        for entry in entries[known.index(entry_id) + 1 :]:
-            if entry.state is not JournalState.UNDONE:
+        for entry in made:
+            if ids.index(entry.id) > ids.index(entry_id):
                 raise EditError(
                     self._url(entry.id),
                     f"the {entry.command} was made after {entry_id} and depends on it. "
                     f"Undo {entry.id} first.",
                 )
-        return entries[known.index(entry_id)]
-
-    def _refuse_unfinished(self) -> None:
-        if (entry := self.unfinished()) is not None:
-            raise EditError(
-                self._url(entry.id),
-                f"a {entry.command} that was interrupted is {entry.state} here. Run the same "
-                f"command again to finish it, or {undo_of(self._files.url, entry)} to revert it.",
-            )
+        return entries[ids.index(entry_id)]
 
     def _sweep(self) -> None:
         """Remove the directories of edits without a plan, which have changed nothing."""
@@ -412,21 +394,22 @@ class Journal:
 
     def _sweep_temporaries(self, record: Record) -> None:
         """Remove the temporary files that a killed process left while it wrote the plan's files."""
-        for (root, folder), names in touched_names(record).items():
+        touched = {("", ""): {METADATA, crc_of(METADATA)}}
+        for change in record.changes:
+            folder, _, name = change.path.rpartition("/")
+            touched.setdefault((change.root, folder), set()).update({name, crc_of(name)})
+        for (root, folder), names in touched.items():
             files = self._root(record, root)
-            for name in temporaries(names, (info.name for info in files.list(folder))):
-                files.delete(f"{folder}/{name}" if folder else name)
+            for info in files.list(folder):
+                target = _TEMPORARY.fullmatch(info.name)
+                if target is not None and target[1] in names:
+                    files.delete(f"{folder}/{info.name}" if folder else info.name)
 
     def _drop_leftovers(self, entry_id: str) -> None:
         kept = "before-" if entry_state(self._files, entry_id) is JournalState.DONE else "-"
         for info in self._files.list(entry_path(entry_id)):
             if info.name.endswith(".pack") and not info.name.startswith(kept):
                 self._files.delete(f"{entry_path(entry_id)}/{info.name}")
-        self._files.delete_tree(STAGE_DIRECTORY)
-
-    def _next_id(self, command: str) -> str:
-        numbers = [int(entry_id.partition("-")[0]) for entry_id in entry_ids(self._files)]
-        return f"{max(numbers, default=0) + 1:04d}-{command}"
 
     def _record(self, entry_id: str) -> Record:
         path = f"{entry_path(entry_id)}/{PLAN_FILE}"

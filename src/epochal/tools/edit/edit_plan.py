@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from epochal.checkpoint.layout import ATTEMPTS, CLAIMS, EPOCHAL, STOPS
 from epochal.errors import EditError
@@ -27,11 +27,9 @@ SINK = "sink"
 """The name of the output directory of a file sink among a plan's roots."""
 ORIGIN = "origin"
 """The name of another checkpoint among a plan's roots: the one that is copied or closed."""
-STAGE_DIRECTORY: Final = f"{EPOCHAL}/stage"
 
-_STAYING = tuple(
-    f"{each}/" for each in (ATTEMPTS, CLAIMS, STOPS, JOURNAL_DIRECTORY, STAGE_DIRECTORY)
-)
+_STAGE = f"{EPOCHAL}/stage"  # earlier releases kept contents of an edit there
+_STAYING = tuple(f"{each}/" for each in (ATTEMPTS, CLAIMS, STOPS, JOURNAL_DIRECTORY, _STAGE))
 
 Action: TypeAlias = Literal["create", "replace", "delete"]
 
@@ -65,6 +63,10 @@ class Change:
     after: Content | None
     why: str = ""
     root: str = CHECKPOINT
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.root, self.path
 
     @property
     def action(self) -> Action:
@@ -116,7 +118,6 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
         return not self.changes and not self.emptied
 
     @property
@@ -131,14 +132,13 @@ class Plan:
 
     def then(self, other: Plan) -> Plan:
         """This plan and one that was made for the files as this one leaves them."""
-        changes = {(each.root, each.path): each for each in self.changes}
-        for each in other.changes:
-            place = each.root, each.path
-            first = changes.get(place)
-            before = each.before if first is None else first.before
-            changes[place] = replace(each, before=before)
-            if before is None and each.after is None:
-                del changes[place]
+        changes = {change.place: change for change in self.changes}
+        for change in other.changes:
+            first = changes.get(change.place)
+            before = change.before if first is None else first.before
+            changes[change.place] = replace(change, before=before)
+            if before is None and change.after is None:
+                del changes[change.place]
         return replace(
             self,
             changes=tuple(changes.values()),
@@ -250,17 +250,9 @@ def check_plan(plan: Plan) -> None:
             ) from None
     seen: set[tuple[str, str]] = set()
     for change in plan.changes:
-        place = (change.root, change.path)
-        assert place not in seen, f"{plan.command} changes {change.path} twice"
+        assert change.place not in seen, f"{plan.command} changes {change.path} twice"
         assert not stays(change.path), f"{plan.command} changes {change.path}"
         assert not change.root or change.root in plan.roots, change.root
-        seen.add(place)
+        seen.add(change.place)
     for root, path in seen:
         assert (root, crc_of(path)) not in seen, f"changing {path} removes its crc already"
-
-
-def ancestors(path: str) -> Iterator[str]:
-    """Yield the directories above `path`, outermost first."""
-    parts = path.split("/")
-    for length in range(1, len(parts)):
-        yield "/".join(parts[:length])

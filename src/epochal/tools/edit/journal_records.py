@@ -1,4 +1,8 @@
-"""Defines what the journal records of an edit, and finds out whether a change has been made.
+"""Defines what the journal stores of an edit, and finds out whether a change has been made.
+
+Deleting forty thousand deltas must not create forty thousand backup files, each with a sync or a
+request. So contents are concatenated into packs of bounded size. A `Blob` records where a content
+is and its hash. At most one pack is in memory, or one file if it is larger than a pack.
 
 Note: an unchanged size and time show that a file was not touched since the plan. Other values do
 not show that this edit changed it: only the file's bytes distinguish our change from another one.
@@ -6,18 +10,94 @@ not show that this edit changed it: only the file's bytes distinguish our change
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
-from epochal.checkpoint.layout import METADATA
-from epochal.errors import EditError
-from epochal.files import Files, join_url
-from epochal.tools.edit.backup_packs import Blob
+from epochal.errors import EditError, MalformedFileError
+from epochal.files import AtomicFile, Files, join_url
 from epochal.tools.edit.edit_plan import FileRef, Stamp, Watch, crc_of, is_crc, read_tree
 from epochal.wording import counted, time_text
 
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}-[0-9a-f-]{27}\.tmp")
+PACK_BYTES: Final = 16 * 1024 * 1024
+NOWHERE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """The digest of some bytes, and their place in a pack; NOWHERE if they are in none."""
+
+    size: int
+    sha256: str
+    pack: int = NOWHERE
+    offset: int = 0
+
+    def matches(self, content: bytes) -> bool:
+        return len(content) == self.size and digest(content).sha256 == self.sha256
+
+    def matches_blob(self, other: Blob | None) -> bool:
+        return other is not None and (self.size, self.sha256) == (other.size, other.sha256)
+
+
+def digest(content: bytes) -> Blob:
+    """Return the blob of a content that is in no pack, to recognize it later."""
+    return Blob(len(content), hashlib.sha256(content).hexdigest())
+
+
+class PackWriter:
+    """Concatenates contents into `PREFIX-00000.pack`, `PREFIX-00001.pack` and so on."""
+
+    def __init__(self, files: Files, prefix: str, *, pack_bytes: int = PACK_BYTES) -> None:
+        self._files, self._prefix, self._pack_bytes = files, prefix, pack_bytes
+        self._pack, self._offset = 0, 0
+        self._out: AtomicFile | None = None
+
+    def add(self, content: bytes) -> Blob:
+        if self._out is not None and self._offset + len(content) > self._pack_bytes:
+            self._out.close()
+            self._out, self._offset, self._pack = None, 0, self._pack + 1
+        if self._out is None:
+            self._out = self._files.create_atomic(pack_name(self._prefix, self._pack))
+        self._out.write(content)
+        blob = replace(digest(content), pack=self._pack, offset=self._offset)
+        self._offset += len(content)
+        return blob
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._out is None:
+            return
+        if kind is None:
+            self._out.close()
+        else:
+            self._out.cancel()
+
+
+class PackReader:
+    """Reads and verifies blobs. It reads each pack once if they are read in writing order."""
+
+    def __init__(self, files: Files, prefix: str) -> None:
+        self._files, self._prefix = files, prefix
+        self._pack, self._content = NOWHERE, b""
+
+    def get(self, blob: Blob) -> bytes:
+        if blob.pack != self._pack:
+            self._content = self._files.read(pack_name(self._prefix, blob.pack), large=True)
+            self._pack = blob.pack
+        content = self._content[blob.offset : blob.offset + blob.size]
+        if not blob.matches(content):
+            raise MalformedFileError(
+                join_url(self._files.url, pack_name(self._prefix, blob.pack)),
+                f"the {blob.size} bytes at {blob.offset} do not have the recorded checksum",
+            )
+        return content
+
+
+def pack_name(prefix: str, pack: int) -> str:
+    return f"{prefix}-{pack:05d}.pack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +181,6 @@ def crc_bytes(files: Files, path: str) -> bytes | None:
 
 
 def describe(stamp: Stamp | None) -> str:
-    """Describe a stamp in an error message."""
     if stamp is None:
         return "no file"
     return f"{counted(stamp.size, 'byte')}, modified at {time_text(stamp.modified_ms)}"
@@ -115,26 +194,6 @@ def changed(files: Files, path: str, expected: str, found: str) -> EditError:
         f"planned. Continuing would overwrite that change. Make sure that no query runs on the "
         f"checkpoint, look at the file, and plan the edit again.",
     )
-
-
-def touched_names(record: Record) -> dict[tuple[str, str], set[str]]:
-    """Return the names that an edit writes, by root and directory.
-
-    They include the crcs of the files, and `metadata`.
-    """
-    touched = {("", ""): {METADATA, crc_of(METADATA)}}
-    for change in record.changes:
-        folder, _, name = change.path.rpartition("/")
-        touched.setdefault((change.root, folder), set()).update({name, crc_of(name)})
-    return touched
-
-
-def temporaries(names: Collection[str], listed: Iterable[str]) -> Iterator[str]:
-    """Yield the names in `listed` of temporary files from which one of `names` was being made."""
-    for name in listed:
-        found = _TEMPORARY.fullmatch(name)
-        if found and found[1] in names:
-            yield name
 
 
 def check_watches(record: Record, root_of: Callable[[Record, str], Files]) -> None:

@@ -8,7 +8,8 @@ repaired is reported with the reason, and with a rewind that would help.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from epochal.checkpoint.entries import (
@@ -23,13 +24,12 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import join_url
-from epochal.tools.edit.edit_file_log import SinkSurvey
-from epochal.tools.edit.edit_plan import SINK, Plan, crc_of
-from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions, needs_file
+from epochal.tools.edit.edit_file_log import SinkSurvey, with_sink
+from epochal.tools.edit.edit_plan import Plan, crc_of
+from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions
 from epochal.tools.edit.repair_file_logs import mend_file_log, mend_sink_log, mend_source_batch
 from epochal.tools.edit.rewind import delete_state_after, obstacle_to
 from epochal.tools.edit.survey import Survey, missing_file
-from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_logs import EDITABLE_KEYS, STATE_SHAPE_KEYS, repeats
 from epochal.tools.verify.findings import Finding, Severity
 from epochal.tools.verify.remedies import REPLAYED
@@ -48,8 +48,6 @@ counts as damaged."""
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A finding that is not repaired, and why."""
-
     finding: Finding
     reason: str
 
@@ -95,24 +93,18 @@ def plan_repair(
             mended.append(each)
         elif each.severity is not Severity.INFO:
             left.append(Left(each, reason))
-    watches = surveyed.log_watches()
-    arguments = {"codes": ",".join(sorted({each.code for each in mended}))}
-    if sink is not None:
-        watches += (sink.tree.watch(SINK_LOG),)
-        arguments[SINK] = sink.files.url
     plan = Plan(
         command=command,
         summary=f"repair {len(mended)} of {counted(len(mended) + len(left), 'finding')}"
         if mended or left
         else "no findings",
         changes=draft.changes(),
-        arguments=arguments,
+        arguments={"codes": ",".join(sorted({found.code for found in mended}))},
         warnings=tuple(dict.fromkeys(draft.warnings)),
-        watches=watches,
-        roots={} if sink is None else {SINK: sink.files},
+        watches=surveyed.log_watches(),
         emptied=tuple(draft.emptied),
     )
-    return Repair(plan, tuple(mended), tuple(left))
+    return Repair(with_sink(plan, sink), tuple(mended), tuple(left))
 
 
 def _mend(draft: RepairDraft, found: Finding) -> str | None:
@@ -156,25 +148,15 @@ def _rename(draft: RepairDraft, found: Finding) -> str | None:
     folder, _, name = found.path.rpartition("/")
     batch_id = parse_batch_id(name)
     assert batch_id is not None
-    if _fills_hole(draft, folder, batch_id) and (raw := _readable(draft, folder, name)):
-        draft.add(draft.surveyed.tree.write(f"{folder}/{batch_id}", raw, f"was named {name}"))
-    draft.remove(found.path, "a name in a spelling that Spark does not use")
-    return None
-
-
-def _fills_hole(draft: RepairDraft, folder: str, batch_id: int) -> bool:
     listing = draft.surveyed.listing
     ids = {OFFSETS: listing.offsets.ids, COMMITS: listing.commits.ids}.get(folder, [])
-    return bool(ids) and batch_id not in ids and ids[0] < batch_id < ids[-1]
-
-
-def _readable(draft: RepairDraft, folder: str, name: str) -> bytes | None:
-    raw = draft.surveyed.files.read(f"{folder}/{name}")
-    try:
-        (OFFSET_FORMAT if folder == OFFSETS else COMMIT_FORMAT).deserialize(raw, name)
-    except EpochalError:
-        return None
-    return raw
+    if ids and batch_id not in ids and ids[0] < batch_id < ids[-1]:  # it fills a hole
+        raw = draft.surveyed.files.read(found.path)
+        with suppress(EpochalError):
+            (OFFSET_FORMAT if folder == OFFSETS else COMMIT_FORMAT).deserialize(raw, name)
+            draft.add(draft.surveyed.tree.write(f"{folder}/{batch_id}", raw, f"was named {name}"))
+    draft.remove(found.path, "a name in a spelling that Spark does not use")
+    return None
 
 
 def _clear_directory(draft: RepairDraft, found: Finding) -> str | None:
@@ -321,15 +303,12 @@ def _remove_ahead(draft: RepairDraft, found: Finding) -> str | None:
 
 
 def _broken_state(draft: RepairDraft, found: Finding) -> str | None:
-    store = next(
-        (each for each in draft.surveyed.stores if found.path.startswith(f"{each.path}/")), None
-    )
-    name = found.path.rpartition("/")[2]
+    store, name = draft.surveyed.store_of(found.path), found.path.rpartition("/")[2]
     if store is None:
         return found.remedy
     version = int(name.partition(".")[0].partition("_")[0])
     if name.endswith(".snapshot"):
-        good = _good_files(store, draft.broken_state | {found.path})
+        good = store.without(draft.broken_state | {found.path})
         wanted = draft.surveyed.listing.restart_version
         if missing_file(good, max(version, wanted)) is None:
             draft.remove(found.path, "its deltas have the same content")
@@ -339,7 +318,7 @@ def _broken_state(draft: RepairDraft, found: Finding) -> str | None:
         return None
     elif draft.runs_again(version - 1) and not name.endswith(".zip"):
         return None  # the batch writes its state again
-    elif not needs_file(store, draft.surveyed.listing.restart_version, name):
+    elif not store.needs(draft.surveyed.listing.restart_version, name):
         return "a restart does not need it; a rewind to a version that does is impossible"
     return draft.go_back(version - 1, f"needs {found.path}, which is damaged")
 
@@ -366,15 +345,6 @@ def _unloadable_state(draft: RepairDraft, found: Finding) -> str | None:
     return draft.go_back(None, f"their state cannot be loaded: {found.path}")
 
 
-def _good_files(store: StoreListing, broken: Collection[str]) -> StoreListing:
-    """Return the store without its damaged files."""
-
-    def good(files: Mapping[int, str]) -> dict[int, str]:
-        return {each: file for each, file in files.items() if f"{store.path}/{file}" not in broken}
-
-    return replace(store, snapshots=good(store.snapshots), deltas=good(store.deltas))
-
-
 def _remove_operator_metadata(draft: RepairDraft, found: Finding) -> str | None:
     if not found.path.endswith("/_metadata/metadata"):
         return found.remedy
@@ -399,47 +369,29 @@ def _mend_file_log(draft: RepairDraft, found: Finding) -> str | None:
     return mend_file_log(draft, folder) if folder.startswith(f"{SOURCES}/") else found.remedy
 
 
-HANDLERS: dict[str, Handler] = {
-    "CRC_ORPHAN": _remove,
-    "CRC_STALE": _remove_hidden_crc,
-    "CRC_REFUSED": _remove_hidden_crc,
-    "CHECKSUM_MISMATCH": _remove_spark_checksum,
-    "CHECKSUM_UNREADABLE": _remove,
-    "CHECKSUM_ORPHAN": _remove,
-    "METADATA_MISSING": _write_metadata,
-    "METADATA_UNREADABLE": _write_metadata,
-    "LOG_NAME_NOT_CANONICAL": _rename,
-    "LOG_NAME_TAKEN": _clear_directory,
-    "LOG_ENTRY_UNREADABLE": _unreadable_entry,
-    "OFFSETS_GAP": _fill_gap,
-    "COMMITS_GAP": _write_commits,
-    "COMMITS_BEHIND": _drop_uncommitted,
-    "COMMIT_WITHOUT_OFFSETS": _remove_commit,
-    "CONF_KEY_LOST": _restore_conf,
-    "CONF_CHANGED": _restore_conf,
-    "PARTITIONS_CHANGED": _restore_conf,
-    "REPARTITION_UNFINISHED": _undo_repartition,
-    "STATE_AHEAD": _remove_ahead,
-    "STATE_SNAPSHOT_AHEAD": _remove_ahead,
-    "STATE_STRAY_SNAPSHOT": _remove,
-    "STATE_STRAY_FILE": _remove,
-    "STATE_FILE_UNREADABLE": _broken_state,
-    "STATE_SNAPSHOT_DISAGREES": _broken_state,
-    "STATE_ROW_CHECKSUM": _broken_state,
-    "STATE_ROW_INVALID": _unloadable_state,
-    "STATE_KEY_WRONG_PARTITION": _unloadable_state,
-    "STATE_BEHIND": _unloadable_state,
-    "STATE_CHAIN_BROKEN": _unloadable_state,
-    "STATE_PARTITION_MISSING": _unloadable_state,
-    "STATE_STORE_MISSING": _unloadable_state,
-    "STATE_OPERATOR_MISSING": _unloadable_state,
-    "ROCKSDB_ID_MISSING": _unloadable_state,
-    "ROCKSDB_ZIP_UNREADABLE": _unloadable_state,
-    "ROCKSDB_FILE_BROKEN": _unloadable_state,
-    "ROCKSDB_FILE_MISSING": _unloadable_state,
-    "ROCKSDB_FILE_SIZE": _unloadable_state,
-    "OPERATOR_METADATA_UNREADABLE": _remove_operator_metadata,
-    "OPERATOR_METADATA_MOVED": _follow_move,
-    "FILE_LOG_HOLE": _mend_file_log,
-    "FILE_LOG_COMPACT_NAME": _mend_file_log,
+_CODES: dict[Handler, str] = {
+    _remove: "CRC_ORPHAN CHECKSUM_UNREADABLE CHECKSUM_ORPHAN STATE_STRAY_SNAPSHOT STATE_STRAY_FILE",
+    _remove_hidden_crc: "CRC_STALE CRC_REFUSED",
+    _remove_spark_checksum: "CHECKSUM_MISMATCH",
+    _write_metadata: "METADATA_MISSING METADATA_UNREADABLE",
+    _rename: "LOG_NAME_NOT_CANONICAL",
+    _clear_directory: "LOG_NAME_TAKEN",
+    _unreadable_entry: "LOG_ENTRY_UNREADABLE",
+    _fill_gap: "OFFSETS_GAP",
+    _write_commits: "COMMITS_GAP",
+    _drop_uncommitted: "COMMITS_BEHIND",
+    _remove_commit: "COMMIT_WITHOUT_OFFSETS",
+    _restore_conf: "CONF_KEY_LOST CONF_CHANGED PARTITIONS_CHANGED",
+    _undo_repartition: "REPARTITION_UNFINISHED",
+    _remove_ahead: "STATE_AHEAD STATE_SNAPSHOT_AHEAD",
+    _broken_state: "STATE_FILE_UNREADABLE STATE_SNAPSHOT_DISAGREES STATE_ROW_CHECKSUM",
+    _unloadable_state: (
+        "STATE_ROW_INVALID STATE_KEY_WRONG_PARTITION STATE_BEHIND STATE_CHAIN_BROKEN "
+        "STATE_PARTITION_MISSING STATE_STORE_MISSING STATE_OPERATOR_MISSING ROCKSDB_ID_MISSING "
+        "ROCKSDB_ZIP_UNREADABLE ROCKSDB_FILE_BROKEN ROCKSDB_FILE_MISSING ROCKSDB_FILE_SIZE"
+    ),
+    _remove_operator_metadata: "OPERATOR_METADATA_UNREADABLE",
+    _follow_move: "OPERATOR_METADATA_MOVED",
+    _mend_file_log: "FILE_LOG_HOLE FILE_LOG_COMPACT_NAME",
 }
+HANDLERS = {code: handler for handler, codes in _CODES.items() for code in codes.split()}

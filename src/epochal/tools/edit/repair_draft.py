@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from epochal.checkpoint.layout import COMMITS, SINK_LOG, StateFileKind, parse_state_file
+from epochal.checkpoint.layout import COMMITS, SINK_LOG
 from epochal.checkpoint.restart import CODEC
 from epochal.errors import EditError, EpochalError
 from epochal.state.files.codecs import compress, decompress
@@ -52,12 +52,10 @@ class RepairDraft:
     def add(self, *changes: Change) -> None:
         """Add changes. If two changes concern the same file, its deletion wins."""
         for change in changes:
-            place = (change.root, change.path)
-            if place not in self._changes or change.after is None:
-                self._changes[place] = change
+            if change.place not in self._changes or change.after is None:
+                self._changes[change.place] = change
 
     def remove(self, path: str, why: str) -> None:
-        """Delete a file if it exists."""
         tree = self.tree_of(path)
         if path in tree:
             self.add(tree.delete(path, why))
@@ -142,7 +140,7 @@ class RepairDraft:
         begins at the broken one, so that lineage is written again.
         """
         surveyed, version = self.surveyed, self.surveyed.listing.restart_version
-        store = next((each for each in surveyed.stores if path.startswith(f"{each.path}/")), None)
+        store = surveyed.store_of(path)
         if store is None or version - 1 not in surveyed.offsets:
             return False
         broken = self._broken_snapshots(store)
@@ -201,18 +199,8 @@ class RepairDraft:
     def _needs_broken_state(self, batch_id: int) -> bool:
         broken = self.broken_state
         return any(
-            needs_file(store, batch_id + 1, path.removeprefix(f"{store.path}/"))
+            store.needs(batch_id + 1, path.removeprefix(f"{store.path}/"))
             for store in self.surveyed.stores_at(batch_id)
             for path in broken
             if path.rpartition("/")[0] == store.path
         )
-
-
-def needs_file(store: StoreListing, version: int, name: str) -> bool:
-    """Whether loading `version` reads the state file `name`; with unique ids, whether it may."""
-    file, chain = parse_state_file(name), store.chain(version)
-    if file is None:
-        return False
-    if file.kind in (StateFileKind.SNAPSHOT, StateFileKind.ZIP):
-        return file.version == chain.snapshot
-    return file.version in chain.deltas

@@ -15,12 +15,13 @@ Note: an edit copies the timestamp of the batch before. Spark takes a new one fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 from epochal.checkpoint.file_log import (
     DEFAULT_COMPACT_INTERVAL,
     FileEntry,
-    FileLogFormat,
     SinkFileStatus,
-    batch_id_of_file_name,
     derive_compact_interval,
     is_compaction_batch,
 )
@@ -29,15 +30,14 @@ from epochal.checkpoint.spark_json import parse_object
 from epochal.errors import EpochalError
 from epochal.files import join_url
 from epochal.tools.edit.edit_file_log import (
-    SINK_FORMAT,
     SinkSurvey,
+    log_batches,
     obsolete_compacts,
     readable_entries,
 )
 from epochal.tools.edit.repair_draft import RepairDraft
+from epochal.tools.inspect.source_listing import SINK_FORMAT, SOURCE_FORMAT
 from epochal.tools.verify.check_logs import added_by_edit
-
-SOURCE_FORMAT: FileLogFormat[FileEntry] = FileLogFormat(FileEntry)
 
 UNKNOWN = (
     "the files of the batch are recorded nowhere else; restore it from a backup, or rewind to a "
@@ -47,25 +47,23 @@ UNKNOWN = (
 
 def mend_source_batch(draft: RepairDraft, directory: str, batch_id: int) -> str | None:
     """Write one unreadable batch of the log in `directory` again, or remove it if not needed."""
-    names = _names(draft, directory)
+    names = log_batches(draft.surveyed.tree, directory)
     entries = _entries(draft, directory, names)
-    path = f"{directory}/{_name(names, batch_id)}"
+    path = next(f"{directory}/{name}" for name, number in names.items() if number == batch_id)
     if batch_id > _reached(draft, directory) and batch_id == max(names.values()):
         draft.remove(path, "unreadable, and no offsets name it: its files are found again")
         return None
-    if batch_id < max(_compacts(names, readable=entries), default=-1):
-        known = _known(entries)
-        if batch_id not in known:
-            return UNKNOWN
-        content = SOURCE_FORMAT.serialize(_due(known, batch_id, names))
-        draft.add(draft.surveyed.tree.write(path, content, "from a later compact file"))
-        return None
-    return UNKNOWN
+    by_batch = _by_batch(entries)
+    if batch_id >= max(_compacts(names, entries), default=-1) or batch_id not in by_batch:
+        return UNKNOWN
+    content = SOURCE_FORMAT.serialize(_due(by_batch, batch_id, names))
+    draft.add(draft.surveyed.tree.write(path, content, "from a later compact file"))
+    return None
 
 
 def mend_file_log(draft: RepairDraft, directory: str) -> str | None:
     """Write the batches that are missing, or have the wrong name for the compaction interval."""
-    names = _names(draft, directory)
+    names = log_batches(draft.surveyed.tree, directory)
     entries = _entries(draft, directory, names)
     if len(entries) < len(names):
         return "some of its batches cannot be read: repair those first"
@@ -73,7 +71,7 @@ def mend_file_log(draft: RepairDraft, directory: str) -> str | None:
     copies = [
         name
         for name, batch_id in names.items()
-        if batch_id > reached >= 0 and all(each.batch_id <= reached for each in entries[name])
+        if batch_id > reached >= 0 and all(entry.batch_id <= reached for entry in entries[name])
     ]
     if copies:
         for name in copies:
@@ -83,16 +81,15 @@ def mend_file_log(draft: RepairDraft, directory: str) -> str | None:
         for name in hiding:
             draft.remove(f"{directory}/{name}", "a later compact file has its files")
         return None
-    known = _known(entries)
-    compacts = _compacts(names, readable=entries)
+    by_batch = _by_batch(entries)
     tree = draft.surveyed.tree
-    for batch_id in range(max(compacts, default=0), max(names.values()) + 1):
-        if batch_id not in known and batch_id not in names.values():
+    for batch_id in range(max(_compacts(names, entries), default=0), max(names.values()) + 1):
+        if batch_id not in by_batch and batch_id not in names.values():
             return UNKNOWN
         due = is_compaction_batch(batch_id, _interval(names))
         wanted = f"{batch_id}{COMPACT_SUFFIX}" if due else str(batch_id)
         if wanted not in names:
-            content = SOURCE_FORMAT.serialize(_due(known, batch_id, names))
+            content = SOURCE_FORMAT.serialize(_due(by_batch, batch_id, names))
             draft.add(tree.write(f"{directory}/{wanted}", content, "required by the interval"))
         for name, other in names.items():
             if other == batch_id and name != wanted:
@@ -100,54 +97,44 @@ def mend_file_log(draft: RepairDraft, directory: str) -> str | None:
     return None
 
 
-def _names(draft: RepairDraft, directory: str) -> dict[str, int]:
-    found = {name: batch_id_of_file_name(name) for name in draft.surveyed.tree.names(directory)}
-    return {name: batch_id for name, batch_id in found.items() if batch_id is not None}
-
-
-def _name(names: dict[str, int], batch_id: int) -> str:
-    return next(name for name, other in names.items() if other == batch_id)
-
-
 def _entries(
     draft: RepairDraft, directory: str, names: dict[str, int]
 ) -> dict[str, tuple[FileEntry, ...]]:
-    found = {}
+    """The entries of the files that can be read."""
+    entries = {}
     for name in names:
         path = f"{directory}/{name}"
-        try:
+        with suppress(EpochalError, OSError):
             raw = draft.surveyed.files.read(path)
-            found[name] = SOURCE_FORMAT.deserialize(raw, join_url(draft.surveyed.url, path))
-        except (EpochalError, OSError):
-            continue
-    return found
+            entries[name] = SOURCE_FORMAT.deserialize(raw, join_url(draft.surveyed.url, path))
+    return entries
 
 
-def _known(entries: dict[str, tuple[FileEntry, ...]]) -> dict[int, dict[str, FileEntry]]:
+def _by_batch(entries: dict[str, tuple[FileEntry, ...]]) -> dict[int, dict[str, FileEntry]]:
     """Group all files by the batch that added them, in the order of the log."""
-    known: dict[int, dict[str, FileEntry]] = {}
+    by_batch: dict[int, dict[str, FileEntry]] = {}
     for listed in entries.values():
         for entry in listed:
-            known.setdefault(entry.batch_id, {})[entry.path] = entry
-    return known
+            by_batch.setdefault(entry.batch_id, {})[entry.path] = entry
+    return by_batch
 
 
 def _due(
-    known: dict[int, dict[str, FileEntry]], batch_id: int, names: dict[str, int]
+    by_batch: dict[int, dict[str, FileEntry]], batch_id: int, names: dict[str, int]
 ) -> list[FileEntry]:
     """Return the entries of a batch's file: its own, or all up to it if it is a compact file."""
-    if not is_compaction_batch(batch_id, _interval(names)):
-        return list(known.get(batch_id, {}).values())
-    return [entry for each in sorted(known) if each <= batch_id for entry in known[each].values()]
+    due = [batch_id]
+    if is_compaction_batch(batch_id, _interval(names)):
+        due = sorted(number for number in by_batch if number <= batch_id)
+    return [entry for number in due for entry in by_batch.get(number, {}).values()]
 
 
-def _compacts(names: dict[str, int], readable: dict[str, tuple[FileEntry, ...]]) -> list[int]:
-    return sorted(names[name] for name in readable if name.endswith(COMPACT_SUFFIX))
+def _compacts(names: dict[str, int], chosen: Iterable[str]) -> list[int]:
+    return sorted(names[name] for name in chosen if name.endswith(COMPACT_SUFFIX))
 
 
 def _interval(names: dict[str, int]) -> int:
-    compacts = sorted(batch_id for name, batch_id in names.items() if name.endswith(COMPACT_SUFFIX))
-    return derive_compact_interval(DEFAULT_COMPACT_INTERVAL, compacts)
+    return derive_compact_interval(DEFAULT_COMPACT_INTERVAL, _compacts(names, names))
 
 
 def _reached(draft: RepairDraft, directory: str) -> int:
@@ -157,8 +144,8 @@ def _reached(draft: RepairDraft, directory: str) -> int:
     for entry in draft.surveyed.offsets.values():
         offset = entry.by_source.get(source)
         if offset is not None and "logOffset" in offset:
-            found = parse_object(offset, directory).get("logOffset")
-            reached = max(reached, found if isinstance(found, int) else -1)
+            named = parse_object(offset, directory).get("logOffset")
+            reached = max(reached, named if isinstance(named, int) else -1)
     return reached
 
 
@@ -195,37 +182,20 @@ def mend_sink_log(draft: RepairDraft, sink: SinkSurvey) -> str | None:
     for batch_id in range(first, last + 1):
         name = names.get(batch_id)
         try:
-            found = list(_sink_entries(sink, name)) if name is not None else []
+            own = [] if name is None else list(sink.entries(name))
         except (EpochalError, OSError):
             return f"{SINK_LOG}/{name} cannot be read: repair that first"
         if name is not None and name.endswith(COMPACT_SUFFIX):
-            known = set(live)
-            found = [entry for entry in found if entry not in known]
-        live += found
-        _settle(draft, sink, batch_id, name, found, live)
+            earlier = set(live)
+            own = [entry for entry in own if entry not in earlier]
+        live += own
+        # Write the batch under the name that the interval requires, unless it is there.
+        if name == (wanted := sink.log.path_of(batch_id)):
+            continue
+        due = is_compaction_batch(batch_id, sink.log.compact_interval)
+        content = SINK_FORMAT.serialize(live if due else own)
+        why = "the batch was added by an edit" if name is None else f"was named {name}"
+        draft.add(sink.tree.write(f"{SINK_LOG}/{wanted}", content, why))
+        if name is not None:
+            draft.remove(f"{SINK_LOG}/{name}", f"replaced by {wanted}")
     return None
-
-
-def _settle(
-    draft: RepairDraft,
-    sink: SinkSurvey,
-    batch_id: int,
-    name: str | None,
-    own: list[SinkFileStatus],
-    live: list[SinkFileStatus],
-) -> None:
-    """Write a batch under the name that the interval requires, unless it is there."""
-    wanted = sink.log.path_of(batch_id)
-    if name == wanted:
-        return
-    due = is_compaction_batch(batch_id, sink.log.compact_interval)
-    content = SINK_FORMAT.serialize(live if due else own)
-    why = "the batch was added by an edit" if name is None else f"was named {name}"
-    draft.add(sink.tree.write(f"{SINK_LOG}/{wanted}", content, why))
-    if name is not None:
-        draft.remove(f"{SINK_LOG}/{name}", f"replaced by {wanted}")
-
-
-def _sink_entries(sink: SinkSurvey, name: str) -> tuple[SinkFileStatus, ...]:
-    path = f"{SINK_LOG}/{name}"
-    return SINK_FORMAT.deserialize(sink.files.read(path), path)

@@ -5,7 +5,10 @@ N+1. So Spark plans batch N+1 again, with new offsets. This module reads, but ne
 
 Note:
 
-- The state of a continuous query may be in epoch files only. Then it gets Spark's names first.
+- The state of a continuous query may be in epoch files only. Then it gets Spark's names first. A
+  query that is stopped does this itself. After a crash, Spark can start from the checkpoint only
+  when the next start of the query, or `plan_publish`, has done it. The plan writes a delta or
+  changelog per store and epoch, oldest first: Spark refuses to start until all of them are there.
 - A snapshot that is left above N+1 corrupts the state. Spark writes new deltas next to it, and
   loads the old snapshot instead of them at the next cold start.
 - The log of a file source keeps its entries after N on purpose. The source reads their files again,
@@ -16,29 +19,30 @@ Note:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from epochal.checkpoint.layout import (
-    SINK_LOG,
     STAND_IN_KEY,
     operator_metadata_log_path,
     operator_path,
     parse_state_file,
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
-from epochal.errors import EditError
+from epochal.errors import EditError, EpochalError
 from epochal.tools.edit.edit_file_log import (
     SinkSurvey,
-    orphaned_files,
+    data_outside,
     rewind_sink,
     skipped_by_tables,
+    with_sink,
 )
-from epochal.tools.edit.edit_plan import SINK, Change, Plan
-from epochal.tools.edit.publish import changes_to_publish
+from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey, delete_batches_after
+from epochal.tools.inspect.epoch_overlay import Decided, missing_files, newest_decided
 from epochal.tools.verify.check_logs import tracks_asynchronously
 from epochal.tools.verify.findings import START_OVER
-from epochal.wording import counted, time_text
+from epochal.wording import time_text
 
 
 def plan_rewind(
@@ -62,19 +66,17 @@ def plan_rewind(
         *_schemas_after(surveyed, to_batch),
         *delete_batches_after(tree, to_batch, f"batch after {to_batch}"),
     ]
-    warnings = list(_warnings(surveyed, to_batch))
-    watches = surveyed.log_watches()
-    roots = {}
+    warnings = []
+    if to_batch > 0 and to_batch - 1 not in surveyed.offsets:
+        warnings.append(
+            f"offsets/{to_batch - 1} does not exist. Only a query that runs with "
+            f"asyncProgressTrackingEnabled can restart without it."
+        )
+    of_sink: list[Change] = []
     if sink is not None:
-        roots[SINK] = sink.files
-        watches += (sink.tree.watch(SINK_LOG),)
-        changes += rewind_sink(sink, to_batch, keep_files=keep_sink_files)
+        of_sink += rewind_sink(sink, to_batch, keep_files=keep_sink_files)
         if not keep_sink_files:
-            if elsewhere := orphaned_files(sink, to_batch)[1]:
-                warnings.append(
-                    f"Data that the removed batches wrote outside {sink.files.url} is kept: "
-                    f"{counted(elsewhere, 'file')}."
-                )
+            warnings += data_outside(sink, to_batch, "batches")
         else:
             warnings.append(
                 "The data files of the removed batches are kept. Spark ignores them, because it "
@@ -82,15 +84,15 @@ def plan_rewind(
             )
     elif changes:
         warnings.append(skipped_by_tables(surveyed.url, to_batch))
-    return Plan(
+    plan = Plan(
         command="rewind",
         summary=f"rewind to batch {to_batch}",
         changes=tuple(changes),
-        arguments={"to_batch": str(to_batch), **({"sink": sink.files.url} if sink else {})},
+        arguments={"to_batch": str(to_batch)},
         warnings=tuple(warnings),
-        watches=watches,
-        roots=roots,
+        watches=surveyed.log_watches(),
     )
+    return with_sink(plan, sink, of_sink)
 
 
 def batch_at(surveyed: Survey, moment_ms: int) -> int:
@@ -181,14 +183,6 @@ def _schemas_after(surveyed: Survey, to_batch: int) -> Iterator[Change]:
                     yield tree.delete(path, f"{kind} of batch {batch_id}")
 
 
-def _warnings(surveyed: Survey, to_batch: int) -> Iterator[str]:
-    if to_batch > 0 and to_batch - 1 not in surveyed.offsets:
-        yield (
-            f"offsets/{to_batch - 1} does not exist. Only a query that runs with "
-            f"asyncProgressTrackingEnabled can restart without it."
-        )
-
-
 def _possible(surveyed: Survey, to_batch: int) -> str:
     both = sorted(surveyed.offsets.keys() & surveyed.commits.keys())
     possible = [each for each in both if _obstacle_or_state(surveyed, each)[0] is None]
@@ -204,3 +198,74 @@ def _possible(surveyed: Survey, to_batch: int) -> str:
         return f"The oldest possible batch is {above}, the newest {possible[-1]}."
     newest = "" if above == possible[-1] else f" The newest is {possible[-1]}."
     return f"The nearest possible batches are {below} and {above}.{newest}"
+
+
+def plan_publish(surveyed: Survey) -> Plan:
+    """Plan to publish the state after the newest batch whose offsets can be read."""
+    decided = _newest_readable(surveyed)
+    what = "the newest state" if decided is None else f"the state after epoch {decided.epoch}"
+    return Plan(
+        command="publish",
+        summary=f"publish {what}",
+        changes=_changes(surveyed, decided),
+        watches=surveyed.log_watches(),
+    )
+
+
+def changes_to_publish(surveyed: Survey, batch_id: int) -> tuple[Change, ...]:
+    """The changes after which Spark's files have the state after a batch; empty if that fails."""
+    try:
+        decided = newest_decided(surveyed.files, batch_id)
+        base = 0 if decided is None else decided.chain.published
+        if base and surveyed.missing_state(base - 1) is not None:
+            return ()
+        return _changes(surveyed, decided)
+    except EpochalError:
+        return ()
+
+
+def require_published(surveyed: Survey) -> None:
+    """Raise EditError if an edit would not see the newest state."""
+    try:
+        decided = newest_decided(surveyed.files)
+        unpublished = _changes(surveyed, decided)
+    except EpochalError as error:
+        raise EditError(surveyed.url, f"its newest state cannot be read: {error}") from error
+    if decided is not None and unpublished:
+        raise _not_published(surveyed, decided)
+
+
+def refuse_unpublished(surveyed: Survey) -> None:
+    """Raise EditError if the newest state is whole but does not have Spark's names.
+
+    What cannot be read does not count: a repair reports it, and can often mend it.
+    """
+    try:
+        decided = _newest_readable(surveyed)
+        unpublished = _changes(surveyed, decided)
+    except EpochalError:
+        return
+    if decided is not None and unpublished:
+        raise _not_published(surveyed, decided)
+
+
+def _newest_readable(surveyed: Survey) -> Decided | None:
+    newest = max(surveyed.offsets, default=None)
+    return None if newest is None else newest_decided(surveyed.files, newest)
+
+
+def _not_published(surveyed: Survey, decided: Decided) -> EditError:
+    place = shlex.quote(surveyed.url)
+    return EditError(
+        surveyed.url,
+        f"the state after epoch {decided.epoch} does not have Spark's names yet, because the "
+        f"query was not stopped gracefully. Run `epochal checkpoint publish {place} --execute` "
+        f"first, or start and stop the query.",
+    )
+
+
+def _changes(surveyed: Survey, decided: Decided | None) -> tuple[Change, ...]:
+    if decided is None:
+        return ()
+    missing = missing_files(surveyed.files, decided, surveyed.tree.infos)
+    return tuple(surveyed.tree.write(path, data, why) for path, data, why in missing)

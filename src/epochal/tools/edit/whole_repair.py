@@ -36,8 +36,6 @@ Verify = Callable[[Files, Files | None], Sequence[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a repair is asked to do."""
-
     options: RepairOptions
     is_asked_for: Callable[[Finding], bool]
     other: str
@@ -101,8 +99,8 @@ def _repaired(view: _View, verify: Verify, wanted: Wanted) -> Repair | None:
             view.surveyed, asked, wanted.options, sink=view.sink, command=wanted.command
         )
         if repair.plan.is_empty:
-            rest = [Left(each, wanted.other) for each in view.findings if each not in asked]
-            left = [*repair.left, *(each for each in rest if is_problem(each.finding))]
+            others = (one for one in view.findings if one not in asked and is_problem(one))
+            left = [*repair.left, *(Left(finding, wanted.other) for finding in others)]
             return Repair(view.plan or repair.plan, (), tuple(left))
         try:
             view = view.after(start, repair.plan, verify)

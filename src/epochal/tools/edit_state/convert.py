@@ -20,13 +20,7 @@ from epochal.state.store.store_format import StoreFormat
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import (
-    EditBase,
-    EditedBatch,
-    find_edit_base,
-    older_files,
-    plan_batch,
-)
+from epochal.tools.edit_state.edit_state import EditedBatch, find_edit_base, older_files, plan_batch
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read_target import StateBatch, StoreTarget, load_rows
 from epochal.tools.reporting import tracked
@@ -40,10 +34,14 @@ def plan_convert(surveyed: Survey, to: StoreFormat, *, sink: SinkSurvey | None =
     base = find_edit_base(surveyed)
     if base.settings.format == to:
         raise EditError(base.url, f"its state is already kept by the {to} provider.")
-    batch = base.open_batch()
-    targets = [(store, _target(batch, store)) for store in base.stores]
-    if to.is_database:
-        _refuse_too_many(base, len(targets))
+    targets = [(store, _target(base.batch, store)) for store in base.stores()]
+    needed = len(targets) * base.next_version
+    if to.is_database and needed > MAX_CHANGELOGS:
+        raise EditError(
+            base.url,
+            f"RocksDB would need {needed} changelog files, one for each of {base.next_version} "
+            f"versions in {len(targets)} stores; the limit is {MAX_CHANGELOGS}.",
+        )
     files: dict[str, bytes] = {}
     count = 0
     for store, target in tracked(targets):
@@ -56,7 +54,7 @@ def plan_convert(surveyed: Survey, to: StoreFormat, *, sink: SinkSurvey | None =
         ]
         written = to.versions.first_files(plain, base.next_version, base.settings)
         files |= {f"{store.path}/{name}": data for name, data in written.items()}
-    others = tuple(older_files(base, [store for store, _ in targets], "of the old provider"))
+    others = tuple(older_files(base, base.stores(), "of the old provider"))
     return plan_batch(
         base,
         EditedBatch(
@@ -66,9 +64,7 @@ def plan_convert(surveyed: Survey, to: StoreFormat, *, sink: SinkSurvey | None =
             others=others,
         ),
         command="state-convert",
-        summary=(
-            f"convert {counted(count, 'row')} to the {to} provider, as batch {base.batch_id + 1}"
-        ),
+        summary=f"convert {counted(count, 'row')} to the {to} provider",
         arguments={"to": str(to)},
         sink=sink,
         warnings=(
@@ -95,13 +91,3 @@ def _target(batch: StateBatch, store: StoreListing) -> StoreTarget:
             f"two. Converting such keys is not supported.",
         )
     return target
-
-
-def _refuse_too_many(base: EditBase, stores: int) -> None:
-    needed = stores * base.next_version
-    if needed > MAX_CHANGELOGS:
-        raise EditError(
-            base.url,
-            f"RocksDB would need {needed} changelog files, one for each of {base.next_version} "
-            f"versions in {stores} stores; the limit is {MAX_CHANGELOGS}.",
-        )

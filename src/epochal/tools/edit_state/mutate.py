@@ -17,18 +17,25 @@ from typing import Any
 from epochal.checkpoint.layout import JOIN_STORES
 from epochal.errors import EditError, StateError, StateValueError
 from epochal.state.files.partitioning import owner_path, place_of, placing_columns
-from epochal.state.files.rocksdb_family import Row, RowOrList
+from epochal.state.files.rocksdb_family import Family, Row, RowOrList, families_of
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
+from epochal.state.store.contract import StoreContent
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, plan_batch
-from epochal.tools.edit_state.next_version import NextVersion
-from epochal.tools.edit_state.store_rows import family_of, form_of
+from epochal.tools.edit_state.edit_state import (
+    EditBase,
+    NextVersion,
+    avro_forms,
+    find_edit_base,
+    form_of,
+    plan_batch,
+    rows_of_target,
+)
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read import StoreReader, open_store
 from epochal.tools.read_state.read_target import JOIN_OPERATOR, StateBatch
@@ -55,8 +62,6 @@ class Mutation:
 
 @dataclass(slots=True)
 class _Edit:
-    """A key as a row, its new value, and the value that it has now."""
-
     key: Row
     value: RowOrList | None
     before: RowOrList | None = None
@@ -98,18 +103,21 @@ def plan_mutations(
     if not mutations:
         raise EditError(surveyed.url, "there is nothing to put or delete.")
     base = find_edit_base(surveyed)
-    batch = base.open_batch()
-    reader = open_store(batch, operator_id, store_name, state_variable=variable, timers=timers)
-    name = batch.operator_name(operator_id)
-    _refuse_dependent_stores(base, reader, name)
+    reader = open_store(base.batch, operator_id, store_name, state_variable=variable, timers=timers)
+    name = base.batch.operator_name(operator_id)
+    if name == JOIN_OPERATOR or reader.target.store_name in JOIN_STORES:
+        raise EditError(
+            base.url,
+            f"operator {operator_id} keeps its state in several stores that depend on each other; "
+            f"changing one of them would break the others.",
+        )
     target = _Target(reader, name)
     for number, mutation in enumerate(mutations):
         _add(target, mutation, number)
     version = NextVersion(base)
-    for store in tracked(base.stores):
-        is_target = (store.operator, store.name) == (operator_id, reader.target.store_name)
-        if is_target and (edits := target.partitions.get(store.partition)):
-            _change(base, batch, version, store, target, edits)
+    for store in tracked(base.stores(operator_id, reader.target.store_name)):
+        if edits := target.partitions.get(store.partition):
+            _change(base, version, store, target, edits)
     edits_made = target.edits
     puts = sum(1 for edit in edits_made if edit.value is not None)
     replaced = sum(1 for edit in edits_made if edit.value is not None and edit.before is not None)
@@ -123,7 +131,7 @@ def plan_mutations(
         base,
         version.edited(),
         command="state-put" if puts else "state-delete",
-        summary=f"{' and '.join(words)} in {where}, as batch {base.batch_id + 1}",
+        summary=f"{' and '.join(words)} in {where}",
         arguments={"operator": str(operator_id), "store": reader.target.family or store_name},
         sink=sink,
         details=tuple(_details(target)),
@@ -206,29 +214,16 @@ def _partition(target: _Target, key: Row, number: int) -> int:
 
 
 def _change(
-    base: EditBase,
-    batch: StateBatch,
-    version: NextVersion,
-    store: StoreListing,
-    target: _Target,
-    edits: Edits,
+    base: EditBase, version: NextVersion, store: StoreListing, target: _Target, edits: Edits
 ) -> None:
     """Find the values that the changed keys have now, and write the changes of one partition."""
     content, stored = base.content(store), target.reader.target
-    family = family_of(batch, target.reader, content)
+    family = _family_of(base.batch, target.reader, content)
     form = form_of(base, family.rows, content, stored.family, store.path)
     by_key = {form.key(edit.key): edit for edit in edits.values()}
     for key, value, source in content.find(by_key, store.path):
         form = form_of(base, family.rows, content, stored.family, source)
         by_key[key].before = form.decode_value(key, value)
-    _refuse_absent(base, target, edits)
-    changes = content.changes(
-        family, [(edit.key, edit.value) for edit in edits.values()], base.settings.form
-    )
-    version.change(store.key, content, changes)
-
-
-def _refuse_absent(base: EditBase, target: _Target, edits: Edits) -> None:
     absent = [edit.key for edit in edits.values() if edit.value is None and edit.before is None]
     if absent:
         first = _shown(absent[0], target.reader.target.schema.key)
@@ -238,6 +233,21 @@ def _refuse_absent(base: EditBase, target: _Target, edits: Edits) -> None:
             f"the key {first} is not in the state{more}, so it cannot be deleted. Nothing was "
             f"changed.",
         )
+    changes = content.changes(
+        family, [(edit.key, edit.value) for edit in edits.values()], base.settings.form
+    )
+    version.change(store.key, content, changes)
+
+
+def _family_of(batch: StateBatch, reader: StoreReader, content: StoreContent) -> Family:
+    """How a store or variable encodes its rows, and the indexes on them."""
+    target, variable = reader.target, reader.variable
+    if variable is None:
+        return Family(rows_of_target(target))
+    lists = (variable.name,) if variable.kind == "ListState" else ()
+    schemas = batch.schemas(target.operator_id, target.store_name)
+    avro = avro_forms(batch, target.operator_id)
+    return families_of(schemas, lists, content.families, avro)[variable.name]
 
 
 def _details(target: _Target) -> Iterator[str]:
@@ -260,13 +270,3 @@ def _shown(value: RowOrList, schema: StructType) -> str:
     except StateError:
         return "an unreadable value"
     return json.dumps(column if isinstance(value, list) else column[0], ensure_ascii=False)
-
-
-def _refuse_dependent_stores(base: EditBase, reader: StoreReader, name: str | None) -> None:
-    target = reader.target
-    if name == JOIN_OPERATOR or target.store_name in JOIN_STORES:
-        raise EditError(
-            base.url,
-            f"operator {target.operator_id} keeps its state in several stores that depend on "
-            f"each other; changing one of them would break the others.",
-        )

@@ -20,19 +20,21 @@ from dataclasses import replace
 import numpy as np
 
 from epochal.checkpoint.entries import OffsetEntry
-from epochal.checkpoint.layout import StoreKey, operator_metadata_log_path, operator_metadata_path
-from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, read_operator
+from epochal.checkpoint.layout import StoreKey
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.state.files.merge import Rows
-from epochal.state.rows.byte_spans import Ints
 from epochal.state.store.contract import StoreContent
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, plan_batch
-from epochal.tools.edit_state.next_version import NextVersion
-from epochal.tools.edit_state.store_rows import require_same_families
+from epochal.tools.edit_state.edit_state import (
+    EditBase,
+    NextVersion,
+    find_edit_base,
+    plan_batch,
+    require_same_families,
+)
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.placed_families import PlacedFamily, families_in_store
 from epochal.tools.reporting import tracked
@@ -67,7 +69,7 @@ def plan_repartition(surveyed: Survey, partitions: int, *, sink: SinkSurvey | No
     summary = (
         f"repartition {counted(moved.rows, 'row')} of "
         f"{counted(len(surveyed.operators), 'operator')} from {current} to "
-        f"{counted(partitions, 'partition')}, as batch {base.batch_id + 1}"
+        f"{counted(partitions, 'partition')}"
     )
     return plan_batch(
         base,
@@ -84,7 +86,6 @@ class _Mover:
 
     def __init__(self, base: EditBase, current: int, wanted: int) -> None:
         self._base, self._current, self._wanted = base, current, wanted
-        self._batch = base.open_batch()
         self.version = NextVersion(base)
         self.rows = 0
 
@@ -92,21 +93,16 @@ class _Mover:
         """Move the rows of every store that is placed by its key."""
         for operator in self._base.surveyed.operators:
             for store_name in operator.store_names:
-                stores = [
-                    store
-                    for store in operator.stores
-                    if store.name == store_name and store.partition < self._current
-                ]
-                self._move(operator.operator, store_name, stores)
+                self._move(operator.operator, store_name)
 
-    def _move(self, number: int, store_name: str, stores: list[StoreListing]) -> None:
-        families = families_in_store(self._batch, number, store_name)
+    def _move(self, number: int, store_name: str) -> None:
+        families = families_in_store(self._base.batch, number, store_name)
         if not all(family.is_placed for family in families):
             return
         parts: list[list[Rows]] = [[] for _ in range(self._wanted)]
         content = self._base.settings.format.versions.empty
         highest = 0
-        for store in tracked(stores):
+        for store in tracked(self._base.stores(number, store_name)):
             numbers = content.families
             content = self._base.content(store)
             require_same_families(store, content, numbers)
@@ -128,7 +124,14 @@ class _Mover:
         for family in families:
             for rows in content.parts(family.target.family, store.path):
                 keys = family.keys(rows.keys, rows.source)
-                self._check(family.places(keys, self._current), store.partition, rows.source)
+                here = family.places(keys, self._current)
+                if wrong := int((here != store.partition).sum()):
+                    raise EditError(
+                        rows.source,
+                        f"{wrong} of {len(here)} rows are not in the partition that the hash of "
+                        f"their key selects out of {self._current}. The query places them by "
+                        f"something else, so they cannot be moved without it.",
+                    )
                 there = family.places(keys, self._wanted)
                 for partition in np.unique(there).tolist():
                     parts[partition].append(rows.take(there == partition))
@@ -139,16 +142,6 @@ class _Mover:
                 store.path,
                 f"{len(content) - moved} of {len(content)} entries belong to column families that "
                 f"the schema does not have, so they cannot be moved.",
-            )
-
-    def _check(self, here: Ints, partition: int, source: str) -> None:
-        wrong = int((here != partition).sum())
-        if wrong:
-            raise EditError(
-                source,
-                f"{wrong} of {len(here)} rows are not in the partition that the hash of their key "
-                f"selects out of {self._current}. The query places them by something else, so "
-                f"they cannot be moved without it.",
             )
 
 
@@ -187,11 +180,8 @@ def _repartition_of(before: OffsetEntry | None, after: OffsetEntry | None) -> in
 def _metadata(base: EditBase, partitions: int) -> Iterator[Change]:
     """Update the operator metadata, where it exists, with the new number of partitions."""
     for operator in base.surveyed.operators:
-        metadata = read_operator(base.surveyed.files, operator.operator, base.batch_id)
+        metadata = base.batch.operator(operator.operator)
         if metadata is not None:
             stores = tuple(replace(store, num_partitions=partitions) for store in metadata.stores)
-            path = operator_metadata_path(operator.operator)
-            if metadata.version == 2:
-                path = f"{operator_metadata_log_path(operator.operator)}/{base.batch_id + 1}"
-            data = OPERATOR_FORMAT.serialize(replace(metadata, stores=stores))
-            yield base.surveyed.tree.write(path, data, counted(partitions, "partition"))
+            why = counted(partitions, "partition")
+            yield base.written_metadata(replace(metadata, stores=stores), why)

@@ -15,13 +15,10 @@ from typing import Any
 from epochal.checkpoint.layout import (
     StoreKey,
     crc_target,
-    operator_metadata_log_path,
-    operator_metadata_path,
     operator_path,
     state_schema_log_path,
     state_schema_path,
 )
-from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata
 from epochal.errors import EditError, OptionError
 from epochal.state.files.rocksdb_family import Row
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder, encode_schema_file
@@ -31,12 +28,18 @@ from epochal.state.rows.unsafe_row import encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, older_files, plan_batch
-from epochal.tools.edit_state.next_version import NextVersion
+from epochal.tools.edit_state.edit_state import (
+    WHY,
+    EditBase,
+    NextVersion,
+    find_edit_base,
+    older_files,
+    plan_batch,
+    read_rows,
+)
 from epochal.tools.edit_state.rekey import plain_store
-from epochal.tools.edit_state.store_rows import read_rows, write_rows
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.read_target import StateBatch, StoreTarget
+from epochal.tools.read_state.read_target import StoreTarget
 from epochal.tools.reporting import tracked
 from epochal.wording import counted
 
@@ -51,7 +54,6 @@ def plan_move(
 ) -> Plan:
     """Give the state of an operator to another number, as one new batch."""
     base = find_edit_base(surveyed)
-    batch = base.open_batch()
     _require_free(base, to)
     stores = _stores(base, operator_id)
     version = NextVersion(base)
@@ -59,12 +61,12 @@ def plan_move(
     for store in tracked(stores):
         version.write(store.key._replace(operator=to), base.content(store))
     removed, emptied = _without(base, operator_id)
-    others = (*_moved_files(base, batch, operator_id, to), *removed)
+    others = (*_moved_files(base, operator_id, to), *removed)
     return plan_batch(
         base,
         version.edited(others=others, emptied=emptied),
         command="state-move",
-        summary=f"move operator {operator_id} to {to}, as batch {base.batch_id + 1}",
+        summary=f"move operator {operator_id} to {to}",
         arguments={"operator": str(operator_id), "to": str(to)},
         sink=sink,
         warnings=tuple(_warnings(base, ends=operator_id, begins=to)),
@@ -81,8 +83,7 @@ def plan_split(
 ) -> Plan:
     """Move some value columns of an operator to a new operator with the same keys."""
     base = find_edit_base(surveyed)
-    batch = base.open_batch()
-    target = plain_store(base, batch, operator_id)
+    target = plain_store(base, operator_id)
     _require_free(base, to)
     names = target.schema.value.names
     unknown = [name for name in columns if name not in names]
@@ -100,12 +101,11 @@ def plan_split(
         count += len(rows)
         for operator, chosen in ((operator_id, left), (to, moved)):
             part = [(key, tuple(value[at] for at in chosen)) for key, value in rows]
-            write_rows(base, version, StoreKey(operator, store.partition), schemas[operator], part)
+            version.write_rows(StoreKey(operator, store.partition), schemas[operator], part)
     others: list[Change] = [
-        base.surveyed.tree.write(state_schema_path(operator), _encoded(schema), "the new schema")
-        for operator, schema in schemas.items()
+        _written_schema(base, operator, schema) for operator, schema in schemas.items()
     ]
-    others += _metadata(base, batch, operator_id, to)
+    others += _metadata(base, operator_id, to)
     others += older_files(base, _stores(base, operator_id), "of the operator before it was split")
     return plan_batch(
         base,
@@ -113,7 +113,7 @@ def plan_split(
         command="state-split",
         summary=(
             f"move {', '.join(columns)} of {counted(count, 'row')} from operator {operator_id} to "
-            f"{to}, as batch {base.batch_id + 1}"
+            f"{to}"
         ),
         arguments={"operator": str(operator_id), "to": str(to), "columns": ",".join(columns)},
         sink=sink,
@@ -135,10 +135,9 @@ def plan_merge(
     the column, in JSON form.
     """
     base = find_edit_base(surveyed)
-    batch = base.open_batch()
     if operator_id == other:
         raise OptionError(f"Operator {other} cannot be merged with itself.")
-    one, two = plain_store(base, batch, operator_id), plain_store(base, batch, other)
+    one, two = plain_store(base, operator_id), plain_store(base, other)
     schema = _joined(base, one, two)
     absent = _fill(schema.value, fill or {})
     width = len(one.schema.value.fields)
@@ -159,12 +158,10 @@ def plan_merge(
         counts[0] += len(rows.keys() & added.keys())
         counts[1] += len(rows.keys() - added.keys())
         counts[2] += len(added.keys() - rows.keys())
-        write_rows(base, version, StoreKey(operator_id, store.partition), schema, merged)
+        version.write_rows(StoreKey(operator_id, store.partition), schema, merged)
     version.remove(other)
     removed, emptied = _without(base, other)
-    written = base.surveyed.tree.write(
-        state_schema_path(operator_id), _encoded(schema), "the new schema"
-    )
+    written = _written_schema(base, operator_id, schema)
     older = older_files(base, _stores(base, operator_id), "of the operator before the merge")
     return plan_batch(
         base,
@@ -172,8 +169,7 @@ def plan_merge(
         command="state-merge",
         summary=(
             f"merge operator {other} into {operator_id}: {counted(counts[0], 'key')} of both, "
-            f"{counts[1]} only of {operator_id}, {counts[2]} only of {other}, as batch "
-            f"{base.batch_id + 1}"
+            f"{counts[1]} only of {operator_id}, {counts[2]} only of {other}"
         ),
         arguments={"operator": str(operator_id), "other": str(other)},
         sink=sink,
@@ -197,9 +193,9 @@ def _warnings(
 
 
 def _stores(base: EditBase, operator: int) -> list[StoreListing]:
-    stores = [store for store in base.stores if store.operator == operator]
+    stores = base.stores(operator)
     if not stores:
-        there = sorted({store.operator for store in base.stores})
+        there = sorted({store.operator for store in base.stores()})
         noun = "only operator" if len(there) == 1 else "the operators"
         raise OptionError(
             f"There is no operator {operator}. The checkpoint has {noun} "
@@ -224,8 +220,9 @@ def _picked(schema: FamilySchema, ordinals: Sequence[int]) -> FamilySchema:
     return replace(schema, value=value, encoder=KeyEncoder("plain"))
 
 
-def _encoded(schema: FamilySchema) -> bytes:
-    return encode_schema_file([schema])
+def _written_schema(base: EditBase, operator: int, schema: FamilySchema) -> Change:
+    path, data = state_schema_path(operator), encode_schema_file([schema])
+    return base.surveyed.tree.write(path, data, WHY)
 
 
 def _joined(base: EditBase, one: StoreTarget, two: StoreTarget) -> FamilySchema:
@@ -279,7 +276,7 @@ def _without(base: EditBase, operator: int) -> tuple[list[Change], tuple[str, ..
     return changes, tuple(sorted(folders, key=lambda path: (-path.count("/"), path)))
 
 
-def _moved_files(base: EditBase, batch: StateBatch, operator: int, to: int) -> Iterator[Change]:
+def _moved_files(base: EditBase, operator: int, to: int) -> Iterator[Change]:
     """Copy schema files and metadata of an operator."""
     tree, files = base.surveyed.tree, base.surveyed.files
     for store in {listed.name for listed in _stores(base, operator)}:
@@ -291,22 +288,14 @@ def _moved_files(base: EditBase, batch: StateBatch, operator: int, to: int) -> I
             if not name.startswith("."):
                 target = f"{state_schema_log_path(to, store)}/{name}"
                 yield tree.write(target, files.read(path), "the schema")
-    yield from _metadata(base, batch, operator, to)
+    yield from _metadata(base, operator, to)
 
 
-def _metadata(base: EditBase, batch: StateBatch, operator: int, to: int) -> Iterator[Change]:
+def _metadata(base: EditBase, operator: int, to: int) -> Iterator[Change]:
     """Copy the newest metadata of an operator."""
-    metadata = batch.operator(operator)
+    metadata = base.batch.operator(operator)
     if metadata is None:
         return
-    path = operator_metadata_path(to)
-    if metadata.version == 2:
-        path = f"{operator_metadata_log_path(to)}/{base.batch_id + 1}"
-    data = OPERATOR_FORMAT.serialize(_renumbered(metadata, to))
-    yield base.surveyed.tree.write(path, data, f"operator {to}")
-
-
-def _renumbered(metadata: OperatorMetadata, to: int) -> OperatorMetadata:
     old, new = (f"/{operator_path(number)}/" for number in (metadata.operator_id, to))
     stores = tuple(
         replace(
@@ -317,4 +306,5 @@ def _renumbered(metadata: OperatorMetadata, to: int) -> OperatorMetadata:
         )
         for store in metadata.stores
     )
-    return replace(metadata, operator_id=to, stores=stores)
+    renumbered = replace(metadata, operator_id=to, stores=stores)
+    yield base.written_metadata(renumbered, f"operator {to}")

@@ -44,12 +44,16 @@ def diff_batches(before: BatchView, after: BatchView) -> list[CheckpointDifferen
 
 def diff_checkpoints(before: CheckpointView, after: CheckpointView) -> list[CheckpointDifference]:
     """Compare two checkpoints: the query id, every batch in either of them, and the state."""
+    states = (
+        {str(operator.operator_id): _operator(operator) for operator in view.operators}
+        for view in (before, after)
+    )
     return [
         *_value("query_id", before.query_id, after.query_id),
         *_value("offset_log_version", before.offset_log_version, after.offset_log_version),
         *_value("commit_log_version", before.commit_log_version, after.commit_log_version),
         *_batches(before.batches, after.batches),
-        *_operators(before.operators, after.operators),
+        *_value("state", *states),
     ]
 
 
@@ -57,13 +61,10 @@ def diff_entries(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> list[CheckpointDifference]:
     """Compare two entries of one log, in the form of `log --json`."""
-    names = list(dict.fromkeys([*before, *after]))
     return [
         difference
-        for name in names
-        for difference in _value(
-            name, keyed_offsets(before.get(name)), keyed_offsets(after.get(name))
-        )
+        for name in dict.fromkeys([*before, *after])
+        for difference in _value(name, _keyed(before.get(name)), _keyed(after.get(name)))
     ]
 
 
@@ -85,23 +86,9 @@ def _batches(
 
 
 def _batch(before: BatchView, after: BatchView, prefix: str) -> Iterator[CheckpointDifference]:
-    yield from _value(
-        f"{prefix}offsets", keyed_offsets(before.offsets), keyed_offsets(after.offsets)
-    )
-    yield from _value(f"{prefix}watermark_ms", before.watermark_ms, after.watermark_ms)
-    yield from _value(f"{prefix}timestamp_ms", before.timestamp_ms, after.timestamp_ms)
-    yield from _value(f"{prefix}conf", before.conf, after.conf)
-    yield from _value(f"{prefix}committed", before.committed, after.committed)
-
-
-def _operators(
-    before: Sequence[OperatorView], after: Sequence[OperatorView]
-) -> Iterator[CheckpointDifference]:
-    yield from _value(
-        "state",
-        {str(operator.operator_id): _operator(operator) for operator in before},
-        {str(operator.operator_id): _operator(operator) for operator in after},
-    )
+    yield from _value(f"{prefix}offsets", _keyed(before.offsets), _keyed(after.offsets))
+    for name in ("watermark_ms", "timestamp_ms", "conf", "committed"):
+        yield from _value(f"{prefix}{name}", getattr(before, name), getattr(after, name))
 
 
 def _operator(operator: OperatorView) -> dict[str, object]:
@@ -119,7 +106,7 @@ def _operator(operator: OperatorView) -> dict[str, object]:
     }
 
 
-def keyed_offsets(offsets: object) -> object:
+def _keyed(offsets: object) -> object:
     """Return offsets by source: positions of a list become names."""
     if isinstance(offsets, tuple | list):
         return {str(position): offset for position, offset in enumerate(offsets)}
@@ -174,7 +161,11 @@ def change_lines(differences: Sequence[CheckpointDifference], *, brief: bool = F
     """
     moved = [difference for difference in differences if difference.path.startswith("offsets")]
     others = [difference for difference in differences if not difference.path.startswith("offsets")]
-    lines = [_change(other, brief) for other in others if not _is_unsaid(other.path)]
+    lines = [
+        _change(other, brief)
+        for other in others
+        if not other.path.startswith(UNSAID) or other.path in SAID
+    ]
     return [*_describe_moves(moved, brief), *lines]
 
 
@@ -267,10 +258,6 @@ def _inside(differences: Sequence[CheckpointDifference]) -> list[CheckpointDiffe
     ]
 
 
-def _is_unsaid(path: str) -> bool:
-    return path.startswith(UNSAID) and path not in SAID
-
-
 def _describe_moves(parts: Sequence[CheckpointDifference], brief: bool) -> Iterator[str]:
     """Lines about offsets: one per source."""
     sources = {part.path.split(".")[1] for part in parts if part.path.count(".")}
@@ -299,37 +286,27 @@ def _change(difference: CheckpointDifference, brief: bool = False) -> str:
     name = difference.path.rpartition(".")[2]
     if name in TIMES:
         before = "" if brief else f"{_time(difference.before)} → "
-        return f"{TIMES[name]} {before}{_time(difference.after)}{_later(difference)}"
+        step, later = difference.step, ""
+        if step and difference.before and difference.after:
+            later = f" ({'+' if step > 0 else '-'}{duration_text(abs(step))})"
+        return f"{TIMES[name]} {before}{_time(difference.after)}{later}"
     head, _, rest = difference.path.partition(".")
     if head == "state":
         rest = rest.partition(".")[2] or "operator"
+    sides = (difference.before, difference.after)
     if difference.path == "conf":
-        before, after = _settings(difference.before), _settings(difference.after)
+        before, after = (f"{len(side):,}" if isinstance(side, Mapping) else "-" for side in sides)
         return f"pinned settings: {before} → {after}"
     if head == "conf":
-        return f"{rest}: {_setting(difference.before)} → {_setting(difference.after)}"
+        before, after = ("(none)" if side is None else str(side) for side in sides)
+        return f"{rest}: {before} → {after}"
     words = {OURS: name, "state": rest.replace(".", " ")}.get(head, difference.path)
     before, after = _value_text(difference.before), _value_text(difference.after)
     return f"{words.replace('_', ' ')}: {before} → {after}"
 
 
-def _later(difference: CheckpointDifference) -> str:
-    step = difference.step
-    if not step or not difference.before or not difference.after:
-        return ""
-    return f" ({'+' if step > 0 else '-'}{duration_text(abs(step))})"
-
-
 def _time(value: object) -> str:
     return time_text(value) if isinstance(value, int) else "-"
-
-
-def _settings(value: object) -> str:
-    return f"{len(value):,}" if isinstance(value, Mapping) else "-"
-
-
-def _setting(value: object) -> str:
-    return "(none)" if value is None else str(value)
 
 
 def _value_text(value: object) -> str:

@@ -101,27 +101,16 @@ def journal_entries(files: Files) -> list[JournalEntry]:
         except FileNotFoundError:
             continue
         header = decode_plan(raw, _PlanHeader, join_url(files.url, path))
-        entries.append(
-            JournalEntry(
-                entry_id,
-                header.command,
-                header.arguments,
-                header.summary,
-                header.started_ms,
-                len(header.changes),
-                entry_state(files, entry_id),
-            )
-        )
+        shown = {**msgspec.structs.asdict(header), "changes": len(header.changes)}
+        entries.append(JournalEntry(id=entry_id, state=entry_state(files, entry_id), **shown))
     return entries
 
 
 def unfinished_edit(files: Files) -> JournalEntry | None:
     """Return the newest edit or undo that was interrupted, if any."""
-    interrupted = (JournalState.UNFINISHED, JournalState.HALF_UNDONE)
-    for entry in reversed(journal_entries(files)):
-        if entry.state in interrupted:
-            return entry
-    return None
+    states = (JournalState.UNFINISHED, JournalState.HALF_UNDONE)
+    interrupted = [entry for entry in journal_entries(files) if entry.state in states]
+    return interrupted[-1] if interrupted else None
 
 
 def undo_of(url: str, entry: JournalEntry) -> str:

@@ -9,7 +9,8 @@ Note: what reads epoch files is imported only if there are some, so that `show` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -18,7 +19,7 @@ from epochal.checkpoint.layout import COMMITS, EPOCHS, OFFSETS, OWN_KEY, STATE
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.errors import EditError, EpochalError
-from epochal.files import AtomicFile, Bounds, FileInfo, Files, join_url
+from epochal.files import Bounds, FileInfo, Files, join_url
 from epochal.state.store.store_format import FORMATS
 
 TORN_AT_MOST = 3
@@ -103,7 +104,12 @@ def missing_files(
     """
     state = epoch_state(files, decided.chain)
     versions = state.versions
-    lacking = {version for path, version in versions.items() if _snapshot_of(path) not in there}
+    snapshots = {path: path for path in versions}  # of the version that a delta makes
+    for names in (store_format.files for store_format in FORMATS):
+        for path in versions:
+            if path.endswith(f".{names.delta}"):
+                snapshots[path] = f"{path.removesuffix(names.delta)}{names.snapshot}"
+    lacking = {version for path, version in versions.items() if snapshots[path] not in there}
     # Of the newest version of which every store has a snapshot, nothing before it is needed.
     base = max(set(versions.values()) - lacking, default=0)
     for path, version in sorted(versions.items(), key=lambda item: (item[1], item[0])):
@@ -129,7 +135,12 @@ def view_with_epochs(files: Files) -> EpochView:
         batch_ids = sorted(OffsetLog(files.at(OFFSETS), read_only=True).batch_ids(), reverse=True)
     except (EpochalError, OSError):
         return EpochView(files)
-    decided = _newest_readable(files, batch_ids)
+    decided = None
+    # A torn entry hides only the state of its own epoch.
+    for batch_id in batch_ids[:TORN_AT_MOST]:
+        with suppress(EpochalError, OSError):
+            decided = newest_decided(files, batch_id)
+            break
     if decided is None:
         return EpochView(files)
     try:
@@ -139,27 +150,6 @@ def view_with_epochs(files: Files) -> EpochView:
         return EpochView(shown, decided.epoch if is_behind else None)
     except EpochalError as error:
         return EpochView(files, broken=error)
-
-
-def _newest_readable(files: Files, batch_ids: Sequence[int]) -> Decided | None:
-    """The newest decision, if it can be read. A torn entry hides only the state of its own epoch.
-
-    `batch_ids` are those of the offsets, the newest first.
-    """
-    for batch_id in batch_ids[:TORN_AT_MOST]:
-        try:
-            return newest_decided(files, batch_id)
-        except (EpochalError, OSError):
-            continue
-    return None
-
-
-def _snapshot_of(path: str) -> str:
-    """The path of the snapshot of the version that a delta makes."""
-    for names in (store_format.files for store_format in FORMATS):
-        if path.endswith(f".{names.delta}"):
-            return f"{path.removesuffix(names.delta)}{names.snapshot}"
-    return path
 
 
 def _older(files: Files, decided: Decided) -> dict[str, bytes]:
@@ -248,23 +238,10 @@ class OverlaidFiles:
             infos[start + name] = FileInfo(name.rpartition("/")[2], False, len(data), 0)
         yield from sorted(infos.items())
 
-    def create_atomic(self, path: str, *, overwrite: bool = False) -> AtomicFile:
-        self._refuse()
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise EditError(self.url, "cannot be changed through a view that is read-only")
 
-    def create(self, path: str, data: bytes) -> None:
-        self._refuse()
-
-    def replace(self, path: str, data: bytes) -> None:
-        self._refuse()
-
-    def make_dirs(self, path: str = "") -> None:
-        self._refuse()
-
-    def delete(self, path: str) -> None:
-        self._refuse()
-
-    def delete_tree(self, path: str = "") -> None:
-        self._refuse()
+    create_atomic = create = replace = make_dirs = delete = delete_tree = _refuse
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
@@ -274,6 +251,3 @@ class OverlaidFiles:
         for name, data in self._contents.items():
             if name.startswith(start):
                 yield name[len(start) :], data
-
-    def _refuse(self) -> NoReturn:
-        raise EditError(self.url, "cannot be changed through a view that is read-only")

@@ -10,7 +10,7 @@ and asking for the status of each one would take longer than all other work toge
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -30,8 +30,11 @@ from epochal.checkpoint.layout import (
     OWN_KEY,
     SOURCES,
     STATE,
+    operator_metadata_log_path,
+    operator_metadata_path,
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, newest_at
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import CheckpointError, EpochalError, MalformedFileError, StorageError
 from epochal.files import Files, join_url
@@ -71,7 +74,6 @@ class Directories:
 
     @property
     def file_count(self) -> int:
-        """The number of files in all directories."""
         return sum(len(directory.files) for directory in self.by_path.values())
 
 
@@ -102,7 +104,6 @@ class LogListing(Generic[T]):
 
     @property
     def latest(self) -> int | None:
-        """The newest id."""
         return max(self.ids, default=None)
 
 
@@ -264,29 +265,18 @@ def read_log(
             log.odd_names[name] = batch_id
         else:
             batches[name] = batch_id
-    _fill_log(files, log, batches, deserialize)
-    return log
-
-
-def _fill_log(
-    files: Files,
-    log: LogListing[T],
-    batches: Mapping[str, int],
-    deserialize: Callable[[bytes, str], T],
-) -> None:
-    """Read the files named in `batches` into `log`."""
-    paths = [f"{log.path}/{name}" if log.path else name for name in batches]
-    for (name, batch_id), path, data in zip(
-        batches.items(), paths, read_many(files, paths), strict=True
-    ):
+    paths = [f"{path}/{name}" if path else name for name in batches]
+    contents = zip(batches.items(), paths, read_many(files, paths), strict=True)
+    for (name, batch_id), file_path, data in contents:
         if isinstance(data, EpochalError):
             log.broken[batch_id] = data
             continue
         log.raw[name] = data
         try:
-            log.entries[batch_id] = deserialize(data, join_url(files.url, path))
+            log.entries[batch_id] = deserialize(data, join_url(files.url, file_path))
         except EpochalError as error:
             log.broken[batch_id] = error
+    return log
 
 
 def read_many(files: Files, paths: list[str]) -> list[bytes | EpochalError]:
@@ -307,6 +297,33 @@ def read_bytes(files: Files, path: str, *, large: bool = False) -> bytes | Epoch
         return error
     except OSError as error:
         return storage_error(files, path, error)
+
+
+def read_entry(files: Files, path: str, decode: Callable[[bytes, str], T]) -> T | EpochalError:
+    """Read and decode a file; return the error if one of the two fails."""
+    data = read_bytes(files, path)
+    if isinstance(data, EpochalError):
+        return data
+    try:
+        return decode(data, path)
+    except EpochalError as error:
+        return error
+
+
+def read_operator_log(
+    listing: CheckpointListing, operator: int
+) -> tuple[LogListing[OperatorMetadata], OperatorMetadata | EpochalError | None]:
+    """The log of an operator's metadata, and the newest entry, or else the single file."""
+    path = operator_metadata_log_path(operator)
+    log = read_log(listing.files, path, listing.directories[path], OPERATOR_FORMAT.deserialize)
+    newest = newest_at(log.entries, None)
+    if newest is not None:
+        return log, log.entries[newest]
+    path = operator_metadata_path(operator)
+    folder, _, name = path.rpartition("/")
+    if name not in listing.directories[folder].files:
+        return log, None
+    return log, read_entry(listing.files, path, OPERATOR_FORMAT.deserialize)
 
 
 def storage_error(files: Files, path: str, error: OSError) -> StorageError:

@@ -6,16 +6,17 @@ other log is inferred from the content of its newest file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from typing import Any
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, OFFSETS, SINK_LOG
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import CheckpointError, EpochalError, MissingBatchError
 from epochal.files import Files, join_url
-from epochal.tools.inspect.listing import Directory, read_log, require_directory
-from epochal.tools.inspect.view_models import offsets_of
+from epochal.tools.inspect.listing import Directory, LogListing, read_log, require_directory
+from epochal.tools.inspect.view_models import offsets_json
 
 
 class LogKind(StrEnum):
@@ -28,12 +29,10 @@ class LogKind(StrEnum):
 
     @property
     def is_of_files(self) -> bool:
-        """Whether each line is a file."""
         return self in (LogKind.FILE_SOURCE, LogKind.FILE_SINK)
 
     @property
     def is_of_a_source(self) -> bool:
-        """Whether each line is a position in a source."""
         return self in (LogKind.KAFKA, LogKind.RATE)
 
 
@@ -50,19 +49,16 @@ def read_lines(files: Files) -> tuple[LogKind, list[Line], list[EpochalError]]:
         tuple(info.name for info in infos if not info.is_dir),
     )
     kind = kind_of(files, directory)
-    if kind is LogKind.OFFSETS:
-        offsets = read_log(files, "", directory, OFFSET_FORMAT.deserialize)
-        lines: list[Line] = [
-            (batch_id, offset_json(entry)) for batch_id, entry in sorted(offsets.entries.items())
-        ]
-        return kind, lines, list(offsets.broken.values())
-    if kind is LogKind.COMMITS:
-        commits = read_log(files, "", directory, COMMIT_FORMAT.deserialize)
-        lines = [
-            (batch_id, commit_json(entry)) for batch_id, entry in sorted(commits.entries.items())
-        ]
-        return kind, lines, list(commits.broken.values())
-    return kind, list(_source_lines(files, kind)), []
+    decoders: dict[LogKind, tuple[Any, Callable[[Any], object]]] = {
+        LogKind.OFFSETS: (OFFSET_FORMAT.deserialize, _offset_json),
+        LogKind.COMMITS: (COMMIT_FORMAT.deserialize, _commit_json),
+    }
+    if kind not in decoders:
+        return kind, list(_source_lines(files, kind)), []
+    decode, shown = decoders[kind]
+    log: LogListing[Any] = read_log(files, "", directory, decode)
+    lines = [(batch_id, shown(entry)) for batch_id, entry in sorted(log.entries.items())]
+    return kind, lines, list(log.broken.values())
 
 
 def kind_of(files: Files, directory: Directory) -> LogKind:
@@ -118,11 +114,9 @@ def _source_lines(files: Files, kind: LogKind) -> Iterator[Line]:
     if kind is LogKind.RATE:
         yield from RateLog(files, read_only=True).get_range()
         return
-    log: FileSinkLog | FileSourceLog = (
-        FileSinkLog(files, read_only=True)
-        if kind is LogKind.FILE_SINK
-        else FileSourceLog(files, read_only=True)
-    )
+    log: FileSinkLog | FileSourceLog = FileSourceLog(files, read_only=True)
+    if kind is LogKind.FILE_SINK:
+        log = FileSinkLog(files, read_only=True)
     newest = log.latest_batch_id()
     if newest is None:
         return
@@ -141,12 +135,10 @@ def _source_lines(files: Files, kind: LogKind) -> Iterator[Line]:
             yield own, to_builtins(entry)
 
 
-def offset_json(entry: OffsetEntry) -> dict[str, object]:
-    """Convert an offset entry to JSON."""
-    offsets = offsets_of(entry)
+def _offset_json(entry: OffsetEntry) -> dict[str, object]:
     return {
         "version": entry.version,
-        "offsets": list(offsets) if isinstance(offsets, tuple) else offsets,
+        "offsets": offsets_json(entry),
         "watermark_ms": entry.watermark_ms,
         "timestamp_ms": entry.timestamp_ms,
         "conf": dict(entry.conf),
@@ -154,8 +146,7 @@ def offset_json(entry: OffsetEntry) -> dict[str, object]:
     }
 
 
-def commit_json(entry: CommitEntry) -> dict[str, object]:
-    """Convert a commit entry to JSON."""
+def _commit_json(entry: CommitEntry) -> dict[str, object]:
     fields: dict[str, object] = {
         "version": entry.version,
         "next_watermark_ms": entry.next_watermark_ms,

@@ -6,11 +6,12 @@ A damaged checkpoint can be shown too: the view contains everything that could b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata, SinkMetadata
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
 from epochal.checkpoint.layout import (
     COMMITS,
     COMPACT_SUFFIX,
@@ -21,11 +22,9 @@ from epochal.checkpoint.layout import (
     SOURCES,
     STAND_IN_KEY,
     STATE,
-    operator_metadata_log_path,
     operator_metadata_path,
 )
 from epochal.checkpoint.metadata_log import missing_runs, parse_batch_id
-from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, newest_at
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
 from epochal.errors import CheckpointSwitchedError, EpochalError
 from epochal.files import Files
@@ -36,8 +35,9 @@ from epochal.tools.inspect.listing import (
     gather,
     read_bytes,
     read_log,
+    read_operator_log,
 )
-from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
+from epochal.tools.inspect.state_listing import OperatorListing, operators_of
 from epochal.tools.inspect.view_models import (
     BatchView,
     CheckpointView,
@@ -64,6 +64,7 @@ def inspect(files: Files) -> CheckpointView:
         _operator(listing, operator, problems) for operator in operators_of(listing.directories)
     )
     batches = _batches(listing)
+    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
     return CheckpointView(
         url=listing.url,
         query_id=listing.metadata.id if isinstance(listing.metadata, QueryMetadata) else None,
@@ -71,14 +72,14 @@ def inspect(files: Files) -> CheckpointView:
         commit_log_version=_version(listing.commits),
         batches=batches,
         gaps=(*_gaps(listing.offsets), *_gaps(listing.commits)),
-        conf_changes=_conf_changes(batches),
+        conf_changes=tuple(_conf_changes(batches)),
         restart=restart_of(listing),
         sources=tuple(
             _source(listing, name, problems)
             for name in listing.directories[SOURCES].folders
             if not name.startswith(".")
         ),
-        sinks=_sinks(listing),
+        sinks=() if newest is None else tuple(newest.sink_metadata.values()),
         operators=operators,
         owner=_owner(listing, problems),
         edit=_edit(listing, problems),
@@ -86,11 +87,6 @@ def inspect(files: Files) -> CheckpointView:
         unpublished=view.unpublished,
         continuous=listing.is_continuous,
     )
-
-
-def _sinks(listing: CheckpointListing) -> tuple[SinkMetadata, ...]:
-    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
-    return tuple(newest.sink_metadata.values()) if newest else ()
 
 
 def restart_of(listing: CheckpointListing) -> RestartPlan:
@@ -191,18 +187,12 @@ def _gaps(log: LogListing[Any]) -> tuple[Gap, ...]:
     return tuple(Gap(log.path, run.start, run.stop - 1) for run in runs)
 
 
-def _conf_changes(batches: tuple[BatchView, ...]) -> tuple[ConfChange, ...]:
-    readable = [batch for batch in batches if batch.conf is not None]
-    changes: list[ConfChange] = []
-    for before, after in pairwise(readable):
+def _conf_changes(batches: tuple[BatchView, ...]) -> Iterator[ConfChange]:
+    for before, after in pairwise(batch for batch in batches if batch.conf is not None):
         old, new = before.conf or {}, after.conf or {}
-        if old != new:
-            changes.extend(
-                ConfChange(after.batch_id, key, old.get(key), new.get(key))
-                for key in sorted({*old, *new})
-                if old.get(key) != new.get(key)
-            )
-    return tuple(changes)
+        for key in sorted({*old, *new}) if old != new else ():
+            if old.get(key) != new.get(key):
+                yield ConfChange(after.batch_id, key, old.get(key), new.get(key))
 
 
 def _source(listing: CheckpointListing, name: str, problems: list[Problem]) -> SourceView:
@@ -233,10 +223,20 @@ def _source(listing: CheckpointListing, name: str, problems: list[Problem]) -> S
 def _operator(
     listing: CheckpointListing, operator: OperatorListing, problems: list[Problem]
 ) -> OperatorView:
-    metadata = _operator_metadata(listing, operator.operator, problems)
+    log, metadata = read_operator_log(listing, operator.operator)
+    problems.extend(
+        Problem(f"{log.path}/{batch_id}", _reason(error)) for batch_id, error in log.broken.items()
+    )
+    if isinstance(metadata, EpochalError):
+        problems.append(Problem(operator_metadata_path(operator.operator), _reason(metadata)))
+        metadata = None
     stores: dict[str, list[StoreVersions]] = {name: [] for name in operator.store_names}
     for store in operator.stores:
-        stores[store.name].append(_store(store))
+        versions = store.versions
+        first, last = (versions[0], versions[-1]) if versions else (None, None)
+        base = max(store.bases, default=None)
+        view = StoreVersions(store.partition, first, last, base, len(versions))
+        stores[store.name].append(view)
     return OperatorView(
         operator.operator,
         None if metadata is None else metadata.operator_name,
@@ -246,49 +246,13 @@ def _operator(
     )
 
 
-def _store(store: StoreListing) -> StoreVersions:
-    versions, bases = store.versions, store.bases
-    return StoreVersions(
-        store.partition,
-        versions[0] if versions else None,
-        versions[-1] if versions else None,
-        bases[-1] if bases else None,
-        len(versions),
-    )
-
-
-def _operator_metadata(
-    listing: CheckpointListing, operator: int, problems: list[Problem]
-) -> OperatorMetadata | None:
-    path = operator_metadata_log_path(operator)
-    log = read_log(listing.files, path, listing.directories[path], OPERATOR_FORMAT.deserialize)
-    problems.extend(
-        Problem(f"{path}/{batch_id}", _reason(error)) for batch_id, error in log.broken.items()
-    )
-    newest = newest_at(log.entries, None)
-    if newest is not None:
-        return log.entries[newest]
-    path = operator_metadata_path(operator)
-    folder, _, name = path.rpartition("/")
-    if name not in listing.directories[folder].files:
-        return None
-    data = read_bytes(listing.files, path)
-    try:
-        if isinstance(data, EpochalError):
-            raise data
-        return OPERATOR_FORMAT.deserialize(data, path)
-    except EpochalError as error:
-        problems.append(Problem(path, _reason(error)))
-    return None
-
-
 def _owner(listing: CheckpointListing, problems: list[Problem]) -> OwnerView | None:
-    attempts = listing.directories[f"{EPOCHAL}/attempts"]
+    path = f"{EPOCHAL}/attempts"
+    attempts = listing.directories[path]
     if not attempts.files:
         return None
     from epochal.checkpoint.claim import AttemptFormat
 
-    path = f"{EPOCHAL}/attempts"
     log = read_log(listing.files, path, attempts, AttemptFormat().deserialize)
     newest = log.latest
     if newest is None:

@@ -33,8 +33,6 @@ SINK_FORMAT = FileLogFormat(SinkFileStatus)
 
 @dataclass(frozen=True, slots=True)
 class SourceListing:
-    """The directory of one source."""
-
     name: str
     kind: str
     log: LogListing[Any]

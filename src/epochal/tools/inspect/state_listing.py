@@ -6,10 +6,16 @@ methods. `layout.parse_state_file` has the same rules for a single name, with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from epochal.checkpoint.layout import DEFAULT_STORE, STATE, StoreKey
+from epochal.checkpoint.layout import (
+    DEFAULT_STORE,
+    STATE,
+    StateFileKind,
+    StoreKey,
+    parse_state_file,
+)
 from epochal.state.files.chain import VersionChain, files_to_load
 from epochal.state.store.store_format import StoreFormat, format_of_files
 from epochal.tools.inspect.listing import Directories, Directory
@@ -35,12 +41,11 @@ class StoreListing:
     checksums: tuple[str, ...]
     """Spark's visible checksum files, `NAME.crc`."""
     strays: tuple[str, ...]
-    """Names that make Spark fail when it lists the directory."""
+    """Names that make Spark fail when it lists the directory: `X.Y`, where X is no version."""
     files: frozenset[str]
 
     @property
     def key(self) -> StoreKey:
-        """Which store it is."""
         return StoreKey(self.operator, self.partition, self.name)
 
     @property
@@ -66,6 +71,23 @@ class StoreListing:
             return files_to_load(version, self.zips, self.changelogs)
         return files_to_load(version, self.snapshots, self.deltas)
 
+    def needs(self, version: int, name: str) -> bool:
+        """Whether loading `version` reads the file `name`; with unique ids, whether it may."""
+        file, chain = parse_state_file(name), self.chain(version)
+        if file is None:
+            return False
+        if file.kind in (StateFileKind.SNAPSHOT, StateFileKind.ZIP):
+            return file.version == chain.snapshot
+        return file.version in chain.deltas
+
+    def without(self, paths: Collection[str]) -> StoreListing:
+        """The store without some of its deltas and snapshots, which are given by their paths."""
+
+        def rest(files: Mapping[int, str]) -> dict[int, str]:
+            return {n: name for n, name in files.items() if f"{self.path}/{name}" not in paths}
+
+        return replace(self, deltas=rest(self.deltas), snapshots=rest(self.snapshots))
+
     @property
     def bases(self) -> list[int]:
         """The versions that can be loaded without an earlier version, ascending."""
@@ -83,7 +105,6 @@ class OperatorListing:
 
     @property
     def store_names(self) -> list[str]:
-        """The distinct names of its stores, sorted."""
         return sorted({store.name for store in self.stores})
 
     @property
@@ -99,20 +120,17 @@ class OperatorListing:
 
 def operators_of(directories: Directories) -> list[OperatorListing]:
     """List every operator below `state`, ascending."""
-    return [
-        _operator(directories, operator, f"{STATE}/{operator}")
-        for operator in _numbers(directories[STATE])
-    ]
-
-
-def _operator(directories: Directories, operator: int, path: str) -> OperatorListing:
-    partitions = _numbers(directories[path])
-    stores = tuple(
-        store
-        for partition in partitions
-        for store in _stores(directories, operator, partition, f"{path}/{partition}")
-    )
-    return OperatorListing(operator, path, tuple(partitions), stores)
+    operators: list[OperatorListing] = []
+    for operator in _numbers(directories[STATE]):
+        path = f"{STATE}/{operator}"
+        partitions = _numbers(directories[path])
+        stores = tuple(
+            store
+            for partition in partitions
+            for store in _stores(directories, operator, partition, f"{path}/{partition}")
+        )
+        operators.append(OperatorListing(operator, path, tuple(partitions), stores))
+    return operators
 
 
 def _stores(
@@ -142,44 +160,30 @@ def _store(
         {},
         {},
         {},
+        tuple(file for file in directory.files if file.endswith(".crc") and file[0] != "."),
         tuple(
-            each for each in directory.files if each.endswith(".crc") and not each.startswith(".")
+            file
+            for file in directory.files
+            if file.count(".") == 1 and not is_number(file.partition(".")[0].partition("_")[0])
         ),
-        tuple(_strays(directory.files)),
         frozenset(directory.files),
     )
-    for each in directory.files:
-        stem, _, kind = each.partition(".")
+    for file_name in directory.files:
+        stem, _, kind = file_name.partition(".")
         if not is_number(stem):
-            _add_with_id(store, each, stem, kind)
-        elif kind == "delta":
-            store.deltas[int(stem)] = each
+            # Checkpoint format 2 names files `VERSION_UNIQUEID.KIND`.
+            stem, _, unique_id = stem.partition("_")
+            if not unique_id or not is_number(stem) or kind in ("delta", "snapshot"):
+                continue
+        if kind == "delta":
+            store.deltas[int(stem)] = file_name
         elif kind == "snapshot":
-            store.snapshots[int(stem)] = each
+            store.snapshots[int(stem)] = file_name
         elif kind == "changelog":
-            store.changelogs.setdefault(int(stem), []).append(each)
+            store.changelogs.setdefault(int(stem), []).append(file_name)
         elif kind == "zip":
-            store.zips.setdefault(int(stem), []).append(each)
+            store.zips.setdefault(int(stem), []).append(file_name)
     return store
-
-
-def _add_with_id(store: StoreListing, name: str, stem: str, kind: str) -> None:
-    """Add a file named `VERSION_UNIQUEID.KIND`, as checkpoint format 2 names them."""
-    version, _, unique_id = stem.partition("_")
-    if is_number(version) and unique_id:
-        if kind == "changelog":
-            store.changelogs.setdefault(int(version), []).append(name)
-        elif kind == "zip":
-            store.zips.setdefault(int(version), []).append(name)
-
-
-def _strays(names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the names of the form `X.Y` whose X is not a version in Spark's spelling."""
-    for name in names:
-        if name.count(".") == 1:
-            version = name.partition(".")[0].partition("_")[0]
-            if not is_number(version):
-                yield name
 
 
 def is_number(text: str) -> bool:

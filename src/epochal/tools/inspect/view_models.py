@@ -6,7 +6,7 @@ Note: programs read the JSON. Keys may be added, but never renamed or removed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from epochal.checkpoint.entries import OffsetEntry, SinkMetadata
 from epochal.checkpoint.restart import RestartPlan
@@ -95,8 +95,6 @@ class StoreVersions:
 
 @dataclass(frozen=True, slots=True)
 class OperatorView:
-    """A stateful operator."""
-
     operator_id: int
     name: str | None
     """From its metadata; None for checkpoints of Spark before 4.0, which have no metadata."""
@@ -159,16 +157,8 @@ class CheckpointView:
             "offset_log_version": self.offset_log_version,
             "commit_log_version": self.commit_log_version,
             "batches": [batch.as_json() for batch in self.batches],
-            "gaps": [{"log": gap.log, "first": gap.first, "last": gap.last} for gap in self.gaps],
-            "conf_changes": [
-                {
-                    "batch_id": change.batch_id,
-                    "key": change.key,
-                    "before": change.before,
-                    "after": change.after,
-                }
-                for change in self.conf_changes
-            ],
+            "gaps": [asdict(gap) for gap in self.gaps],
+            "conf_changes": [asdict(change) for change in self.conf_changes],
             "restart": {
                 "action": restart.action.value,
                 "batch_id": restart.batch_id,
@@ -179,26 +169,33 @@ class CheckpointView:
                 "reason": restart.reason,
                 "notes": list(restart.notes),
             },
-            "sources": [
+            "sources": [asdict(source) for source in self.sources],
+            "sinks": [
                 {
-                    "name": source.name,
-                    "kind": source.kind,
-                    "entries": source.entries,
-                    "latest": source.latest,
-                    "detail": source.detail,
+                    "name": sink.sink_name,
+                    "provider": sink.provider_name,
+                    "api_version": sink.api_version,
+                    "commit_offset": sink.commit_offset,
+                    "active": sink.is_active,
                 }
-                for source in self.sources
+                for sink in self.sinks
             ],
-            "sinks": [_sink_json(sink) for sink in self.sinks],
-            "state": {"operators": [_operator_json(operator) for operator in self.operators]},
-            "owner": None
-            if self.owner is None
-            else {
-                "run_id": self.owner.run_id,
-                "purpose": self.owner.purpose,
-                "host": self.owner.host,
-                "has_lease": self.owner.has_lease,
+            "state": {
+                "operators": [
+                    {
+                        "operator_id": operator.operator_id,
+                        "name": operator.name,
+                        "provider": operator.provider,
+                        "partitions": operator.partitions,
+                        "stores": [
+                            {"name": name, "partitions": [asdict(store) for store in stores]}
+                            for name, stores in operator.stores.items()
+                        ],
+                    }
+                    for operator in self.operators
+                ]
             },
+            "owner": None if self.owner is None else asdict(self.owner),
             "unfinished_edit": None
             if self.edit is None
             else {
@@ -208,45 +205,8 @@ class CheckpointView:
                 "summary": self.edit.summary,
             },
             "unpublished_batch": self.unpublished,
-            "problems": [
-                {"path": problem.path, "message": problem.message} for problem in self.problems
-            ],
+            "problems": [asdict(problem) for problem in self.problems],
         }
-
-
-def _sink_json(sink: SinkMetadata) -> dict[str, object]:
-    return {
-        "name": sink.sink_name,
-        "provider": sink.provider_name,
-        "api_version": sink.api_version,
-        "commit_offset": sink.commit_offset,
-        "active": sink.is_active,
-    }
-
-
-def _operator_json(operator: OperatorView) -> dict[str, object]:
-    return {
-        "operator_id": operator.operator_id,
-        "name": operator.name,
-        "provider": operator.provider,
-        "partitions": operator.partitions,
-        "stores": [
-            {
-                "name": name,
-                "partitions": [
-                    {
-                        "partition_id": store.partition_id,
-                        "min_version": store.min_version,
-                        "max_version": store.max_version,
-                        "latest_snapshot": store.latest_snapshot,
-                        "versions": store.versions,
-                    }
-                    for store in stores
-                ],
-            }
-            for name, stores in operator.stores.items()
-        ],
-    }
 
 
 def offsets_of(entry: OffsetEntry) -> tuple[JsonValue, ...] | dict[str, JsonValue]:

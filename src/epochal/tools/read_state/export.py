@@ -33,8 +33,9 @@ def json_batches(
     names = [name for name, _ in reader.fields]
     order = ["partition_id", *(name for name in names if name != "partition_id")]
     by_name = dict(zip(names, kinds, strict=True))
-    for batch in _batches(reader, partition):
-        yield from json_rows(batch.select(order), [by_name[name] for name in order])
+    for number in tracked(choose_partitions(reader.target, partition)):
+        for batch in reader.batches(number):
+            yield from json_rows(batch.select(order), [by_name[name] for name in order])
 
 
 def export_state(reader: StateReader, path: str, partition: int | None = None) -> int:
@@ -56,11 +57,6 @@ def export_state(reader: StateReader, path: str, partition: int | None = None) -
         with suppress(FileNotFoundError):
             os.unlink(partial)
     return count
-
-
-def _batches(reader: StateReader, partition: int | None) -> Iterator[pa.RecordBatch]:
-    for number in tracked(choose_partitions(reader.target, partition)):
-        yield from reader.batches(number)
 
 
 def _to_parquet(reader: StateReader, path: str, partition: int | None) -> int:

@@ -21,20 +21,25 @@ import pyarrow as pa
 
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import DEFAULT_STORE
-from epochal.errors import StateFormatError, StateReadError
+from epochal.errors import StateFormatError, StateReadError, StateValueError
 from epochal.files import Files
 from epochal.record_batches import batch_of, struct_of
 from epochal.state.files.merge import Rows
+from epochal.state.files.partitioning import place_of, placing_columns
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, scanned_part
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
 from epochal.state.rows.column_decoder import ROWS_AT_ONCE, decode_rows
+from epochal.state.rows.tagged_json import json_column, json_rows, row_from_json
 from epochal.state.rows.types import AtomicType, DataType, StructType
+from epochal.state.rows.unsafe_row import Row, encode_row
 from epochal.tools.inspect.epoch_overlay import overlaid
-from epochal.tools.read_state.given_schemas import FLAGGED_JOIN_FORMAT, given_schemas
 from epochal.tools.read_state.read_target import (
+    FLAGGED_JOIN_FORMAT,
     JOIN_OPERATOR,
     StateBatch,
     StateVariable,
     StoreTarget,
+    given_schemas,
     load_rows,
 )
 from epochal.tools.reporting import tracked
@@ -252,7 +257,6 @@ class StoreReader:
         return list(keys.flatten()) if paired else [keys]
 
     def values(self, rows: Rows) -> pa.StructArray:
-        """The value column."""
         spans = self.target.settings.format.versions.unwrap(rows.values, rows.source)
         return decode_rows(spans, self.target.schema.value, source=rows.source)
 
@@ -294,7 +298,8 @@ class JoinReader:
     def batches(self, partition: int) -> list[pa.RecordBatch]:
         stored_batches = self._rows.batches(partition)
         if self._counts is not None:
-            counted = sum(map(_total, self._counts.batches(partition)))
+            counts: list[Any] = [batch.column(1) for batch in self._counts.batches(partition)]
+            counted = sum(int(values.field(0).sum().as_py() or 0) for values in counts)
             stored = sum(len(batch) for batch in stored_batches)
             if counted != stored:
                 raise StateFormatError(
@@ -374,7 +379,51 @@ def _open_join(batch: StateBatch, operator_id: int, side: JoinSide) -> JoinReade
     )
 
 
-def _total(counts: pa.RecordBatch) -> int:
-    """The sum over the single field of the values."""
-    values: Any = counts.column(1)
-    return int(values.field(0).sum().as_py() or 0)
+def rows_with_key(
+    reader: StoreReader, key: Any, operator_name: str | None = None
+) -> list[dict[str, Any]]:
+    """The rows whose key, in JSON form, is `key`. Every field must be given; null means null.
+
+    Only the partition of the key is read, and of a database only the entries with its prefix.
+    """
+    target = reader.target
+    schema = reader.fields[0][1]
+    if not isinstance(schema, StructType):
+        raise StateValueError("key", "struct", "the key of this state is not a struct")
+    row = row_from_json(key, schema, "key")
+    encoded = encode_row(row, schema)
+    placing = schema  # transformWithState places rows by the whole grouping key
+    if reader.variable is None:
+        placing = placing_columns(operator_name, target.family or target.store_name, schema)
+    count = target.settings.partitions or len(target.partitions)
+    partition = place_of(encoded, schema, placing, count)
+    if partition not in target.partitions:
+        return []
+    # The key as readers show it, with every field.
+    wanted = json_column(decode_rows(spans_of([encoded]), schema, source="key"), schema)[0]
+    kinds = [kind for _, kind in reader.fields]
+    return [
+        shown
+        for rows in load_rows(target, partition, _stored_prefix(reader, row, encoded))
+        for part in json_rows(reader.decode(rows, partition), kinds)
+        for shown in part
+        if shown["key"] == wanted
+    ]
+
+
+def _stored_prefix(reader: StoreReader, row: Row, encoded: bytes) -> bytes:
+    """How the stored keys of a key begin; empty if that does not follow from the key alone."""
+    target = reader.target
+    if not target.settings.format.is_database:
+        return encoded
+    if target.avro is not None:
+        return b""  # such a key names the schema that it was written with
+    match target.encoder.kind:
+        case "plain":
+            return VERSION_BYTE + encoded
+        case "prefix":
+            fields = target.schema.key.fields[: target.encoder.prefix_columns]
+            # Maps and timers have the grouping key as the first column of their own key.
+            columns = row if reader.fields[0][1] == target.schema.key else (row,)
+            return scanned_part(encode_row(columns[: len(fields)], StructType(fields)))
+    return b""

@@ -7,6 +7,10 @@ as they were written, even after the query changed.
 
 Note: operator metadata of version 2 names its schema files by absolute paths, which are stale in a
 copied checkpoint. Only the last part of these paths is used.
+
+Spark before 3.1 wrote no schema files. The bytes of a row do not say what they are, so somebody who
+knows the query has to: in Spark's DDL, such as `"user string, window struct<start timestamp, end
+timestamp>"`.
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from epochal.checkpoint.directory import Checkpoint
-from epochal.checkpoint.entries import CommitEntry
 from epochal.checkpoint.layout import (
     DEFAULT_STORE,
     JOIN_STORES,
@@ -52,26 +55,61 @@ from epochal.state.files.schema_file import (
     KeyEncoder,
     parse_schema_file,
 )
+from epochal.state.rows.ddl import parse_ddl
+from epochal.state.rows.types import AtomicType, StructField, StructType
 from epochal.state.store.contract import FileSettings, Selection, StoredVersion
 from epochal.state.store.store_format import FORMATS, StoreFormat
 from epochal.tools.inspect.listing import list_all
 from epochal.tools.inspect.state_listing import operators_of
-from epochal.tools.read_state.given_schemas import GivenSchemas
 
 _STREAMING = "spark.sql.streaming."
 _STORE = "spark.sql.streaming.stateStore."
 UNSAFE_ROW, AVRO = "unsaferow", "avro"
 JOIN_OPERATOR = "symmetricHashJoin"
-NOTHING_GIVEN = GivenSchemas()
 GIVE_SCHEMAS = (
     "Spark before 3.1 wrote no schema files: give --key-schema and --value-schema, in Spark's DDL"
 )
-TIMED_JOIN_FAMILIES = (
-    "left-keyWithTsToValues",
-    "left-tsWithKey",
-    "right-keyWithTsToValues",
-    "right-tsWithKey",
+TIMED_JOIN_FAMILIES = tuple(
+    f"{side}-{family}"
+    for side in ("left", "right")
+    for family in ("keyWithTsToValues", "tsWithKey")
 )
+_LONG, _FLAG = AtomicType("long"), AtomicType("boolean")
+FLAGGED_JOIN_FORMAT = 2
+"""From this format on, a join marks the rows that have found a match."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSchemas:
+    """The schema of keys, of values, or of both; None where the schema file is to be used."""
+
+    key: StructType | None = None
+    value: StructType | None = None
+
+    def __bool__(self) -> bool:
+        return self.key is not None or self.value is not None
+
+    def counts_of_join(self) -> GivenSchemas:
+        """For the store with the number of rows per key, if these are the schemas of a side."""
+        return GivenSchemas(self.key, self.key and StructType((StructField("value", _LONG),)))
+
+    def rows_of_join(self, join_format: int) -> GivenSchemas:
+        """For the store with the rows, if these are the schemas of a side of a join."""
+        flags = (StructField("matched", _FLAG),) if join_format >= FLAGGED_JOIN_FORMAT else ()
+        return GivenSchemas(
+            self.key and StructType((*self.key.fields, StructField("index", _LONG))),
+            self.value and StructType((*self.value.fields, *flags)),
+        )
+
+
+def given_schemas(key: str | None, value: str | None) -> GivenSchemas:
+    """Parse the user's DDL; StateSchemaError if it is not valid."""
+    return GivenSchemas(
+        None if key is None else parse_ddl(key), None if value is None else parse_ddl(value)
+    )
+
+
+NOTHING_GIVEN = GivenSchemas()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,17 +183,11 @@ class StoreTarget:
     """Whether the schema is the user's, so that a row that does not fit may be sound."""
 
     def directory(self, partition: int) -> Files:
-        """The directory of one partition."""
         return self.files.at(state_store_path(self.operator_id, partition, self.store_name))
 
-    def unique_id(self, partition: int) -> str:
-        """The id of this version's files in one partition; empty if names have no ids."""
-        return self.unique_ids[partition] if partition < len(self.unique_ids) else ""
-
     def stored(self, partition: int) -> StoredVersion:
-        """This version of one partition."""
-        files, unique_id = self.directory(partition), self.unique_id(partition)
-        return StoredVersion(files, self.version, unique_id, self.settings)
+        unique_id = self.unique_ids[partition] if partition < len(self.unique_ids) else ""
+        return StoredVersion(self.directory(partition), self.version, unique_id, self.settings)
 
     def selection(self, prefix: bytes = b"") -> Selection:
         """Which rows of the stored version belong to it."""
@@ -195,7 +227,13 @@ class StateBatch:
                 "STDS_COMMITTED_BATCH_UNAVAILABLE",
             )
         self.batch_id = newest if batch_id is None else batch_id
-        self.commit = self._commit(newest)
+        commit = checkpoint.commits.get(self.batch_id)
+        if commit is None:
+            self._refuse(
+                f"batch {self.batch_id} is not committed; the newest committed batch is {newest}.",
+                "STDS_COMMITTED_BATCH_UNAVAILABLE",
+            )
+        self.commit = commit
         entry = checkpoint.offsets.get(self.batch_id)
         if entry is None:
             self._refuse(
@@ -246,17 +284,13 @@ class StateBatch:
             if info.is_dir and (number := parse_partition(info.name)) is not None
         ]
         listed = sorted(number for number in numbers if limit is None or number < limit)
+        none = "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE"
         if not listed:
             self._require_operator(operator_id)
-            self._refuse(
-                f"operator {operator_id} has no partition directories.",
-                "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
-            )
+            self._refuse(f"operator {operator_id} has no partition directories.", none)
         if listed != list(range(len(listed))):
-            self._refuse(
-                f"operator {operator_id} has the partitions {listed}; some in between are missing.",
-                "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
-            )
+            found = f"has the partitions {listed}; some in between are missing."
+            self._refuse(f"operator {operator_id} {found}", none)
         return tuple(listed)
 
     def schemas(self, operator_id: int, store_name: str = DEFAULT_STORE) -> dict[str, FamilySchema]:
@@ -287,10 +321,8 @@ class StateBatch:
         key, value = self.given.key, self.given.value
         if key is None or value is None:
             recorded = self.with_given(NOTHING_GIVEN).schemas(operator_id, store_name)
-            key, value = (
-                key or recorded[DEFAULT_FAMILY].key,
-                value or recorded[DEFAULT_FAMILY].value,
-            )
+            stored = recorded[DEFAULT_FAMILY]
+            key, value = key or stored.key, value or stored.value
         return {DEFAULT_FAMILY: FamilySchema(DEFAULT_FAMILY, key, value)}
 
     def _schema_paths(self, operator_id: int, store_name: str) -> list[str]:
@@ -326,13 +358,12 @@ class StateBatch:
         return self._target(operator_id, store_name, None, schemas[DEFAULT_STORE])
 
     def family(self, operator_id: int, family: str) -> StoreTarget:
-        """One column family of an operator's store."""
         schemas = self.schemas(operator_id)
         if family not in schemas:
+            is_join = self.operator_name(operator_id) == JOIN_OPERATOR
             self._no_schema(
                 f"it has no column family {family!r}; it has {', '.join(sorted(schemas))}. Choose "
-                f"one with --store"
-                + (", or one side of the join with --side" if self._is_join(operator_id) else ""),
+                f"one with --store" + ", or one side of the join with --side" * is_join,
                 operator_id,
                 family,
             )
@@ -341,10 +372,9 @@ class StateBatch:
     def uses_join_families(self, operator_id: int) -> bool:
         """Whether the operator is a join that keeps its state in column families of one store."""
         metadata = self.operator(operator_id)
-        return metadata is not None and metadata.version == 2 and self._is_join(operator_id)
-
-    def _is_join(self, operator_id: int) -> bool:
-        return self.operator_name(operator_id) == JOIN_OPERATOR
+        if metadata is None:
+            return False
+        return (metadata.version, metadata.operator_name) == (2, JOIN_OPERATOR)
 
     def variables(self, operator_id: int) -> dict[str, StateVariable] | None:
         """The variables of a transformWithState operator, including timers; else None."""
@@ -431,23 +461,11 @@ class StateBatch:
             )
         return tuple(ids[n][at] for n in partitions)
 
-    def _commit(self, newest: int) -> CommitEntry:
-        commit = self.checkpoint.commits.get(self.batch_id)
-        if commit is None:
-            self._refuse(
-                f"batch {self.batch_id} is not committed; the newest committed batch is {newest}.",
-                "STDS_COMMITTED_BATCH_UNAVAILABLE",
-            )
-        return commit
-
     def _require_operator(self, operator_id: int) -> None:
         there = list_operators(self.files)
         if operator_id not in there:
-            names = {operator: self.operator_name(operator) for operator in there}
-            named = [
-                f"{operator} ({name})" if name else str(operator)
-                for operator, name in names.items()
-            ]
+            names = ((operator, self.operator_name(operator)) for operator in there)
+            named = [f"{operator} ({name})" if name else str(operator) for operator, name in names]
             noun = "only operator" if len(named) == 1 else "the operators"
             self._refuse(
                 f"there is no operator {operator_id}. The checkpoint has "

@@ -21,13 +21,11 @@ from epochal.state.files.merge import Rows
 from epochal.state.rows.byte_spans import Ints, Spans, as_spans
 from epochal.state.rows.tagged_json import json_rows
 from epochal.tools.read_state.read import StateReader, StoreReader, choose_partitions, in_parallel
-from epochal.tools.read_state.read_target import StoreTarget, load_rows
+from epochal.tools.read_state.read_target import load_rows
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Every row of a store: its key bytes, value bytes and partition."""
-
     reader: StoreReader
     keys: Any
     values: Any
@@ -71,28 +69,14 @@ def _wide(spans: Spans) -> Any:
     return array.cast(pa.large_binary())
 
 
-def same_form(one: StoreTarget, other: StoreTarget) -> bool:
-    """Whether equal rows of the two stores have equal bytes."""
-    return (
-        one.settings.format == other.settings.format
-        and one.encoder == other.encoder
-        and one.schema.key == other.schema.key
-        and one.schema.value == other.schema.value
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class LargeKey:
-    """A key and the size of its row."""
-
     key: dict[str, Any]
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """One partition of a store."""
-
     partition_id: int
     rows: int
     key_bytes: int
@@ -103,8 +87,6 @@ class PartitionStats:
 
 @dataclass(frozen=True, slots=True)
 class StateStats:
-    """One store at one version."""
-
     rows: int
     bytes: int
     file_bytes: int
@@ -117,13 +99,25 @@ class StateStats:
 
 
 def measure_store(reader: StateReader, *, largest: int = 5) -> StateStats:
-    """Measure every partition of a store."""
     stored = load_stored(reader)
     key_sizes, value_sizes = _sizes(stored.keys), _sizes(stored.values)
-    parts = tuple(
-        _partition(stored, number, key_sizes, value_sizes, largest)
-        for number in reader.target.partitions
-    )
+    parts: list[PartitionStats] = []
+    for number in reader.target.partitions:
+        mine = np.flatnonzero(stored.partitions == number)
+        sizes = key_sizes[mine] + value_sizes[mine]
+        top = mine[np.argsort(-sizes, kind="stable")[:largest]]
+        files = stored.reader.target.directory(number).list()
+        keys = (row["key"] for row in stored.decoded(top))
+        bytes_of_top = (int(key_sizes[index] + value_sizes[index]) for index in top.tolist())
+        part = PartitionStats(
+            partition_id=number,
+            rows=len(mine),
+            key_bytes=int(key_sizes[mine].sum()),
+            value_bytes=int(value_sizes[mine].sum()),
+            file_bytes=sum(info.size for info in files if not info.is_dir and not info.hidden),
+            largest=tuple(map(LargeKey, keys, bytes_of_top)),
+        )
+        parts.append(part)
     fullest = max((part.rows for part in parts), default=0)
     average = len(stored) / len(parts)
     return StateStats(
@@ -131,27 +125,7 @@ def measure_store(reader: StateReader, *, largest: int = 5) -> StateStats:
         bytes=int(key_sizes.sum() + value_sizes.sum()),
         file_bytes=sum(part.file_bytes for part in parts),
         skew=round(fullest / average, 3) if average else 1.0,
-        partitions=parts,
-    )
-
-
-def _partition(
-    stored: StoredRows, number: int, key_sizes: Ints, value_sizes: Ints, largest: int
-) -> PartitionStats:
-    mine = np.flatnonzero(stored.partitions == number)
-    sizes = key_sizes[mine] + value_sizes[mine]
-    top = mine[np.argsort(-sizes, kind="stable")[:largest]]
-    files = stored.reader.target.directory(number).list()
-    return PartitionStats(
-        partition_id=number,
-        rows=len(mine),
-        key_bytes=int(key_sizes[mine].sum()),
-        value_bytes=int(value_sizes[mine].sum()),
-        file_bytes=sum(info.size for info in files if not info.is_dir and not info.hidden),
-        largest=tuple(
-            LargeKey(row["key"], int(key_sizes[index] + value_sizes[index]))
-            for row, index in zip(stored.decoded(top), top.tolist(), strict=True)
-        ),
+        partitions=tuple(parts),
     )
 
 
@@ -189,19 +163,25 @@ def compare_stores(
     earlier: StateReader, later: StateReader, *, limit: int | None = None
 ) -> StoreDifferences:
     """Compare a store as seen by two readers."""
+    unsupported = "STATE_STORE_UNSUPPORTED_OPERATION"
     for reader in (earlier, later):
         if reader.target.has_lists:
             raise StateReadError(
                 reader.target.files.url,
                 "the elements of a list have no keys to compare by; use `read --changes-since`.",
-                "STATE_STORE_UNSUPPORTED_OPERATION",
+                unsupported,
             )
-    if not same_form(earlier.target, later.target):
+    # Only if all these are equal, equal rows of the two stores have equal bytes.
+    forms = [
+        (target.settings.format, target.encoder, target.schema.key, target.schema.value)
+        for target in (earlier.target, later.target)
+    ]
+    if forms[0] != forms[1]:
         raise StateReadError(
             later.target.files.url,
             "the two stores differ in provider, encoding or schema, so their bytes cannot be "
             "compared; export both and compare the files.",
-            "STATE_STORE_UNSUPPORTED_OPERATION",
+            unsupported,
         )
     before, after = load_stored(earlier), load_stored(later)
     places: Any = pc.index_in(after.keys, value_set=before.keys)
@@ -213,29 +193,22 @@ def compare_stores(
     differs = ~equal.to_numpy(zero_copy_only=False)
     gone: Any = pc.invert(pc.is_in(before.keys, value_set=after.keys))
     removed = np.flatnonzero(gone.to_numpy(zero_copy_only=False))
+    news = map(_split, after.decoded(added[:limit]))
+    lost = map(_split, before.decoded(removed[:limit]))
+    was = map(_split, before.decoded(olds[differs][:limit]))
+    now = map(_split, after.decoded(matched[differs][:limit]))
     rows = [
-        *_one_sided("added", after, added[:limit]),
-        *_one_sided("removed", before, removed[:limit]),
-        *_two_sided(before, olds[differs][:limit], after, matched[differs][:limit]),
+        *(RowDifference("added", key, None, value) for key, value in news),
+        *(RowDifference("removed", key, value, None) for key, value in lost),
+        *(
+            RowDifference("changed", key, old, new)
+            for (key, old), (_, new) in zip(was, now, strict=True)
+        ),
     ]
     changed = int(differs.sum())
     return StoreDifferences(
         len(added), len(removed), changed, len(matched) - changed, tuple(rows[:limit])
     )
-
-
-def _one_sided(change: str, stored: StoredRows, which: Any) -> list[RowDifference]:
-    is_new = change == "added"
-    return [
-        RowDifference(change, key, None if is_new else value, value if is_new else None)
-        for key, value in map(_split, stored.decoded(which))
-    ]
-
-
-def _two_sided(before: StoredRows, olds: Any, after: StoredRows, news: Any) -> list[RowDifference]:
-    pairs = zip(before.decoded(olds), after.decoded(news), strict=True)
-    split = ((_split(old), _split(new)) for old, new in pairs)
-    return [RowDifference("changed", key, old, new) for (key, old), (_, new) in split]
 
 
 def _split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -34,7 +34,6 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, join_url
 from epochal.tools.edit.copy_checkpoint import follow_schema_paths, refuse_nested, refuse_occupied
-from epochal.tools.edit.edit_file_log import SINK_FORMAT
 from epochal.tools.edit.edit_plan import (
     ORIGIN,
     SINK,
@@ -50,14 +49,13 @@ from epochal.tools.edit.edit_plan import (
 from epochal.tools.edit.rewind import obstacle_to
 from epochal.tools.edit.survey import Survey, last_committed
 from epochal.tools.inspect.epoch_overlay import Decided, newest_decided
+from epochal.tools.inspect.source_listing import SINK_FORMAT
 
 COMMAND = "clone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneOptions:
-    """What a clone is to be."""
-
     query_id: str
     at: int | None = None
     """The epoch after which it goes on; None for the newest that is committed."""

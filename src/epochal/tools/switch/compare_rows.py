@@ -23,8 +23,6 @@ Rows: TypeAlias = Counter[str]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a query has written in a segment."""
-
     added: Rows
     """Rows that were not there before."""
     whole: Rows | None = None
@@ -43,7 +41,6 @@ class OutputDifference:
 
 
 def count_rows(rows: Iterable[Row], ignored: Iterable[str] = ()) -> Rows:
-    """Count rows, without the columns to ignore."""
     left_out = frozenset(ignored)
     counts: Rows = Counter()
     for row in rows:

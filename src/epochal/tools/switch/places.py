@@ -21,16 +21,25 @@ from epochal.checkpoint.file_log import FileEntry, FileSourceLog, open_source_lo
 from epochal.checkpoint.layout import OFFSETS, SOURCES, source_log_path
 from epochal.epoch.manifest import manifest_of
 from epochal.files import Files, join_url
-from epochal.tools.edit.offsets.offset_targets import is_file_offset
+from epochal.tools.edit.offset_targets import is_file_offset
 from epochal.tools.switch.boundaries import ReadPosition
 
 
 def places_of(files: Files, entries: Mapping[int, OffsetEntry]) -> dict[int, ReadPosition]:
     """How far each epoch has read, by epoch."""
-    logs = _file_logs(files)
+    names = [info.name for info in files.list(SOURCES) if info.is_dir and not info.hidden]
+    opened = {name: open_source_log(files.at(source_log_path(name))) for name in names}
+    logs = {
+        name: _FileLog(log.all_files())
+        for name, log in opened.items()
+        if isinstance(log, FileSourceLog)
+    }
     by_epoch = {}
     for epoch, entry in entries.items():
-        positions = _positions(files, epoch, entry)
+        manifest = manifest_of(entry, join_url(files.url, f"{OFFSETS}/{epoch}"), epoch)
+        positions: dict[int, Mapping[str, str]] = {}
+        if manifest is not None and len(manifest.positions) == len(entry.by_source):
+            positions = dict(enumerate(manifest.positions))
         key = tuple(
             _key(offset, logs.get(source), positions.get(number, {}))
             for number, (source, offset) in enumerate(entry.by_source.items())
@@ -60,42 +69,20 @@ class _FileLog:
         return f"{len(listed)} files in order {_number(text) % 2**64:x}"
 
 
-def _file_logs(files: Files) -> dict[str, _FileLog]:
-    names = [info.name for info in files.list(SOURCES) if info.is_dir and not info.hidden]
-    logs = {name: open_source_log(files.at(source_log_path(name))) for name in names}
-    return {
-        name: _FileLog(log.all_files())
-        for name, log in logs.items()
-        if isinstance(log, FileSourceLog)
-    }
-
-
-def _positions(files: Files, epoch: int, entry: OffsetEntry) -> dict[int, Mapping[str, str]]:
-    manifest = manifest_of(entry, join_url(files.url, f"{OFFSETS}/{epoch}"), epoch)
-    if manifest is None or len(manifest.positions) != len(entry.by_source):
-        return {}
-    return dict(enumerate(manifest.positions))
-
-
 def _key(offset: str | None, log: _FileLog | None, positions: Mapping[str, str]) -> str | None:
     if offset is None:
         return None
     if log is None or not is_file_offset(offset):
-        return _canonical(offset)
+        try:  # the same text for the same JSON, whatever the order of its keys is
+            return json.dumps(json.loads(offset), sort_keys=True, separators=(",", ":"))
+        except (ValueError, RecursionError):
+            return offset
     batch = int(json.loads(offset)["logOffset"])
     exact = [json.loads(text) for text in positions.values()]
     if all((at["batch"], at["file"], at["row"]) == (batch + 1, 0, 0) for at in exact):
         return log.read_up_to(batch)
     highest = max(int(at["batch"]) for at in exact)
     return f"{log.listed_up_to(highest)} {json.dumps(sorted(positions.items()))}"
-
-
-def _canonical(offset: str) -> str:
-    """The same text for the same JSON, whatever the order of its keys is."""
-    try:
-        return json.dumps(json.loads(offset), sort_keys=True, separators=(",", ":"))
-    except (ValueError, RecursionError):
-        return offset
 
 
 def _number(text: str) -> int:

@@ -18,7 +18,7 @@ from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS, STATE
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.files import Files
-from epochal.tools.inspect.edit_status import JournalEntry, JournalState, journal_entries
+from epochal.tools.inspect.edit_status import JournalState, journal_entries
 from epochal.tools.reporting import tracked
 from epochal.tools.switch.boundaries import (
     Boundary,
@@ -38,16 +38,14 @@ from epochal.tools.switch.compare_rows import (
     row_text,
     subtract_moved,
 )
-from epochal.tools.switch.output_contract import Output
 from epochal.tools.switch.places import places_of
+from epochal.tools.switch.query_outputs import Output
 from epochal.wording import counted
 
 Parts = frozenset[str]
 
 
 class Verdict(StrEnum):
-    """What a comparison found."""
-
     SAME = "same"
     DIFFERENT = "different"
     UNKNOWN = "cannot be compared"
@@ -55,8 +53,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowOptions:
-    """How to compare."""
-
     key: tuple[str, ...] = ()
     """The columns that identify a row."""
     ignored: tuple[str, ...] = ()
@@ -102,7 +98,12 @@ def committed_places(files: Files) -> dict[int, ReadPosition]:
 
     A clone also has entries of the query that it was made from. Its output does not.
     """
-    first = max((_cloned_after(entry) for entry in journal_entries(files)), default=-1)
+    cloned = (
+        parse_batch_id(entry.arguments.get("at", ""))
+        for entry in journal_entries(files)
+        if entry.command == COMMAND and entry.state is JournalState.DONE
+    )
+    first = max((epoch for epoch in cloned if epoch is not None), default=-1)
     commits = set(CommitLog(files.at(COMMITS), read_only=True).batch_ids())
     log = OffsetLog(files.at(OFFSETS), read_only=True)
     wanted = (epoch for epoch in log.batch_ids() if epoch in commits and epoch >= first)
@@ -110,14 +111,6 @@ def committed_places(files: Files) -> dict[int, ReadPosition]:
     return places_of(
         files, {batch_id: entry for batch_id, entry in entries.items() if entry is not None}
     )
-
-
-def _cloned_after(entry: JournalEntry) -> int:
-    """The epoch after which a clone goes on, if an edit has made one; else -1."""
-    if entry.command != COMMAND or entry.state is not JournalState.DONE:
-        return -1
-    batch = parse_batch_id(entry.arguments.get("at", ""))
-    return -1 if batch is None else batch
 
 
 def has_state(files: Files) -> bool:
@@ -206,7 +199,13 @@ def _compare_whole(
         parts = side.output.parts_at(epoch) or Parts()
         rows.append(count_rows(side.output.rows(parts), options.ignored))
     if options.key:
-        rows_with_keys = _with_keys_of(rows[0], rows[1], options.key)
+
+        def key_of(row: str) -> str:
+            values = json.loads(row)
+            return row_text({name: values.get(name) for name in options.key})
+
+        keys = {key_of(row) for row in rows[1]}
+        rows_with_keys = Rows({row: n for row, n in rows[0].items() if key_of(row) in keys})
         if left_out := rows[0].total() - rows_with_keys.total():
             notes.append(
                 f"Left out: {counted(left_out, 'row')} of the first output, whose keys the second "
@@ -220,15 +219,6 @@ def _compare_whole(
         return Comparison(Verdict.SAME, compared, notes=tuple(notes))
     pairs = tuple(pairs_of(difference, options.key, options.rows_shown))
     return Comparison(Verdict.DIFFERENT, (), segment, difference, pairs, "", tuple(notes))
-
-
-def _with_keys_of(rows: Rows, others: Rows, key: Sequence[str]) -> Rows:
-    def key_of(row: str) -> str:
-        values = json.loads(row)
-        return row_text({name: values.get(name) for name in key})
-
-    keys = {key_of(row) for row in others}
-    return Rows({row: count for row, count in rows.items() if key_of(row) in keys})
 
 
 def _notes(

@@ -115,19 +115,18 @@ def _wait(
         if has_ended(owner) or (now - renewed_at) * 1000 > owner.claim_ms:
             return Ending.DIED
         if now - started >= timeout_seconds:
-            raise NotStoppedError(files.url, owner.run_id, _too_slow(files, owner, timeout_seconds))
+            request = join_url(files.url, stop_path(owner.run_id))
+            raise NotStoppedError(
+                files.url,
+                owner.run_id,
+                f"it still runs after {timeout_seconds:g} s (process {owner.process} on "
+                f"{owner.host}). The request stays in {request}, and the query stops when it can; "
+                f"delete that file to take the request back. Run the same command again to wait "
+                f"longer. A driver of an earlier release looks for no request: call query.stop() "
+                f"there",
+            )
         advance(round(now - started), round(timeout_seconds))
         clock.sleep(POLL_SECONDS)
-
-
-def _too_slow(files: Files, owner: Attempt, timeout_seconds: float) -> str:
-    request = join_url(files.url, stop_path(owner.run_id))
-    return (
-        f"it still runs after {timeout_seconds:g} s (process {owner.process} on {owner.host}). The "
-        f"request stays in {request}, and the query stops when it can; delete that file to take "
-        f"the request back. Run the same command again to wait longer. A driver of an earlier "
-        f"release looks for no request: call query.stop() there"
-    )
 
 
 def _judge(files: Files, owner: Attempt, ending: Ending) -> StoppedQuery:

@@ -21,26 +21,26 @@ behind, closed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from epochal.checkpoint.entries import OFFSET_FORMAT, QueryMetadata, Switched, parse_switched
-from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SINK_LOG
+from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url
 from epochal.tools.edit.copy_checkpoint import refuse_nested, refuse_occupied
 from epochal.tools.edit.edit_file_log import (
     SinkSurvey,
     add_sink_batches,
-    orphaned_files,
+    data_outside,
     rewind_sink,
+    with_sink,
 )
-from epochal.tools.edit.edit_plan import ORIGIN, SINK, Change, Plan, Tree, Watch
+from epochal.tools.edit.edit_plan import ORIGIN, Change, Plan, Tree, Watch
 from epochal.tools.edit.survey import Survey, last_committed
 from epochal.tools.switch.boundaries import common_boundaries
 from epochal.tools.switch.clone import clone_contents, decided_after, why, without_messages
 from epochal.tools.switch.places import places_of
-from epochal.wording import counted
 
 COMMAND = "switch"
 FENCED = ORIGIN
@@ -68,14 +68,30 @@ def plan_new(old: Survey, target: Files, query_id: str) -> Plan:
     contents = dict(clone_contents(old, target, epoch, decided_after(old, epoch)))
     contents[METADATA] = QueryMetadata(query_id).serialize()
     written = [empty.write(path, content, why(content)) for path, content in contents.items()]
+    changes = (_fence(old, target.url, epoch, epoch), *written)
+    return _switch(old, target.url, epoch, changes, (Watch(OFFSETS, ()), Watch(COMMITS, ())))
+
+
+def _switch(
+    fenced: Survey,
+    to: str,
+    epoch: int,
+    changes: Iterable[Change],
+    watches: tuple[Watch, ...],
+    verb: str = "switch",
+) -> Plan:
+    """The plan of a switch from the checkpoint that is closed."""
     return Plan(
         command=COMMAND,
-        summary=f"switch from {old.url} to {target.url} after epoch {epoch}",
-        changes=(_fence(old, target.url, epoch, epoch), *written),
-        arguments={"from": old.url, "to": target.url, "epoch": str(epoch)},
-        warnings=tuple(_warnings(old)),
-        watches=(*_watches(old), Watch(OFFSETS, ()), Watch(COMMITS, ())),
-        roots={FENCED: old.files},
+        summary=f"{verb} from {fenced.url} to {to} after epoch {epoch}",
+        changes=tuple(changes),
+        arguments={"from": fenced.url, "to": to, "epoch": str(epoch)},
+        warnings=(
+            f"No query starts on {fenced.url} after this. A query of Spark's that still runs there "
+            f"is not stopped by it: make sure that it has ended.",
+        ),
+        watches=(*(replace(watch, root=FENCED) for watch in fenced.log_watches()), *watches),
+        roots={FENCED: fenced.files},
     )
 
 
@@ -99,15 +115,15 @@ def plan_existing(old: Survey, new: Survey, sink: SinkSurvey | None) -> Plan:
         raise EditError(
             new.url, f"has no query id: {new.listing.metadata}. Switch to a new directory instead."
         )
-    plan = Plan(
-        command=COMMAND,
-        summary=f"switch from {old.url} to {new.url} after epoch {epoch}",
-        changes=(_fence(old, new.url, epoch, new_epoch), *_of_no_sink(new)),
-        arguments={"from": old.url, "to": new.url, "epoch": str(epoch)},
-        warnings=tuple(_warnings(old)),
-        watches=(*_watches(old), *new.log_watches()),
-        roots={FENCED: old.files},
-    )
+    # The new query forgets the sink to which it wrote before: its markers are not in this one.
+    kept = ((at, entry, without_messages(entry)) for at, entry in new.offsets.items())
+    forgotten = [
+        new.tree.write(f"{OFFSETS}/{at}", OFFSET_FORMAT.serialize(rest), "without its former sink")
+        for at, entry, rest in kept
+        if rest != entry
+    ]
+    changes = (_fence(old, new.url, epoch, new_epoch), *forgotten)
+    plan = _switch(old, new.url, epoch, changes, new.log_watches())
     if new_epoch == epoch:
         return plan
     if new_epoch < epoch and sink is not None:
@@ -117,15 +133,6 @@ def plan_existing(old: Survey, new: Survey, sink: SinkSurvey | None) -> Plan:
             f"epoch {epoch}. The sink would skip the epochs up to it. Clone the checkpoint again.",
         )
     return add_sink_batches(plan, sink, range(epoch + 1, new_epoch + 1))
-
-
-def _of_no_sink(new: Survey) -> Iterator[Change]:
-    """Forget the sink to which the new query wrote before: its markers are not in this one."""
-    for epoch, entry in new.offsets.items():
-        entry_kept = without_messages(entry)
-        if entry_kept != entry:
-            content = OFFSET_FORMAT.serialize(entry_kept)
-            yield new.tree.write(f"{OFFSETS}/{epoch}", content, "without its former sink")
 
 
 def read_switched(files: Files) -> Switched:
@@ -149,18 +156,14 @@ def plan_back(old: Survey, new: Survey, output: SwitchedOutput) -> Plan:
     written = range(went.new_epoch + 1, max(new.offsets, default=-1) + 1)
     fence = _fence(new, old.url, max(new.offsets, default=-1), went.epoch)
     opened = old.tree.write(METADATA, QueryMetadata(went.query_id).serialize(), "the query's id")
-    plan = Plan(
-        command=COMMAND,
-        summary=f"switch back from {new.url} to {old.url} after epoch {went.epoch}",
-        changes=(fence, opened),
-        arguments={"from": new.url, "to": old.url, "epoch": str(went.epoch)},
-        watches=(*_watches(new), *old.log_watches()),
-        roots={FENCED: new.files},
-    )
+    changes = (fence, opened)
+    plan = _switch(new, old.url, went.epoch, changes, old.log_watches(), "switch back")
+    plan = replace(plan, warnings=())
     if not written:
         return plan
     if output.sink is not None:
-        return _with_sink_rewound(plan, output.sink, went.epoch)
+        plan = with_sink(plan, output.sink, (), data_outside(output.sink, went.epoch, "epochs"))
+        return replace(plan, changes=(fence, *rewind_sink(output.sink, went.epoch), opened))
     if not output.restored:
         raise EditError(
             old.url,
@@ -176,24 +179,6 @@ def plan_back(old: Survey, new: Survey, output: SwitchedOutput) -> Plan:
         f"again. Where the output still has them, they are there twice."
     )
     return replace(plan, warnings=(warning,))
-
-
-def _with_sink_rewound(plan: Plan, sink: SinkSurvey, epoch: int) -> Plan:
-    warnings = []
-    if elsewhere := orphaned_files(sink, epoch)[1]:
-        warnings.append(
-            f"Data that the removed epochs wrote outside {sink.files.url} is kept: "
-            f"{counted(elsewhere, 'file')}."
-        )
-    fence, opened = plan.changes
-    return replace(
-        plan,
-        changes=(fence, *rewind_sink(sink, epoch), opened),
-        arguments={**plan.arguments, SINK: sink.files.url},
-        warnings=tuple(warnings),
-        watches=(*plan.watches, sink.tree.watch(SINK_LOG)),
-        roots={**plan.roots, SINK: sink.files},
-    )
 
 
 def _require_pair(went: Switched, old: Survey, new: Survey) -> None:
@@ -238,19 +223,7 @@ def _fence(old: Survey, to: str, epoch: int, new_epoch: int) -> Change:
     return replace(old.tree.write(METADATA, content, "the query goes on elsewhere"), root=FENCED)
 
 
-def _watches(fenced: Survey) -> Iterator[Watch]:
-    for watch in fenced.log_watches():
-        yield replace(watch, root=FENCED)
-
-
 def _place(surveyed: Survey, epoch: int) -> str:
     entry = surveyed.offsets[epoch]
     offsets = ", ".join(str(offset) for offset in entry.by_source.values())
     return f"{offsets} with watermark {entry.watermark_ms} ms (epoch {epoch})"
-
-
-def _warnings(old: Survey) -> Iterator[str]:
-    yield (
-        f"No query starts on {old.url} after this. A query of Spark's that still runs there is not "
-        f"stopped by it: make sure that it has ended."
-    )

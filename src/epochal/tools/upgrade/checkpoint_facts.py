@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.file_log import FileSourceLog, RateLog
 from epochal.checkpoint.layout import JOIN_STORES, state_schema_log_path, state_schema_path
-from epochal.checkpoint.operator_metadata import OperatorMetadata, StoreMetadata
+from epochal.checkpoint.operator_metadata import StoreMetadata
 from epochal.checkpoint.restart import RestartAction
 from epochal.checkpoint.spark_json import parse_json
 from epochal.continuous.plan.pinned_plan import is_ours, stored_shape
@@ -40,12 +40,18 @@ def read_pins(files: Files) -> Pins:
     commit = checkpoint.commits.get_latest() if newest is not None else None
     entry = newest[1] if newest is not None else None
     offsets = {} if entry is None else entry.by_source
+    # The columns of keys are known if our engine has stored them.
+    keys = {operator.operator_id: operator.keys for operator in stored_shape(files) or ()}
+    operators = {
+        number: replace(operator, keys=keys.get(number))
+        for number, operator in read_operators(files).items()
+    }
     return Pins(
         url=files.url,
         next_batch=plan.batch_id or 0,
         offset_version=1 if entry is None else entry.version,
         sources=tuple(_source(checkpoint, key, text) for key, text in offsets.items()),
-        operators=_with_keys(files, read_operators(files)),
+        operators=operators,
         conf={} if entry is None else dict(entry.conf),
         commit_version=1 if commit is None else commit[1].version,
         is_ours=is_ours(files),
@@ -53,14 +59,6 @@ def read_pins(files: Files) -> Pins:
         failure_condition=plan.condition or plan.reason,
         unpublished=view_with_epochs(files).unpublished,
     )
-
-
-def _with_keys(files: Files, operators: dict[int, OperatorFact]) -> dict[int, OperatorFact]:
-    """The operators with the columns of their keys, which our engine stores."""
-    keys = {operator.operator_id: operator.keys for operator in stored_shape(files) or ()}
-    return {
-        number: replace(operator, keys=keys.get(number)) for number, operator in operators.items()
-    }
 
 
 def read_operators(files: Files) -> dict[int, OperatorFact]:
@@ -73,20 +71,15 @@ def read_operators(files: Files) -> dict[int, OperatorFact]:
             with_schema = {name: store for name, store in read.items() if store.families}
             operators[number] = OperatorFact(number, "", with_schema)
             continue
+        text = metadata.properties_json
+        properties = parse_json(text, "its operator properties") if text else None
         operators[number] = OperatorFact(
             number,
             metadata.operator_name,
             {store.name: _store(files, number, store) for store in metadata.stores},
-            _properties(metadata),
+            dict(properties) if isinstance(properties, dict) else {},
         )
     return operators
-
-
-def _properties(metadata: OperatorMetadata) -> dict[str, object]:
-    if not metadata.properties_json:
-        return {}
-    properties = parse_json(metadata.properties_json, "its operator properties")
-    return dict(properties) if isinstance(properties, dict) else {}
 
 
 def _store(files: Files, operator: int, store: StoreMetadata) -> StoreFact:

@@ -11,7 +11,8 @@ variables to the state of a processor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from epochal.checkpoint.restart import STATE_ENCODING
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
@@ -24,6 +25,7 @@ from epochal.state.store.compatibility import (
     fits,
     is_binary_stable,
 )
+from epochal.tools.edit_state.evolve import WIDER
 from epochal.tools.upgrade.upgrade_findings import (
     ACCEPTS,
     AfterCommand,
@@ -117,7 +119,7 @@ def _compare_shape(pins: Pins, needs: Needs) -> UpgradeDifference | None:
 def _is_same(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> bool:
     if ours:
         return was.name == wants.name and was.stores.keys() == wants.stores.keys()
-    return _plain(was.name) == _plain(wants.name)
+    return _SAME_STATE.get(was.name, was.name) == _SAME_STATE.get(wants.name, wants.name)
 
 
 def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> UpgradeDifference | None:
@@ -211,83 +213,95 @@ def _compare_store(
             place += f", store {was.name}"
         elif name != "default":
             place += f", state {name}"
-        compared = (
-            _compare_key(pins, operator, place, was, old, new),
-            _compare_value(pins, operator, place, was, old, new, ours=ours),
-        )
+        columns = (pins, operator, place, was.name, old, new)
+        key, value = _Columns(*columns, is_key=True), _Columns(*columns, is_key=False)
+        compared = (_compare_key(key), _compare_value(value, ours=ours))
         differences += [difference for difference in compared if difference is not None]
     return differences
 
 
-def _compare_key(
-    pins: Pins,
-    operator: OperatorFact,
-    place: str,
-    store: StoreFact,
-    old: FamilySchema,
-    new: FamilySchema,
-) -> UpgradeDifference | None:
-    subject, was, wants = f"{place}, key", describe_fields(old.key), describe_fields(new.key)
-    if not is_binary_stable(new.key):
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The key or the value of a store, as the checkpoint has it and as the query wants it."""
+
+    pins: Pins
+    operator: OperatorFact
+    place: str
+    store: str
+    was: FamilySchema
+    wants: FamilySchema
+    is_key: bool
+
+    @property
+    def old(self) -> StructType:
+        return self.was.key if self.is_key else self.was.value
+
+    @property
+    def new(self) -> StructType:
+        return self.wants.key if self.is_key else self.wants.value
+
+    @property
+    def can_evolve(self) -> bool:
+        """Whether the command can rewrite such a store: not variables, nor rows stored as Avro."""
+        is_avro = self.pins.conf.get(STATE_ENCODING) == "avro"
+        return self.was.name == DEFAULT_FAMILY and not is_avro
+
+    def differ(self, verdict: Verdict, refusal: str = ACCEPTS) -> UpgradeDifference:
+        subject = f"{self.place}, {'key' if self.is_key else 'value'}"
+        was, wants = describe_fields(self.old), describe_fields(self.new)
+        return UpgradeDifference(subject, was, wants, verdict, refusal)
+
+    def evolve(self, words: Sequence[str], why: str, refusal: str) -> UpgradeDifference:
+        command = evolve_command(self.pins.url, self.operator.number, self.store, words)
+        return self.differ(AfterCommand(command, why), refusal)
+
+
+def _compare_key(key: _Columns) -> UpgradeDifference | None:
+    if not is_binary_stable(key.new):
         why = "keys are compared as bytes, so a key cannot have a collation"
-        return UpgradeDifference(subject, was, wants, Impossible(why), UNSTABLE_KEY)
-    if not fits(new.key, old.key):
+        return key.differ(Impossible(why), UNSTABLE_KEY)
+    if not fits(key.new, key.old):
         why = (
             "the bytes of a key decide its partition and find its value. If the new key can be "
             "computed from the old rows, `epochal state rekey` rewrites the state with a function "
             "of yours. Otherwise use a new checkpoint"
         )
-        return UpgradeDifference(subject, was, wants, Impossible(why), KEY_MISMATCH)
-    return _compare_renamed(pins, operator, subject, store, old, old.key, new.key, others=old.value)
+        return key.differ(Impossible(why), KEY_MISMATCH)
+    return _compare_renamed(key)
 
 
-def _compare_value(
-    pins: Pins,
-    operator: OperatorFact,
-    place: str,
-    store: StoreFact,
-    old: FamilySchema,
-    new: FamilySchema,
-    *,
-    ours: bool,
-) -> UpgradeDifference | None:
-    subject, was, wants = f"{place}, value", describe_fields(old.value), describe_fields(new.value)
+def _compare_value(value: _Columns, *, ours: bool) -> UpgradeDifference | None:
+    operator, old, new = value.operator, value.old, value.new
     evolves = bool(operator.properties.get("stateVariables")) and (
-        pins.conf.get(STATE_ENCODING) == "avro"
+        value.pins.conf.get(STATE_ENCODING) == "avro"
     )
-    if fits(new.value, old.value):
-        if operator.name in _AGGREGATIONS and _other_aggregates(old, new):
+    if fits(new, old):
+        if operator.name in _AGGREGATIONS and _other_aggregates(value.was, value.wants):
             why = (
                 "Spark compares only types: what one aggregate has stored would be continued by "
                 "another. Keep the aggregates and their order, or use a new checkpoint"
             )
-            return UpgradeDifference(subject, was, wants, Impossible(why), ACCEPTS)
-        if evolves or operator.name in _AGGREGATIONS:
-            return None
-        return _compare_renamed(
-            pins, operator, subject, store, old, old.value, new.value, others=old.key
-        )
+            return value.differ(Impossible(why))
+        return None if evolves or operator.name in _AGGREGATIONS else _compare_renamed(value)
     if evolves:
-        return None if old.value == new.value else _evolution(subject, old.value, new.value)
+        return None if old == new else _evolution(value)
     if operator.name == _DEDUPLICATION and not ours:
         why = (
             "the state is that of another operator, and Spark does not compare the values of a "
             "deduplication. Use a new checkpoint"
         )
-        return UpgradeDifference(subject, was, wants, Impossible(why), ACCEPTS)
-    side = store.name if old.name == DEFAULT_FAMILY else old.name
-    if taken := _new_key_columns(operator, side, old.value, new.value):
+        return value.differ(Impossible(why))
+    side = value.store if value.was.name == DEFAULT_FAMILY else value.was.name
+    if taken := _new_key_columns(operator, side, old, new):
         why = (
             f"the stored rows would be found by {', '.join(taken)}, which they do not have. Use a "
             f"new checkpoint"
         )
-        return UpgradeDifference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
-    words = None
-    if _can_evolve(pins, old):
-        words = evolve_words(old.value, new.value, _STARTS.get(operator.name))
+        return value.differ(Impossible(why), VALUE_MISMATCH)
+    words = evolve_words(old, new, _STARTS.get(operator.name)) if value.can_evolve else None
     if words is None:
         why = "the stored values cannot get this layout. Use a new checkpoint"
-        return UpgradeDifference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
+        return value.differ(Impossible(why), VALUE_MISMATCH)
     why = "rows that were stored so far get null in the new columns"
     if operator.name in _AGGREGATIONS:
         why = "rows that were processed so far do not count in the new columns"
@@ -295,8 +309,7 @@ def _compare_value(
         why = "the groups that there are have no timeout until the function sets one"
     if "--add" not in words:
         why = "the stored values get a wider type"
-    command = evolve_command(pins.url, operator.number, store.name, words)
-    return UpgradeDifference(subject, was, wants, AfterCommand(command, why), VALUE_MISMATCH)
+    return value.evolve(words, why, VALUE_MISMATCH)
 
 
 def _new_key_columns(
@@ -322,19 +335,19 @@ def _other_aggregates(old: FamilySchema, new: FamilySchema) -> bool:
     return any(was != wants and renamed.get(was) != wants for was, wants in names)
 
 
-def _evolution(subject: str, old: StructType, new: StructType) -> UpgradeDifference:
-    was, wants = describe_fields(old), describe_fields(new)
-    stored = {field.name: field for field in old.fields}
-    for field in new.fields:
-        if field.name in stored and not _promotes(stored[field.name], field):
+def _evolution(value: _Columns) -> UpgradeDifference:
+    stored = {field.name: field for field in value.old.fields}
+    for field in value.new.fields:
+        was, wants = _type(stored.get(field.name, field)), _type(field)
+        if was != wants and wants not in _PROMOTIONS.get(was, ()):
             why = f"Avro cannot read {field.name} as its new type. Use another name for it"
-            return UpgradeDifference(subject, was, wants, Impossible(why), BAD_EVOLUTION)
-    gone = sorted(stored.keys() - {field.name for field in new.fields})
+            return value.differ(Impossible(why), BAD_EVOLUTION)
+    gone = sorted(stored.keys() - {field.name for field in value.new.fields})
     if gone:
-        why = f"the stored values of {', '.join(gone)} are not read any more"
-        return UpgradeDifference(subject, was, wants, Unclear(why))
-    why = "values are stored as Avro, and new fields are null in old values"
-    return UpgradeDifference(subject, was, wants, Safe(why))
+        return value.differ(
+            Unclear(f"the stored values of {', '.join(gone)} are not read any more")
+        )
+    return value.differ(Safe("values are stored as Avro, and new fields are null in old values"))
 
 
 _PROMOTIONS = {
@@ -346,24 +359,9 @@ _PROMOTIONS = {
 }
 
 
-def _promotes(old: StructField, new: StructField) -> bool:
-    was, wants = (schema_json(field.data_type).strip('"') for field in (old, new))
-    return was == wants or wants in _PROMOTIONS.get(was, ())
-
-
-def _compare_renamed(
-    pins: Pins,
-    operator: OperatorFact,
-    subject: str,
-    store: StoreFact,
-    family: FamilySchema,
-    old: StructType,
-    new: StructType,
-    *,
-    others: StructType,
-) -> UpgradeDifference | None:
-    """Columns with other names and the same types; `others` are those of the key or the value."""
-    was, wants = _names(old), _names(new)
+def _compare_renamed(columns: _Columns) -> UpgradeDifference | None:
+    """Columns with other names and the same types."""
+    was, wants = _names(columns.old), _names(columns.new)
     if was == wants:
         return None
     if any(name in was and was.index(name) != at for at, name in enumerate(wants)):
@@ -371,28 +369,18 @@ def _compare_renamed(
             "columns have changed places and have the same types. Spark would read each as another "
             "one. Put them back into the order of the checkpoint"
         )
-        return UpgradeDifference(
-            subject, describe_fields(old), describe_fields(new), Impossible(why), ACCEPTS
-        )
+        return columns.differ(Impossible(why))
     why = (
         "only types are compared. If these are the same columns with new names, the query "
         "continues; if they are other columns, their state does not fit: use a new checkpoint"
     )
     words = rename_words(was, wants)
+    others = columns.was.value if columns.is_key else columns.was.key
     gone = set(was) - set(wants)
-    if words is None or not _can_evolve(pins, family) or gone & set(_names(others)):
+    if words is None or not columns.can_evolve or gone & set(_names(others)):
         # The command looks for a column in the value first, and only then in the key.
-        return UpgradeDifference(
-            subject, describe_fields(old), describe_fields(new), Unclear(why), ACCEPTS
-        )
-    command = evolve_command(pins.url, operator.number, store.name, words)
-    verdict = AfterCommand(command, f"{why}. The command records the new names")
-    return UpgradeDifference(subject, describe_fields(old), describe_fields(new), verdict, ACCEPTS)
-
-
-def _can_evolve(pins: Pins, stored: FamilySchema) -> bool:
-    """Whether the command can rewrite such a store: not variables, nor rows stored as Avro."""
-    return stored.name == DEFAULT_FAMILY and pins.conf.get(STATE_ENCODING) != "avro"
+        return columns.differ(Unclear(why))
+    return columns.evolve(words, f"{why}. The command records the new names", ACCEPTS)
 
 
 def _names(schema: StructType) -> tuple[str, ...]:
@@ -401,28 +389,12 @@ def _names(schema: StructType) -> tuple[str, ...]:
 
 def describe_fields(schema: StructType) -> str:
     """The columns of a schema in one line."""
-    return ", ".join(
-        f"{field.name} {schema_json(field.data_type).strip(chr(34))}" for field in schema.fields
-    )
+    return ", ".join(f"{field.name} {_type(field)}" for field in schema.fields)
 
 
-def _plain(name: str) -> str:
-    return _SAME_STATE.get(name, name)
-
-
-def _list_operators(operators: object) -> str:
-    assert isinstance(operators, dict)
-    return ", ".join(
-        f"{n}: {operator.name or 'unknown'}" for n, operator in sorted(operators.items())
-    ) or ("none")
-
-
-_WIDER = {
-    "byte": ("short", "integer", "long"),
-    "short": ("integer", "long"),
-    "integer": ("long", "double"),
-    "float": ("double",),
-}
+def _list_operators(operators: Mapping[int, OperatorFact]) -> str:
+    listed = (f"{n}: {operator.name or 'unknown'}" for n, operator in sorted(operators.items()))
+    return ", ".join(listed) or "none"
 
 
 def evolve_words(
@@ -442,7 +414,7 @@ def evolve_words(
         stored = old.fields[position] if position < len(old.fields) else None
         if stored is not None and stored.name == wanted.name:
             if _type(stored) != _type(wanted):
-                if _type(wanted) not in _WIDER.get(_type(stored), ()):
+                if _type(wanted) not in WIDER.get(_type(stored), ()):
                     return None
                 words += ["--widen", f"{wanted.name}:{_type(wanted)}"]
             position, previous = position + 1, wanted.name

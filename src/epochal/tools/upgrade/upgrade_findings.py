@@ -1,7 +1,7 @@
 """The values of a check before an upgrade: facts, differences with verdicts, commands. Pure.
 
 What a checkpoint pins and what a query needs are said in the same words, so that both can be
-compared. `checkpoint_facts` and `spark_facts` fill these values.
+compared. `checkpoint_facts` and `check_query` fill these values.
 
 The commands can be pasted into a shell. Where a query writes is not in its checkpoint, so those
 that add a batch ask for it: `OUTPUT` stands for the directory of its file sink.
@@ -254,7 +254,7 @@ def evolve_command(url: str, operator: int, store: str, words: Sequence[str]) ->
     place = ["--operator", str(operator)]
     if store != "default":
         place += ["--store", store]
-    return _edit("evolve", url, *place, *words)
+    return edit_command("evolve", url, *place, *words)
 
 
 def rename_words(was: Sequence[str], wants: Sequence[str]) -> list[str] | None:
@@ -269,27 +269,13 @@ def rename_words(was: Sequence[str], wants: Sequence[str]) -> list[str] | None:
 def migrate_command(url: str, names: Mapping[int, str]) -> str:
     """The command that gives names to the sources of a checkpoint."""
     words = [word for index in sorted(names) for word in ("--name", f"{index}={names[index]}")]
-    return _shell("checkpoint", "migrate-offsets", url, *words, "--execute")
+    return shell_command("checkpoint", "migrate-offsets", url, *words, "--execute")
 
 
-def publish_command(url: str) -> str:
-    """The command that writes the newest state under Spark's names."""
-    return _shell("checkpoint", "publish", url, "--execute")
+def edit_command(*words: str) -> str:
+    """The command that edits state, with these words after `epochal state`."""
+    return shell_command("state", *words, *ASKS_FOR_SINK.split(), "--execute")
 
 
-def repartition_command(url: str, partitions: str) -> str:
-    """The command that gives state another number of partitions."""
-    return _edit("repartition", url, "--partitions", partitions)
-
-
-def convert_command(url: str, provider: str) -> str:
-    """The command that gives state the files of another provider."""
-    return _edit("convert", url, "--to", provider)
-
-
-def _edit(*words: str) -> str:
-    return _shell("state", *words, *ASKS_FOR_SINK.split(), "--execute")
-
-
-def _shell(*words: str) -> str:
+def shell_command(*words: str) -> str:
     return shlex.join(("epochal", *words))

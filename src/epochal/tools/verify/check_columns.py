@@ -1,8 +1,8 @@
 """Checks many rows at a time: large state files, and in deep mode whole RocksDB databases.
 
-For a large file the results are the same as those of `check_bytes`. A database is opened by RocksDB
-in a temporary directory. Every key must fit the schema and belong to its partition, and a snapshot
-must have the same content as the snapshot before it and the changelogs since then.
+For a large file the results are the same as those of `check_content`. A database is opened by
+RocksDB in a temporary directory. Every key must fit the schema and belong to its partition, and a
+snapshot must have the same content as the snapshot before it and the changelogs since then.
 
 Import this module only when it is needed: it imports numpy and pyarrow, which takes longer than
 checking a thousand small files row by row.
@@ -21,7 +21,7 @@ from epochal.state.files.delta_snapshot import FileKind, Records, scan_records
 from epochal.state.files.merge import Rows
 from epochal.state.files.partitioning import places_of
 from epochal.state.files.rocksdb_changelog import Changelog, LineageItem
-from epochal.state.rows.byte_spans import Spans, spans_of
+from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.column_decoder import validate_rows
 from epochal.state.rows.types import StructType
 from epochal.state.store.rocksdb_directory import RocksContent, file_name, read_snapshot, replay
@@ -29,7 +29,7 @@ from epochal.state.store.versions import FrozenVersion
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.placed_families import PlacedFamily, families_in_store
 from epochal.tools.read_state.read_target import StateBatch
-from epochal.tools.verify.check_bytes import NO_VALUE, Record, RowChecker
+from epochal.tools.verify.check_content import NO_VALUE, RowChecker
 from epochal.tools.verify.findings import Finding, finding
 from epochal.wording import counted
 
@@ -38,11 +38,6 @@ def scan_large(data: bytes, *, is_snapshot: bool, row_checksums: bool, source: s
     """Find the records of an uncompressed file."""
     kind = FileKind.SNAPSHOT if is_snapshot else FileKind.DELTA
     return scan_records(data, kind, row_checksums=row_checksums, source=source)
-
-
-def as_list(records: Records) -> list[Record]:
-    """Convert the records to a list of pairs."""
-    return list(records.to_list())
 
 
 def check_large(
@@ -55,7 +50,7 @@ def check_large(
     try:
         validate_rows(values, checker.value, source=f"{source}, value")
     except StateFormatError:
-        if not _without_values(values):
+        if set(values) != {NO_VALUE}:
             raise
     if count is None or not checker.placing_columns:
         return 0
@@ -63,10 +58,6 @@ def check_large(
     rows = Rows(records.keys, records.values, source)
     homes = places_of(rows, checker.key, placing, count)
     return int(np.count_nonzero(homes != partition))
-
-
-def _without_values(values: Spans) -> bool:
-    return set(values) == {NO_VALUE}
 
 
 class EntryCheck:
@@ -159,7 +150,7 @@ class EntryCheck:
         before = own.lineage
         if not item.unique_id:
             before = tuple(LineageItem(v, "") for v in range(1, item.version))
-        base = max((each for each in before if each in last), key=_version, default=None)
+        base = max(last.keys() & set(before), key=lambda each: each.version, default=None)
         start = 0 if base is None else base.version
         chain = [*(each for each in before if each.version > start), item]
         if [each.version for each in chain] != list(range(start + 1, item.version + 1)):
@@ -189,10 +180,6 @@ def disagreement(
             f"missing, and {other} have another value",
         )
     ]
-
-
-def _version(item: LineageItem) -> int:
-    return item.version
 
 
 def open_entry_check(

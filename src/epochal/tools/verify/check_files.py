@@ -1,4 +1,4 @@
-"""Checks Hadoop's hidden checksum files, and the logs of file sources and file sinks. Pure.
+"""Checks Hadoop's hidden checksum files, and the logs of file sources and file sinks.
 
 A hidden `.NAME.crc` does harm in two cases. If its file is missing, Spark fails when it creates
 the file, unless it is a file that Spark overwrites. If it does not match its file, Spark fails to
@@ -9,11 +9,10 @@ the checksums of other files, so there a mismatch only shows that the file was c
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from epochal.checkpoint.entries import OffsetEntry
 from epochal.checkpoint.file_log import (
     FileEntry,
     SinkFileStatus,
@@ -25,7 +24,8 @@ from epochal.checkpoint.metadata_log import listed, missing_runs
 from epochal.checkpoint.restart import SOURCE_EVOLUTION
 from epochal.checkpoint.spark_json import parse_json
 from epochal.errors import MalformedFileError
-from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListing
+from epochal.files import Files
+from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListing, read_bytes
 from epochal.tools.inspect.source_listing import FILE, SourceListing
 from epochal.tools.inspect.state_listing import OperatorListing
 from epochal.tools.verify.findings import Finding, Severity, finding
@@ -79,22 +79,32 @@ def orphan_rules(path: str, directory: Directory, newest: int | None = None) -> 
 
 
 def stale_rules(
-    path: str, directory: Directory, raw: Mapping[str, bytes], read: Callable[[str], bytes | None]
+    files: Files, path: str, names: Collection[str], raw: Mapping[str, bytes], code: str
 ) -> Iterator[Finding]:
-    """Find files that do not match their hidden checksum file."""
-    names = set(directory.files)
+    """Find files that do not match their hidden checksum file, if `names` contains one."""
     for name, data in raw.items():
         crc_name = f".{name}.crc"
         if crc_name not in names:
             continue
-        full = f"{path}/{crc_name}" if path else crc_name
-        crc = read(full)
-        if crc is not None and crc_agrees(data, crc) is False:
+        crc = read_bytes(files, f"{path}/{crc_name}" if path else crc_name)
+        if isinstance(crc, bytes) and crc_agrees(data, crc) is False:
             yield finding(
-                "CRC_STALE",
+                code,
                 f"{path}/{name}" if path else name,
                 f"its {len(data)} bytes do not match the checksums in {crc_name}",
             )
+
+
+def crc_rules(
+    files: Files,
+    path: str,
+    directory: Directory,
+    raw: Mapping[str, bytes],
+    newest: int | None = None,
+) -> Iterator[Finding]:
+    """Find both in a directory with the contents `raw`; `newest` is that of `orphan_rules`."""
+    yield from orphan_rules(path, directory, newest)
+    yield from stale_rules(files, path, frozenset(directory.files), raw, "CRC_STALE")
 
 
 def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
@@ -104,7 +114,20 @@ def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
         return
     compact = compact_ids(log)
     if len(compact) > 1:
-        yield from _compact_name_rules(log, compact)
+        # Spark too derives the interval from the newest two compact files, not from its settings.
+        interval = compact[-1] - compact[-2]
+        for name in log.directory.files:
+            batch_id = batch_id_of_file_name(name)
+            if batch_id is None or batch_id <= compact[-2]:
+                continue
+            due = is_compaction_batch(batch_id, interval)
+            if due != name.endswith(COMPACT_SUFFIX):
+                wanted = f"{batch_id}{COMPACT_SUFFIX}" if due else str(batch_id)
+                yield finding(
+                    "FILE_LOG_COMPACT_NAME",
+                    f"{log.path}/{name}",
+                    f"with a compaction interval of {interval}, Spark looks for {wanted}",
+                )
     start = compact[-1] if compact else 0
     missing = missing_runs(ids, start, ids[-1])
     if missing:
@@ -113,25 +136,6 @@ def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
             f"{log.path}/{missing[0].start}",
             f"batch {listed(missing)} is missing; the log needs all from {start} to {ids[-1]}",
         )
-
-
-def _compact_name_rules(
-    log: LogListing[tuple[object, ...]], compact: list[int]
-) -> Iterator[Finding]:
-    # Spark derives the interval from the newest two compact files too, not from its settings.
-    interval = compact[-1] - compact[-2]
-    for name in log.directory.files:
-        batch_id = batch_id_of_file_name(name)
-        if batch_id is None or batch_id <= compact[-2]:
-            continue
-        due = is_compaction_batch(batch_id, interval)
-        if due != name.endswith(COMPACT_SUFFIX):
-            wanted = f"{batch_id}{COMPACT_SUFFIX}" if due else str(batch_id)
-            yield finding(
-                "FILE_LOG_COMPACT_NAME",
-                f"{log.path}/{name}",
-                f"with a compaction interval of {interval}, Spark looks for {wanted}",
-            )
 
 
 def source_rules(
@@ -144,8 +148,10 @@ def source_rules(
             yield from _entry_rules(source.log)
     newest = listing.offsets.latest
     entry = None if newest is None else listing.offsets.entries.get(newest)
-    if entry is None or _are_named_elsewhere(entry):
+    if entry is None:
         return
+    if not isinstance(entry.offsets, dict) and entry.conf.get(SOURCE_EVOLUTION) == "true":
+        return  # Spark 4.2 may name the sources' directories, and still log offsets by position
     for name, offset in entry.by_source.items():
         promised = log_offset(offset)
         if promised is None or promised < 0:
@@ -161,19 +167,9 @@ def source_rules(
             )
 
 
-def _are_named_elsewhere(entry: OffsetEntry) -> bool:
-    """Whether the offsets cannot be matched with the sources' directories.
-
-    Spark 4.2 may name the directories, and still log the offsets by position.
-    """
-    by_position = not isinstance(entry.offsets, dict)
-    return by_position and entry.conf.get(SOURCE_EVOLUTION) == "true"
-
-
 def _entry_rules(log: LogListing[tuple[FileEntry, ...]]) -> Iterator[Finding]:
-    compact = {name for name in log.directory.files if name.endswith(COMPACT_SUFFIX)}
     for batch_id, entries in log.entries.items():
-        is_compact = f"{batch_id}{COMPACT_SUFFIX}" in compact
+        is_compact = f"{batch_id}{COMPACT_SUFFIX}" in log.directory.files
         for entry in entries:
             fits = entry.batch_id <= batch_id if is_compact else entry.batch_id == batch_id
             if not fits or entry.batch_id < 0:

@@ -17,7 +17,7 @@ from epochal.state.store.contract import FileSettings, StoredVersion
 from epochal.state.store.store_format import DATABASE_FORMAT
 from epochal.tools.inspect.listing import CheckpointListing
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
-from epochal.tools.verify.check_content import ContentSettings
+from epochal.tools.verify.check_content import ContentSettings, no_tick
 from epochal.tools.verify.check_logs import operator_gap_rules
 from epochal.tools.verify.check_operators import (
     OperatorFacts,
@@ -25,11 +25,9 @@ from epochal.tools.verify.check_operators import (
     content_settings,
     is_keyed,
     read_operator_facts,
-    unique_id_of,
 )
 from epochal.tools.verify.check_state import StateFacts, operator_rules
-from epochal.tools.verify.depth import Depth
-from epochal.tools.verify.findings import Finding, Severity
+from epochal.tools.verify.findings import Depth, Finding, Severity
 
 
 class LoadCheck:
@@ -42,46 +40,47 @@ class LoadCheck:
 
     def problems(self, batch_id: int) -> Iterator[Finding]:
         """Yield what keeps the state after a committed batch from being loaded as it was."""
-        if not self._operators or batch_id not in self._listing.commits.entries:
-            return
-        facts = self._facts(batch_id)
-        for each in self._findings(batch_id, facts):
-            if each.severity is Severity.ERROR:
-                yield each
+        if self._operators and batch_id in self._listing.commits.entries:
+            for finding in self._findings(batch_id):
+                if finding.severity is Severity.ERROR:
+                    yield finding
 
-    def _findings(self, batch_id: int, facts: StateFacts) -> Iterator[Finding]:
-        yield from operator_gap_rules(self._listing, self._listing.commits.entries[batch_id])
-        settings, found = content_settings(self._listing, Depth.NORMAL, batch_id)
-        yield from found
+    def _findings(self, batch_id: int) -> Iterator[Finding]:
+        commit = self._listing.commits.entries[batch_id]
+        facts = StateFacts(
+            restart_version=batch_id + 1,
+            newest_version=None,
+            from_the_start=False,
+            partitions=self._listing.partitions_at(batch_id),
+            unique_ids=commit.state_unique_ids,
+        )
+        yield from operator_gap_rules(self._listing, commit)
+        settings, unfit = content_settings(self._listing, Depth.NORMAL, batch_id)
+        yield from unfit
         for operator, own in self._operators:
-            yield from (each for each in own.findings if _stays(each, batch_id))
+            for finding in own.findings:
+                written = parse_batch_id(finding.path.rpartition("/")[2].partition("_")[0])
+                # What a later batch wrote is gone after going back to this one.
+                if finding.code in _NEEDED and (written is None or written <= batch_id):
+                    yield finding
             yield from operator_rules(operator, facts, is_keyed=is_keyed(own))
             if settings is None:
                 continue
+            check = content_check(
+                self._listing, operator, own, facts, settings, no_tick, self._tables
+            )
             for store in operator.stores:
-                if facts.partitions is None or store.partition < facts.partitions:
-                    yield from self._store(operator, own, store, facts, settings)
-
-    def _store(
-        self,
-        operator: OperatorListing,
-        own: OperatorFacts,
-        store: StoreListing,
-        facts: StateFacts,
-        settings: ContentSettings,
-    ) -> Iterator[Finding]:
-        """Check each file of the chain on its own, so that its findings can be kept."""
-        check = content_check(self._listing, operator, own, facts, settings, _no_tick, self._tables)
-        unique_id = unique_id_of(operator, store, facts)
-        if unique_id:
-            names = self._lineage(store, facts.restart_version, unique_id, settings)
-        else:
-            names = chain_files(store, facts.restart_version)
-        for name in names:
-            path = f"{store.path}/{name}"
-            if path not in self._read:
-                self._read[path] = list(check([only(store, name)], False))
-            yield from self._read[path]
+                if facts.partitions is not None and store.partition >= facts.partitions:
+                    continue
+                if unique_id := facts.unique_id(operator, store):
+                    names = self._lineage(store, batch_id + 1, unique_id, settings)
+                else:
+                    names = chain_files(store, batch_id + 1)
+                for name in names:  # each on its own, so that its findings can be kept
+                    path = f"{store.path}/{name}"
+                    if path not in self._read:
+                        self._read[path] = list(check([only(store, name)], False))
+                    yield from self._read[path]
 
     def _lineage(
         self, store: StoreListing, version: int, unique_id: str, settings: ContentSettings
@@ -104,25 +103,10 @@ class LoadCheck:
             (each, read_operator_facts(listing, each)) for each in operators_of(listing.directories)
         ]
 
-    def _facts(self, batch_id: int) -> StateFacts:
-        return StateFacts(
-            restart_version=batch_id + 1,
-            newest_version=None,
-            from_the_start=False,
-            partitions=self._listing.partitions_at(batch_id),
-            unique_ids=self._listing.commits.entries[batch_id].state_unique_ids,
-        )
-
 
 _NEEDED = frozenset(
     {"STATE_SCHEMA_MISSING", "STATE_SCHEMA_UNREADABLE", "OPERATOR_METADATA_MISSING"}
 )
-
-
-def _stays(found: Finding, batch_id: int) -> bool:
-    """Whether a problem with an operator's metadata is still there after going back to a batch."""
-    written = parse_batch_id(found.path.rpartition("/")[2].partition("_")[0])
-    return found.code in _NEEDED and (written is None or written <= batch_id)
 
 
 def chain_files(store: StoreListing, version: int) -> list[str]:
@@ -151,7 +135,3 @@ def only(store: StoreListing, name: str) -> StoreListing:
         changelogs=some(store.changelogs),
         zips=some(store.zips),
     )
-
-
-def _no_tick() -> None:
-    """Report no progress."""

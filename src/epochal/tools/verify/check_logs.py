@@ -37,7 +37,6 @@ from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.verify.findings import Finding, Severity, finding
 from epochal.wording import counted, time_text
 
-NEEDED_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
 STATE_SHAPE_KEYS = (
     PROVIDER,
     CODEC,
@@ -66,7 +65,9 @@ def log_rules(listing: CheckpointListing) -> Iterator[Finding]:
     yield from _neighbours(listing)
     yield from _repartition(listing)
     yield from _first_conf(listing)
-    yield from _operators(listing)
+    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
+    if newest is not None:
+        yield from operator_gap_rules(listing, newest)
 
 
 def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
@@ -85,16 +86,11 @@ def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
 
 def broken_entry(path: str, error: EpochalError) -> Finding:
     """Return the finding for an entry that cannot be read."""
-    reason = getattr(error, "reason", None) or str(error)
-    match error:
-        case UnsupportedVersionError():
-            code = "LOG_VERSION_UNKNOWN"
-            reason = f"it has version v{error.found}; Epochal knows versions up to v{error.newest}"
-        case StorageError():
-            code = "FILE_UNREADABLE"
-        case _:
-            code = "LOG_ENTRY_UNREADABLE"
-    return finding(code, path, reason)
+    if isinstance(error, UnsupportedVersionError):
+        reason = f"it has version v{error.found}; Epochal knows versions up to v{error.newest}"
+        return finding("LOG_VERSION_UNKNOWN", path, reason)
+    code = "FILE_UNREADABLE" if isinstance(error, StorageError) else "LOG_ENTRY_UNREADABLE"
+    return finding(code, path, getattr(error, "reason", None) or str(error))
 
 
 def _metadata(listing: CheckpointListing) -> Iterator[Finding]:
@@ -119,14 +115,10 @@ def _fresh_start(listing: CheckpointListing) -> Iterator[Finding]:
     if listing.offsets.ids or OFFSETS in listing.directories.unreadable:
         return
     for part in (COMMITS, STATE):
-        if any(not name.startswith(".") for name in _content(listing, part)):
+        directory = listing.directories[part]
+        if any(not name.startswith(".") for name in directory.folders + directory.files):
             yield finding("OFFSETS_MISSING", OFFSETS, f"{part} is not empty, but offsets is")
             return
-
-
-def _content(listing: CheckpointListing, part: str) -> tuple[str, ...]:
-    directory = listing.directories[part]
-    return directory.folders + directory.files
 
 
 def _gaps(listing: CheckpointListing) -> Iterator[Finding]:
@@ -138,13 +130,15 @@ def _gaps(listing: CheckpointListing) -> Iterator[Finding]:
     missing = missing_runs(offsets, min(offsets[0], max(newest - 1, 0)), newest)
     if not missing:
         return
+    older = offsets[:-1]
+    is_dense = len(older) > 1 and older[-1] - older[0] == len(older) - 1
     text = f"batch {listed(missing)} is missing; the newest is {newest}"
     where = f"{OFFSETS}/{missing[-1].stop - 1}"
     if not _asynchronous(listing):
         severity = Severity.ERROR if previous_lost else Severity.WARNING
         why = f"; a restart fails: batch {newest - 1} doesn't exist" if previous_lost else ""
         yield finding("OFFSETS_GAP", where, text + why, severity=severity)
-    elif previous_lost and newest not in commits and _looks_dense(offsets):
+    elif previous_lost and newest not in commits and is_dense:
         yield finding(
             "OFFSETS_GAP",
             where,
@@ -172,12 +166,6 @@ def tracks_asynchronously(offsets: Iterable[int]) -> bool:
     """
     steps = [after - before for before, after in pairwise(sorted(offsets))]
     return 2 * sum(step > 1 for step in steps) > len(steps)
-
-
-def _looks_dense(offsets: list[int]) -> bool:
-    """Whether the ids before the newest are consecutive, and there are at least two of them."""
-    older = offsets[:-1]
-    return len(older) > 1 and older[-1] - older[0] == len(older) - 1
 
 
 def _commits(listing: CheckpointListing) -> Iterator[Finding]:
@@ -240,20 +228,17 @@ def _neighbours(listing: CheckpointListing) -> Iterator[Finding]:
             )
         if listing.is_stateful:
             yield from _conf_rules(path, before_id, before, entry)
-        if entry.watermark_ms < before.watermark_ms:
-            yield finding(
-                "WATERMARK_BACKWARDS",
-                path,
-                f"its watermark is {time_text(entry.watermark_ms)}; the watermark of batch "
-                f"{before_id} is {time_text(before.watermark_ms)}",
-            )
-        if entry.timestamp_ms < before.timestamp_ms:
-            yield finding(
-                "TIMESTAMP_BACKWARDS",
-                path,
-                f"its timestamp is {time_text(entry.timestamp_ms)}; the timestamp of batch "
-                f"{before_id} is {time_text(before.timestamp_ms)}",
-            )
+        for code, noun, now, then in (
+            ("WATERMARK_BACKWARDS", "watermark", entry.watermark_ms, before.watermark_ms),
+            ("TIMESTAMP_BACKWARDS", "timestamp", entry.timestamp_ms, before.timestamp_ms),
+        ):
+            if now < then:
+                yield finding(
+                    code,
+                    path,
+                    f"its {noun} is {time_text(now)}; the {noun} of batch {before_id} is "
+                    f"{time_text(then)}",
+                )
     for batch_id, commit in sorted(listing.commits.entries.items()):
         offsets = listing.offsets.entries.get(batch_id)
         if offsets is not None and 0 < commit.next_watermark_ms < offsets.watermark_ms:
@@ -341,17 +326,11 @@ def _first_conf(listing: CheckpointListing) -> Iterator[Finding]:
     if entry is None or not listing.is_stateful:
         return
     pinned = {key for each in listing.offsets.entries.values() for key in each.conf}
-    lacking = [key for key in NEEDED_KEYS if key not in pinned]
+    lacking = [key for key in (SHUFFLE_PARTITIONS, PROVIDER) if key not in pinned]
     if lacking:
         yield finding(
             "CONF_INCOMPLETE", f"{OFFSETS}/{newest}", f"no batch pins {' or '.join(lacking)}"
         )
-
-
-def _operators(listing: CheckpointListing) -> Iterator[Finding]:
-    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
-    if newest is not None:
-        yield from operator_gap_rules(listing, newest)
 
 
 def operator_gap_rules(listing: CheckpointListing, commit: CommitEntry) -> Iterator[Finding]:

@@ -2,28 +2,33 @@
 
 This module combines the two halves of verifying state: rules about file names (`check_state`) and
 rules about file contents (`check_content`, `check_rocksdb`).
+
+File contents are checked in parallel. On a local disk the checks are bound by the CPU. Each share
+of the stores runs in a fork of this process, which sends its findings back through a pipe and
+exits. If a fork fails, this process checks its share again, so that the original error surfaces. On
+other storage the checks mostly wait, for which threads suffice, and the clients of object stores do
+not survive a fork.
+
+Note: a process that has threads must not fork. Only the command line asks for more than one worker.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from epochal.checkpoint.layout import (
     OFFSETS,
-    operator_metadata_log_path,
     operator_metadata_path,
     state_schema_log_path,
     state_schema_path,
 )
-from epochal.checkpoint.operator_metadata import (
-    OPERATOR_FORMAT,
-    REPEATS_OPERATOR,
-    OperatorMetadata,
-    newest_at,
-)
+from epochal.checkpoint.operator_metadata import REPEATS_OPERATOR, OperatorMetadata, newest_at
 from epochal.checkpoint.restart import CODEC, LEGACY_DEFAULTS
 from epochal.errors import EpochalError, OptionError, StorageError
 from epochal.files.local import LocalFiles
@@ -31,20 +36,34 @@ from epochal.state.files.codecs import codec_name
 from epochal.state.files.partitioning import placing_columns
 from epochal.state.files.schema_file import FamilySchema, parse_schema_file
 from epochal.state.rows.types import Kind, StructType
-from epochal.tools.inspect.listing import CheckpointListing, LogListing, read_bytes, read_log
+from epochal.tools.inspect.listing import (
+    WAITING_THREADS,
+    CheckpointListing,
+    read_bytes,
+    read_entry,
+    read_operator_log,
+)
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
-from epochal.tools.verify.check_bytes import RowChecker
-from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
-from epochal.tools.verify.check_files import orphan_rules, stale_rules
+from epochal.tools.verify.check_content import (
+    ContentCheck,
+    ContentSettings,
+    RowChecker,
+    Tick,
+    no_tick,
+)
+from epochal.tools.verify.check_files import crc_rules
 from epochal.tools.verify.check_logs import broken_entry, log_file_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
-from epochal.tools.verify.depth import Depth, Progress
-from epochal.tools.verify.findings import NOTHING, Finding, Severity, finding
-from epochal.tools.verify.parallel import Work, check_in_processes, check_in_threads
+from epochal.tools.verify.findings import NOTHING, Depth, Finding, Progress, Severity, finding
 
 if TYPE_CHECKING:
     from epochal.tools.verify.check_columns import EntryCheck
 
+T = TypeVar("T")
+Work = Callable[[Sequence[T], bool], list[Finding]]
+"""Checks a share of the items. The flag tells whether this share reports progress."""
+
+READ_BYTES = 1 << 16
 PARALLEL_FROM_FILES = 2_000
 """With fewer files, starting a process takes longer than it saves."""
 
@@ -80,18 +99,30 @@ def state_rules(
     """Check all operators. At depth QUICK, file contents are not read."""
     settings, found = content_settings(listing, depth)
     yield from found
-    total = sum(_file_count(store) for operator in operators for store in operator.stores)
+    stores = [store for operator in operators for store in operator.stores]
+    kinds = (
+        kind for one in stores for kind in (one.deltas, one.snapshots, one.changelogs, one.zips)
+    )
+    total = sum(map(len, kinds))
     if total < PARALLEL_FROM_FILES:
         workers = 1
     tick = _ticker(total, workers, progress)
-    if settings is not None:
-        yield from _unchecked_rules(listing, operators, settings)
+    entries: EntryCheck | str | None = None
+    databases = [one.path for one in operators if one.format and one.format.is_database]
+    if settings is not None and settings.deep and databases:
+        from epochal.tools.verify.check_columns import open_entry_check
+
+        batch_id = listing.restart_version - 1
+        entries = open_entry_check(listing.files, batch_id, settings.partitions)
+        if isinstance(entries, str) and batch_id in listing.commits.entries:
+            yield finding("ROCKSDB_UNCHECKED", databases[0], entries)
     for operator in operators:
         own = read_operator_facts(listing, operator)
         yield from own.findings
         yield from operator_rules(operator, facts, is_keyed=is_keyed(own))
         if depth is not Depth.QUICK and settings is not None:
-            check = content_check(listing, operator, own, facts, settings, tick)
+            known = None if own.findings or isinstance(entries, str) else entries
+            check = content_check(listing, operator, own, facts, settings, tick, entries=known)
             if workers > 1 and not isinstance(listing.files, LocalFiles):
                 yield from check_in_threads(operator.stores, check)
             else:
@@ -121,7 +152,13 @@ def read_operator_facts(listing: CheckpointListing, operator: OperatorListing) -
     """Read an operator's metadata and schemas, and record what is wrong with them."""
     found: list[Finding] = []
     facts = OperatorFacts(_metadata(listing, operator, found), findings=found)
-    _check_side_files(listing, operator, found)
+    # Spark never overwrites metadata and schema files, so Hadoop's checksums of them matter.
+    for path, directory in listing.directories.below(operator.path):
+        if "/_metadata" in path or f"/{STATE_SCHEMA}" in path:
+            names = [name for name in directory.files if not name.startswith(".")]
+            contents = {name: read_bytes(listing.files, f"{path}/{name}") for name in names}
+            raw = {name: data for name, data in contents.items() if isinstance(data, bytes)}
+            found.extend(crc_rules(listing.files, path, directory, raw))
     for store in operator.store_names:
         for path in _schema_paths(listing, operator.operator, store):
             families = _schema(listing, path, found)
@@ -139,7 +176,9 @@ def _missing_rules(
     conf = {} if newest is None else listing.offsets.entries[newest].conf
     folder = operator_metadata_path(operator.operator).rpartition("/")[0]
     has_schema_log = f"{operator.path}/{STATE_SCHEMA}" in listing.directories.by_path
-    if not _has_files(listing, folder) and (has_schema_log or ENCODING_KEY in conf):
+    names = (name for _, below in listing.directories.below(folder) for name in below.files)
+    has_files = any(not name.startswith(".") for name in names)
+    if not has_files and (has_schema_log or ENCODING_KEY in conf):
         yield finding(
             "OPERATOR_METADATA_MISSING",
             folder,
@@ -181,66 +220,32 @@ def _lost_schemas(
                 )
 
 
-def _has_files(listing: CheckpointListing, folder: str) -> bool:
-    return any(
-        not name.startswith(".")
-        for _, directory in listing.directories.below(folder)
-        for name in directory.files
-    )
-
-
 def _metadata(
     listing: CheckpointListing, operator: OperatorListing, found: list[Finding]
 ) -> OperatorMetadata | None:
-    log_path = operator_metadata_log_path(operator.operator)
-    log = read_log(
-        listing.files, log_path, listing.directories[log_path], OPERATOR_FORMAT.deserialize
-    )
+    log, metadata = read_operator_log(listing, operator.operator)
+    broken = list(log_file_rules(log))
+    if isinstance(metadata, EpochalError):
+        broken.append(broken_entry(operator_metadata_path(operator.operator), metadata))
     found.extend(
         finding("OPERATOR_METADATA_UNREADABLE", each.path, each.message)
         if each.code == "LOG_ENTRY_UNREADABLE"
         else each
-        for each in log_file_rules(log)
+        for each in broken
     )
-    found.extend(_moved_rules(listing, log))
-    newest = newest_at(log.entries, None)
-    if newest is not None:
-        return log.entries[newest]
-    path = operator_metadata_path(operator.operator)
-    if path.rpartition("/")[2] not in listing.directories[path.rpartition("/")[0]].files:
+    if isinstance(metadata, EpochalError):
         return None
-    data = read_bytes(listing.files, path)
-    try:
-        if isinstance(data, EpochalError):
-            raise data
-        return OPERATOR_FORMAT.deserialize(data, path)
-    except EpochalError as error:
-        broken = broken_entry(path, error)
-        if broken.code == "LOG_ENTRY_UNREADABLE":
-            broken = finding("OPERATOR_METADATA_UNREADABLE", path, broken.message)
-        found.append(broken)
-    return None
-
-
-def _moved_rules(
-    listing: CheckpointListing, log: LogListing[OperatorMetadata]
-) -> Iterator[Finding]:
-    newest = newest_at(log.entries, None)
-    if newest is None:
-        return
-    here = _without_scheme(listing.url)
-    for store in log.entries[newest].stores:
+    newest, here = newest_at(log.entries, None), _without_scheme(listing.url)
+    for store in () if newest is None else log.entries[newest].stores:
         elsewhere = [
             path
             for path in store.schema_file_paths
             if not _without_scheme(path).startswith(f"{here}/")
         ]
         if elsewhere:
-            yield finding(
-                "OPERATOR_METADATA_MOVED",
-                f"{log.path}/{newest}",
-                f"it points at {elsewhere[0]}, which is outside {listing.url}",
-            )
+            message = f"it points at {elsewhere[0]}, which is outside {listing.url}"
+            found.append(finding("OPERATOR_METADATA_MOVED", f"{log.path}/{newest}", message))
+    return metadata
 
 
 def _without_scheme(location: str) -> str:
@@ -259,38 +264,14 @@ def _schema_paths(listing: CheckpointListing, operator: int, store: str) -> Iter
 
 
 def _schema(listing: CheckpointListing, path: str, found: list[Finding]) -> list[FamilySchema]:
-    data = read_bytes(listing.files, path)
-    try:
-        if isinstance(data, EpochalError):
-            raise data
-        return list(parse_schema_file(data, source=path))
-    except StorageError as error:
-        found.append(finding("FILE_UNREADABLE", path, error.reason))
-    except EpochalError as error:
-        reason = getattr(error, "reason", None) or str(error)
-        found.append(finding("STATE_SCHEMA_UNREADABLE", path, reason))
+    families = read_entry(
+        listing.files, path, lambda data, source: list(parse_schema_file(data, source=source))
+    )
+    if not isinstance(families, EpochalError):
+        return families
+    code = "FILE_UNREADABLE" if isinstance(families, StorageError) else "STATE_SCHEMA_UNREADABLE"
+    found.append(finding(code, path, getattr(families, "reason", None) or str(families)))
     return []
-
-
-def _check_side_files(
-    listing: CheckpointListing, operator: OperatorListing, found: list[Finding]
-) -> None:
-    """Check Hadoop's checksums of metadata and schema files, which Spark never overwrites."""
-
-    def read(path: str) -> bytes | None:
-        data = read_bytes(listing.files, path)
-        return data if isinstance(data, bytes) else None
-
-    for path, directory in listing.directories.below(operator.path):
-        if "/_metadata" not in path and "/_stateSchema" not in path:
-            continue
-        found.extend(orphan_rules(path, directory))
-        raw = {
-            name: data
-            for name in directory.files
-            if not name.startswith(".") and (data := read(f"{path}/{name}")) is not None
-        }
-        found.extend(stale_rules(path, directory, raw, read))
 
 
 def is_keyed(own: OperatorFacts) -> bool | None:
@@ -309,30 +290,26 @@ def content_check(
     settings: ContentSettings,
     tick: Tick,
     tables: dict[str, Finding | int | None] | None = None,
+    entries: EntryCheck | None = None,
 ) -> Work[StoreListing]:
     """Return the function that checks a share of an operator's stores.
 
-    `tables` are RocksDB's data files that are checked already; those checked now are added.
+    `tables` are RocksDB's data files that are checked already; those checked now are added. With
+    `entries`, the entries of databases are checked, too.
     """
 
-    def entries(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
+    def databases(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
         from epochal.tools.verify.check_rocksdb import RocksCheck
 
-        share_tick = tick if reports_progress else _no_progress
-        check = RocksCheck(
-            listing.files,
-            listing.directories,
-            settings,
-            share_tick,
-            tables,
-            _entry_check(listing, settings, own),
-        )
+        share_tick = tick if reports_progress else no_tick
+        place = listing.files, listing.directories
+        check = RocksCheck(*place, settings, share_tick, tables, entries)
         for store in stores:
-            check.store(store, facts, unique_id_of(operator, store, facts))
+            check.store(store, facts, facts.unique_id(operator, store))
         return check.findings
 
     def rows(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
-        check = ContentCheck(listing.files, settings, tick if reports_progress else _no_progress)
+        check = ContentCheck(listing.files, settings, tick if reports_progress else no_tick)
         checkers = {
             name: RowChecker(schema.key, schema.value, _placing_count(own, name, schema.key))
             for name, schema in own.schemas.items()
@@ -341,47 +318,7 @@ def content_check(
             check.store(store, checkers.get(store.name))
         return check.findings
 
-    return entries if operator.format is not None and operator.format.is_database else rows
-
-
-def _entry_check(
-    listing: CheckpointListing, settings: ContentSettings, own: OperatorFacts
-) -> EntryCheck | None:
-    """The check of RocksDB's entries in deep mode, if it is possible; `state_rules` says if not."""
-    if not settings.deep or own.findings:
-        return None
-    from epochal.tools.verify.check_columns import open_entry_check
-
-    opened = open_entry_check(listing.files, listing.restart_version - 1, settings.partitions)
-    return None if isinstance(opened, str) else opened
-
-
-def _unchecked_rules(
-    listing: CheckpointListing, operators: Sequence[OperatorListing], settings: ContentSettings
-) -> Iterator[Finding]:
-    """Say why the entries of RocksDB cannot be checked, although that was asked for."""
-    databases = (each for each in operators if each.format and each.format.is_database)
-    place = next((each.path for each in databases), None)
-    batch_id = listing.restart_version - 1
-    if settings.deep and place is not None and batch_id in listing.commits.entries:
-        from epochal.tools.verify.check_columns import open_entry_check
-
-        opened = open_entry_check(listing.files, batch_id, settings.partitions)
-        if isinstance(opened, str):
-            yield finding("ROCKSDB_UNCHECKED", place, opened)
-
-
-def _no_progress() -> None:
-    """Report no progress."""
-
-
-def unique_id_of(operator: OperatorListing, store: StoreListing, facts: StateFacts) -> str:
-    """The unique id of the store's files that a restart loads; empty if no commit names one."""
-    partitions = (facts.unique_ids or {}).get(operator.operator, ())
-    position = operator.store_names.index(store.name)
-    if store.partition >= len(partitions) or position >= len(partitions[store.partition]):
-        return ""
-    return partitions[store.partition][position]
+    return databases if operator.format is not None and operator.format.is_database else rows
 
 
 def _placing_count(own: OperatorFacts, store: str, key: StructType) -> int:
@@ -392,14 +329,9 @@ def _placing_count(own: OperatorFacts, store: str, key: StructType) -> int:
     return 0 if name == REPEATS_OPERATOR else len(placing_columns(name, store, key).fields)
 
 
-def _file_count(store: StoreListing) -> int:
-    kinds = (store.deltas, store.snapshots, store.changelogs, store.zips)
-    return sum(len(kind) for kind in kinds)
-
-
 def _ticker(total: int, workers: int, progress: Progress | None) -> Tick:
     if progress is None:
-        return _no_progress
+        return no_tick
     report = progress
     done = 0
 
@@ -410,3 +342,74 @@ def _ticker(total: int, workers: int, progress: Progress | None) -> Tick:
         report(done, total)
 
     return tick
+
+
+def check_in_processes(items: Sequence[T], work: Work[T], workers: int) -> list[Finding]:
+    """Return the findings of `work` for all items, in no particular order."""
+    workers = min(workers, len(items))
+    if workers <= 1:
+        return work(items, True)
+    shares = [items[start::workers] for start in range(workers)]
+    children: list[tuple[int, int]] = []
+    try:
+        children += (_start(share, work) for share in shares[1:])
+        found = work(shares[0], True)
+        for share in shares[1:]:
+            answer = _collect(*children[0])
+            del children[0]
+            found.extend(work(share, False) if answer is None else answer)
+    finally:
+        for process, _ in children:  # only after an error, or after Ctrl-C
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+    return found
+
+
+def check_in_threads(items: Sequence[T], work: Work[T]) -> list[Finding]:
+    """Do the same as `check_in_processes`, for work that mostly waits."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    threads = min(WAITING_THREADS, len(items))
+    if threads <= 1:
+        return work(items, True)
+    shares = [items[start::threads] for start in range(threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        answers = pool.map(work, shares, [True] + [False] * (threads - 1))
+        return [each for answer in answers for each in answer]
+
+
+def _start(share: Sequence[T], work: Work[T]) -> tuple[int, int]:
+    """Check a share in a child; return its process id and the pipe with its findings."""
+    receive, send = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(send)
+        return process, receive
+    status = 1
+    try:
+        os.close(receive)
+        answer = json.dumps([each.as_json() for each in work(share, False)]).encode()
+        while answer:
+            answer = answer[os.write(send, answer) :]
+        status = 0
+    finally:
+        # Exit without cleanup: buffers and exit handlers belong to the parent.
+        os._exit(status)
+
+
+def _collect(process: int, pipe: int) -> list[Finding] | None:
+    """Return a child's findings; None if it failed.
+
+    The pipe is read to its end before waiting: a child blocks once the pipe is full.
+    """
+    parts = []
+    while part := os.read(pipe, READ_BYTES):
+        parts.append(part)
+    os.close(pipe)
+    _, status = os.waitpid(process, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        return None
+    return [
+        Finding(**{**fields, "severity": Severity(fields["severity"])})
+        for fields in json.loads(b"".join(parts))
+    ]

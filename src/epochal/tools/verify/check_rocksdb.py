@@ -32,6 +32,7 @@ from epochal.state.store.rocksdb_directory import file_name, parse_name
 from epochal.tools.inspect.listing import Directories, read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
+from epochal.tools.verify.check_files import stale_rules
 from epochal.tools.verify.check_state import StateFacts
 from epochal.tools.verify.findings import Finding, finding
 
@@ -54,7 +55,7 @@ class RocksCheck:
         entries: EntryCheck | None = None,
     ) -> None:
         self._files, self._directories, self._settings = files, directories, settings
-        self._tick, self._entries = tick, entries
+        self._entries = entries
         # Data files that are checked already, with what is wrong or the session that wrote them.
         # Snapshots share them.
         self._tables = {} if tables is None else tables
@@ -69,7 +70,16 @@ class RocksCheck:
     def store(self, store: StoreListing, facts: StateFacts, unique_id: str) -> None:
         """Check zips, data files and changelogs, and with a unique id the lineage of its file."""
         before = len(self.findings)
-        sizes = self._shared_sizes(store)
+        sizes: dict[str, int] = {}
+        for folder in ("SSTs", "logs"):
+            path = f"{store.path}/{folder}"
+            if path not in self._directories.by_path:
+                continue
+            try:
+                sizes |= {f"{folder}/{info.name}": info.size for info in self._files.list(path)}
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+                self._content.report("FILE_UNREADABLE", path, reason)
         reported: set[str] = set()
         first_use: dict[str, int] = {}
         snapshots: dict[str, list[str]] = {}
@@ -108,21 +118,6 @@ class RocksCheck:
                 )
             )
 
-    def _shared_sizes(self, store: StoreListing) -> dict[str, int]:
-        """Return the sizes of a store's data files."""
-        sizes: dict[str, int] = {}
-        for folder in ("SSTs", "logs"):
-            path = f"{store.path}/{folder}"
-            if path not in self._directories.by_path:
-                continue
-            try:
-                for info in self._files.list(path):
-                    sizes[f"{folder}/{info.name}"] = info.size
-            except OSError as error:
-                reason = error.strerror or type(error).__name__
-                self.findings.append(finding("FILE_UNREADABLE", path, reason))
-        return sizes
-
     def _shared_files(self, paths: Iterable[str], reported: Collection[str]) -> None:
         """Check the data files that a snapshot needs. Others are left over and never read."""
         for path in paths:
@@ -134,13 +129,11 @@ class RocksCheck:
             if isinstance(found, Finding):
                 self.findings.append(found)
             elif found is not None and self._sessions.get(path, (found,))[0] != found:
-                self.findings.append(
-                    finding(
-                        "ROCKSDB_FILE_BROKEN",
-                        path,
-                        f"another process wrote it than the MANIFEST of {self._sessions[path][1]} "
-                        f"names: its unique id differs",
-                    )
+                self._content.report(
+                    "ROCKSDB_FILE_BROKEN",
+                    path,
+                    f"another process wrote it than the MANIFEST of {self._sessions[path][1]} "
+                    f"names: its unique id differs",
                 )
 
     def _table(self, path: str) -> Finding | int | None:
@@ -163,8 +156,9 @@ class RocksCheck:
         if isinstance(session, str):
             return finding("ROCKSDB_UNCHECKED", path, f"{session}, which Epochal cannot check")
         names = self._directories[folder].files
-        if self._settings.deep and f".{name}.crc" in names:
-            self._content.hadoop_checksum(folder, names, name, data, "CRC_REFUSED")
+        if self._settings.deep:
+            refused = stale_rules(self._files, folder, names, {name: data}, "CRC_REFUSED")
+            self.findings.extend(refused)
         return session
 
     def _zip(
@@ -174,19 +168,17 @@ class RocksCheck:
 
         `reported` are the data files that already have a finding.
         """
-        self._tick()
-        path = f"{store.path}/{name}"
-        data = read_bytes(self._files, path, large=True)
-        if isinstance(data, EpochalError):
-            self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
+        path, report = f"{store.path}/{name}", self._content.report
+        data = self._content.read(path)
+        if data is None:
             return []
         try:
             checked = read_zip(data, path, self._files.bounds)
         except StorageError as error:
-            self.findings.append(finding("FILE_UNREADABLE", path, error.reason))
+            report("FILE_UNREADABLE", path, error.reason)
             return []
         if isinstance(checked, str):
-            self.findings.append(finding("ROCKSDB_ZIP_UNREADABLE", path, checked))
+            report("ROCKSDB_ZIP_UNREADABLE", path, checked)
             return []
         metadata, sessions = checked
         for shared in metadata.files:
@@ -200,40 +192,29 @@ class RocksCheck:
                 continue
             reported.add(shared.path)
             if size is None:
-                self.findings.append(
-                    finding("ROCKSDB_FILE_MISSING", where, f"{name} needs it, but it is missing")
-                )
+                report("ROCKSDB_FILE_MISSING", where, f"{name} needs it, but it is missing")
             else:
-                self.findings.append(
-                    finding(
-                        "ROCKSDB_FILE_SIZE",
-                        where,
-                        f"it has {size} bytes, but {name} needs {shared.size}",
-                    )
-                )
+                message = f"it has {size} bytes, but {name} needs {shared.size}"
+                report("ROCKSDB_FILE_SIZE", where, message)
         self._content.checksums(store, name, data, checked="_" not in name)
         return [shared.path for shared in metadata.files]
 
     def _changelog(self, store: StoreListing, name: str) -> Changelog | None:
-        self._tick()
-        path = f"{store.path}/{name}"
-        data = read_bytes(self._files, path, large=True)
-        if isinstance(data, EpochalError):
-            self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
+        path, report = f"{store.path}/{name}", self._content.report
+        data = self._content.read(path)
+        if data is None:
             return None
         try:
             raw = decompress(data, self._settings.codec, source=path, bounds=self._files.bounds)
             changelog = parse_changelog(raw, path)
         except StorageError as error:
-            self.findings.append(finding("FILE_UNREADABLE", path, error.reason))
+            report("FILE_UNREADABLE", path, error.reason)
             return None
         except StateFormatError as error:
-            self.findings.append(
-                finding("STATE_FILE_UNREADABLE", path, f"byte {error.offset}: {error.reason}")
-            )
+            report("STATE_FILE_UNREADABLE", path, f"byte {error.offset}: {error.reason}")
             return None
         except (StateError, OptionError) as error:
-            self.findings.append(finding("STATE_FILE_UNREADABLE", path, str(error)))
+            report("STATE_FILE_UNREADABLE", path, str(error))
             return None
         self._content.checksums(store, name, data)
         return changelog

@@ -37,6 +37,14 @@ class StateFacts:
     """With checkpoint format 2: the unique ids of the files of the version that a restart loads, by
     operator, then partition, then store."""
 
+    def unique_id(self, operator: OperatorListing, store: StoreListing) -> str:
+        """The unique id of the store's files that a restart loads; empty if no commit names one."""
+        partitions = (self.unique_ids or {}).get(operator.operator, ())
+        position = operator.store_names.index(store.name)
+        if store.partition >= len(partitions) or position >= len(partitions[store.partition]):
+            return ""
+        return partitions[store.partition][position]
+
 
 def operator_rules(
     operator: OperatorListing, facts: StateFacts, *, is_keyed: bool | None
@@ -51,11 +59,15 @@ def operator_rules(
     if facts.restart_version > 0:
         yield from _partition_rules(operator, count, is_keyed)
     for store in operator.stores:
-        yield from _stray_rules(store)
-        yield from _checksum_rules(store)
+        for name in store.strays:
+            code = "STATE_STRAY_SNAPSHOT" if name.endswith(".snapshot") else "STATE_STRAY_FILE"
+            yield finding(code, f"{store.path}/{name}", "the part before the dot is not a version")
+        for name in store.checksums:
+            if (main := name.removesuffix(".crc")) not in store.files:
+                yield finding("CHECKSUM_ORPHAN", f"{store.path}/{name}", f"{main} does not exist")
         if facts.unique_ids is not None and store.format.is_database:
             if store.partition < count and facts.restart_version > 0:
-                yield from _id_rules(operator, store, facts)
+                yield from _id_rules(store, facts, facts.unique_id(operator, store))
             continue
         if store.partition < count and facts.restart_version > 0:
             yield from _chain_rules(store, facts)
@@ -151,35 +163,12 @@ def _ahead_rules(store: StoreListing, newest: int) -> Iterator[Finding]:
             )
 
 
-def _id_rules(
-    operator: OperatorListing, store: StoreListing, facts: StateFacts
-) -> Iterator[Finding]:
-    partitions = (facts.unique_ids or {}).get(operator.operator, ())
-    position = operator.store_names.index(store.name)
-    if store.partition >= len(partitions) or position >= len(partitions[store.partition]):
-        return
-    unique_id = partitions[store.partition][position]
+def _id_rules(store: StoreListing, facts: StateFacts, unique_id: str) -> Iterator[Finding]:
     stem = f"{facts.restart_version}_{unique_id}"
-    if not {f"{stem}.zip", f"{stem}.changelog"} & store.files:
+    if unique_id and not {f"{stem}.zip", f"{stem}.changelog"} & store.files:
         yield finding(
             "ROCKSDB_ID_MISSING",
             f"{store.path}/{stem}",
             f"the commit of batch {facts.restart_version - 1} names {unique_id}; neither its zip "
             f"nor its changelog is there",
         )
-
-
-def _stray_rules(store: StoreListing) -> Iterator[Finding]:
-    for name in store.strays:
-        code = "STATE_STRAY_SNAPSHOT" if name.endswith(".snapshot") else "STATE_STRAY_FILE"
-        yield finding(code, f"{store.path}/{name}", "the part before the dot is not a version")
-
-
-def _checksum_rules(store: StoreListing) -> Iterator[Finding]:
-    for name in store.checksums:
-        if name.removesuffix(".crc") not in store.files:
-            yield finding(
-                "CHECKSUM_ORPHAN",
-                f"{store.path}/{name}",
-                f"{name.removesuffix('.crc')} does not exist",
-            )

@@ -35,8 +35,6 @@ from epochal.checkpoint.layout import (
     SINK_LOG,
     SOURCES,
     STAND_IN_KEY,
-    StateFileKind,
-    parse_state_file,
 )
 from epochal.checkpoint.restart import CODEC
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
@@ -81,19 +79,17 @@ _REPARTITION = (
     "If all keys are this query's own, and only their partitions are wrong, a repartition helps.",
 )
 _OLD = f"{NOTHING}: a restart does not need this file. Only a rewind to a version that does fails."
+_OLD_LOG = (
+    f"{NOTHING}: a restart does not need this batch, and Spark will remove it. Only a rewind to it "
+    f"is impossible."
+)
 _LAST = 1 << 63
-_BACKUP = f"restore the files from a backup, or {START_OVER}"
-
+_BACKUP = f"Restore the files from a backup, or {START_OVER}."
 
 _COMMAND = re.compile(r"`(epochal [^`]+)`")
 _UNDO = "epochal checkpoint undo"
 _UNKNOWN = "N"
 """Stands for a number in the remedies of the table, where the checkpoint does not give one."""
-
-
-def commands_in(remedy: str) -> list[list[str]]:
-    """The words of each command that a remedy names, with its placeholders."""
-    return [found.split() for found in _COMMAND.findall(remedy)]
 
 
 def with_places(
@@ -148,6 +144,10 @@ def with_exact_remedies(
         yield replace(each, severity=severity, remedy=remedy)
 
 
+def _batch_of(found: Finding) -> int | None:
+    return batch_id_of_file_name(found.path.rpartition("/")[2])
+
+
 class _Advisor:
     def __init__(
         self,
@@ -162,7 +162,7 @@ class _Advisor:
     def remedy(self, found: Finding) -> str | None:
         """The remedy of one finding; None for the one in the table."""
         if found.code in LOST:
-            return f"{CANNOT}: no version of the state is whole without it. {_sentence(_BACKUP)}"
+            return f"{CANNOT}: no version of the state is whole without it. {_BACKUP}"
         if found.code in _OF_STATE:
             return self._state(found)
         match found.code:
@@ -171,9 +171,10 @@ class _Advisor:
             case "OFFSETS_GAP":
                 return self._gap()
             case "COMMITS_GAP":
-                lost = self._lost_commits()
+                ids = self._listing.commits.ids
+                lost = [n for n in self._offsets if ids and ids[0] < n < ids[-1] and n not in ids]
                 can_be = bool(lost) and all(map(self._can_be_written, lost))
-                return None if can_be else self._old_log()
+                return None if can_be else _OLD_LOG
             case "REPARTITION_UNFINISHED":
                 then = ", or run the same repartition again to finish it"
                 return self._before_batch(found, then)
@@ -186,7 +187,12 @@ class _Advisor:
             case "WATERMARK_BACKWARDS":
                 return self._before_batch(found, " if this was not set on purpose")
             case "CONF_INVALID":
-                return self._invalid_conf()
+                if len({entry.conf.get(CODEC) for entry in self._offsets.values()}) > 1:
+                    return f"Use {REPAIR}: it restores the value of the batch before."
+                return (
+                    f"{CANNOT}: no batch has another value. Write the right value into the second "
+                    f"line of the newest files in `offsets`, or restore them from a backup."
+                )
             case "SOURCE_LOG_BEHIND":
                 return self._source_behind(found)
             case "FILE_LOG_HOLE" if found.path.startswith(f"{SOURCES}/"):
@@ -196,9 +202,10 @@ class _Advisor:
                 )
             case "FILE_LOG_HOLE":
                 return self._sink_hole()
-            case "COMMIT_WITHOUT_OFFSETS" if self._is_after_offsets(found):
-                return self._back_to(self._newest_whole(_LAST), files="the offsets")
             case "COMMIT_WITHOUT_OFFSETS":
+                batch_id, newest = _batch_of(found), max(self._listing.offsets.ids, default=-1)
+                if batch_id is not None and batch_id > newest:
+                    return self._back_to(self._newest_whole(_LAST), files="the offsets")
                 return f"Restore the offsets from a backup, or use {REPAIR}: it removes the commit."
             case "EPOCH_FILE_BROKEN":
                 latest = self._listing.offsets.latest
@@ -211,11 +218,11 @@ class _Advisor:
                 return f"Use {REPAIR}: it removes the file, and Spark writes it on the next start."
         return None
 
-    # State
-
     def _state(self, found: Finding) -> str:
         store, version = self._store_of(found.path), self._version_of(found)
-        needed = store is None or version is None or self._is_needed(found, store)
+        restart = self._listing.restart_version
+        needed = store is None or version is None or found.code not in DAMAGED
+        needed = needed or (store is not None and self._needs(store, restart, found))
         target = None if version is None else self._newest_whole(version - 2)
         back = self._back_to(target, files="the file")
         trusts_deltas = found.code == "STATE_SNAPSHOT_DISAGREES"
@@ -248,29 +255,17 @@ class _Advisor:
         number = found.path.rpartition("/")[2].partition(".")[0].partition("_")[0]
         return int(number) if number.isascii() and number.isdigit() else None
 
-    def _is_needed(self, found: Finding, store: StoreListing) -> bool:
-        return found.code not in DAMAGED or self._needs(store, self._listing.restart_version, found)
-
     def _needs(self, store: StoreListing, version: int, found: Finding) -> bool:
         """Whether loading a version of a store reads the file of a finding."""
-        chain = store.chain(version)
         if found.version is not None:  # a data file, which snapshots from that version on share
-            return chain.snapshot >= found.version
-        file = parse_state_file(found.path.rpartition("/")[2])
-        if file is None:
-            return False
-        if file.kind in (StateFileKind.SNAPSHOT, StateFileKind.ZIP):
-            return file.version == chain.snapshot
-        return file.version in chain.deltas
+            return store.chain(version).snapshot >= found.version
+        return store.needs(version, found.path.rpartition("/")[2])
 
     def _has_deltas(self, store: StoreListing) -> bool:
         """Whether the newest version can be loaded without the damaged snapshots."""
         if store.format.is_database:
             return self._has_changelogs(store)
-        bad = {each.path for each in self._findings if each.code in DAMAGED}
-        snapshots = {v: n for v, n in store.snapshots.items() if f"{store.path}/{n}" not in bad}
-        deltas = {v: n for v, n in store.deltas.items() if f"{store.path}/{n}" not in bad}
-        good = replace(store, snapshots=snapshots, deltas=deltas)
+        good = store.without({each.path for each in self._findings if each.code in DAMAGED})
         return not good.chain(self._listing.restart_version).missing
 
     def _has_changelogs(self, store: StoreListing) -> bool:
@@ -293,18 +288,15 @@ class _Advisor:
             len(names) == 1 and f"{store.path}/{names[0]}" not in bad for names in replayed
         )
 
-    # Logs
-
     def _entry(self, found: Finding) -> str | None:
-        folder, _, name = found.path.rpartition("/")
-        batch_id = batch_id_of_file_name(name)
+        folder, batch_id = found.path.rpartition("/")[0], _batch_of(found)
         if batch_id is None:
             return None
         newest = self._listing.offsets.latest
         offsets, commits = self._listing.offsets, self._listing.commits
         if folder == OFFSETS and newest is not None:
             if batch_id < newest - 1:
-                return self._old_log()
+                return _OLD_LOG
             stand_in = batch_id == newest - 1 and newest in commits.entries
             if (stand_in and newest in offsets.entries) or newest not in commits.ids:
                 return f"Use {REPAIR}, or restore the file from a backup."
@@ -314,7 +306,7 @@ class _Advisor:
                 return f"Use {REPAIR}: it removes the commit, so that the batch runs again."
             if batch_id != newest and self._can_be_written(batch_id):
                 return f"Use {REPAIR}: it writes the commit again."
-            return self._old_log() if batch_id != newest else self._back_to(None)
+            return _OLD_LOG if batch_id != newest else self._back_to(None)
         if folder.startswith(f"{SOURCES}/") and self._source_batch_is_known(folder, batch_id):
             return f"Use {REPAIR}: it writes the batch again, or removes it if no batch needs it."
         if folder == SINK_LOG and self._sink_log is not None:
@@ -325,10 +317,6 @@ class _Advisor:
             f"{CANNOT}: the batch's files are recorded nowhere else. Restore `sources` from a "
             f"backup."
         )
-
-    def _is_after_offsets(self, found: Finding) -> bool:
-        batch_id = batch_id_of_file_name(found.path.rpartition("/")[2])
-        return batch_id is not None and batch_id > max(self._listing.offsets.ids, default=-1)
 
     def _sink_hole(self) -> str:
         """A batch that an edit added wrote nothing, so its entry is known; others write again."""
@@ -344,7 +332,7 @@ class _Advisor:
 
     def _before_skipped(self, found: Finding) -> str | None:
         """A rewind with the sink runs again what it skipped, unless it skipped everything."""
-        skipped = batch_id_of_file_name(found.path.rpartition("/")[2])
+        skipped = _batch_of(found)
         if skipped is None or self._sink_log is None:
             return None
         own = [n for n in own_batches(self._sink_log, self._listing) if n < skipped]
@@ -366,41 +354,20 @@ class _Advisor:
     def _gap(self) -> str | None:
         newest = self._listing.offsets.latest
         if newest is None or newest == 0 or newest - 1 in self._listing.offsets.ids:
-            return self._old_log()
+            return _OLD_LOG
         if newest in self._listing.commits.entries or self._newest_whole(newest) is not None:
             return None
-        return (
-            f"{CANNOT}: no batch is left from which a restart could continue. {_sentence(_BACKUP)}"
-        )
-
-    def _lost_commits(self) -> list[int]:
-        ids = self._listing.commits.ids
-        return [n for n in self._offsets if ids and ids[0] < n < ids[-1] and n not in ids]
+        return f"{CANNOT}: no batch is left from which a restart could continue. {_BACKUP}"
 
     def _can_be_written(self, batch_id: int) -> bool:
         """Whether the content of a commit follows from the offsets of the next batch."""
         versions = {entry.version for entry in self._listing.commits.entries.values()}
         return versions == {1} and {batch_id, batch_id + 1} <= self._offsets.keys()
 
-    def _old_log(self) -> str:
-        return (
-            f"{NOTHING}: a restart does not need this batch, and Spark will remove it. Only a "
-            f"rewind to it is impossible."
-        )
-
     def _before_batch(self, found: Finding, then: str) -> str:
-        batch_id = batch_id_of_file_name(found.path.rpartition("/")[2])
+        batch_id = _batch_of(found)
         target = None if batch_id is None else self._newest_whole(batch_id - 1)
         return self._back_to(target, then)
-
-    def _invalid_conf(self) -> str | None:
-        values = {entry.conf.get(CODEC) for entry in self._offsets.values()}
-        if len(values) > 1:
-            return f"Use {REPAIR}: it restores the value of the batch before."
-        return (
-            f"{CANNOT}: no batch has another value. Write the right value into the second line of "
-            f"the newest files in `offsets`, or restore them from a backup."
-        )
 
     def _source_behind(self, found: Finding) -> str:
         source = found.path.rpartition("/")[2]
@@ -413,8 +380,6 @@ class _Advisor:
             if (log_offset(self._offsets[batch_id].by_source.get(source)) or 0) <= latest
         ]
         return self._back_to(max(behind, default=None), files="`sources`")
-
-    # Batches that a rewind can go to
 
     @property
     def _offsets(self) -> dict[int, OffsetEntry]:
@@ -466,11 +431,7 @@ class _Advisor:
     def _back_to(self, batch_id: int | None, then: str = "", *, files: str = "") -> str:
         """Advise a rewind to a batch, or say that there is none; `files` could be restored."""
         if batch_id is None:
-            return f"{CANNOT}: no earlier batch is whole. {_sentence(_BACKUP)}"
+            return f"{CANNOT}: no earlier batch is whole. {_BACKUP}"
         command = f"`epochal checkpoint rewind CHECKPOINT --to-batch {batch_id} --sink OUTPUT`"
         first = f"Restore {files} from a backup, or use {command}" if files else f"Use {command}"
         return f"{first}{then}: batch {batch_id} is the newest whole one before the problem."
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."

@@ -2,37 +2,55 @@
 
 It never writes. Damaged content never raises: a file that cannot be read becomes a finding. An
 error means that there is no checkpoint to verify.
+
+Spark before 3.0 escaped special characters in paths as if they were URLs, in every component. It
+stored the checkpoint `chk %@#chk` in `chk%252520…` (escaped three times), and the log of a file
+sink's output `out put` below `out%20put` (escaped once). Later releases use the right name. They
+refuse to start if the escaped name exists too, because the query would begin from scratch beside
+its own history.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
-from epochal.checkpoint.layout import EPOCHAL, EPOCHS, SINK_LOG, SOURCES, STATE
+from epochal.checkpoint.layout import EPOCHAL, EPOCHS, METADATA, SINK_LOG, SOURCES, STATE
 from epochal.errors import CheckpointError, EpochalError
-from epochal.files import Files
-from epochal.tools.inspect.epoch_overlay import EpochView, view_with_epochs
+from epochal.files import Files, open_files
+from epochal.tools.inspect.epoch_overlay import view_with_epochs
 from epochal.tools.inspect.listing import (
     CheckpointListing,
     Directories,
     LogListing,
     gather,
     list_all,
-    read_bytes,
     require_directory,
 )
 from epochal.tools.inspect.state_listing import OperatorListing, operators_of
 from epochal.tools.verify.check_logs import log_file_rules, log_rules
-from epochal.tools.verify.check_paths import checkpoint_path_rules, sink_path_rules
-from epochal.tools.verify.depth import Depth, Progress
-from epochal.tools.verify.findings import Finding, Severity, by_weight, finding, is_healthy
+from epochal.tools.verify.findings import (
+    Depth,
+    Finding,
+    Progress,
+    Severity,
+    by_weight,
+    finding,
+    is_healthy,
+)
 from epochal.wording import of_epochs
 
 if TYPE_CHECKING:
     from epochal.tools.verify.check_state import StateFacts
+
+CHECKPOINT_ESCAPES = 3
+SINK_ESCAPES = 1
+_ILLEGAL = re.compile(r"""[\x00-\x20\x7f"#%<>?\[\\\]^`{|}]""")
+"""The characters that Java's URI escapes in a path. It leaves letters beyond ASCII alone."""
 
 
 class SinkCheck(StrEnum):
@@ -89,29 +107,24 @@ def verify(
     checked = SinkCheck.CHECKED if sink is not None else SinkCheck.NOT_CHECKED
     if no_file_sink:
         checked = SinkCheck.ABSENT
-    report = _verify(files, depth, sink, progress, workers)
-    return report if report.sink is SinkCheck.CHECKED else replace(report, sink=checked)
-
-
-def _verify(
-    files: Files, depth: Depth, sink: Files | None, progress: Progress | None, workers: int
-) -> Report:
     twin = list(checkpoint_path_rules(files.url))
     if twin and files.info("") is None:
-        return Report(files.url, tuple(twin), 0, 0, depth)
+        return Report(files.url, tuple(twin), 0, 0, depth, sink=checked)
     require_directory(files)
     directories = list_all(files)
     if SINK_LOG in directories[""].folders:
-        of_sink = list(_sink_rules(files, directories, None))
-        found = list(_without_repeats(of_sink, directories.unreadable))
-        names = [name for name in directories[SINK_LOG].files if not name.startswith(".")]
-        report = _report(files, found, directories, len(names), depth)
-        return replace(report, sink=SinkCheck.CHECKED)
+        return _verify_sink(files, directories, depth)
     view = view_with_epochs(files)
     if view.files is not files:
         files, directories = view.files, list_all(view.files)
     listing = gather(files, directories)
-    found = [*twin, *_epoch_rules(view), *_checkpoint_rules(listing)]
+    found = list(twin)
+    if view.broken is not None:
+        found.append(finding("EPOCH_FILE_BROKEN", EPOCHS, str(view.broken)))
+    elif view.unpublished is not None:
+        message = f"Spark's files do not have the state after batch {view.unpublished}"
+        found.append(finding("STATE_UNPUBLISHED", STATE, message))
+    found += _checkpoint_rules(listing)
     operators = operators_of(directories)
     if listing.is_stateful and view.broken is None:
         from epochal.tools.verify.check_operators import state_rules
@@ -132,29 +145,28 @@ def _verify(
         from epochal.tools.verify.remedies import with_exact_remedies
 
         found = list(with_exact_remedies(found, listing, operators, sink_log=sink_log))
-    if not listing.is_continuous:
-        return _report(files, found, directories, len(listing.offsets.ids), depth)
-    said = [
-        replace(each, message=of_epochs(each.message), remedy=of_epochs(each.remedy))
-        for each in found
-    ]
-    report = _report(files, said, directories, len(listing.offsets.ids), depth)
-    return replace(report, continuous=True)
+    if listing.is_continuous:
+        found = [
+            replace(each, message=of_epochs(each.message), remedy=of_epochs(each.remedy))
+            for each in found
+        ]
+    return Report(
+        files.url,
+        tuple(by_weight(found)),
+        directories.file_count,
+        len(listing.offsets.ids),
+        depth,
+        listing.is_continuous,
+        checked,
+    )
 
 
-def _epoch_rules(view: EpochView) -> Iterator[Finding]:
-    if view.broken is not None:
-        yield finding("EPOCH_FILE_BROKEN", EPOCHS, str(view.broken))
-    elif view.unpublished is not None:
-        said = f"Spark's files do not have the state after batch {view.unpublished}"
-        yield finding("STATE_UNPUBLISHED", STATE, said)
-
-
-def _report(
-    files: Files, found: list[Finding], directories: Directories, batches: int, depth: Depth
-) -> Report:
-    findings = tuple(by_weight(found))
-    return Report(files.url, findings, directories.file_count, batches, depth)
+def _verify_sink(files: Files, directories: Directories, depth: Depth) -> Report:
+    of_sink = list(_sink_rules(files, directories, None))
+    found = tuple(by_weight(_without_repeats(of_sink, directories.unreadable)))
+    batches = sum(not name.startswith(".") for name in directories[SINK_LOG].files)
+    total = directories.file_count
+    return Report(files.url, found, total, batches, depth, sink=SinkCheck.CHECKED)
 
 
 def state_facts(listing: CheckpointListing) -> StateFacts:
@@ -176,13 +188,23 @@ def state_facts(listing: CheckpointListing) -> StateFacts:
 
 
 def _checkpoint_rules(listing: CheckpointListing) -> Iterator[Finding]:
+    from epochal.tools.verify.check_files import crc_rules, source_rules
+
     yield from _directory_rules(listing.directories)
     for part in listing.misplaced:
         yield finding("NOT_A_DIRECTORY", part, "it is a file")
     yield from log_rules(listing)
-    yield from _crc_rules(listing)
+    raw = {METADATA: listing.metadata_raw} if listing.metadata_raw else {}
+    yield from crc_rules(listing.files, "", listing.directories[""], raw)
+    for log in (listing.offsets, listing.commits):
+        yield from crc_rules(listing.files, log.path, log.directory, log.raw, log.latest)
     if listing.directories[SOURCES].folders:
-        yield from _source_rules(listing)
+        from epochal.tools.inspect.source_listing import read_sources
+
+        sources = read_sources(listing.files, listing.directories)
+        for source in sources.values():
+            yield from _log_with_crc_rules(listing.files, source.log)
+        yield from source_rules(listing, sources)
     if EPOCHAL in listing.directories[""].folders:
         yield from _journal_rules(listing)
 
@@ -192,42 +214,11 @@ def _directory_rules(directories: Directories) -> Iterator[Finding]:
         yield finding("FILE_UNREADABLE", path or ".", error.reason)
 
 
-def _crc_rules(listing: CheckpointListing) -> Iterator[Finding]:
-    from epochal.tools.verify.check_files import orphan_rules, stale_rules
-
-    def read(path: str) -> bytes | None:
-        data = read_bytes(listing.files, path)
-        return data if isinstance(data, bytes) else None
-
-    root = listing.directories[""]
-    yield from orphan_rules("", root)
-    raw = {"metadata": listing.metadata_raw} if listing.metadata_raw else {}
-    yield from stale_rules("", root, raw, read)
-    for log in (listing.offsets, listing.commits):
-        yield from orphan_rules(log.path, log.directory, log.latest)
-        yield from stale_rules(log.path, log.directory, log.raw, read)
-
-
-def _source_rules(listing: CheckpointListing) -> Iterator[Finding]:
-    from epochal.tools.inspect.source_listing import read_sources
-    from epochal.tools.verify.check_files import source_rules
-
-    sources = read_sources(listing.files, listing.directories)
-    for source in sources.values():
-        yield from _log_with_crc_rules(listing.files, source.log)
-    yield from source_rules(listing, sources)
-
-
 def _log_with_crc_rules(files: Files, log: LogListing[object]) -> Iterator[Finding]:
-    from epochal.tools.verify.check_files import orphan_rules, stale_rules
-
-    def read(path: str) -> bytes | None:
-        data = read_bytes(files, path)
-        return data if isinstance(data, bytes) else None
+    from epochal.tools.verify.check_files import crc_rules
 
     yield from log_file_rules(log)
-    yield from orphan_rules(log.path, log.directory, log.latest)
-    yield from stale_rules(log.path, log.directory, log.raw, read)
+    yield from crc_rules(files, log.path, log.directory, log.raw, log.latest)
 
 
 def _sink_rules(
@@ -315,3 +306,64 @@ def _without_repeats(findings: list[Finding], hidden: Collection[str]) -> Iterat
                 continue
             unreadable.add(each.path)
         yield each
+
+
+def escaped(location: str, times: int) -> str:
+    """Escape the path of a location as Spark 2.4 did, leaving scheme and host alone."""
+    start, path = _parts(location)
+    for _ in range(times):
+        path = _ILLEGAL.sub(lambda found: f"%{ord(found[0]):02X}", path)
+    return start + path
+
+
+def unescaped(location: str, times: int) -> str | None:
+    """Return the location that Spark 2.4 escaped to this one; None if there is none."""
+    start, path = _parts(location)
+    for _ in range(times):
+        path = unquote(path)
+    meant = start + path
+    return meant if meant != location and escaped(meant, times) == location else None
+
+
+def checkpoint_path_rules(url: str) -> Iterator[Finding]:
+    """Check whether the checkpoint's path is escaped, or has an escaped twin."""
+    wrong = escaped(url, CHECKPOINT_ESCAPES)
+    if wrong != url and _exists(wrong, ""):
+        yield finding(
+            "PATH_ESCAPED",
+            ".",
+            f"Spark before 3.0 stored the checkpoint of {url} in {wrong}, which exists: later "
+            f"releases refuse to start",
+        )
+    elif (meant := unescaped(url, CHECKPOINT_ESCAPES)) is not None:
+        yield finding(
+            "PATH_ESCAPED",
+            ".",
+            f"Spark before 3.0 stored the checkpoint of {meant} under this name: later releases "
+            f"do not look here",
+        )
+
+
+def sink_path_rules(url: str) -> Iterator[Finding]:
+    """Check whether the log of a file sink is below an escaped twin of its output directory."""
+    wrong = escaped(url, SINK_ESCAPES)
+    if wrong != url and _exists(wrong, SINK_LOG):
+        yield finding(
+            "PATH_ESCAPED",
+            SINK_LOG,
+            f"Spark before 3.0 stored the log of {url} in {wrong}/{SINK_LOG}, which exists: later "
+            f"releases refuse to write to or read from the output directory",
+        )
+
+
+def _parts(location: str) -> tuple[str, str]:
+    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(?://[^/]*)?", location)
+    start = found[0] if found else ""
+    return start, location[len(start) :]
+
+
+def _exists(location: str, path: str) -> bool:
+    try:
+        return open_files(location).info(path) is not None
+    except (EpochalError, OSError):
+        return False  # like Spark, which ignores a twin that it is not allowed to look at

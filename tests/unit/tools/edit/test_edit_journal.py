@@ -11,9 +11,9 @@ from epochal.files import Files
 from epochal.files.local import LocalFiles
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
-from epochal.tools.edit.backup_packs import PackReader, PackWriter
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import FileRef, Plan, Tree, read_tree
+from epochal.tools.edit.journal_records import PackReader, PackWriter
 
 BEFORE = {
     "metadata": b'{"id":"q"}',
@@ -179,17 +179,6 @@ def test_what_remains_of_a_finished_edit_is_its_plan_marks_and_backups(files: Fi
     assert [info.name for info in files.list(where)] == ["before-00000.pack", "done", "plan.json"]
     journal.undo()
     assert [info.name for info in files.list(where)] == ["done", "plan.json", "undoing", "undone"]
-
-
-def test_large_content_waits_on_the_storage_and_leaves_it_when_done(files: Files) -> None:
-    journal = Journal(files)
-    stage = journal.stage()
-    large = stage.put(b"x" * 100_000)
-    journal.execute(Plan("grow", "", (read_tree(files).write("state/0/0/2.delta", large, ""),)))
-    assert files.read("state/0/0/2.delta") == b"x" * 100_000
-    assert files.list(".epochal/stage") == []
-    journal.undo()
-    assert content(files) == BEFORE
 
 
 def test_a_second_root_is_changed_and_restored_with_the_first() -> None:

@@ -360,25 +360,6 @@ def test_repair_goes_back_to_where_every_partition_can_be_loaded(sample: Sample)
     assert not list(sample.root.glob("state/0/*/3.*"))
 
 
-def test_repair_that_has_nothing_to_stand_on_says_why(
-    sample: Sample, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for version in (1, 2, 3):
-        sample.delta(0, version).write_bytes(b"damaged")
-    sample.snapshot(0, 2).write_bytes(b"damaged")
-    before = content(sample)
-    repair(sample, "--execute", status=1)
-    assert "no batch is left from which a restart could continue" in capsys.readouterr().out
-    assert content(sample) == before
-
-
-def test_repair_of_a_healthy_state_changes_nothing(
-    sample: Sample, capsys: pytest.CaptureFixture[str]
-) -> None:
-    repair(sample, "--json")
-    assert json.loads(capsys.readouterr().out)["changes"] == []
-
-
 def test_both_repairs_do_the_same(
     sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

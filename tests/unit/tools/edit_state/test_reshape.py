@@ -22,9 +22,14 @@ from epochal.state.rows.types import StructType
 from epochal.state.store.store_format import FORMATS, ROCKSDB
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.survey import survey
-from epochal.tools.edit_state.backfill import plan_backfill
 from epochal.tools.edit_state.convert import plan_convert
-from epochal.tools.edit_state.evolve import AddColumn, RenameColumn, parse_type, plan_evolve
+from epochal.tools.edit_state.evolve import (
+    AddColumn,
+    RenameColumn,
+    parse_type,
+    plan_backfill,
+    plan_evolve,
+)
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.rekey import plan_rekey
 from epochal.tools.edit_state.reshape import plan_merge, plan_move, plan_split

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from epochal.checkpoint.restart import HDFS_PROVIDER_CLASS, PROVIDER, ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.restart import HDFS_PROVIDER_CLASS, PROVIDER
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.tools.upgrade.checkpoint_facts import kind_of_offset
@@ -57,7 +57,6 @@ def differences(
     was: OperatorFact | None,
     wants: OperatorFact | None,
     *,
-    provider: str = HDFS_PROVIDER_CLASS,
     sources: tuple[Sequence[SourceFact], Sequence[SourceFact]] = ((TOPIC,), (TOPIC,)),
     release: tuple[int, int] = (4, 3),
     offset_version: int = 1,
@@ -72,7 +71,7 @@ def differences(
         offset_version,
         tuple(sources[0]),
         {} if was is None else {0: was},
-        {PROVIDER: provider, "spark.sql.shuffle.partitions": "2"},
+        {PROVIDER: HDFS_PROVIDER_CLASS, "spark.sql.shuffle.partitions": "2"},
         unpublished=unpublished,
     )
     operators = {} if wants is None else {0: wants}
@@ -105,12 +104,6 @@ def test_a_renamed_key_is_accepted_by_spark_and_needs_a_command() -> None:
     assert isinstance(found.verdict, AfterCommand)
     command = "epochal state evolve /c --operator 0 --rename k=j --sink OUTPUT --execute"
     assert (found.verdict.command, found.is_silent) == (command, True)
-
-
-def test_a_renamed_key_in_rocksdb_needs_a_command_too() -> None:
-    was, wants = operator("k string", "sum long"), operator("j string", "sum long")
-    (found,) = differences(was, wants, provider=ROCKSDB_PROVIDER_CLASS)
-    assert isinstance(found.verdict, AfterCommand)
 
 
 def test_keys_that_change_places_are_impossible_although_spark_starts() -> None:

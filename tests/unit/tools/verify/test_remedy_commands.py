@@ -3,11 +3,12 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from tests.golden.obeying import commands_in
 from typer.testing import CliRunner
 
 from epochal.cli.main import app
 from epochal.tools.verify.findings import RULES
-from epochal.tools.verify.remedies import commands_in, commands_to_run, with_places
+from epochal.tools.verify.remedies import commands_to_run, with_places
 
 
 def test_a_command_names_the_checkpoint_and_is_executed() -> None:
@@ -41,7 +42,7 @@ def test_a_command_whose_batch_is_not_known_is_not_offered() -> None:
 
 
 def test_every_command_of_the_table_can_be_executed() -> None:
-    commands = {tuple(words[1:3]) for rule in RULES.values() for words in commands_in(rule.remedy)}
+    commands = {tuple(words[:2]) for rule in RULES.values() for words in commands_in(rule.remedy)}
     for words in sorted(commands):
         help_text = CliRunner().invoke(app, [*words, "--help"]).output
         assert "--execute" in help_text, words

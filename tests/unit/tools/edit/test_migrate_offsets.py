@@ -10,7 +10,7 @@ from epochal.checkpoint.restart import SOURCE_EVOLUTION
 from epochal.errors import EditError, OptionError
 from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.offsets.migrate_offsets import plan_migrate
+from epochal.tools.edit.migrate_offsets import plan_migrate
 from epochal.tools.edit.survey import survey
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from epochal.errors import OptionError
-from epochal.tools.edit.offsets.offset_targets import (
+from epochal.tools.edit.offset_targets import (
     ShiftBy,
     Target,
     ToEarliest,

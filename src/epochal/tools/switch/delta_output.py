@@ -18,8 +18,6 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 
 @dataclass(frozen=True, slots=True)
 class EpochCommit:
-    """A commit of a streaming query."""
-
     epoch: int
     removes: bool
     """Whether it removes files."""

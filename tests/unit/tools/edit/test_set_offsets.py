@@ -18,8 +18,8 @@ from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import FileRef, Plan
-from epochal.tools.edit.offsets.offset_targets import ShiftBy, ToOffset
-from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+from epochal.tools.edit.offset_targets import ShiftBy, ToOffset
+from epochal.tools.edit.set_offsets import plan_set_offsets
 from epochal.tools.edit.survey import survey
 
 KAFKA = '{"t":{"0":10,"1":20}}'

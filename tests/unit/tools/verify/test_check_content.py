@@ -15,18 +15,18 @@ from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import AtomicType, DecimalType, StringType, StructType
 from epochal.state.rows.unsafe_row import encode_row, validate_row
-from epochal.tools.verify.check_bytes import (
+from epochal.tools.verify.check_columns import check_large, scan_large
+from epochal.tools.verify.check_content import (
     EMPTY_LZ4,
     END_MARK,
     NO_VALUE,
     Record,
     RowChecker,
+    partition_of_key,
     scan_small,
     sure_check,
     unpack,
 )
-from epochal.tools.verify.check_columns import as_list, check_large, scan_large
-from epochal.tools.verify.key_partition import partition_of_key
 
 KEY = struct_of([StringType()])
 VALUE = struct_of([AtomicType("long"), StringType()])
@@ -63,7 +63,7 @@ def test_both_ways_read_the_same_records(row_checksums: bool) -> None:
     data = encode_records(written, row_checksums=row_checksums)
     form: dict[str, Any] = {"is_snapshot": False, "row_checksums": row_checksums, "source": "f"}
     assert scan_small(data, **form) == written
-    assert as_list(scan_large(data, **form)) == written
+    assert list(scan_large(data, **form).to_list()) == written
 
 
 @pytest.mark.parametrize("seed", range(400))
@@ -80,7 +80,7 @@ def test_both_ways_refuse_the_same_bytes(seed: int) -> None:
         "source": "f",
     }
     assert outcome(lambda: scan_small(cut, **form)) == outcome(
-        lambda: as_list(scan_large(cut, **form))
+        lambda: list(scan_large(cut, **form).to_list())
     )
 
 

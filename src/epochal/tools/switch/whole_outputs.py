@@ -1,7 +1,8 @@
-"""A Kafka topic. Records do not tell their epoch, so only whole topics can be compared.
+"""A Kafka topic or a PostgreSQL table, which do not tell the epoch of a record or row.
 
-The topic is read by the source of continuous queries, from `startingOffsets` (by default from the
-beginning) to where it ends now. Records of transactions that are open or aborted are left out.
+So only whole topics and tables can be compared. A topic is read by the source of continuous
+queries, from `startingOffsets` (by default from the beginning) to where it ends now. Records of
+transactions that are open or aborted are left out.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from epochal.connectors.kafka.source.kafka_source import KafkaSource
 from epochal.connectors.kafka.source.source_options import read_source_options
+from epochal.connectors.postgres.postgres_options import import_psycopg
 from epochal.errors import KafkaUnavailableError, OptionError
 from epochal.files.local import LocalFiles
 from epochal.tools.switch.compare_rows import Row
-from epochal.tools.switch.output_contract import WholeOutput
+from epochal.tools.switch.query_outputs import WholeOutput
 
 MAX_ROWS = 10_000
 PATIENCE_SECONDS = 60.0
@@ -93,3 +95,34 @@ def _text(value: Any) -> Any:
         return value.decode()
     except UnicodeDecodeError:
         return value  # it is compared as hexadecimal digits
+
+
+class PostgresOutput(WholeOutput):
+    """A table as it is now."""
+
+    def __init__(self, address: str) -> None:
+        self._server, _, table = address.partition("#")
+        if not table:
+            raise OptionError(
+                "A PostgreSQL table is given as postgresql://USER@HOST/DATABASE#SCHEMA.TABLE; the "
+                "part after # is missing."
+            )
+        self._table = tuple(table.split("."))
+
+    @property
+    def name(self) -> str:
+        return f"PostgreSQL table {'.'.join(self._table)}"
+
+    def rows(self, parts: Iterable[str]) -> Iterator[Row]:
+        if not list(parts):
+            return
+        psycopg = import_psycopg()
+        query = psycopg.sql.SQL("SELECT * FROM {}").format(psycopg.sql.Identifier(*self._table))
+        with (
+            psycopg.connect(self._server) as connection,
+            connection.cursor(name="epochal_shadow") as cursor,
+        ):
+            cursor.execute(query)
+            for values in cursor:
+                names = [column.name for column in cursor.description]
+                yield dict(zip(names, values, strict=True))

@@ -6,25 +6,32 @@ continues from its offsets.
 Note: to move a file source back, one batch is not enough. On a restart Spark asks such a source for
 the last batch again, from the end of the batch before it to its own end. That range must not run
 backwards. So a second batch follows, from the new offset to the same offset.
+
+The broker that knows the offsets of a Kafka source is asked here, by the only Kafka client in the
+tools. `confluent-kafka` (extra `kafka`) is imported when it is first asked.
 """
 
 from __future__ import annotations
 
 import shlex
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.checkpoint.file_log import FileSourceLog, open_source_log
 from epochal.checkpoint.layout import COMMITS, OFFSETS, source_log_path
-from epochal.errors import EditError, OptionError
+from epochal.errors import EditError, OptionError, StorageError
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Plan
-from epochal.tools.edit.empty_batch import empty_batches
-from epochal.tools.edit.offsets.offset_targets import (
+from epochal.tools.edit.offset_targets import (
     AskBroker,
+    Asked,
     Target,
+    ToEarliest,
+    ToLatest,
+    ToTime,
     goes_back,
     is_file_offset,
     move,
@@ -32,8 +39,11 @@ from epochal.tools.edit.offsets.offset_targets import (
     no_broker,
 )
 from epochal.tools.edit.rewind import obstacle_to
-from epochal.tools.edit.survey import Survey, last_committed
+from epochal.tools.edit.survey import Survey, empty_batches, last_committed
 from epochal.wording import span
+
+TIMEOUT_SECONDS = 30.0
+NO_SUCH_OFFSET = -1
 
 
 def plan_set_offsets(
@@ -51,13 +61,11 @@ def plan_set_offsets(
     if source not in entry.by_source:
         known = ", ".join(entry.by_source) or "none"
         raise OptionError(f"There is no source {source!r} in offsets/{base}. It has: {known}.")
-    current = entry.by_source[source]
-    moved = move(
-        current,
-        target,
-        latest_log_batch=_latest_log_batch(surveyed, source) if is_file_offset(current) else None,
-        ask_broker=ask_broker,
-    )
+    current, latest = entry.by_source[source], None
+    if is_file_offset(current):
+        log = open_source_log(surveyed.files.at(source_log_path(source)))
+        latest = log.latest_batch_id() if isinstance(log, FileSourceLog) else None
+    moved = move(current, target, latest_log_batch=latest, ask_broker=ask_broker)
     back = goes_back(current, moved)
     batches = 2 if back and is_file_offset(current) else 1
     new_ids = range(base + 1, base + 1 + batches)
@@ -105,11 +113,6 @@ def _with_offset(entry: OffsetEntry, source: str, offset: str) -> OffsetEntry:
     return replace(entry, offsets=(*entry.offsets[:place], offset, *entry.offsets[place + 1 :]))
 
 
-def _latest_log_batch(surveyed: Survey, source: str) -> int | None:
-    log = open_source_log(surveyed.files.at(source_log_path(source)))
-    return log.latest_batch_id() if isinstance(log, FileSourceLog) else None
-
-
 def _warnings(
     surveyed: Survey, source: str, current: str | None, moved: str, *, back: bool
 ) -> Iterator[str]:
@@ -123,3 +126,59 @@ def _warnings(
     if back:
         counted = ", and the state will count them again" if surveyed.stores else ""
         yield f"Source {source} goes back: rows will be read again{counted}."
+
+
+def broker(bootstrap_servers: str, config: Mapping[str, str]) -> AskBroker:
+    """Return a function that asks the brokers; `config` are settings of librdkafka."""
+
+    def ask(
+        partitions: Mapping[str, tuple[int, ...]], target: Asked
+    ) -> Mapping[str, Mapping[int, int]]:
+        try:
+            import confluent_kafka.admin
+        except ImportError:
+            raise OptionError(
+                "Asking a Kafka broker needs its client, which is not installed. Run `pip install "
+                "'epochal[kafka]'`. The options --to-offset and --shift-by work without it."
+            ) from None
+        kafka: Any = confluent_kafka
+        client = kafka.admin.AdminClient({**config, "bootstrap.servers": bootstrap_servers})
+        wanted = [(topic, number) for topic, numbers in partitions.items() for number in numbers]
+        found = _list_offsets(kafka, client, wanted, target, bootstrap_servers)
+        # A partition without a record since that time has no offset for it: take its end.
+        at_the_end = [each for each, offset in found.items() if offset == NO_SUCH_OFFSET]
+        if at_the_end:
+            found |= _list_offsets(kafka, client, at_the_end, ToLatest(), bootstrap_servers)
+        answer: dict[str, dict[int, int]] = {}
+        for (topic, number), offset in found.items():
+            answer.setdefault(topic, {})[number] = offset
+        return answer
+
+    return ask
+
+
+def _list_offsets(
+    kafka: Any,
+    client: Any,
+    partitions: list[tuple[str, int]],
+    target: Asked,
+    bootstrap_servers: str,
+) -> dict[tuple[str, int], int]:
+    match target:
+        case ToEarliest():
+            spec = kafka.admin.OffsetSpec.earliest()
+        case ToLatest():
+            spec = kafka.admin.OffsetSpec.latest()
+        case ToTime(moment_ms):
+            spec = kafka.admin.OffsetSpec.for_timestamp(moment_ms)
+    request = {kafka.TopicPartition(topic, number): spec for topic, number in partitions}
+    found: dict[tuple[str, int], int] = {}
+    try:
+        answers = client.list_offsets(request, request_timeout=TIMEOUT_SECONDS)
+        for each, answer in answers.items():
+            found[each.topic, each.partition] = answer.result(TIMEOUT_SECONDS).offset
+    except (kafka.KafkaException, TimeoutError) as error:
+        raise StorageError(
+            bootstrap_servers, f"the broker did not return its offsets: {error}"
+        ) from error
+    return found

@@ -10,9 +10,9 @@ from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, Offs
 from epochal.files.local import LocalFiles
 from epochal.testing.files import FaultyFiles
 from epochal.tools.verify import check_operators
-from epochal.tools.verify.check_bytes import EMPTY_LZ4
+from epochal.tools.verify.check_content import EMPTY_LZ4
+from epochal.tools.verify.check_operators import check_in_processes, check_in_threads
 from epochal.tools.verify.findings import Finding, finding
-from epochal.tools.verify.parallel import check_in_processes, check_in_threads
 from epochal.tools.verify.verify import verify
 
 ITEMS = list(range(23))

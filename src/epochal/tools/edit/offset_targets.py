@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from epochal.checkpoint.file_log import kafka_offsets_json, parse_kafka_offsets
 from epochal.checkpoint.spark_json import LONG_MAX, JsonValue, to_json
@@ -55,17 +55,15 @@ class ToTime:
 
 Target: TypeAlias = ToOffset | ShiftBy | ToEarliest | ToLatest | ToTime
 
+Asked: TypeAlias = ToEarliest | ToLatest | ToTime
 AskBroker: TypeAlias = Callable[
-    [Mapping[str, tuple[int, ...]], ToEarliest | ToLatest | ToTime], Mapping[str, Mapping[int, int]]
+    [Mapping[str, tuple[int, ...]], Asked], Mapping[str, Mapping[int, int]]
 ]
 """Returns the offset of each given topic and partition for a target."""
 
 
-def no_broker(
-    partitions: Mapping[str, tuple[int, ...]], target: ToEarliest | ToLatest | ToTime
-) -> Mapping[str, Mapping[int, int]]:
+def no_broker(*_: object) -> NoReturn:
     """Raise the error for a target that only a broker can answer, when none is configured."""
-    del partitions, target
     raise OptionError(
         "Only the broker knows these offsets of a Kafka source. Pass --bootstrap-servers, or give "
         "the offsets with --to-offset."
@@ -150,30 +148,25 @@ def is_file_offset(offset: str | None) -> bool:
 
 def parse_topic_offsets(values: tuple[str, ...]) -> TopicOffsets:
     """Parse and merge `topic:partition:offset` and Kafka's JSON. Later values win."""
-    found: TopicOffsets = {}
+    offsets: TopicOffsets = {}
     for value in values:
         if value.lstrip().startswith("{"):
             try:
-                given = parse_kafka_offsets(value, "--to-offset")
+                by_topic = parse_kafka_offsets(value, "--to-offset")
             except MalformedFileError as error:
                 raise OptionError(f"--to-offset {value}: {error.reason}.") from None
-            for topic, partitions in given.items():
-                found.setdefault(topic, {}).update(partitions)
+            for topic, partitions in by_topic.items():
+                offsets.setdefault(topic, {}).update(partitions)
             continue
-        topic, partition, offset = _place(value)
-        found.setdefault(topic, {})[partition] = offset
-    return found
-
-
-def _place(value: str) -> tuple[str, int, int]:
-    topic, _, rest = value.partition(":")
-    partition, _, offset = rest.partition(":")
-    if not (topic and partition.isdigit() and offset.isdigit()):
-        raise OptionError(
-            f"--to-offset {value!r} cannot be parsed: give JSON such as "
-            f'{{"topic":{{"0":42}}}}, or TOPIC:PARTITION:OFFSET.'
-        )
-    return topic, int(partition), int(offset)
+        topic, _, rest = value.partition(":")
+        number, _, offset = rest.partition(":")
+        if not (topic and number.isdigit() and offset.isdigit()):
+            raise OptionError(
+                f"--to-offset {value!r} cannot be parsed: give JSON such as "
+                f'{{"topic":{{"0":42}}}}, or TOPIC:PARTITION:OFFSET.'
+            )
+        offsets.setdefault(topic, {})[int(number)] = int(offset)
+    return offsets
 
 
 def _move_kafka(
@@ -193,7 +186,13 @@ def _move_kafka(
             answer = ask_broker(asked, target)
             for topic, numbers in asked.items():
                 for partition in numbers:
-                    moved[topic][partition] = _answered(answer, topic, partition)
+                    if partition not in answer.get(topic, ()):
+                        raise OptionError(
+                            f"The broker did not answer for {topic}:{partition}: the partition "
+                            f"does not exist any more, or this is another broker. Give the offset "
+                            f"with --to-offset."
+                        )
+                    moved[topic][partition] = answer[topic][partition]
     for topic, partitions in moved.items():
         for partition, offset in partitions.items():
             if not 0 <= offset <= LONG_MAX:
@@ -202,16 +201,6 @@ def _move_kafka(
                     f"{LONG_MAX}."
                 )
     return kafka_offsets_json(moved)
-
-
-def _answered(answer: Mapping[str, Mapping[int, int]], topic: str, partition: int) -> int:
-    try:
-        return answer[topic][partition]
-    except KeyError:
-        raise OptionError(
-            f"The broker did not answer for {topic}:{partition}: the partition does not exist any "
-            f"more, or this is another broker. Give the offset with --to-offset."
-        ) from None
 
 
 def _move_number(current: int, target: Target, earliest: int, latest: int | None) -> int:

@@ -42,17 +42,10 @@ def plan_migrate(surveyed: Survey, names: Mapping[int, str]) -> Plan:
         )
     _check_names(surveyed, old, names)
     tree = surveyed.tree
-    changes = [
-        *_moved_sources(tree, names),
-        *(
-            tree.write(
-                f"{OFFSETS}/{batch_id}",
-                OFFSET_FORMAT.serialize(convert(entry, names)),
-                "version 1 -> 2",
-            )
-            for batch_id, entry in sorted(old.items())
-        ),
-    ]
+    changes = list(_moved_sources(tree, names))
+    for batch_id, entry in sorted(old.items()):
+        content = OFFSET_FORMAT.serialize(convert(entry, names))
+        changes.append(tree.write(f"{OFFSETS}/{batch_id}", content, "version 1 -> 2"))
     named = ", ".join(f"{place}={name}" for place, name in sorted(names.items()))
     return Plan(
         command="migrate-offsets",

@@ -1,1 +1,0 @@
-"""Edits the offset log."""

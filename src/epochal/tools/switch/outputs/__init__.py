@@ -1,1 +1,0 @@
-"""Reads what two queries have written, by epoch."""
