@@ -62,6 +62,9 @@ CHANGING = ("current_", "curdate", "now", "localtime", "uuid", "rand", "shuffle"
 SIZED = ("repeat", "space", "pad(", "sequence", "insert", "randstr", "sketch", "bitmap")
 """Parts of functions whose results can be larger than the memory: their numbers stay small."""
 
+SCALED = ("round(", "ceil", "floor")
+"""Parts of functions for which Spark computes ten to the power of a number, for as long as it takes."""
+
 NAMELESS = ("timestamp_ltz(", "timestamp_ntz(")
 """Parts of types that PySpark has no class for."""
 
@@ -203,9 +206,11 @@ class Grower:
     def _part(self, template: Template, hole: Hole) -> Tree | None:
         """What fills a hole; None if its literal stays."""
         pick = self._chance.random()
-        if any(word in template.text for word in SIZED):
-            whole = family(hole.kind) == "whole" and "sequence" not in template.text
-            return leaf("k", '"integer"') if whole and pick < 0.5 else None
+        whole = family(hole.kind) == "whole"
+        sized = any(word in template.text for word in SIZED)
+        if sized or (whole and any(word in template.text for word in SCALED)):
+            small = whole and "sequence" not in template.text
+            return leaf("k", '"integer"') if small and pick < 0.5 else None
         if pick < 0.3:
             return None
         if pick < 0.4:
