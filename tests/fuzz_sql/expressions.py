@@ -63,7 +63,7 @@ SIZED = ("repeat", "space", "pad(", "sequence", "insert", "randstr", "sketch", "
 """Parts of functions whose results can be larger than the memory: their numbers stay small."""
 
 SCALED = ("round(", "ceil", "floor")
-"""Parts of functions for which Spark computes ten to the power of a number, for as long as it takes."""
+"""Parts of functions for which Spark computes ten to the power of a number, whatever it takes."""
 
 NAMELESS = ("timestamp_ltz(", "timestamp_ntz(")
 """Parts of types that PySpark has no class for."""
