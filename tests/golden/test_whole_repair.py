@@ -44,9 +44,9 @@ def test_a_repair_that_may_go_back_ends_healthy_or_drops_no_batch(
 
 
 def unreadable(case: Case) -> set[str]:
-    """The commits that were damaged: taking one back drops no batch that a query could use."""
-    parts = (each.partition(" ")[0].split("/") for each in case.faults)
-    return {name for *_, folder, name in parts if folder == "commits"}
+    """The batches whose commit or offsets were damaged: without either no query can use a commit."""
+    parts = (fault.partition(" ")[0].split("/") for fault in case.faults)
+    return {name for *_, folder, name in parts if folder in ("commits", "offsets")}
 
 
 def test_fixes_that_contradict_each_other_are_not_shown(tmp_path: Path) -> None:
