@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, EPOCHS, OFFSETS, OWN_KEY, STATE
 from epochal.checkpoint.metadata_log import parse_batch_id
-from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.errors import EditError, EpochalError
 from epochal.files import Bounds, FileInfo, Files, join_url
 from epochal.state.store.store_format import FORMATS
+
+if TYPE_CHECKING:
+    from epochal.epoch.epoch_files.state_chain import StateChain
 
 TORN_AT_MOST = 3
 """How many of the newest entries of `offsets` may be unreadable."""
@@ -155,6 +157,7 @@ def view_with_epochs(files: Files) -> EpochView:
 def _older(files: Files, decided: Decided) -> dict[str, bytes]:
     """What retained decisions before the newest chain need, as far as it is still there."""
     from epochal.epoch.epoch_files.chain_files import in_parallel
+    from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
     from epochal.epoch.manifest import manifest_of
 
     log = OffsetLog(files.at(OFFSETS), read_only=True)
