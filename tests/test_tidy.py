@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from scripts.import_graph import import_graph, place_of
 from scripts.run_tests import PARTS
+from tests.mutations import FAULTS, planted
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "epochal"
@@ -154,6 +155,15 @@ def test_a_module_that_calls_itself_pure_does_nothing_that_acts(name: str) -> No
 
 def test_the_modules_that_decide_call_themselves_pure() -> None:
     assert DECIDING - set(pure_modules()) == set()
+
+
+def test_every_fault_that_can_be_planted_has_its_place() -> None:
+    unchanged = []
+    for fault in FAULTS:
+        _, before, after = planted((SOURCE / fault.module).read_text(), fault)
+        if before == after:
+            unchanged.append(str(fault))
+    assert unchanged == []
 
 
 def test_only_the_engine_and_its_connectors_import_pyspark() -> None:
