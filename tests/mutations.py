@@ -52,7 +52,7 @@ FAULTS = (
     Fault("epoch/coordinator.py", "EpochCoordinator._may_end_epoch", "compare", 2, UNIT_EPOCH),
     Fault("epoch/coordinator.py", "EpochCoordinator._note_commit", "extreme", 0, UNIT_EPOCH),
     Fault("epoch/coordinator.py", "EpochCoordinator._check_attempt", "compare", 0, UNIT_EPOCH),
-    Fault("epoch/recovery.py", "plan_recovery", "boolean", 0, UNIT_EPOCH),
+    Fault("epoch/recovery.py", "_plan", "boolean", 1, UNIT_EPOCH),
     Fault("epoch/recovery.py", "_check_fence", "compare", 1, UNIT_EPOCH),
     Fault("epoch/recovery.py", "open_epoch", "number", 0, UNIT_EPOCH),
     Fault("epoch/recovery.py", "_resume", "number", 0, UNIT_EPOCH),

@@ -4,6 +4,9 @@ Short epochs make many small files, and readers pay for each of them. Rewriting 
 round would cost more and more, so a file is only rewritten together with others that are at least
 half as large as it in total. Each row is then rewritten a number of times that grows with the
 logarithm of the table's files, until its file has about the target size.
+
+Which files may be rewritten at all, a format says: `MaintainedTable.live_files`. In a Delta table
+they are those that the query itself has written. The options of all table sinks are here too.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ microseconds, a date an int of days, a struct a tuple.
 Keys must also work as dict keys. So arrays are tuples here. Every NaN in a key is the same object,
 because `nan != nan` and a dict would not find it otherwise. A `-0.0` in a key becomes `0.0`, as in
 Spark's grouping.
+
+`drop_late` removes the rows of a batch that are late. By which watermark they are, the task decides
+(`tasks.stage_times`) and says with each call (`Moment.late_ms`).
 """
 
 from __future__ import annotations

@@ -4,6 +4,16 @@ There are four layouts, and only three of them name themselves. A file that does
 string `v2`, `v3` or `v4` has the oldest layout, whose first bytes are already the first record.
 Spark detects the layout by trying to read a string there. This module takes the same steps.
 
+    layout    begins with              put                             delete               end
+    1                                  keyLen key valueLen value       keyLen key FFFFFFFF  FFFFFFFF
+    2         0002 "v2"                01 keyLen key valueLen value    10 keyLen key FFFFFFFF     00
+    3         0002 "v3" len lineage    as layout 1
+    4         0002 "v4" len lineage    as layout 2
+
+Lengths of keys and values have four bytes, that of the lineage has two, all big-endian. A merge
+(11) and the delete of a range (20, with its end as the value) are like a put. Layouts 2 and 4 are
+those of stores with column families. What keys and values consist of, `rocksdb_entries` says.
+
 Note: the lineage in a v3 or v4 file lists the versions *before* this one, from the last snapshot
 on. Its ids are the only way to know which of several files of one version belongs to this history.
 """

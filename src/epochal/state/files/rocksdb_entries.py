@@ -1,6 +1,17 @@
 """The keys and values of RocksDB-backed stores: how rows are split, wrapped and checked. Pure.
 
-A store that only looks up single keys stores the key row unchanged. A store that scans by prefix or
+    key, or value               00 row
+    key that is split           size 00 row 00 row      size: of the first row and its byte
+    key with a timestamp        time 00 row, or 00 row time
+    list of values              size 00 row, then the delimiter and the next one
+    value with a checksum       crc size 00 row         crc: CRC-32C of key and value
+    deleted key with one        crc key                 crc: of the key
+
+Sizes and checksums have four bytes, little-endian. The byte 00 before each row is the version of
+its encoding. A row is an UnsafeRow, or Avro: see `rocksdb_avro`. If a store has column families, a
+key begins with the number of its family, two bytes, little-endian.
+
+A store that only looks up single keys stores the key as one row. A store that scans by prefix or
 by range splits the key into two rows, the scanned columns first. RocksDB sorts keys by their bytes,
 so numbers in the scanned columns are encoded to sort that way: big-endian, after a marker byte that
 puts negative numbers first and nulls last. The operator metadata or the schema file records which

@@ -233,7 +233,6 @@ class StateBatch:
                 f"batch {self.batch_id} is not committed; the newest committed batch is {newest}.",
                 "STDS_COMMITTED_BATCH_UNAVAILABLE",
             )
-        self.commit = commit
         entry = checkpoint.offsets.get(self.batch_id)
         if entry is None:
             self._refuse(
@@ -247,7 +246,7 @@ class StateBatch:
                 f"that wrote it was too old to record them, so its state cannot be read.",
                 "STDS_OFFSET_METADATA_LOG_UNAVAILABLE",
             )
-        self.offsets = entry
+        self.commit, self.offsets = commit, entry
         self.settings = StateSettings.from_conf(entry.conf, checkpoint.url)
 
     def with_given(self, given: GivenSchemas) -> StateBatch:

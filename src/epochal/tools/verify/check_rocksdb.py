@@ -3,7 +3,7 @@
 It checks that zips and their metadata can be read, that the MANIFEST in them is sound and names
 the same data files, that these exist, have the right size and in every block the right checksum,
 and that changelogs parse to their end. With unique ids, it also checks that every file in a
-changelog's lineage exists. In deep mode `check_entries` reads the databases.
+changelog's lineage exists. In deep mode `check_columns` reads the databases.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from epochal.errors import OptionError
-from epochal.record_batches import batch_of, table_of
+from epochal.record_batches import FEW_ROWS, batch_of, table_of
 
 pc: Any = pyarrow.compute
 """Untyped: its stubs miss functions that are used here."""
@@ -257,11 +257,6 @@ def _type_text(kind: pa.DataType) -> str:
     return "int" if kind == pa.int32() else str(kind)
 
 
-SMALL_BATCH_ROWS = 64
-"""A call of Arrow's compute functions takes 5 to 20 µs, whatever the number of rows, and a batch
-takes about ten of them. Below this number of rows, plain Python takes a small part of that."""
-
-
 def small_batch_records(
     plan: RecordPlan, batch: pa.RecordBatch, max_bytes: int
 ) -> list[Record] | None:
@@ -270,7 +265,7 @@ def small_batch_records(
     No row is refused here: the batch then takes the way of many rows, which tells the reason.
     """
     count = batch.num_rows
-    if count >= SMALL_BATCH_ROWS:
+    if count >= FEW_ROWS:
         return None
     columns = plan.columns
     values = _bytes_of(batch, "value")

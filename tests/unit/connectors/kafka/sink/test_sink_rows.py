@@ -14,7 +14,6 @@ from epochal.connectors.kafka.sink.producer import RecordProducer
 from epochal.connectors.kafka.sink.record_writers import PlainWriter, RecordWriters, RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import (
     HEADERS,
-    SMALL_BATCH_ROWS,
     Record,
     RecordPlan,
     places_of,
@@ -22,6 +21,7 @@ from epochal.connectors.kafka.sink.sink_rows import (
     small_batch_records,
 )
 from epochal.errors import KafkaRecordError, OptionError
+from epochal.record_batches import FEW_ROWS
 
 FULL: pa.Schema = pa.schema(
     [
@@ -209,7 +209,7 @@ def outcome(case: Case, few: int) -> Any:
     """What a writer does with the rows, and which rows it refuses before."""
     plan, batch = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sink_rows, "SMALL_BATCH_ROWS", few)
+        patch.setattr(sink_rows, "FEW_ROWS", few)
         broker, places = Broker(), RowPlaces(plan, {})
         places._producer = cast(RecordProducer, broker)
         bad = [dict(places.bad_rows(batch, LIMIT)) for _ in range(2)]
@@ -236,7 +236,7 @@ def test_few_rows_become_the_records_that_many_rows_become(case: Case) -> None:
 @settings(max_examples=300, deadline=None)
 @given(cases())
 def test_a_writer_of_few_rows_does_what_it_does_with_many(case: Case) -> None:
-    assert outcome(case, SMALL_BATCH_ROWS) == outcome(case, 0)
+    assert outcome(case, FEW_ROWS) == outcome(case, 0)
 
 
 def test_good_rows_of_every_column_take_the_short_way() -> None:
@@ -251,6 +251,6 @@ def test_good_rows_of_every_column_take_the_short_way() -> None:
 
 def test_many_rows_take_the_long_way() -> None:
     schema = pa.schema([("value", pa.string())])
-    many = pa.record_batch([["v"] * SMALL_BATCH_ROWS], schema=schema)
+    many = pa.record_batch([["v"] * FEW_ROWS], schema=schema)
     assert small_batch_records(record_plan(schema, "t"), many, LIMIT) is None
     assert small_batch_records(record_plan(schema, "t"), many.slice(1), LIMIT) is not None
