@@ -209,13 +209,15 @@ class EpochDriver:
                 reply, effects = coordinator.ask(message)
             if isinstance(message, messages.RegisterTask):
                 self._peers[message.task] = peer
+            # Under the same lock as the step: otherwise the thread that stepped first could queue
+            # its effects last, and an epoch would be decided before the one that precedes it.
             failed = self._dispatch(effects, message)
             if was_idle and not coordinator.is_idle:
                 # The epoch is now due earlier than the timer thread assumed when it went to sleep.
                 tick = Tick(self._clock.monotonic())
                 failed = failed or self._dispatch(coordinator.step(tick), tick)
                 self._timing.notify()
-        self._report(failed)
+        self._report(failed)  # not under the lock, so that the listener may call the driver
         return reply
 
     def tick(self) -> None:
@@ -291,11 +293,15 @@ class EpochDriver:
 
     def perform_next(self) -> Step | None:
         """Perform the next step in this thread and return it; None if there is none."""
+        # Only one thread calls this, so steps are performed one at a time, in order. The lock is
+        # free meanwhile: storage may take seconds, and reports of later epochs must not wait.
         with self._lock:
             step = self._steps.popleft() if self._steps else None
         if step is not None:
             with log_context(epoch=step.epoch):
                 self._perform(step)
+            # Only now: `committed` of the coordinator must never be ahead of the log, because tasks
+            # acknowledge and publish what it says.
             self._step(Performed(type(step), step.epoch))
             self.tick()
         return step
@@ -304,6 +310,8 @@ class EpochDriver:
         """Ignore reports from now on, and end all threads after the step under way."""
         if self._coordinator is not None:
             self.handle(messages.StopContinuousExecutionWrites(self.attempt))
+        # Steps that still wait are dropped. On disk their epochs are undecided, and cut again, or
+        # decided, and then the next `recover` finishes them.
         with self._lock:
             self._closed = True
             for condition in (self._work, self._timing, self._to_acknowledge):
@@ -396,6 +404,8 @@ class EpochDriver:
 
     def _conclude(self, step: Acknowledge) -> None:
         positions = self._readers.by_source(step.positions)
+        # `commits/e` is written, or this step would not be here: the first moment at which a source
+        # may forget the epoch's rows, and files that only older decisions name may go.
         self._listeners.committed(self._timings.concluded(step), positions)
         if self._threads:
             with self._lock:
@@ -403,6 +413,7 @@ class EpochDriver:
                 self._to_acknowledge.notify()
         else:
             durable.acknowledge(self._resources, step.epoch, positions)
+        # Without the lock: only commits move the floor, and this thread has performed them.
         retention, floor = self._retention, self.coordinator.publication.floor
         assert retention is not None
         (retention.note if self._threads else retention.tidy)(step.epoch, floor)
@@ -434,6 +445,7 @@ class EpochDriver:
                 self.perform_next()
             except Exception as error:  # noqa: BLE001  any error ends the attempt
                 # The steps that wait must never be performed: they assume that this one succeeded.
+                # One that is queued before `Broken` takes effect stays there, as this thread ends.
                 with self._lock:
                     self._steps.clear()
                 self._step(Broken(error))
@@ -448,7 +460,7 @@ class EpochDriver:
                 left = None if due is None else due - self._clock.monotonic()
                 if left is None or left > 0:
                     self._timing.wait(left)
-            self.tick()
+            self.tick()  # a tick too many does nothing: the coordinator looks again what is due
 
     def _acknowledge_commits(self) -> None:
         while True:

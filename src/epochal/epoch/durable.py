@@ -146,8 +146,9 @@ def newest_attempt(offsets: OffsetLog) -> int:
 
 def recover(resources: EpochResources, attempt: int) -> Recovered:
     """Fence earlier attempts, finish or drop their open epoch, return where to continue."""
-    # Fence first, read after. In the other order an earlier attempt could still commit an epoch to
-    # the sink after the logs were read, and this attempt would drop that epoch and cut it again.
+    # Fence first, read and ask after. In the other order an earlier attempt could still commit an
+    # epoch to the sink after the logs were read, and this attempt would drop that epoch and cut it
+    # again.
     resources.sink.fence(attempt)
     logs = read_logs(resources)
     plan = plan_recovery(
@@ -227,10 +228,12 @@ def decide(
     timestamp_ms: int,
 ) -> None:
     """Create the offset entry. This is the decision: from now on the epoch is only finished."""
-    # This check only stops a late driver early. Safety comes from `add` below, which creates the
-    # entry only if there is none: of two drivers that race for an epoch, exactly one wins.
+    # This check only stops a late driver early. Safety comes from `create` below, which fails if
+    # the entry exists: of two drivers that race for an epoch, exactly one wins.
     if not resources.owned():
         raise ClaimExpiredError(resources.url, resources.run_id)
+    # Before the decision, to save time. A crash before `create` leaves what the sink has begun, but
+    # nothing visible: the epoch is cut again, with other messages.
     resources.sink.begin_commit(manifest.epoch, manifest.messages)
     lines = resources.query.lines
     by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets[n] for n in lines)
@@ -253,6 +256,8 @@ def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCo
     """Perform a step that follows a decision. Each may be repeated after a crash."""
     match step:
         case CommitSink(epoch, messages):
+            # After a crash between this and the commit entry it is repeated, with the messages of
+            # the manifest. The sink knows the epoch by its number.
             resources.sink.commit(epoch, messages)
         case PublishState(_, state):
             resources.state.publish(state)
@@ -261,6 +266,8 @@ def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCo
             entry = CommitEntry(next_watermark_ms=next_watermark_ms, extra=mark)
             if resources.commit_version > 1 or ids:
                 entry = replace(entry, version=2, state_unique_ids=ids or {})
+            # Fails if it exists: recovery asks for it only where it is missing, so another driver
+            # has created it meanwhile, and this one has lost the checkpoint.
             resources.commits.create(epoch, entry)
 
 

@@ -111,6 +111,7 @@ class Attempt:
             unit_ends=ends_of_waiting(opened.sources, self.positions) if begins else (),
             last=opened.ends,
         )
+        # Before the job: the first thing that a task does is to register.
         register_coordinator(opened.server, self._endpoint, self._driver.handle)
         number, alive = self.number, executors(self._sc)
         opened.hosts.begin(number)
@@ -165,6 +166,8 @@ class Attempt:
             # Spark reports a job as over while its last tasks may still run. `Leave` ends them.
             self._driver.dismiss()
             self._job.cancel()
+            # Before the wait, which may time out: the next attempt must not begin while this driver
+            # decides epochs. Without it, tasks that still run have no effect.
             self._driver.close()
             if not self._job.end(timeout_seconds):
                 logger.warning("tasks of attempt %d are still running", self.number)
@@ -206,6 +209,8 @@ def prepare_attempt(
     """Publish the next attempt, finish what the last one decided, and wait for free slots."""
     # A log that is opened for writing creates its directory. `next_attempt` comes first, because it
     # raises if the checkpoint was deleted or taken.
+    # The number is published before `recover` reads the logs. A driver that is behind sees it, and
+    # one that decides nevertheless is found there, or loses the race for the entry.
     logged = OffsetLog(opened.files.at(OFFSETS), read_only=True)
     number = opened.next_attempt(newest_attempt(logged))
     resources = EpochResources(

@@ -146,6 +146,8 @@ class Engine:
 
     def stop(self) -> None:
         """Ask for a graceful end and wait for it."""
+        # The flag first: a run that is not listening, because it waits for a restart or an attempt
+        # has just ended, looks at the flag.
         self._stop_asked.set()
         self._inbox.put(StopAsked())
         if threading.current_thread() not in (self._thread, self._watcher):
@@ -272,6 +274,7 @@ class Engine:
                     continue
                 logger.warning("%s did not stop within stopTimeout: killing tasks", self._who())
                 return Stopped()
+            # Late events of earlier attempts are in the inbox too; their number tells.
             match event:
                 case StopAsked() if not leaving:
                     seconds = self._opened.options.stop_timeout.total_seconds()
@@ -320,6 +323,8 @@ class Engine:
                 event = self._inbox.get(timeout=max(0.0, deadline - self._clock.monotonic()))
             except queue.Empty:
                 break
+            # Other events are lost here, and not missed: a stop is in `_stop_asked` too, and the
+            # watching thread finds new partitions again.
             match event:
                 case AttemptFailed(number, error) if number == attempt.number:
                     return error
@@ -360,6 +365,8 @@ class Engine:
         return "before its first epoch" if epoch < 0 else f"after epoch {epoch}"
 
     def _finish(self, error: Exception | None) -> None:
+        # The report first, because it asks the sources, which `close` closes. `_ended` last: who
+        # waited for it finds the error, all records, and a checkpoint without a claim.
         report = self._reporter.report(final=True)
         self._opened.close()
         text = condition = None
@@ -386,6 +393,7 @@ class Engine:
         self._telemetry.committed(epoch, self.state.attempt)
         if epoch.late_rows:
             self._opened.note_late_rows(epoch)
+        # Both at once: `wait_until_read` must not see new positions with an old `settled`.
         with self._changed:
             self._positions, self._settled = positions, epoch.settled
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message

@@ -233,7 +233,9 @@ class Reporter:
             self._bus.idle(self._note.query_id, self._note.run_id, now_ms)
         if not due:
             return None
-        latest, behind = self._distance(positions)  # may call a broker, so not under the lock
+        # May call a broker, so not under the lock, which the committing thread takes. Epochs that
+        # are committed meanwhile are in this report; their distance is in the next.
+        latest, behind = self._distance(positions)
         with self._lock:
             made = maker.make(now_ms, latest, behind)
             if made is not None:

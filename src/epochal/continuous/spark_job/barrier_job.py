@@ -335,7 +335,7 @@ class BarrierJob:
             self._collect()
         except BaseException as raised:  # noqa: BLE001  passed to `on_end`
             error = raised if jvm_is_alive(self._sc) else DriverLostError(str(raised))
-        self._ended.set()
+        self._ended.set()  # first: `on_end` may lead to `end`, which waits for it
         self._on_end(error)
 
     def _collect(self) -> None:
@@ -344,6 +344,7 @@ class BarrierJob:
         rdd = placed(self._sc, numbers, self._locations)
         with warm_workers(self._sc):
             job, _ = for_worker_python(rdd.barrier().mapPartitions(_each(self._task)))
+        # A cancellation between this look and the submission is lost; `end` repeats it.
         if not self._cancelled.is_set():
             job.collect()
 

@@ -80,6 +80,8 @@ class Channels:
         if len(body) > MAX_BODY_BYTES:
             raise RowTooLargeError(frame.edge, len(body), MAX_BODY_BYTES)
         data = encode_frame(frame, body)
+        # An error and not a wait: a thread that waits here receives nothing, and two tasks that
+        # wait for each other would wait forever.
         try:
             self._peers[target].send(data, zmq.NOBLOCK)
         except zmq.Again:

@@ -261,6 +261,8 @@ class TaskCore:
             highs = [NONE_SEEN] * len(self._plan.watermarks)
             self._ending[epoch] = ending = _Ending(rows, highs, positions, waits)
             self._sources.raise_highs(ending.watermarks)
+            # The positions are noted and the marker is queued in the same turn, without a read in
+            # between: what is before the marker is exactly what is before the positions.
             self._reading += 1
             self._pass_on(SOURCES, epoch, out)
 

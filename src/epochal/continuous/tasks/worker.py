@@ -187,6 +187,7 @@ class _Durable(threading.Thread):
         self._rpc = RpcClient(assignment.rpc)
         self.cuts: queue.SimpleQueue[EpochCut | StatePublished | None] = queue.SimpleQueue()
         self.answers: deque[EpochReply] = deque()
+        """Appended here, taken by the data thread: a deque needs no lock for that."""
         self.reports = TaskReports(
             attempt=assignment.attempt,
             task=assignment.task,
@@ -196,6 +197,7 @@ class _Durable(threading.Thread):
         )
         self.failure: BaseException | None = None
         self.stores: TaskStores | None = None
+        # Both threads set it, to a time that is now: whichever wins, it is right.
         self.heard = clock.monotonic()
         self._asked = self.heard
         self._stopping = False
@@ -300,6 +302,8 @@ class _Worker:
             self._rpc.send(self._endpoint, told)
 
     def close(self) -> None:
+        # In this order: the publisher reports through the durable thread, and both use the stores,
+        # the durable thread also the writer of the core.
         if self._publisher is not None:
             self._publisher.close()
         if self._durable.is_alive():
@@ -326,6 +330,7 @@ class _Worker:
             RegisterTask(given.attempt, given.task, channels.url, channels.key, host, os.getpid()),
         )
         self._durable.heard = self._clock.monotonic()
+        # It runs already, because it asks for the peers if their push is lost.
         self._durable.start()
         while True:
             for message in self._receive():
@@ -455,6 +460,8 @@ class _Worker:
     def _receive(self) -> list[EpochReply]:
         """Return the driver's new messages, in order; raise _Left if one of them is `Leave`."""
         messages: list[EpochReply] = []
+        # Pushes and answers come on two sockets, so a push may be older than an answer before it.
+        # The core drops what is older than what it knows.
         while (push := self._rpc.poll_push(self._endpoint)) is not None:
             messages.append(push)
         if messages:

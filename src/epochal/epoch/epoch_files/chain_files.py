@@ -78,6 +78,8 @@ def read_chain(
         return read_epoch(files, file_name(epoch, writer, run.attempt))
 
     found = in_parallel(read, wanted, readers)
+    # Backwards: the decision vouches for the last file of a run, and each file for the one before.
+    # So a file that is not the one which the decision counted on is detected, whoever wrote it.
     expected: dict[tuple[int, int], int] = {}
     for (run, epoch, writer), file in zip(reversed(wanted), reversed(found), strict=True):
         known = run.checksums[writer] if epoch == run.last else expected[run.attempt, writer]
