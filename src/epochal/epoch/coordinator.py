@@ -276,7 +276,7 @@ class EpochCoordinator:
 
     def _register(self, message: messages.RegisterTask) -> list[Effect]:
         task = message.task
-        known = self._registered.get(task)
+        before = self._registered.get(task)
         if not 0 <= task < self._tasks:
             raise EpochProtocolError(f"Task {task}", f"there are {self._tasks}, numbered from 0")
         if self.phase is Phase.REGISTERING:
@@ -284,10 +284,10 @@ class EpochCoordinator:
             return self._announce_peers()
         if self.phase in (Phase.FAILED, Phase.LEFT):
             return [Push(self._announced, task)]
-        if known != message:
+        if before != message:
             # The peers have connected to the first address already, so rows would be sent there
             # and lost. A repeated registration of the same process is harmless: its reply was lost.
-            reason = f"a second process came for it, {clip(message)} after {clip(known)}"
+            reason = f"a second process came for it, {clip(message)} after {clip(before)}"
             return self._fail(EpochProtocolError(f"Task {task}", reason))
         return [Push(self._announced, task)]
 
@@ -297,7 +297,7 @@ class EpochCoordinator:
         self.phase = Phase.PREPARING
         self._since = self.now
         registered = sorted(self._registered.items())
-        peers = tuple(messages.Peer(task, found.url, found.key) for task, found in registered)
+        peers = tuple(messages.Peer(task, message.url, message.key) for task, message in registered)
         self._announced = messages.Peers(self.attempt, peers)
         return [Push(self._announced)]
 
@@ -478,7 +478,7 @@ class EpochCoordinator:
         self._announced = messages.Leave(self.attempt, self._committed_for_tasks())
         return [Fail(error), Push(self._announced)]
 
-    def _refuse_change(self, what: str, known: int, count: int) -> None:
-        if self.phase is not Phase.REGISTERING and count != known:
-            reason = f"expected {known} {what} partitions, but {count} were announced"
+    def _refuse_change(self, what: str, before: int, count: int) -> None:
+        if self.phase is not Phase.REGISTERING and count != before:
+            reason = f"expected {before} {what} partitions, but {count} were announced"
             raise EpochProtocolError("The driver", reason)

@@ -119,6 +119,11 @@ class EpochDriver:
         assert self._coordinator is not None, "not started"
         return self._coordinator
 
+    @property
+    def _start_of_attempt(self) -> durable.Recovered:
+        assert self._recovered is not None, "call recover() first"
+        return self._recovered
+
     def recover(self) -> durable.Recovered:
         """Fence earlier attempts, finish or drop their open epoch, return where to continue."""
         self._recovered = durable.recover(self._resources, self.attempt)
@@ -142,37 +147,37 @@ class EpochDriver:
         `unit_ends` are where the rows end that wait now, per source, if the log has no open unit;
         `last` is where the query ends, if it has an end.
         """
-        found = self._recovered
-        assert found is not None, "call recover() first"
-        resources, query, limits = self._resources, self._resources.query, None
+        recovered, limits = self._start_of_attempt, None
+        resources, query = self._resources, self._resources.query
         self._plans = held_at is not None
         self._readers = Readers(len(resources.sources), tuple(readers))
-        self._template = template or found.base or found.planned or self._template
-        if found.planned is not None:
-            limits = self._readers.limits_of(found.planned, resources.sources, query, resources.url)
-        self._retention = Retention(self._resources, self.attempt, found.first_epoch)
+        self._template = template or recovered.base or recovered.planned or self._template
+        if recovered.planned is not None:
+            of_plan = recovered.planned, resources.sources, query, resources.url
+            limits = self._readers.limits_of(*of_plan)
+        self._retention = Retention(resources, self.attempt, recovered.first_epoch)
         units = first_unit(
             SourcePlaces(self._readers, resources.sources, last),
-            found.unit or OpenUnit(found.highs, tuple(unit_ends)),
-            found.highs,
+            recovered.unit or OpenUnit(recovered.highs, tuple(unit_ends)),
+            recovered.highs,
             is_epoch=held_at is not None or limits is not None,
         )
         with self._lock:
             self._coordinator = EpochCoordinator(
                 attempt=self.attempt,
-                first_epoch=found.first_epoch,
-                watermark=found.watermark(query, self._template, units),
+                first_epoch=recovered.first_epoch,
+                watermark=recovered.watermark(query, self._template, units),
                 pace=self._pace,
-                tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
-                sink_decides=self._resources.sink.decides,
+                tell_commits=any(acknowledged_in_tasks(resources.sources)),
+                sink_decides=resources.sink.decides,
                 first_limits=limits,
                 held_at=held_at,
                 publication=Publication(
-                    found.published,
-                    floor=found.floor,
+                    recovered.published,
+                    floor=recovered.floor,
                     interval_seconds=self._pace.publish_seconds,
-                    retained=self._resources.min_batches_to_retain,
-                    is_stateful=self._resources.is_stateful,
+                    retained=resources.min_batches_to_retain,
+                    is_stateful=resources.is_stateful,
                 ),
             )
         self.handle(messages.SetReaderPartitions(self.attempt, len(readers)))
@@ -254,7 +259,7 @@ class EpochDriver:
         """
         at = self._readers.by_source(held.positions)
         pairs = zip(self._resources.sources, at, strict=True)
-        limits = self._readers.limits([source.boundary(each) for source, each in pairs], at)
+        limits = self._readers.limits([source.boundary(read) for source, read in pairs], at)
         if limits:
             self._step(Limit(limits))
         return bool(limits)
@@ -397,10 +402,10 @@ class EpochDriver:
 
     def _without_known_output(self, step: Step) -> Step:
         """Drop the output of an epoch that Spark has written to the sink already."""
-        found = self._recovered
-        if found is None or not found.has_output or not isinstance(step, Decide | CommitSink):
-            return step
-        return replace(step, messages=()) if step.epoch == found.first_epoch else step
+        start = self._start_of_attempt
+        if start.has_output and step.epoch == start.first_epoch:
+            return replace(step, messages=()) if isinstance(step, Decide | CommitSink) else step
+        return step
 
     def _conclude(self, step: Acknowledge) -> None:
         positions = self._readers.by_source(step.positions)
@@ -420,19 +425,18 @@ class EpochDriver:
 
     def _chain(self, step: Decide) -> StateChain | None:
         """Return the files with the state after an epoch; None if the query has no state."""
-        found = self._recovered
-        assert found is not None
+        start = self._start_of_attempt
         if not step.checksums:
             return None
-        before = () if found.chain is None else found.chain.runs
-        own = EpochRun(found.first_epoch, step.epoch, self.attempt, step.checksums)
+        before = () if start.chain is None else start.chain.runs
+        own = EpochRun(start.first_epoch, step.epoch, self.attempt, step.checksums)
         return extended(before, own, step.published)
 
     def _started_ms(self, epoch: int) -> int:
         """Return when an epoch began: a batch that runs again has the time of its first run."""
-        found = self._recovered
-        if found is not None and found.planned is not None and epoch == found.first_epoch:
-            return found.planned.timestamp_ms
+        start = self._start_of_attempt
+        if start.planned is not None and epoch == start.first_epoch:
+            return start.planned.timestamp_ms
         return self._timings.started_ms(epoch)
 
     def _commit_steps(self) -> None:

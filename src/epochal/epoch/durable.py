@@ -211,8 +211,8 @@ def drop_epoch(resources: EpochResources, epoch: int, entry: OffsetEntry) -> Non
     path = join_url(resources.offsets.url, str(epoch))
     if not resources.owned():
         raise ClaimExpiredError(resources.url, resources.run_id)
-    found = resources.offsets.get(epoch)
-    if found is not None and found != entry:
+    logged = resources.offsets.get(epoch)
+    if logged is not None and logged != entry:
         raise CheckpointLostError(
             resources.url, resources.run_id, f"another run has replaced {path}"
         )
@@ -357,15 +357,15 @@ def _start_positions(
 ) -> tuple[Positions, ...]:
     if plan.base is None:
         return tuple(source.initial() for source in resources.sources)
-    known = (None,) * len(offsets) if plan.manifest is None else plan.manifest.positions
-    return tuple(map(_start_of, resources.sources, offsets, known))
+    exact = (None,) * len(offsets) if plan.manifest is None else plan.manifest.positions
+    return tuple(map(_start_of, resources.sources, offsets, exact))
 
 
-def _start_of(source: LoggedSource, offset: str | None, known: Positions | None) -> Positions:
+def _start_of(source: LoggedSource, offset: str | None, exact: Positions | None) -> Positions:
     if offset is None:
-        return source.initial() if known is None else known
-    if known is not None and source.offset(known) == offset:
-        return known
+        return source.initial() if exact is None else exact
+    if exact is not None and source.offset(exact) == offset:
+        return exact
     # The offset differs from the manifest: Spark wrote the entry, or an edit moved the query to
     # another offset. The offset counts.
     return source.resume(offset)

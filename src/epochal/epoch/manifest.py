@@ -171,8 +171,8 @@ def manifest_from_json(value: JsonValue, path: str) -> Manifest:
         raise _malformed(path, f"it must be a JSON object, not {str(value)[:60]}")
     version = value.get("version")
     if isinstance(version, int) and version not in (1, MANIFEST_VERSION):
-        known = f"this release reads the versions 1 and {MANIFEST_VERSION}"
-        raise _malformed(path, f"it has version {version}, but {known}: use a newer release")
+        readable = f"this release reads the versions 1 and {MANIFEST_VERSION}"
+        raise _malformed(path, f"it has version {version}, but {readable}: use a newer release")
     try:
         stored = msgspec.convert(value, _Stored)
     except msgspec.ValidationError as error:

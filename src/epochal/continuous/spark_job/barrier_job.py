@@ -202,13 +202,13 @@ def failure_text(error: BaseException) -> str:
 
 def cause_in(text: str) -> str:
     """Return the part of Spark's error text that gives the cause."""
-    found = _PYTHON_CAUSE.search(text)
-    if found:
-        return found[1].strip()
+    match = _PYTHON_CAUSE.search(text)
+    if match:
+        return match[1].strip()
     lines = text.partition("\n\nDriver stacktrace")[0].splitlines()
-    kept = [line for line in lines if line.strip() and not _FRAME.match(line)]
-    telling = [line for line in kept if not line.endswith("finished unsuccessfully.")]
-    return "\n".join(telling or kept)
+    words = [line for line in lines if line.strip() and not _FRAME.match(line)]
+    telling = [line for line in words if not line.endswith("finished unsuccessfully.")]
+    return "\n".join(telling or words)
 
 
 def headline(cause: str) -> str:

@@ -266,11 +266,11 @@ class Inbox:
         A channel that has brought no event time is left out. Otherwise a task without input would
         hold the watermark back forever. One that brings `HELD` is not: rows wait there.
         """
-        found = []
+        lowest = []
         for index in range(watermarks):
             seen = [c.highs[index] for c in self._channels if c.highs and c.highs[index] != -1]
-            found.append(min(seen) if seen else -1)
-        return tuple(found)
+            lowest.append(min(seen) if seen else -1)
+        return tuple(lowest)
 
     def ack_for(self, edge: int, sender: int) -> int:
         """Return the credit that a frame to the sender can carry, which then is sent; 0 if none."""
@@ -281,12 +281,12 @@ class Inbox:
 
     def acknowledgements(self) -> list[tuple[int, int, int]]:
         """Return (edge, sender, seq) of the channels that are owed a credit."""
-        found = []
+        owed = []
         for (edge, sender), channel in self._of.items():
             is_owed = channel.owed_frames >= CREDIT_FRAMES or channel.owed_bytes >= CREDIT_BYTES
             if is_owed or channel.repeat:
-                found.append((edge, sender, channel.credit()))
-        return found
+                owed.append((edge, sender, channel.credit()))
+        return owed
 
 
 class Exchange:
@@ -309,7 +309,7 @@ class Exchange:
         for number, edge in enumerate(edges):
             self.into[edge.to.stage].append(number)
         self.inboxes = [
-            Inbox([(each, sender) for each in into for sender in peers[each]], epoch, self.counters)
+            Inbox([(edge, sender) for edge in into for sender in peers[edge]], epoch, self.counters)
             for into in self.into
         ]
         self._inbox_of = [self.inboxes[edge.to.stage] for edge in edges]

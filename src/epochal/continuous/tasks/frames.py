@@ -172,17 +172,17 @@ def _decode_batch(body: pa.Buffer, schema: pa.Schema, runs: Runs) -> pa.RecordBa
 
 
 def group_rows(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
-    found: dict[int, list[pa.RecordBatch]] = {}
+    by_partition: dict[int, list[pa.RecordBatch]] = {}
     for frame in frames:
         batch = cast(pa.RecordBatch, frame.batch)
         if len(frame.runs) == 1:
-            found.setdefault(frame.runs[0][0], []).append(batch)
+            by_partition.setdefault(frame.runs[0][0], []).append(batch)
             continue
         start = 0
         for partition, rows in frame.runs:
-            found.setdefault(partition, []).append(batch.slice(start, rows))
+            by_partition.setdefault(partition, []).append(batch.slice(start, rows))
             start += rows
-    return found
+    return by_partition
 
 
 def join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

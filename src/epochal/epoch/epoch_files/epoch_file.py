@@ -75,8 +75,8 @@ def file_name(epoch: int, task: int, attempt: int) -> str:
 
 def parse_file_name(name: str) -> tuple[int, int, int] | None:
     """The epoch, task and attempt in a name; None for any other file."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
 def encode_epoch(header: Header, contents: Sequence[bytes]) -> bytes:
