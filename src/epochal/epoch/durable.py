@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
+from epochal.epoch import recovery
 from epochal.epoch.contract import CommittedSink, LoggedSource, Positions, acknowledged_in_tasks
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState
 from epochal.epoch.epoch_files.chain_files import StateFiles
@@ -27,17 +28,6 @@ from epochal.epoch.manifest import (
     manifest_to_json,
 )
 from epochal.epoch.messages import PreparedState
-from epochal.epoch.recovery import (
-    DropEpoch,
-    ForgetPlanned,
-    Logs,
-    QueryShape,
-    RecoveryPlan,
-    SetAside,
-    offsets_of_sources,
-    open_epoch,
-    plan_recovery,
-)
 from epochal.errors import CheckpointLostError, ClaimExpiredError
 from epochal.files import Files, join_url
 
@@ -71,8 +61,8 @@ class EpochResources:
     is_stateful: bool = False
 
     @property
-    def query(self) -> QueryShape:
-        return QueryShape(
+    def query(self) -> recovery.QueryShape:
+        return recovery.QueryShape(
             len(self.sources),
             self.delays_ms,
             self.watermarks_move,
@@ -82,7 +72,7 @@ class EpochResources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered(RecoveryPlan):
+class Recovered(recovery.RecoveryPlan):
     """Where the attempt continues, after the steps of the plan."""
 
     positions: tuple[Positions, ...]
@@ -106,7 +96,9 @@ class Recovered(RecoveryPlan):
     def published(self) -> int:
         return self.first_epoch if self.chain is None else self.chain.published
 
-    def watermark(self, query: QueryShape, template: OffsetEntry, units: Units) -> QueryWatermark:
+    def watermark(
+        self, query: recovery.QueryShape, template: OffsetEntry, units: Units
+    ) -> QueryWatermark:
         return QueryWatermark(
             first_epoch=self.first_epoch,
             highs=self.highs,
@@ -119,12 +111,12 @@ class Recovered(RecoveryPlan):
         )
 
 
-def read_logs(resources: EpochResources) -> Logs:
+def read_logs(resources: EpochResources) -> recovery.Logs:
     """Read the part of the logs that recovery depends on."""
     offset_ids, commit_ids = resources.offsets.batch_ids(), resources.commits.batch_ids()
     newest = ((epoch, resources.offsets.get(epoch)) for epoch in offset_ids[-2:])
     planned = resources.planned
-    return Logs(
+    return recovery.Logs(
         resources.url,
         tuple(offset_ids),
         tuple(commit_ids),
@@ -151,7 +143,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
     # again.
     resources.sink.fence(attempt)
     logs = read_logs(resources)
-    plan = plan_recovery(
+    plan = recovery.plan_recovery(
         logs,
         resources.query,
         attempt=attempt,
@@ -161,12 +153,12 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
     for step in plan.steps:
         logger.info("recovering epoch %d: %s", step.epoch, type(step).__name__)
         match step:
-            case DropEpoch(epoch):
+            case recovery.DropEpoch(epoch):
                 drop_epoch(resources, epoch, logs.entries[epoch])
-            case SetAside(epoch, entry):
+            case recovery.SetAside(epoch, entry):
                 if resources.planned is not None:
                     OffsetLog(resources.planned).add(epoch, entry)
-            case ForgetPlanned(epoch):
+            case recovery.ForgetPlanned(epoch):
                 if resources.planned is not None:
                     OffsetLog(resources.planned).purge(epoch)
             case _:
@@ -184,7 +176,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
     offsets: tuple[str | None, ...] = ()
     if plan.base is not None:
         path = join_url(resources.offsets.url, str(plan.first_epoch - 1))
-        offsets = offsets_of_sources(plan.base, resources.query, path)
+        offsets = recovery.offsets_of_sources(plan.base, resources.query, path)
     of_plan: dict[str, Any] = {item.name: getattr(plan, item.name) for item in fields(plan)}
     return Recovered(
         **of_plan,
@@ -317,7 +309,7 @@ def _commit_before(resources: EpochResources, version: int) -> CommitEntry:
 
 
 def _floor(
-    resources: EpochResources, logs: Logs, first_epoch: int, chain: StateChain | None
+    resources: EpochResources, logs: recovery.Logs, first_epoch: int, chain: StateChain | None
 ) -> int:
     """Return the lowest version that a retained entry in the log starts from."""
     published = first_epoch if chain is None else chain.published
@@ -330,8 +322,8 @@ def _floor(
     return min(published, manifest.chain.published)
 
 
-def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
-    epoch = open_epoch(logs)
+def _ask_sink(resources: EpochResources, logs: recovery.Logs) -> bool:
+    epoch = recovery.open_epoch(logs)
     if epoch is None or epoch not in logs.entries:
         return False
     path = join_url(resources.offsets.url, str(epoch))
@@ -339,13 +331,13 @@ def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
     return (resources.sink.decides or not is_ours) and resources.sink.decided(epoch)
 
 
-def _has_output(resources: EpochResources, plan: RecoveryPlan) -> bool:
+def _has_output(resources: EpochResources, plan: recovery.RecoveryPlan) -> bool:
     if plan.planned is None or not resources.query.has_state_ids or resources.sink.decides:
         return False
     return resources.sink.decided(plan.first_epoch)
 
 
-def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:
+def _is_settled(query: recovery.QueryShape, plan: recovery.RecoveryPlan) -> bool:
     if query.moves == "turn" or plan.base is None:
         return plan.unit is None
     possible_ms = watermark_of(plan.highs, query.delays_ms, plan.late_ms, query.policy(plan.base))
@@ -353,7 +345,7 @@ def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:
 
 
 def _start_positions(
-    resources: EpochResources, plan: RecoveryPlan, offsets: Sequence[str | None]
+    resources: EpochResources, plan: recovery.RecoveryPlan, offsets: Sequence[str | None]
 ) -> tuple[Positions, ...]:
     if plan.base is None:
         return tuple(source.initial() for source in resources.sources)

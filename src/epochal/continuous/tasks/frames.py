@@ -143,6 +143,8 @@ def decode_frame(data: bytes, schemas: Sequence[pa.Schema]) -> Frame:
     start = _FIXED_BYTES + 8 * watermarks + 8 * runs
     if len(data) < start or (len(data) > start and kind != FrameKind.DATA):
         raise FrameError(f"it has {len(data)} bytes, which contradicts its counts")
+    # Before Arrow sees the body, whose offsets it trusts. And before the edge is looked up: if its
+    # number is wrong now, the sender has another plan.
     whole = pa.py_buffer(data)
     checksum = int.from_bytes(data[:_CHECKSUM_BYTES], "little")
     if google_crc32c.value(whole.slice(_CHECKSUM_BYTES)) != checksum:

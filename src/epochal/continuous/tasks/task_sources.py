@@ -32,9 +32,7 @@ class Chain:
 
     def __init__(self, specs: Sequence[OperatorSpec]) -> None:
         self.operators: list[Operator] = [spec.open() for spec in specs]
-        self.observers = [
-            cast(ObserveEventTime, one) for one in self.operators if hasattr(one, "highest_ms")
-        ]
+        self.observers = [one for one in self.operators if isinstance(one, ObserveEventTime)]
 
     def run(self, batches: Iterable[pa.RecordBatch], at: Moment) -> list[pa.RecordBatch]:
         for operator in self.operators:

@@ -101,6 +101,8 @@ def decode_epoch(data: bytes, source: str) -> EpochFile:
     except msgspec.DecodeError as error:
         raise MalformedFileError(source, f"its header cannot be read: {error}") from None
     body = memoryview(data)[start + length :]
+    # The file has no checksum of its own: the decision has it, or the file after this one, and
+    # `read_chain` compares. A checksum inside could not tell that it is the file that counts.
     size = sum(entry.size for entry in header.stores)
     if size != len(body):
         raise MalformedFileError(source, f"it has {len(body)} bytes of content instead of {size}")
