@@ -123,13 +123,13 @@ def without_secrets(text: str, settings: Mapping[str, str]) -> str:
 def parse_duration(text: str, what: str) -> timedelta:
     """Parse `100 milliseconds`, `7d` or `1 minute 30 seconds`; errors start with `what`."""
     position, total_ms = 0, 0.0
-    while position < len(text) and (found := _AMOUNT.match(text, position)):
-        unit = found[2].lower()
+    while position < len(text) and (amount := _AMOUNT.match(text, position)):
+        unit = amount[2].lower()
         scale = UNITS_MS.get(unit) or UNITS_MS.get(unit.removesuffix("s"))
         if scale is None:
             break
-        total_ms += float(found[1]) * scale
-        position = found.end()
+        total_ms += float(amount[1]) * scale
+        position = amount.end()
     if position == 0 or position < len(text):
         raise OptionError(
             f"{what} must be a duration with its unit, such as '100 milliseconds' or '7d', not "
@@ -163,14 +163,14 @@ def _described(cls: type[Any]) -> Iterator[tuple[str, OptionInfo]]:
 
 def parse_size(text: str, what: str) -> int:
     """Parse `1048576`, `10m` or `1 GB`, as Spark does: units are powers of 1024."""
-    found = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", text)
-    scale = UNITS_BYTES.get(found[2].lower()) if found else None
-    if found is None or scale is None:
+    match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", text)
+    scale = UNITS_BYTES.get(match[2].lower()) if match else None
+    if match is None or scale is None:
         raise OptionError(
             f"{what} must be a number of bytes, with a unit if you like, such as 10m or 1g, not "
             f"{text!r}."
         )
-    return int(found[1]) * int(scale)
+    return int(match[1]) * int(scale)
 
 
 def _parsed(hint: Any, text: Any, what: str) -> Any:
@@ -202,8 +202,8 @@ def _parsed(hint: Any, text: Any, what: str) -> Any:
         for member in hint:
             if str(member.value).lower() == text.strip().lower():
                 return member
-        known = ", ".join(str(member.value) for member in hint)
-        raise OptionError(f"{what} must be one of {known}, not {text!r}.")
+        choices = ", ".join(str(member.value) for member in hint)
+        raise OptionError(f"{what} must be one of {choices}, not {text!r}.")
     raise AssertionError(f"{what}: no reader for options of type {hint}")
 
 

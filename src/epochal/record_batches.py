@@ -41,11 +41,11 @@ def batch_of(columns: Sequence[Any], schema: Names, rows: int) -> pa.RecordBatch
     if not columns:
         return without_columns(rows)
     if isinstance(schema, pa.Schema):
-        made = pa.RecordBatch.from_arrays(columns, schema=schema)
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     else:
-        made = pa.RecordBatch.from_arrays(columns, names=schema)
-    assert made.num_rows == rows, f"the columns have {made.num_rows} rows, not {rows}"
-    return made
+        batch = pa.RecordBatch.from_arrays(columns, names=schema)
+    assert batch.num_rows == rows, f"the columns have {batch.num_rows} rows, not {rows}"
+    return batch
 
 
 def without_columns(rows: int) -> pa.RecordBatch:
@@ -57,8 +57,8 @@ def struct_of(columns: Sequence[Any], fields: list[Any], rows: int) -> pa.Struct
     """Return a column of structs, none of them null."""
     if columns:
         return pa.StructArray.from_arrays(columns, fields=fields)
-    made = pa.Array.from_buffers(_EMPTY_STRUCT, rows, [None], children=[])
-    return cast(pa.StructArray, made)
+    structs = pa.Array.from_buffers(_EMPTY_STRUCT, rows, [None], children=[])
+    return cast(pa.StructArray, structs)
 
 
 def batch_of_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -87,7 +87,7 @@ def table_of(columns: Sequence[Any], schema: Names, rows: int) -> pa.Table:
 
 def joined_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return the rows of all tables, which have the same schema."""
-    parts = [part for each in tables for part in each.to_batches()]
+    parts = [part for table in tables for part in table.to_batches()]
     return pa.Table.from_batches(parts, schema) if parts else schema.empty_table()
 
 

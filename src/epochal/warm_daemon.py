@@ -87,19 +87,19 @@ def drop_archives(path: list[str]) -> None:
     Spark puts its Python code in front of the path as a zip file without bytecode. Modules from it
     are compiled at each import, and each worker reads the archives' directories again.
     """
-    archives = [each for each in path if _ARCHIVE.fullmatch(Path(each).name)]
-    zipped = next((each for each in archives if Path(each).name == "pyspark.zip"), None)
-    rest = [each for each in path if each not in archives]
-    installed = next((each for each in rest if Path(each, _VERSION).is_file()), None)
-    has_py4j = any(Path(each, "py4j", "__init__.py").is_file() for each in rest)
+    archives = [entry for entry in path if _ARCHIVE.fullmatch(Path(entry).name)]
+    zipped = next((entry for entry in archives if Path(entry).name == "pyspark.zip"), None)
+    rest = [entry for entry in path if entry not in archives]
+    installed = next((entry for entry in rest if Path(entry, _VERSION).is_file()), None)
+    has_py4j = any(Path(entry, "py4j", "__init__.py").is_file() for entry in rest)
     if zipped is None or installed is None or not has_py4j:
         return
     with ZipFile(zipped) as files:
         if files.read(_VERSION) != Path(installed, _VERSION).read_bytes():
             return
-    for each in archives:
-        path.remove(each)
-        sys.path_importer_cache.pop(each, None)
+    for entry in archives:
+        path.remove(entry)
+        sys.path_importer_cache.pop(entry, None)
 
 
 def _reseed() -> None:
@@ -110,7 +110,9 @@ def _reseed() -> None:
 
 
 def _run_plain() -> None:
-    arguments = [_PLAIN if each == "epochal.warm_daemon" else each for each in sys.orig_argv[1:]]
+    arguments = [
+        _PLAIN if argument == "epochal.warm_daemon" else argument for argument in sys.orig_argv[1:]
+    ]
     os.execv(sys.executable, [sys.executable, *arguments])
 
 

@@ -35,8 +35,8 @@ def of_epochs(text: str) -> str:
     return "`".join(spans)
 
 
-def _epoch(found: re.Match[str]) -> str:
-    article, first, more = found.groups()
+def _epoch(match: re.Match[str]) -> str:
+    article, first, more = match.groups()
     noun = ("E" if first == "B" else "e") + ("pochs" if more else "poch")
     return f"{article}n {noun}" if article else noun
 

@@ -135,6 +135,7 @@ class EpochCoordinator:
                 return self._process(event)
         self._check_attempt(event.attempt)
         if self.query_writes_stopped or self.phase in (Phase.FAILED, Phase.LEFT):
+            # Tasks run on for a moment. A decision would wait for a committer that has ended.
             return []
         match event:
             case messages.CommitPartitionEpoch(active=active):
@@ -242,6 +243,8 @@ class EpochCoordinator:
     def _finish(self) -> list[Effect]:
         """Let the tasks leave, after they have written the last state under Spark's names."""
         self._finishing = True
+        # An older epoch may be on its way already. When all tasks have reported that one, this is
+        # called again, and orders the newest.
         is_running = isinstance(self._announced, EpochStarted)
         if is_running and self.publication.is_behind(self.committed):
             return self._publish()
@@ -252,6 +255,7 @@ class EpochCoordinator:
     def _publish(self) -> list[Effect]:
         assert isinstance(self._announced, EpochStarted)
         ordered = self.publication.order(self.committed, self.now, at_once=True)
+        # A push may be lost. A task that asks then gets what is announced, so both say the same.
         self._announced = msgspec.structs.replace(
             self._announced, publish=ordered, floor=self.publication.floor
         )
@@ -272,7 +276,7 @@ class EpochCoordinator:
 
     def _register(self, message: messages.RegisterTask) -> list[Effect]:
         task = message.task
-        known = self._registered.get(task)
+        before = self._registered.get(task)
         if not 0 <= task < self._tasks:
             raise EpochProtocolError(f"Task {task}", f"there are {self._tasks}, numbered from 0")
         if self.phase is Phase.REGISTERING:
@@ -280,10 +284,10 @@ class EpochCoordinator:
             return self._announce_peers()
         if self.phase in (Phase.FAILED, Phase.LEFT):
             return [Push(self._announced, task)]
-        if known != message:
+        if before != message:
             # The peers have connected to the first address already, so rows would be sent there
             # and lost. A repeated registration of the same process is harmless: its reply was lost.
-            reason = f"a second process came for it, {clip(message)} after {clip(known)}"
+            reason = f"a second process came for it, {clip(message)} after {clip(before)}"
             return self._fail(EpochProtocolError(f"Task {task}", reason))
         return [Push(self._announced, task)]
 
@@ -293,14 +297,14 @@ class EpochCoordinator:
         self.phase = Phase.PREPARING
         self._since = self.now
         registered = sorted(self._registered.items())
-        peers = tuple(messages.Peer(task, found.url, found.key) for task, found in registered)
+        peers = tuple(messages.Peer(task, message.url, message.key) for task, message in registered)
         self._announced = messages.Peers(self.attempt, peers)
         return [Push(self._announced)]
 
     def _make_ready(self, task: int) -> list[Effect]:
         if self.phase is Phase.REGISTERING or not 0 <= task < self._tasks:
             return self._fail(EpochProtocolError(f"Task {task}", "ready before it had its peers"))
-        self._ready.add(task)
+        self._ready.add(task)  # a set: a task repeats this if the driver seems to be silent
         if self.phase is not Phase.PREPARING or len(self._ready) < self._tasks:
             return []
         self.phase = Phase.RUNNING
@@ -347,6 +351,9 @@ class EpochCoordinator:
     def _decide_complete(self) -> list[Effect]:
         effects: list[Effect] = []
         # One report may complete an epoch for which several later, complete ones have waited.
+        # `decided` is ahead of the log until the steps are performed. That is in this order, so a
+        # crash leaves at most one entry without a commit: the entry of an epoch is created only
+        # after the commit of the one before. Recovery relies on it.
         while self.decided + 1 in self._complete:
             self.decided += 1
             self._complete.discard(self.decided)
@@ -379,6 +386,7 @@ class EpochCoordinator:
         return self.current if self._limited else self.current - 1
 
     def _may_end_epoch(self) -> bool:
+        # This also bounds what tasks must keep: reports to repeat and versions to publish.
         in_flight = self.current - 1 - self.committed
         # With very many tasks, end epochs more slowly rather than overflow the backlog.
         within_backlog = max(1, self.pace.max_backlog // max(1, self._readers, self._tasks))
@@ -459,16 +467,18 @@ class EpochCoordinator:
     def _limit(self, limits: Limits) -> list[Effect]:
         if self._last_epoch is None or self.decided < self._last_epoch or self._limited:
             return self._fail(EpochProtocolError("Limits", "they must follow a hold"))
+        # The epoch keeps its number: it was announced with a hold, so no task has read in it.
         self._limited = True
         self._last_epoch = self.current
         return self._announce(limits=limits)
 
     def _fail(self, error: Exception) -> list[Effect]:
         self.phase = Phase.FAILED
+        # Announced and not only pushed: a task that registers or asks later must leave as well.
         self._announced = messages.Leave(self.attempt, self._committed_for_tasks())
         return [Fail(error), Push(self._announced)]
 
-    def _refuse_change(self, what: str, known: int, count: int) -> None:
-        if self.phase is not Phase.REGISTERING and count != known:
-            reason = f"expected {known} {what} partitions, but {count} were announced"
+    def _refuse_change(self, what: str, before: int, count: int) -> None:
+        if self.phase is not Phase.REGISTERING and count != before:
+            reason = f"expected {before} {what} partitions, but {count} were announced"
             raise EpochProtocolError("The driver", reason)

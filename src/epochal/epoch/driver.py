@@ -119,6 +119,11 @@ class EpochDriver:
         assert self._coordinator is not None, "not started"
         return self._coordinator
 
+    @property
+    def _start_of_attempt(self) -> durable.Recovered:
+        assert self._recovered is not None, "call recover() first"
+        return self._recovered
+
     def recover(self) -> durable.Recovered:
         """Fence earlier attempts, finish or drop their open epoch, return where to continue."""
         self._recovered = durable.recover(self._resources, self.attempt)
@@ -142,37 +147,37 @@ class EpochDriver:
         `unit_ends` are where the rows end that wait now, per source, if the log has no open unit;
         `last` is where the query ends, if it has an end.
         """
-        found = self._recovered
-        assert found is not None, "call recover() first"
-        resources, query, limits = self._resources, self._resources.query, None
+        recovered, limits = self._start_of_attempt, None
+        resources, query = self._resources, self._resources.query
         self._plans = held_at is not None
         self._readers = Readers(len(resources.sources), tuple(readers))
-        self._template = template or found.base or found.planned or self._template
-        if found.planned is not None:
-            limits = self._readers.limits_of(found.planned, resources.sources, query, resources.url)
-        self._retention = Retention(self._resources, self.attempt, found.first_epoch)
+        self._template = template or recovered.base or recovered.planned or self._template
+        if recovered.planned is not None:
+            of_plan = recovered.planned, resources.sources, query, resources.url
+            limits = self._readers.limits_of(*of_plan)
+        self._retention = Retention(resources, self.attempt, recovered.first_epoch)
         units = first_unit(
             SourcePlaces(self._readers, resources.sources, last),
-            found.unit or OpenUnit(found.highs, tuple(unit_ends)),
-            found.highs,
+            recovered.unit or OpenUnit(recovered.highs, tuple(unit_ends)),
+            recovered.highs,
             is_epoch=held_at is not None or limits is not None,
         )
         with self._lock:
             self._coordinator = EpochCoordinator(
                 attempt=self.attempt,
-                first_epoch=found.first_epoch,
-                watermark=found.watermark(query, self._template, units),
+                first_epoch=recovered.first_epoch,
+                watermark=recovered.watermark(query, self._template, units),
                 pace=self._pace,
-                tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
-                sink_decides=self._resources.sink.decides,
+                tell_commits=any(acknowledged_in_tasks(resources.sources)),
+                sink_decides=resources.sink.decides,
                 first_limits=limits,
                 held_at=held_at,
                 publication=Publication(
-                    found.published,
-                    floor=found.floor,
+                    recovered.published,
+                    floor=recovered.floor,
                     interval_seconds=self._pace.publish_seconds,
-                    retained=self._resources.min_batches_to_retain,
-                    is_stateful=self._resources.is_stateful,
+                    retained=resources.min_batches_to_retain,
+                    is_stateful=resources.is_stateful,
                 ),
             )
         self.handle(messages.SetReaderPartitions(self.attempt, len(readers)))
@@ -209,13 +214,15 @@ class EpochDriver:
                 reply, effects = coordinator.ask(message)
             if isinstance(message, messages.RegisterTask):
                 self._peers[message.task] = peer
+            # Under the same lock as the step: otherwise the thread that stepped first could queue
+            # its effects last, and an epoch would be decided before the one that precedes it.
             failed = self._dispatch(effects, message)
             if was_idle and not coordinator.is_idle:
                 # The epoch is now due earlier than the timer thread assumed when it went to sleep.
                 tick = Tick(self._clock.monotonic())
                 failed = failed or self._dispatch(coordinator.step(tick), tick)
                 self._timing.notify()
-        self._report(failed)
+        self._report(failed)  # not under the lock, so that the listener may call the driver
         return reply
 
     def tick(self) -> None:
@@ -252,7 +259,7 @@ class EpochDriver:
         """
         at = self._readers.by_source(held.positions)
         pairs = zip(self._resources.sources, at, strict=True)
-        limits = self._readers.limits([source.boundary(each) for source, each in pairs], at)
+        limits = self._readers.limits([source.boundary(read) for source, read in pairs], at)
         if limits:
             self._step(Limit(limits))
         return bool(limits)
@@ -291,11 +298,15 @@ class EpochDriver:
 
     def perform_next(self) -> Step | None:
         """Perform the next step in this thread and return it; None if there is none."""
+        # Only one thread calls this, so steps are performed one at a time, in order. The lock is
+        # free meanwhile: storage may take seconds, and reports of later epochs must not wait.
         with self._lock:
             step = self._steps.popleft() if self._steps else None
         if step is not None:
             with log_context(epoch=step.epoch):
                 self._perform(step)
+            # Only now: `committed` of the coordinator must never be ahead of the log, because tasks
+            # acknowledge and publish what it says.
             self._step(Performed(type(step), step.epoch))
             self.tick()
         return step
@@ -304,6 +315,8 @@ class EpochDriver:
         """Ignore reports from now on, and end all threads after the step under way."""
         if self._coordinator is not None:
             self.handle(messages.StopContinuousExecutionWrites(self.attempt))
+        # Steps that still wait are dropped. On disk their epochs are undecided, and cut again, or
+        # decided, and then the next `recover` finishes them.
         with self._lock:
             self._closed = True
             for condition in (self._work, self._timing, self._to_acknowledge):
@@ -389,13 +402,15 @@ class EpochDriver:
 
     def _without_known_output(self, step: Step) -> Step:
         """Drop the output of an epoch that Spark has written to the sink already."""
-        found = self._recovered
-        if found is None or not found.has_output or not isinstance(step, Decide | CommitSink):
-            return step
-        return replace(step, messages=()) if step.epoch == found.first_epoch else step
+        start = self._start_of_attempt
+        if start.has_output and step.epoch == start.first_epoch:
+            return replace(step, messages=()) if isinstance(step, Decide | CommitSink) else step
+        return step
 
     def _conclude(self, step: Acknowledge) -> None:
         positions = self._readers.by_source(step.positions)
+        # `commits/e` is written, or this step would not be here: the first moment at which a source
+        # may forget the epoch's rows, and files that only older decisions name may go.
         self._listeners.committed(self._timings.concluded(step), positions)
         if self._threads:
             with self._lock:
@@ -403,25 +418,25 @@ class EpochDriver:
                 self._to_acknowledge.notify()
         else:
             durable.acknowledge(self._resources, step.epoch, positions)
+        # Without the lock: only commits move the floor, and this thread has performed them.
         retention, floor = self._retention, self.coordinator.publication.floor
         assert retention is not None
         (retention.note if self._threads else retention.tidy)(step.epoch, floor)
 
     def _chain(self, step: Decide) -> StateChain | None:
         """Return the files with the state after an epoch; None if the query has no state."""
-        found = self._recovered
-        assert found is not None
+        start = self._start_of_attempt
         if not step.checksums:
             return None
-        before = () if found.chain is None else found.chain.runs
-        own = EpochRun(found.first_epoch, step.epoch, self.attempt, step.checksums)
+        before = () if start.chain is None else start.chain.runs
+        own = EpochRun(start.first_epoch, step.epoch, self.attempt, step.checksums)
         return extended(before, own, step.published)
 
     def _started_ms(self, epoch: int) -> int:
         """Return when an epoch began: a batch that runs again has the time of its first run."""
-        found = self._recovered
-        if found is not None and found.planned is not None and epoch == found.first_epoch:
-            return found.planned.timestamp_ms
+        start = self._start_of_attempt
+        if start.planned is not None and epoch == start.first_epoch:
+            return start.planned.timestamp_ms
         return self._timings.started_ms(epoch)
 
     def _commit_steps(self) -> None:
@@ -434,6 +449,7 @@ class EpochDriver:
                 self.perform_next()
             except Exception as error:  # noqa: BLE001  any error ends the attempt
                 # The steps that wait must never be performed: they assume that this one succeeded.
+                # One that is queued before `Broken` takes effect stays there, as this thread ends.
                 with self._lock:
                     self._steps.clear()
                 self._step(Broken(error))
@@ -448,7 +464,7 @@ class EpochDriver:
                 left = None if due is None else due - self._clock.monotonic()
                 if left is None or left > 0:
                     self._timing.wait(left)
-            self.tick()
+            self.tick()  # a tick too many does nothing: the coordinator looks again what is due
 
     def _acknowledge_commits(self) -> None:
         while True:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
+from epochal.epoch import recovery
 from epochal.epoch.contract import CommittedSink, LoggedSource, Positions, acknowledged_in_tasks
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState
 from epochal.epoch.epoch_files.chain_files import StateFiles
@@ -27,17 +28,6 @@ from epochal.epoch.manifest import (
     manifest_to_json,
 )
 from epochal.epoch.messages import PreparedState
-from epochal.epoch.recovery import (
-    DropEpoch,
-    ForgetPlanned,
-    Logs,
-    QueryShape,
-    RecoveryPlan,
-    SetAside,
-    offsets_of_sources,
-    open_epoch,
-    plan_recovery,
-)
 from epochal.errors import CheckpointLostError, ClaimExpiredError
 from epochal.files import Files, join_url
 
@@ -71,8 +61,8 @@ class EpochResources:
     is_stateful: bool = False
 
     @property
-    def query(self) -> QueryShape:
-        return QueryShape(
+    def query(self) -> recovery.QueryShape:
+        return recovery.QueryShape(
             len(self.sources),
             self.delays_ms,
             self.watermarks_move,
@@ -82,7 +72,7 @@ class EpochResources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered(RecoveryPlan):
+class Recovered(recovery.RecoveryPlan):
     """Where the attempt continues, after the steps of the plan."""
 
     positions: tuple[Positions, ...]
@@ -106,7 +96,9 @@ class Recovered(RecoveryPlan):
     def published(self) -> int:
         return self.first_epoch if self.chain is None else self.chain.published
 
-    def watermark(self, query: QueryShape, template: OffsetEntry, units: Units) -> QueryWatermark:
+    def watermark(
+        self, query: recovery.QueryShape, template: OffsetEntry, units: Units
+    ) -> QueryWatermark:
         return QueryWatermark(
             first_epoch=self.first_epoch,
             highs=self.highs,
@@ -119,12 +111,12 @@ class Recovered(RecoveryPlan):
         )
 
 
-def read_logs(resources: EpochResources) -> Logs:
+def read_logs(resources: EpochResources) -> recovery.Logs:
     """Read the part of the logs that recovery depends on."""
     offset_ids, commit_ids = resources.offsets.batch_ids(), resources.commits.batch_ids()
     newest = ((epoch, resources.offsets.get(epoch)) for epoch in offset_ids[-2:])
     planned = resources.planned
-    return Logs(
+    return recovery.Logs(
         resources.url,
         tuple(offset_ids),
         tuple(commit_ids),
@@ -146,11 +138,12 @@ def newest_attempt(offsets: OffsetLog) -> int:
 
 def recover(resources: EpochResources, attempt: int) -> Recovered:
     """Fence earlier attempts, finish or drop their open epoch, return where to continue."""
-    # Fence first, read after. In the other order an earlier attempt could still commit an epoch to
-    # the sink after the logs were read, and this attempt would drop that epoch and cut it again.
+    # Fence first, read and ask after. In the other order an earlier attempt could still commit an
+    # epoch to the sink after the logs were read, and this attempt would drop that epoch and cut it
+    # again.
     resources.sink.fence(attempt)
     logs = read_logs(resources)
-    plan = plan_recovery(
+    plan = recovery.plan_recovery(
         logs,
         resources.query,
         attempt=attempt,
@@ -160,12 +153,12 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
     for step in plan.steps:
         logger.info("recovering epoch %d: %s", step.epoch, type(step).__name__)
         match step:
-            case DropEpoch(epoch):
+            case recovery.DropEpoch(epoch):
                 drop_epoch(resources, epoch, logs.entries[epoch])
-            case SetAside(epoch, entry):
+            case recovery.SetAside(epoch, entry):
                 if resources.planned is not None:
                     OffsetLog(resources.planned).add(epoch, entry)
-            case ForgetPlanned(epoch):
+            case recovery.ForgetPlanned(epoch):
                 if resources.planned is not None:
                     OffsetLog(resources.planned).purge(epoch)
             case _:
@@ -183,7 +176,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
     offsets: tuple[str | None, ...] = ()
     if plan.base is not None:
         path = join_url(resources.offsets.url, str(plan.first_epoch - 1))
-        offsets = offsets_of_sources(plan.base, resources.query, path)
+        offsets = recovery.offsets_of_sources(plan.base, resources.query, path)
     of_plan: dict[str, Any] = {item.name: getattr(plan, item.name) for item in fields(plan)}
     return Recovered(
         **of_plan,
@@ -210,8 +203,8 @@ def drop_epoch(resources: EpochResources, epoch: int, entry: OffsetEntry) -> Non
     path = join_url(resources.offsets.url, str(epoch))
     if not resources.owned():
         raise ClaimExpiredError(resources.url, resources.run_id)
-    found = resources.offsets.get(epoch)
-    if found is not None and found != entry:
+    logged = resources.offsets.get(epoch)
+    if logged is not None and logged != entry:
         raise CheckpointLostError(
             resources.url, resources.run_id, f"another run has replaced {path}"
         )
@@ -227,10 +220,12 @@ def decide(
     timestamp_ms: int,
 ) -> None:
     """Create the offset entry. This is the decision: from now on the epoch is only finished."""
-    # This check only stops a late driver early. Safety comes from `add` below, which creates the
-    # entry only if there is none: of two drivers that race for an epoch, exactly one wins.
+    # This check only stops a late driver early. Safety comes from `create` below, which fails if
+    # the entry exists: of two drivers that race for an epoch, exactly one wins.
     if not resources.owned():
         raise ClaimExpiredError(resources.url, resources.run_id)
+    # Before the decision, to save time. A crash before `create` leaves what the sink has begun, but
+    # nothing visible: the epoch is cut again, with other messages.
     resources.sink.begin_commit(manifest.epoch, manifest.messages)
     lines = resources.query.lines
     by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets[n] for n in lines)
@@ -253,6 +248,8 @@ def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCo
     """Perform a step that follows a decision. Each may be repeated after a crash."""
     match step:
         case CommitSink(epoch, messages):
+            # After a crash between this and the commit entry it is repeated, with the messages of
+            # the manifest. The sink knows the epoch by its number.
             resources.sink.commit(epoch, messages)
         case PublishState(_, state):
             resources.state.publish(state)
@@ -261,6 +258,8 @@ def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCo
             entry = CommitEntry(next_watermark_ms=next_watermark_ms, extra=mark)
             if resources.commit_version > 1 or ids:
                 entry = replace(entry, version=2, state_unique_ids=ids or {})
+            # Fails if it exists: recovery asks for it only where it is missing, so another driver
+            # has created it meanwhile, and this one has lost the checkpoint.
             resources.commits.create(epoch, entry)
 
 
@@ -310,7 +309,7 @@ def _commit_before(resources: EpochResources, version: int) -> CommitEntry:
 
 
 def _floor(
-    resources: EpochResources, logs: Logs, first_epoch: int, chain: StateChain | None
+    resources: EpochResources, logs: recovery.Logs, first_epoch: int, chain: StateChain | None
 ) -> int:
     """Return the lowest version that a retained entry in the log starts from."""
     published = first_epoch if chain is None else chain.published
@@ -323,8 +322,8 @@ def _floor(
     return min(published, manifest.chain.published)
 
 
-def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
-    epoch = open_epoch(logs)
+def _ask_sink(resources: EpochResources, logs: recovery.Logs) -> bool:
+    epoch = recovery.open_epoch(logs)
     if epoch is None or epoch not in logs.entries:
         return False
     path = join_url(resources.offsets.url, str(epoch))
@@ -332,13 +331,13 @@ def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
     return (resources.sink.decides or not is_ours) and resources.sink.decided(epoch)
 
 
-def _has_output(resources: EpochResources, plan: RecoveryPlan) -> bool:
+def _has_output(resources: EpochResources, plan: recovery.RecoveryPlan) -> bool:
     if plan.planned is None or not resources.query.has_state_ids or resources.sink.decides:
         return False
     return resources.sink.decided(plan.first_epoch)
 
 
-def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:
+def _is_settled(query: recovery.QueryShape, plan: recovery.RecoveryPlan) -> bool:
     if query.moves == "turn" or plan.base is None:
         return plan.unit is None
     possible_ms = watermark_of(plan.highs, query.delays_ms, plan.late_ms, query.policy(plan.base))
@@ -346,19 +345,19 @@ def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:
 
 
 def _start_positions(
-    resources: EpochResources, plan: RecoveryPlan, offsets: Sequence[str | None]
+    resources: EpochResources, plan: recovery.RecoveryPlan, offsets: Sequence[str | None]
 ) -> tuple[Positions, ...]:
     if plan.base is None:
         return tuple(source.initial() for source in resources.sources)
-    known = (None,) * len(offsets) if plan.manifest is None else plan.manifest.positions
-    return tuple(map(_start_of, resources.sources, offsets, known))
+    exact = (None,) * len(offsets) if plan.manifest is None else plan.manifest.positions
+    return tuple(map(_start_of, resources.sources, offsets, exact))
 
 
-def _start_of(source: LoggedSource, offset: str | None, known: Positions | None) -> Positions:
+def _start_of(source: LoggedSource, offset: str | None, exact: Positions | None) -> Positions:
     if offset is None:
-        return source.initial() if known is None else known
-    if known is not None and source.offset(known) == offset:
-        return known
+        return source.initial() if exact is None else exact
+    if exact is not None and source.offset(exact) == offset:
+        return exact
     # The offset differs from the manifest: Spark wrote the entry, or an edit moved the query to
     # another offset. The offset counts.
     return source.resume(offset)

@@ -114,6 +114,9 @@ def steps_after_decision(
     if not own_files:
         return commit, log
     publish = PublishState(epoch, own_files)
+    # The commit entry is the last, because Spark goes on after it. Where the sink decides, its
+    # commit is the decision: state that had Spark's name before it would be that of an epoch which
+    # may still be dropped and cut again.
     return (commit, publish, log) if sink_decides else (publish, commit, log)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -37,12 +37,15 @@ MANIFEST_VERSION = 2
 """With epoch files. Version 1 has a state file per store, and is written by queries without state
 too, so that earlier releases can read those."""
 
+Long: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
 
 @dataclass(frozen=True, slots=True)
 class OpenUnit:
     """A unit that is not read to its end: see `epochal.epoch.event_time.units`."""
 
-    counted: tuple[int, ...]
+    counted: tuple[Long, ...]
     """The highest event times that count, per watermark of the plan; -1 if none."""
     ends: tuple[Mapping[str, str], ...]
     """Per source, by partition id: where the unit ends; without partitions that have arrived."""
@@ -74,15 +77,15 @@ class _Stored(msgspec.Struct, rename="camel"):
     """The manifest as the offset entry stores it; messages are base64."""
 
     version: int
-    epoch: Annotated[int, msgspec.Meta(ge=0)]
-    attempt: Annotated[int, msgspec.Meta(ge=0)]
+    epoch: Natural
+    attempt: Natural
     run_id: str
     positions: tuple[Mapping[str, str], ...]
     messages: tuple[bytes, ...]
     state: tuple[PreparedState, ...]
-    watermarks: tuple[int, ...]
+    watermarks: tuple[Long, ...]
     marks_commit: bool = False
-    published: int | UnsetType = UNSET
+    published: Natural | UnsetType = UNSET
     chain: tuple[EpochRun, ...] | UnsetType = UNSET
     unit: OpenUnit | UnsetType | None = UNSET
 
@@ -168,8 +171,8 @@ def manifest_from_json(value: JsonValue, path: str) -> Manifest:
         raise _malformed(path, f"it must be a JSON object, not {str(value)[:60]}")
     version = value.get("version")
     if isinstance(version, int) and version not in (1, MANIFEST_VERSION):
-        known = f"this release reads the versions 1 and {MANIFEST_VERSION}"
-        raise _malformed(path, f"it has version {version}, but {known}: use a newer release")
+        readable = f"this release reads the versions 1 and {MANIFEST_VERSION}"
+        raise _malformed(path, f"it has version {version}, but {readable}: use a newer release")
     try:
         stored = msgspec.convert(value, _Stored)
     except msgspec.ValidationError as error:
@@ -190,7 +193,9 @@ def _chain(stored: _Stored, path: str) -> StateChain:
     if published is UNSET or runs is UNSET:
         raise _malformed(path, "published or chain is missing")
     chain = StateChain(published, runs)
-    if chain.version != epoch + 1 or not chain.is_gapless:
+    # A run that ends before it begins adds no epoch, so `is_gapless` does not see it.
+    is_forward = all(run.first <= run.last for run in runs)
+    if chain.version != epoch + 1 or not chain.is_gapless or not is_forward:
         named = ", ".join(f"{run.first} to {run.last}" for run in runs) or "none"
         reason = f"it names the epochs {named}, not all from {published} to {epoch}"
         raise _malformed(path, reason)

@@ -56,7 +56,7 @@ class OpenEpoch:
     def event_times(self) -> tuple[list[tuple[int, ...]], tuple[str, ...], list[ReaderWaits]]:
         """What tasks have seen, where readers have ended the epoch, and which have rows waiting."""
         reports = self.reports
-        waits = [each for report in reports for each in report.waits]
+        waits = [wait for report in reports for wait in report.waits]
         return [report.watermarks for report in reports], self.positions, waits
 
     def steps(
@@ -81,9 +81,9 @@ def record(
     """Keep a report. The same report may come again; a different one is an error."""
     if not 0 <= number < count:
         return EpochProtocolError(f"{kind} {number}", f"there are {count}, numbered from 0")
-    known = table.setdefault(number, value)
-    if known != value:
-        return EpochConflictError(f"{kind} {number}", epoch, clip(known), clip(value))
+    first = table.setdefault(number, value)
+    if first != value:
+        return EpochConflictError(f"{kind} {number}", epoch, clip(first), clip(value))
     return None
 
 
@@ -98,10 +98,10 @@ def backlog_error(
     """
     if len(opened) * most <= limit:
         return None  # cheap: even if every report were there, none would be above the limit
-    partial = [each for epoch, each in opened.items() if epoch not in complete]
+    partial = [opened[epoch] for epoch in opened.keys() - complete]
     queues = {
-        "partition offset": sum(len(each.ends) for each in partial),
-        "partition commit": sum(len(each.commits) for each in partial),
+        "partition offset": sum(len(reports.ends) for reports in partial),
+        "partition commit": sum(len(reports.commits) for reports in partial),
         "epoch": len(complete),
     }
     over = next((queue for queue, size in queues.items() if size > limit), None)

@@ -165,7 +165,8 @@ def plan_recovery(
     if plan.planned is None:
         plan = replace(plan, planned=logs.planned.get(plan.first_epoch))
     if stale := [epoch for epoch in logs.planned if epoch != plan.first_epoch]:
-        # Spark has run the batch after all, or an edit went back behind it.
+        # Spark has run the batch after all, or an edit went back behind it. Last, because nothing
+        # depends on it: after a crash before it, the next recovery does it.
         plan = replace(plan, steps=(*plan.steps, ForgetPlanned(max(stale) + 1)))
     return plan
 
@@ -184,6 +185,8 @@ def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool)
             # With unique ids the lost commit would have named the state of a batch that the sink
             # has. So the batch is run again, as Spark does.
             again = _cut_again(logs, newest, query)
+            # Set aside first, then drop: after a crash in between both are there, and the same
+            # steps follow again. In the other order the range of the batch would be lost.
             steps = (SetAside(newest, entry), *again.steps)
             return replace(again, steps=steps, planned=entry)
         # Spark finished the batch but crashed before it wrote the commit entry. Its next watermark
@@ -191,6 +194,7 @@ def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool)
         steps = (LogCommit(newest, entry.watermark_ms),)
         return _resume(logs, newest, steps, query, entry.watermark_ms)
     if sink_decides and not sink_decided:
+        # It stays undecided: the sink had fenced all earlier attempts before it was asked.
         return _cut_again(logs, newest, query)
     counted = _counted(manifest, query, entry.watermark_ms)
     watermark_ms = watermark_of(counted, query.delays_ms, entry.watermark_ms, query.policy(entry))

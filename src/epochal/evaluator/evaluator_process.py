@@ -46,7 +46,7 @@ from epochal.errors import EpochalError, EvaluatorError, EvaluatorLostError
 from epochal.evaluator.executor_jvm import (
     DEFAULT_MEMORY_MB,
     Code,
-    Executor,
+    ExecutorProcess,
     class_path,
     find_executor,
     java_command,
@@ -67,7 +67,7 @@ _JAR, _ARCHIVE = "evaluator.jar", "evaluator.jsa"
 _FOLDER = re.compile(r"evaluator-(\d+)-(\d+)-\d+")
 
 
-def open_socket(executor: Executor, memory_mb: int = DEFAULT_MEMORY_MB) -> socket.socket:
+def open_socket(executor: ExecutorProcess, memory_mb: int = DEFAULT_MEMORY_MB) -> socket.socket:
     """Connect to the evaluator of an executor; start it if there is none."""
     folder = _folder(executor.pid, memory_mb)
     address = str(folder / "socket")
@@ -141,7 +141,7 @@ class _Started:
 
 
 def _start_if_none(
-    executor: Executor, folder: Path, address: str, memory_mb: int
+    executor: ExecutorProcess, folder: Path, address: str, memory_mb: int
 ) -> _Started | None:
     """Start an evaluator, unless another one runs or starts."""
     with open(folder / "lock", "a+b") as lock:
@@ -238,7 +238,9 @@ def _sweep(base: Path) -> None:
                 shutil.rmtree(folder)
 
 
-def cache_folder(executor: Executor, environ: Mapping[str, str], sources: Path) -> Path | None:
+def cache_folder(
+    executor: ExecutorProcess, environ: Mapping[str, str], sources: Path
+) -> Path | None:
     """Where the files for an executor are, or will be; None if no such directory is private."""
     base = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if not os.path.isabs(base):
@@ -266,7 +268,7 @@ def code_in(folder: Path | None, sources: Path) -> Code:
     return Code(sources, folder / _JAR, archive if archive.exists() else None)
 
 
-def start_making(executor: Executor, folder: Path, sources: Path) -> subprocess.Popen[bytes]:
+def start_making(executor: ExecutorProcess, folder: Path, sources: Path) -> subprocess.Popen[bytes]:
     """Make what a folder lacks, in a process of low priority that ends with the executor."""
     command = [sys.executable, "-m", __name__, str(executor.pid), executor.java, str(folder)]
     command += [str(sources), executor.directory, *executor.command]
@@ -281,7 +283,7 @@ def start_making(executor: Executor, folder: Path, sources: Path) -> subprocess.
     )
 
 
-def make(executor: Executor, folder: Path, sources: Path) -> None:
+def make(executor: ExecutorProcess, folder: Path, sources: Path) -> None:
     """Make the classes and then the archive, unless another process does."""
     deadline = time.monotonic() + MAKE_SECONDS
     with open(folder / "lock", "wb") as lock:
@@ -314,7 +316,7 @@ def make(executor: Executor, folder: Path, sources: Path) -> None:
 
 
 def _ran(
-    executor: Executor,
+    executor: ExecutorProcess,
     code: Code,
     arguments: Sequence[str],
     options: Sequence[str],
@@ -342,7 +344,7 @@ def _is_alive(pid: int) -> bool:
 def main(arguments: Sequence[str]) -> None:
     pid, java, folder, sources, directory, *command = arguments
     os.nice(19)
-    executor = Executor(int(pid), java, tuple(command), directory)
+    executor = ExecutorProcess(int(pid), java, tuple(command), directory)
     make(executor, Path(folder), Path(sources))
 
 

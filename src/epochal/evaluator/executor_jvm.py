@@ -63,7 +63,7 @@ _FIXED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Executor:
+class ExecutorProcess:
     """The JVM that this process works for: a worker's executor, or the driver's own JVM."""
 
     pid: int
@@ -84,7 +84,7 @@ class Code:
 
 
 def java_command(
-    executor: Executor,
+    executor: ExecutorProcess,
     environ: Mapping[str, str],
     memory_mb: int,
     code: Code,
@@ -116,7 +116,7 @@ def java_command(
     ]
 
 
-def class_path(executor: Executor, environ: Mapping[str, str]) -> str:
+def class_path(executor: ExecutorProcess, environ: Mapping[str, str]) -> str:
     """The class path of an executor, with absolute paths."""
     path = ""
     for option in ("-cp", "-classpath", "--class-path"):
@@ -134,7 +134,7 @@ def class_path(executor: Executor, environ: Mapping[str, str]) -> str:
     return str(Path(str(pyspark.__file__)).parent / "jars" / "*")
 
 
-def find_executor() -> Executor:
+def find_executor() -> ExecutorProcess:
     """The JVM of the driver's session, or the one above this process.
 
     Without /proc it is the process that has started this one: Spark's daemon, or the executor.
@@ -151,7 +151,7 @@ def find_executor() -> Executor:
         raise EvaluatorError("no Java was found: neither a JVM that runs this task, nor JAVA_HOME")
     if pid is None:
         pid = os.getppid() if "pyspark.worker" in sys.modules else os.getpid()
-    return Executor(pid, java)
+    return ExecutorProcess(pid, java)
 
 
 def start_time(pid: int) -> str | None:
@@ -182,7 +182,7 @@ def _ancestors(pid: int) -> list[int]:
     return pids
 
 
-def _java_process(pid: int) -> Executor | None:
+def _java_process(pid: int) -> ExecutorProcess | None:
     try:
         java, directory = os.readlink(f"/proc/{pid}/exe"), os.readlink(f"/proc/{pid}/cwd")
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape")
@@ -190,7 +190,7 @@ def _java_process(pid: int) -> Executor | None:
         return None
     if Path(java).name != "java":
         return None
-    return Executor(pid, java, tuple(command.rstrip("\0").split("\0")), directory)
+    return ExecutorProcess(pid, java, tuple(command.rstrip("\0").split("\0")), directory)
 
 
 def _driver_pid() -> int | None:

@@ -92,6 +92,7 @@ class RpcServer:
     def __init__(self, *, advertised_host: str, bind_host: str = "0.0.0.0", port: int = 0) -> None:
         self.counters = RpcCounters()
         self._endpoints: dict[str, tuple[EndpointType, Handler]] = {}
+        """Changed by any thread and read by the server's: single operations, so without a lock."""
         server, client = CurveKeys.new(), CurveKeys.new()
         self._context = zmq.Context()
         self._gatekeeper = Gatekeeper(self._context, client.public)
@@ -140,7 +141,7 @@ class RpcServer:
         self._endpoints[endpoint.name] = (endpoint, handle)
 
     def unregister(self, name: str) -> None:
-        """Remove an endpoint; requests to it fail from now on."""
+        """Remove an endpoint; requests to it fail from now on. One may be under way still."""
         self._endpoints.pop(name, None)
 
     def start(self) -> RpcServer:
@@ -168,7 +169,8 @@ class RpcServer:
             self.counters.undelivered += len(targets)
             return
         # First the push, then the byte; the thread takes the byte first and then the pushes. So
-        # whatever it misses in this round has a byte that ends the next poll at once.
+        # whatever it misses in this round has a byte that ends the next poll at once. A ZeroMQ
+        # socket belongs to one thread, so the others only append to a deque, which needs no lock.
         self._pushes.append((targets, encode_push(endpoint.name, message)))
         self._wake()
 
@@ -237,6 +239,7 @@ class RpcServer:
                 receive(_NOBLOCK)
                 frame = b""  # a message has one frame; this one is invalid as a whole
             self.counters.received += 1
+            # A reply is sent at once and may overtake a push that was queued before it.
             reply = self._answer(peer, frame)
             if reply is not None:
                 self._send(peer, reply)

@@ -88,6 +88,9 @@ def test_a_manifest_that_was_carried_into_another_entry_does_not_count_there() -
         ("chain", [[5, 6, 2, [1]]]),
         ("chain", [[6, 7, 2, [1]]]),
         ("chain", [[5, 7, 2, ["1"]]]),
+        ("chain", [[9, 8, 1, [1]], [5, 7, 2, [2]]]),
+        ("chain", [[5, 7, 2, [1], 0]]),
+        ("published", 2**63),
         ("epoch", -1),
         ("attempt", -1),
         ("attempt", None),
@@ -106,6 +109,8 @@ def test_a_manifest_that_was_carried_into_another_entry_does_not_count_there() -
         ("state", [[0, 3, "default", 8, "a", 1], [0, 3, "default", 8, "b", 1]]),
         ("watermarks", ["now"]),
         ("watermarks", 5),
+        ("watermarks", [2**63]),
+        ("unit", {"counted": [-(2**63) - 1], "ends": []}),
         ("marksCommit", 1),
     ],
 )
@@ -115,6 +120,11 @@ def test_a_field_that_is_not_as_it_was_written_is_refused_by_the_files_name(
     with pytest.raises(MalformedFileError) as refused:
         manifest_from_json(changed(**{field: value}), PATH)
     assert refused.value.path == PATH
+
+
+def test_a_chain_before_the_first_epoch_is_refused() -> None:
+    with pytest.raises(MalformedFileError, match="published"):
+        manifest_from_json(changed(published=-1, chain=[[-1, 7, 2, [1]]]), PATH)
 
 
 @pytest.mark.parametrize("field", sorted(manifest_to_json(MANIFEST).keys() - {"marksCommit"}))

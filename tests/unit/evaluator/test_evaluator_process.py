@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epochal.evaluator.evaluator_process import cache_folder, code_in
-from epochal.evaluator.executor_jvm import Code, Executor
+from epochal.evaluator.executor_jvm import Code, ExecutorProcess
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def sources(tmp_path: Path) -> Path:
 
 
 def folder_of(tmp_path: Path, sources: Path, jars: str = "/spark/jars/*") -> Path | None:
-    executor = Executor(17, "/usr/bin/java", ("java", "-cp", jars, "org.apache.spark.Main"))
+    executor = ExecutorProcess(17, "/usr/bin/java", ("java", "-cp", jars, "org.apache.spark.Main"))
     return cache_folder(executor, {"XDG_CACHE_HOME": str(tmp_path / "cache")}, sources)
 
 

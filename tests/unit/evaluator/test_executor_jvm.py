@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from epochal.evaluator.executor_jvm import Code, Executor, class_path, find_executor, java_command
+from epochal.evaluator.executor_jvm import (
+    Code,
+    ExecutorProcess,
+    class_path,
+    find_executor,
+    java_command,
+)
 
 SOURCES = Path("/cache/java")
 STARTED = (
@@ -21,10 +27,12 @@ STARTED = (
     "--executor-id",
     "3",
 )
-EXECUTOR = Executor(17, "/usr/bin/java", STARTED, "/executors/app-1")
+EXECUTOR = ExecutorProcess(17, "/usr/bin/java", STARTED, "/executors/app-1")
 
 
-def command(executor: Executor = EXECUTOR, memory_mb: int = 256, code: Code | None = None) -> str:
+def command(
+    executor: ExecutorProcess = EXECUTOR, memory_mb: int = 256, code: Code | None = None
+) -> str:
     made = java_command(executor, {}, memory_mb, code or Code(SOURCES), ["/run/socket", "17"])
     return " ".join(made)
 
@@ -61,19 +69,19 @@ def test_source_files_are_compiled_and_a_jar_is_not() -> None:
 
 def test_modules_are_opened_and_messages_are_few_unless_the_executor_says_so() -> None:
     assert command().count("--add-opens") == 1
-    plain = command(Executor(17, "/usr/bin/java"))
+    plain = command(ExecutorProcess(17, "/usr/bin/java"))
     assert plain.count("--add-opens") == 12
     assert f"-Dlog4j2.configurationFile={SOURCES}/log4j2.properties" in plain
     own = "-Dlog4j2.configurationFile=/etc/mine.xml"
-    logged = command(Executor(17, "java", (*STARTED[:3], own)))
+    logged = command(ExecutorProcess(17, "java", (*STARTED[:3], own)))
     assert logged.count("log4j2") == 1
     assert own in logged
 
 
 def test_the_class_path_may_be_in_the_environment() -> None:
-    executor = Executor(17, "java", ("java", "org.apache.spark.Main"), "/yarn")
+    executor = ExecutorProcess(17, "java", ("java", "org.apache.spark.Main"), "/yarn")
     assert class_path(executor, {"CLASSPATH": "a.jar:/b.jar"}) == "/yarn/a.jar:/b.jar"
-    unknown = Executor(17, "java")
+    unknown = ExecutorProcess(17, "java")
     assert class_path(unknown, {"CLASSPATH": "a.jar", "SPARK_HOME": "/s"}) == "/s/jars/*"
 
 

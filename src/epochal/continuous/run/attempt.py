@@ -24,7 +24,7 @@ from epochal.connectors.contract import Positions, Source
 from epochal.continuous.plan.pinned_plan import settle_shape
 from epochal.continuous.plan.stages import ReaderPlan, readers_of, readers_of_task
 from epochal.continuous.run.open_query import Opened
-from epochal.continuous.run.query_settings import check_kept, no_slot_left, task_count
+from epochal.continuous.run.query_settings import check_reserved, no_slot_left, task_count
 from epochal.continuous.run.run_events import AttemptFailed, JobEnded
 from epochal.continuous.run.take_over import pinned_partitions
 from epochal.continuous.spark_job.barrier_job import (
@@ -66,7 +66,7 @@ GRACE_SECONDS = 1.0
 News: TypeAlias = AttemptFailed | JobEnded | ReadingHeld
 
 
-class Attempt:
+class RunAttempt:
     """The tasks and epochs of one attempt number."""
 
     def __init__(
@@ -96,8 +96,9 @@ class Attempt:
 
     def start(self) -> None:
         opened, tasks = self._opened, self._opened.tasks
-        readers = [(each.source, each.partition) for each in self._readers]
-        held_at = tuple(each.position for each in self._readers) if opened.plans_epochs else None
+        readers = [(reader.source, reader.partition) for reader in self._readers]
+        starts = tuple(reader.position for reader in self._readers)
+        held_at = starts if opened.plans_epochs else None
         template = None  # the driver copies the entry that there is
         if self._recovered.base is None and self._recovered.planned is None:
             partitions = {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
@@ -111,6 +112,7 @@ class Attempt:
             unit_ends=ends_of_waiting(opened.sources, self.positions) if begins else (),
             last=opened.ends,
         )
+        # Before the job: the first thing that a task does is to register.
         register_coordinator(opened.server, self._endpoint, self._driver.handle)
         number, alive = self.number, executors(self._sc)
         opened.hosts.begin(number)
@@ -165,13 +167,15 @@ class Attempt:
             # Spark reports a job as over while its last tasks may still run. `Leave` ends them.
             self._driver.dismiss()
             self._job.cancel()
+            # Before the wait, which may time out: the next attempt must not begin while this driver
+            # decides epochs. Without it, tasks that still run have no effect.
             self._driver.close()
             if not self._job.end(timeout_seconds):
                 logger.warning("tasks of attempt %d are still running", self.number)
         self._opened.server.unregister(self._endpoint.name)
 
     def _assignment(self) -> TaskAssignment:
-        opened, found = self._opened, self._recovered
+        opened, start = self._opened, self._recovered
         return TaskAssignment(
             rpc=opened.server.address,
             endpoint=self._endpoint.name,
@@ -181,15 +185,15 @@ class Attempt:
             tasks=opened.tasks,
             plan=opened.plan,
             readers=(),
-            first_epoch=found.first_epoch,
-            state=StateStart(found.first_epoch, found.state, found.commit, found.chain),
+            first_epoch=start.first_epoch,
+            state=StateStart(start.first_epoch, start.state, start.commit, start.chain),
             checkpoint=opened.files.url,
             state_conf=opened.state_conf,
             max_epochs_in_flight=opened.options.max_epochs_in_flight,
             epoch_seconds=opened.options.epoch.total_seconds(),
             evaluator_mb=opened.options.evaluator_mb,
             needs_evaluator=opened.definition.needs_evaluator,
-            batch_time_ms=None if found.planned is None else found.planned.timestamp_ms or None,
+            batch_time_ms=None if start.planned is None else start.planned.timestamp_ms or None,
         )
 
 
@@ -202,10 +206,12 @@ def prepare_attempt(
     post: Callable[[News], None],
     on_committed: Callable[[CommittedEpoch, tuple[Positions, ...]], None],
     on_acknowledged: Callable[[int, float], None] = lambda _epoch, _seconds: None,
-) -> Attempt:
+) -> RunAttempt:
     """Publish the next attempt, finish what the last one decided, and wait for free slots."""
     # A log that is opened for writing creates its directory. `next_attempt` comes first, because it
     # raises if the checkpoint was deleted or taken.
+    # The number is published before `recover` reads the logs. A driver that is behind sees it, and
+    # one that decides nevertheless is found there, or loses the race for the entry.
     logged = OffsetLog(opened.files.at(OFFSETS), read_only=True)
     number = opened.next_attempt(newest_attempt(logged))
     resources = EpochResources(
@@ -239,7 +245,7 @@ def prepare_attempt(
     opened.find_ends(positions)
     _find_slots(sc, opened, sum(map(len, positions)), clock, stopped)
     check_workers(sc)
-    return Attempt(sc, opened, driver, recovered, positions, post)
+    return RunAttempt(sc, opened, driver, recovered, positions, post)
 
 
 def _find_slots(
@@ -296,29 +302,29 @@ def assigned(
     return run
 
 
-def _with_new_partitions(source: Source, known: Positions) -> Positions:
+def _with_new_partitions(source: Source, positions: Positions) -> Positions:
     try:
-        found = source.discover(known)
+        new = source.discover(positions)
     except PubSubUnavailableError as error:
         # The tasks wait until they can read, and the watching thread looks again.
         logger.warning("looking for new partitions failed: %s", error)
-        return known
-    return {**known, **found} if found else known
+        return positions
+    return {**positions, **new} if new else positions
 
 
 def _choose_tasks(
     sc: SparkContext, opened: Opened, readers: int, slot_seconds: float, clock: Clock
 ) -> int:
-    options, kept = opened.options, opened.definition.sink.slots
+    options, reserved = opened.options, opened.definition.sink.slots
     stateful = bool(opened.plan.stages)
     total = count_slots(sc).total
-    wanted = task_count(options, readers, stateful, total, kept)
-    check_kept(wanted, total, kept, opened.note.sink)
+    wanted = task_count(options, readers, stateful, total, reserved)
+    check_reserved(wanted, total, reserved, opened.note.sink)
     if options.parallelism is not None:
         return wanted
     deadline = clock.monotonic() + min(GRACE_SECONDS, slot_seconds)
     while (
-        possible := task_count(options, readers, stateful, count_slots(sc).free, kept)
+        possible := task_count(options, readers, stateful, count_slots(sc).free, reserved)
     ) < wanted and clock.monotonic() < deadline:
         clock.sleep(0.05)
     return min(wanted, possible)

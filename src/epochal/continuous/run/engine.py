@@ -29,7 +29,7 @@ from pyspark import SparkContext
 from epochal.checkpoint.stop_request import is_stop_requested
 from epochal.clock import Clock, Interval, SystemClock
 from epochal.connectors.contract import Positions
-from epochal.continuous.run.attempt import Attempt, prepare_attempt, start_server
+from epochal.continuous.run.attempt import RunAttempt, prepare_attempt, start_server
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.open_query import Opened, open_query
 from epochal.continuous.run.planned_epochs import PlannedEpochs
@@ -46,9 +46,9 @@ from epochal.continuous.run.restarts import (
 from epochal.continuous.run.run_events import (
     AllRead,
     AttemptFailed,
-    Broken,
     EngineState,
     Event,
+    Failed,
     JobEnded,
     NewPartitions,
     Outcome,
@@ -79,7 +79,7 @@ WAKE_SECONDS = 0.2
 JOB_NEWS_SECONDS = 0.05
 """How long to wait, after Spark's report of a failed task, for the task's own, which says more."""
 
-Prepare: TypeAlias = Callable[..., Attempt]
+Prepare: TypeAlias = Callable[..., RunAttempt]
 """`prepare_attempt` with its constant arguments bound."""
 
 
@@ -114,7 +114,7 @@ class Engine:
         self._positions: tuple[Positions, ...] = ()
         self._settled = True
         """Whether only more rows can close windows."""
-        self._attempt: Attempt | None = None
+        self._attempt: RunAttempt | None = None
         self._first_epoch: int | None = None
         """Where this run began."""
         self._refresh = False
@@ -146,6 +146,8 @@ class Engine:
 
     def stop(self) -> None:
         """Ask for a graceful end and wait for it."""
+        # The flag first: a run that is not listening, because it waits for a restart or an attempt
+        # has just ended, looks at the flag.
         self._stop_asked.set()
         self._inbox.put(StopAsked())
         if threading.current_thread() not in (self._thread, self._watcher):
@@ -219,9 +221,9 @@ class Engine:
         try:
             outcome = self._run_attempt()
             while not isinstance(outcome, Stopped):
-                if isinstance(outcome, Broken) and not self._stop_asked.is_set():
+                if isinstance(outcome, Failed) and not self._stop_asked.is_set():
                     self._wait_for_restart(outcome.error)
-                if isinstance(outcome, Broken) and self._stop_asked.is_set():
+                if isinstance(outcome, Failed) and self._stop_asked.is_set():
                     logger.warning("%s failed before it stopped: %s", self._who(), outcome.error)
                     break
                 outcome = self._run_next()
@@ -239,7 +241,7 @@ class Engine:
         try:
             self._prepare()
         except Exception as error:  # noqa: BLE001  handled like any failure
-            return Broken(error)
+            return Failed(error)
         return self._run_attempt()
 
     def _run_attempt(self) -> Outcome:
@@ -253,11 +255,11 @@ class Engine:
             attempt.start()
             return self._follow(attempt)
         except Exception as error:  # noqa: BLE001  handled like any failure
-            return Broken(error)
+            return Failed(error)
         finally:
             attempt.end(JOB_END_SECONDS)
 
-    def _follow(self, attempt: Attempt) -> Outcome:
+    def _follow(self, attempt: RunAttempt) -> Outcome:
         stopping = leaving = False
         deadline: float | None = None
         epochs = PlannedEpochs(attempt, self._opened, self._clock, self._inbox.put, self._show)
@@ -272,6 +274,7 @@ class Engine:
                     continue
                 logger.warning("%s did not stop within stopTimeout: killing tasks", self._who())
                 return Stopped()
+            # Late events of earlier attempts are in the inbox too; their number tells.
             match event:
                 case StopAsked() if not leaving:
                     seconds = self._opened.options.stop_timeout.total_seconds()
@@ -300,16 +303,16 @@ class Engine:
                         leaving = True
                         attempt.finish()
                 case AttemptFailed(number, error) if number == attempt.number:
-                    return Broken(error)
+                    return Failed(error)
                 case JobEnded(number, ending) if number == attempt.number:
                     if not leaving or ending is not None:
-                        return Broken(self._cause(attempt, ending))
+                        return Failed(self._cause(attempt, ending))
                     if not stopping and self._stop_asked.is_set():
                         # Too late for the tasks. The next attempt reads on to exact offsets.
                         self._inbox.put(StopAsked())
                     return Stopped() if stopping else Reconfigured()
 
-    def _cause(self, attempt: Attempt, ending: BaseException | None) -> Exception:
+    def _cause(self, attempt: RunAttempt, ending: BaseException | None) -> Exception:
         """Return why the job ended: the failed task's own report if there is one, else Spark's."""
         text = "" if ending is None else failure_text(ending)
         # Without a traceback the worker or its executor is gone, and so is what it had to report.
@@ -320,6 +323,8 @@ class Engine:
                 event = self._inbox.get(timeout=max(0.0, deadline - self._clock.monotonic()))
             except queue.Empty:
                 break
+            # Other events are lost here, and not missed: a stop is in `_stop_asked` too, and the
+            # watching thread finds new partitions again.
             match event:
                 case AttemptFailed(number, error) if number == attempt.number:
                     return error
@@ -360,6 +365,8 @@ class Engine:
         return "before its first epoch" if epoch < 0 else f"after epoch {epoch}"
 
     def _finish(self, error: Exception | None) -> None:
+        # The report first, because it asks the sources, which `close` closes. `_ended` last: who
+        # waited for it finds the error, all records, and a checkpoint without a claim.
         report = self._reporter.report(final=True)
         self._opened.close()
         text = condition = None
@@ -386,6 +393,7 @@ class Engine:
         self._telemetry.committed(epoch, self.state.attempt)
         if epoch.late_rows:
             self._opened.note_late_rows(epoch)
+        # Both at once: `wait_until_read` must not see new positions with an old `settled`.
         with self._changed:
             self._positions, self._settled = positions, epoch.settled
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message
@@ -442,17 +450,17 @@ class Engine:
 
     def _look_for_partitions(self, attempt: int) -> None:
         degraded = ""
-        for source, known in zip(self._opened.sources, self._positions, strict=False):
+        for source, positions in zip(self._opened.sources, self._positions, strict=False):
             try:
-                found = source.discover(known)
+                new = source.discover(positions)
             except Exception as error:  # noqa: BLE001  a broken source fails in the tasks
                 if kind_of(error) is FailureKind.REPEATS:
                     return self._inbox.put(AttemptFailed(attempt, error))
                 logger.warning("%s: looking for new partitions failed: %s", self._who(), error)
                 degraded = str(error)
                 continue
-            if found:
-                self._inbox.put(NewPartitions(tuple(sorted(found))))
+            if new:
+                self._inbox.put(NewPartitions(tuple(sorted(new))))
         self._show(degraded=degraded)
 
     def _who(self) -> str:

@@ -53,7 +53,7 @@ class ListenerBus:
 
     def remove(self, listener: StreamingQueryListener) -> None:
         with self._changed:
-            self._listeners = [each for each in self._listeners if each is not listener]
+            self._listeners = [other for other in self._listeners if other is not listener]
 
     def started(self, query_id: str, run_id: str, name: str | None, now_ms: int) -> None:
         """A query starts; return when every listener has been called."""

@@ -243,7 +243,7 @@ def open_query(
         server.register(endpoint_of(run_id), hosts.note)
         note = QueryNote(
             *(query_id, run_id, options.query_name),
-            tuple(each.description for each in definition.sources),
+            tuple(stream.description for stream in definition.sources),
             definition.sink.description,
             observations=tuple(
                 node.operator
@@ -275,7 +275,7 @@ def open_query(
 
 
 def _names(operators: Sequence[OperatorSpec]) -> list[str]:
-    return [type(each).__name__.removesuffix("Spec") for each in operators]
+    return [type(operator).__name__.removesuffix("Spec") for operator in operators]
 
 
 def _place(plan: QueryPlan, to: Target) -> str:

@@ -20,7 +20,7 @@ from epochal.epoch.effects import ReadingHeld
 from epochal.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:  # the test driver plans epochs too, without PySpark
-    from epochal.continuous.run.attempt import Attempt
+    from epochal.continuous.run.attempt import RunAttempt
     from epochal.continuous.run.open_query import Opened
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class PlannedEpochs:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: RunAttempt,
         opened: Opened,
         clock: Clock,
         post: Callable[[ReadingHeld | AllRead], None],

@@ -154,11 +154,11 @@ class ProgressMaker:
     def _observed(self, epochs: Sequence[CommittedEpoch]) -> dict[str, Any]:
         specs = {spec.name: spec for spec in self._note.observations}
         at = Moment(epochs[-1].committed_ms, -1, epochs[-1].epoch, -1)
-        found = {
+        metrics = {
             name: spec.metrics([b for e in epochs for n, b in e.observed if n == name], at)
             for name, spec in specs.items()
         }
-        return {"observedMetrics": found} if found else {}
+        return {"observedMetrics": metrics} if metrics else {}
 
     def _operator(self, note: OperatorNote, epochs: Sequence[CommittedEpoch]) -> dict[str, Any]:
         counts = [rows for epoch in epochs for rows in epoch.state if rows[0] == note.operator_id]
@@ -233,19 +233,22 @@ class Reporter:
             self._bus.idle(self._note.query_id, self._note.run_id, now_ms)
         if not due:
             return None
-        latest, behind = self._distance(positions)  # may call a broker, so not under the lock
+        # May call a broker, so not under the lock, which the committing thread takes. Epochs that
+        # are committed meanwhile are in this report; their distance is in the next.
+        latest, behind = self._distance(positions)
         with self._lock:
-            made = maker.make(now_ms, latest, behind)
-            if made is not None:
-                self._reports.append(made)
-        if made is not None:
+            report = maker.make(now_ms, latest, behind)
+            if report is not None:
+                self._reports.append(report)
+        if report is not None:
             logger.info(
                 "query %s run %s epoch %d: %d rows in, %d out, epoch latency %s ms",
-                *(self._note.query_id, self._note.run_id, made["batchId"], made["numInputRows"]),
-                *(made["sink"]["numOutputRows"], made["epochLatencyMs"]["p50"]),
+                *(self._note.query_id, self._note.run_id),
+                *(report["batchId"], report["numInputRows"]),
+                *(report["sink"]["numOutputRows"], report["epochLatencyMs"]["p50"]),
             )
-            self._bus.progress(made)
-        return made
+            self._bus.progress(report)
+        return report
 
     def _distance(
         self, positions: Sequence[Positions]

@@ -217,25 +217,25 @@ def split_options(given: Mapping[str, str]) -> tuple[EngineOptions, dict[str, st
 
 
 def task_count(
-    options: EngineOptions, readers: int, stateful: bool, free: int, kept: int = 0
+    options: EngineOptions, readers: int, stateful: bool, free: int, reserved: int = 0
 ) -> int:
-    """Return how many tasks a run has, given the free slots, of which `kept` must stay free."""
+    """Return how many tasks a run has, given the free slots, of which `reserved` must stay free."""
     if options.parallelism is not None:
         return options.parallelism
     # The tasks never end, and other jobs wait silently for a slot. Of two slots none is left: half
     # of the throughput would be a high price, so `no_slot_left` warns instead.
-    spared = min(free - 1 if free > 2 else free, free - kept)
+    spared = min(free - 1 if free > 2 else free, free - reserved)
     wanted = spared if stateful else min(spared, readers)
     return max(1, wanted)
 
 
-def check_kept(tasks: int, total: int, kept: int, sink: str) -> None:
+def check_reserved(tasks: int, total: int, reserved: int, sink: str) -> None:
     """Raise OptionError if so many tasks leave too few slots for the jobs of the sink."""
-    if kept and tasks + kept > total:
+    if reserved and tasks + reserved > total:
         raise OptionError(
             f"{sink}: the query has {tasks} tasks that never end and Spark has {total} task slots, "
             f"so Spark jobs over its output would wait forever. Leave a slot: give Spark more, "
-            f"such as local[{tasks + kept}], or set a lower .option('parallelism', ...)."
+            f"such as local[{tasks + reserved}], or set a lower .option('parallelism', ...)."
         )
 
 

@@ -62,13 +62,13 @@ class Reconfigured:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class Failed:
     """The attempt failed."""
 
     error: Exception
 
 
-Outcome: TypeAlias = Stopped | Reconfigured | Broken
+Outcome: TypeAlias = Stopped | Reconfigured | Failed
 
 
 @dataclass(frozen=True, slots=True)

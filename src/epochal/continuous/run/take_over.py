@@ -171,8 +171,8 @@ def operators_of(tree: Node) -> tuple[str, ...]:
 
 def session_settings(spark: SparkSession, keys: Collection[str] = SESSION_KEYS) -> dict[str, str]:
     """The settings of a session that determine how a new query keeps its state."""
-    found = {key: spark.conf.get(key, None) for key in keys}
-    return {key: value for key, value in found.items() if value is not None}
+    settings = {key: spark.conf.get(key, None) for key in keys}
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def settings_in_force(files: Files, session: Mapping[str, str]) -> dict[str, str]:

@@ -86,9 +86,9 @@ class Telemetry:
             records: list[Record] = list(self._finished())
             if report is not None:
                 records.append(Progressed(status.at_ms, report))
-            known = self._status
+            before = self._status
             changed = {"at_ms": status.at_ms, "epoch": status.epoch}
-            if known is None or msgspec.structs.replace(known, **changed) != status:
+            if before is None or msgspec.structs.replace(before, **changed) != status:
                 self._status = status
                 records.append(status)
             if records:
@@ -111,18 +111,18 @@ class Telemetry:
             epoch, seconds = self._acks.popleft()
             self._acked[epoch] = 1000 * seconds
         oldest_ms = self._clock.now_ms() - round(1000 * ACK_SECONDS)
-        found: list[EpochDone] = []
+        records: list[EpochDone] = []
         while self._epochs:
             epoch_done, attempt = self._epochs[0]
             ack_ms = self._acked.get(epoch_done.epoch)
             if ack_ms is None and epoch_done.committed_ms > oldest_ms and not everything:
                 break
             self._epochs.popleft()
-            found.append(record_of(epoch_done, attempt, ack_ms))
-        if found:
-            newest = found[-1].epoch
-            self._acked = {each: took for each, took in self._acked.items() if each > newest}
-        return found
+            records.append(record_of(epoch_done, attempt, ack_ms))
+        if records:
+            newest = records[-1].epoch
+            self._acked = {later: ms for later, ms in self._acked.items() if later > newest}
+        return records
 
     def _write(self, records: list[Record]) -> None:
         for output in list(self._outputs):

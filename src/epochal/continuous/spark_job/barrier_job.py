@@ -202,13 +202,13 @@ def failure_text(error: BaseException) -> str:
 
 def cause_in(text: str) -> str:
     """Return the part of Spark's error text that gives the cause."""
-    found = _PYTHON_CAUSE.search(text)
-    if found:
-        return found[1].strip()
+    match = _PYTHON_CAUSE.search(text)
+    if match:
+        return match[1].strip()
     lines = text.partition("\n\nDriver stacktrace")[0].splitlines()
-    kept = [line for line in lines if line.strip() and not _FRAME.match(line)]
-    telling = [line for line in kept if not line.endswith("finished unsuccessfully.")]
-    return "\n".join(telling or kept)
+    words = [line for line in lines if line.strip() and not _FRAME.match(line)]
+    telling = [line for line in words if not line.endswith("finished unsuccessfully.")]
+    return "\n".join(telling or words)
 
 
 def headline(cause: str) -> str:
@@ -335,7 +335,7 @@ class BarrierJob:
             self._collect()
         except BaseException as raised:  # noqa: BLE001  passed to `on_end`
             error = raised if jvm_is_alive(self._sc) else DriverLostError(str(raised))
-        self._ended.set()
+        self._ended.set()  # first: `on_end` may lead to `end`, which waits for it
         self._on_end(error)
 
     def _collect(self) -> None:
@@ -344,6 +344,7 @@ class BarrierJob:
         rdd = placed(self._sc, numbers, self._locations)
         with warm_workers(self._sc):
             job, _ = for_worker_python(rdd.barrier().mapPartitions(_each(self._task)))
+        # A cancellation between this look and the submission is lost; `end` repeats it.
         if not self._cancelled.is_set():
             job.collect()
 

@@ -83,9 +83,9 @@ def exclude(sc: SparkContext, executor_ids: Collection[str]) -> None:
 
     Spark does the same when an executor's heartbeats stay away, but only after two minutes.
     """
-    known = _excluded.setdefault(sc, set())
-    fresh = [each for each in executor_ids if each not in known]
-    known.update(fresh)
+    gone = _excluded.setdefault(sc, set())
+    fresh = [executor_id for executor_id in executor_ids if executor_id not in gone]
+    gone.update(fresh)
     context: Any = sc._jsc
     for executor_id in fresh:
         logger.warning("executor %s is excluded: its tasks are silent", executor_id)
@@ -101,8 +101,8 @@ def executors(sc: SparkContext) -> list[Executor]:
     context: Any = sc._jsc
     listed = context.sc().statusStore().executorList(True)
     summaries = [listed.apply(index) for index in range(listed.size())]
-    found = [Executor(each.hostPort().rpartition(":")[0], each.id()) for each in summaries]
-    return [executor for executor in found if executor.executor_id not in gone]
+    running = [Executor(one.hostPort().rpartition(":")[0], one.id()) for one in summaries]
+    return [executor for executor in running if executor.executor_id not in gone]
 
 
 def this_executor() -> Executor:
@@ -147,8 +147,8 @@ def _process(pid: int) -> tuple[int, list[str]]:
     if not os.path.isdir("/proc/self"):
         command = ["ps", "-o", "ppid=", "-o", "command=", "-p", str(pid)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = ran.stdout.split() or ["0"]
-        return int(found[0]), found[1:]
+        columns = ran.stdout.split() or ["0"]
+        return int(columns[0]), columns[1:]
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -165,6 +165,7 @@ def pulsing(
         here, endpoint, client = this_executor(), endpoint_of(run_id), RpcClient(address)
         placed, left = TaskPlaced(task, here.host, here.executor_id, attempt), False
         try:
+            # `left` is read before the message: the last one, sent after the end, says so.
             while not left:
                 left = ended.wait(0.0)
                 # A driver that cannot be reached is another thread's concern.

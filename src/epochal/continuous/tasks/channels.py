@@ -55,7 +55,7 @@ class Channels:
         port = self._pull.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
         self.url = f"tcp://{address}:{port}"
         self._peers: dict[int, zmq.Socket[bytes]] = {}
-        self._guards = [int(each.getsockopt(zmq.FD)) for each in self._gatekeeper.sockets]
+        self._guards = [int(socket.getsockopt(zmq.FD)) for socket in self._gatekeeper.sockets]
         self.fd = int(self._pull.getsockopt(zmq.FD))
         """A descriptor that is readable when a frame may have come since `receive`."""
         self._fds = [self.fd, *self._guards]
@@ -80,6 +80,8 @@ class Channels:
         if len(body) > MAX_BODY_BYTES:
             raise RowTooLargeError(frame.edge, len(body), MAX_BODY_BYTES)
         data = encode_frame(frame, body)
+        # An error and not a wait: a thread that waits here receives nothing, and two tasks that
+        # wait for each other would wait forever.
         try:
             self._peers[target].send(data, zmq.NOBLOCK)
         except zmq.Again:
@@ -105,7 +107,7 @@ class Channels:
         asked for messages, which costs as much as a small turn.
         """
         ready, _, _ = select.select([*self._fds, *others], [], [], max(0.0, seconds))
-        if ready and any(each in self._guards for each in ready):
+        if ready and any(fd in self._guards for fd in ready):
             self._gatekeeper.answer()
         return ready
 

@@ -118,6 +118,7 @@ class Outbox:
         if seq > channel.last_seq:
             reason = f"it acknowledged frame {seq} of {channel.last_seq}"
             raise ExchangeError(self._edge, target, reason)
+        # Credits count up, so a later one makes up for one that was lost.
         while channel.unacked and channel.unacked[0].seq <= seq:
             channel.unacked_bytes -= channel.unacked.popleft().size
 
@@ -128,6 +129,9 @@ class Outbox:
             while channel.waiting:
                 frame = channel.waiting[0]
                 if frame.kind is FrameKind.DATA:
+                    # Without the size of this frame: a channel with nothing unacknowledged sends a
+                    # frame of any size, so none waits forever. A marker is not held up by credit,
+                    # only by rows before it, which it must not overtake.
                     unacked, size = len(channel.unacked), channel.unacked_bytes
                     if unacked >= MAX_UNACKED_FRAMES or size >= MAX_UNACKED_BYTES:
                         break
@@ -200,6 +204,8 @@ class Inbox:
         if frame.kind is FrameKind.PULSE or frame.seq != channel.received + 1:
             gap = f"it is at frame {frame.seq}, and only {channel.received} came before: frames in "
             raise ExchangeError(frame.edge, frame.sender, gap + "between are lost")
+        # Numbers without a gap: so the marker of an epoch comes after all its rows and before any
+        # row of the next, and `take` may rely on it.
         channel.received += 1
         if frame.kind is FrameKind.DATA:
             channel.data += 1
@@ -222,6 +228,8 @@ class Inbox:
                 if frame.kind is FrameKind.MARKER:
                     channel.marked = True
                 else:
+                    # Owed now, told at the end of the turn, in which the rows are processed. A
+                    # frame that is held back is not owed, so not more than the credits wait here.
                     channel.data -= 1
                     channel.owed_frames += 1
                     channel.owed_bytes += frame.size
@@ -246,6 +254,8 @@ class Inbox:
     def advance(self) -> None:
         """Move to the next epoch: frames that were held back may be taken."""
         assert self.aligned
+        # All channels at once. No frame behind a marker was taken, so none can have mixed rows of
+        # two epochs into the state.
         self.epoch += 1
         for channel in self._channels:
             channel.marked = False
@@ -256,11 +266,11 @@ class Inbox:
         A channel that has brought no event time is left out. Otherwise a task without input would
         hold the watermark back forever. One that brings `HELD` is not: rows wait there.
         """
-        found = []
+        lowest = []
         for index in range(watermarks):
             seen = [c.highs[index] for c in self._channels if c.highs and c.highs[index] != -1]
-            found.append(min(seen) if seen else -1)
-        return tuple(found)
+            lowest.append(min(seen) if seen else -1)
+        return tuple(lowest)
 
     def ack_for(self, edge: int, sender: int) -> int:
         """Return the credit that a frame to the sender can carry, which then is sent; 0 if none."""
@@ -271,12 +281,12 @@ class Inbox:
 
     def acknowledgements(self) -> list[tuple[int, int, int]]:
         """Return (edge, sender, seq) of the channels that are owed a credit."""
-        found = []
+        owed = []
         for (edge, sender), channel in self._of.items():
             is_owed = channel.owed_frames >= CREDIT_FRAMES or channel.owed_bytes >= CREDIT_BYTES
             if is_owed or channel.repeat:
-                found.append((edge, sender, channel.credit()))
-        return found
+                owed.append((edge, sender, channel.credit()))
+        return owed
 
 
 class Exchange:
@@ -299,7 +309,7 @@ class Exchange:
         for number, edge in enumerate(edges):
             self.into[edge.to.stage].append(number)
         self.inboxes = [
-            Inbox([(each, sender) for each in into for sender in peers[each]], epoch, self.counters)
+            Inbox([(edge, sender) for edge in into for sender in peers[edge]], epoch, self.counters)
             for into in self.into
         ]
         self._inbox_of = [self.inboxes[edge.to.stage] for edge in edges]
@@ -322,7 +332,7 @@ class Exchange:
         """Send the frames for an inbox that may leave: own rows to our own, others to `send`."""
         for edge in self.into[inbox]:
             for target, frame in self.outboxes[edge].flush():
-                if target == self.task:
+                if target == self.task:  # through the inbox, so that alignment holds for it too
                     self.inboxes[inbox].receive(frame)
                 else:
                     send(target, frame)

@@ -143,6 +143,8 @@ def decode_frame(data: bytes, schemas: Sequence[pa.Schema]) -> Frame:
     start = _FIXED_BYTES + 8 * watermarks + 8 * runs
     if len(data) < start or (len(data) > start and kind != FrameKind.DATA):
         raise FrameError(f"it has {len(data)} bytes, which contradicts its counts")
+    # Before Arrow sees the body, whose offsets it trusts. And before the edge is looked up: if its
+    # number is wrong now, the sender has another plan.
     whole = pa.py_buffer(data)
     checksum = int.from_bytes(data[:_CHECKSUM_BYTES], "little")
     if google_crc32c.value(whole.slice(_CHECKSUM_BYTES)) != checksum:
@@ -172,17 +174,17 @@ def _decode_batch(body: pa.Buffer, schema: pa.Schema, runs: Runs) -> pa.RecordBa
 
 
 def group_rows(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
-    found: dict[int, list[pa.RecordBatch]] = {}
+    by_partition: dict[int, list[pa.RecordBatch]] = {}
     for frame in frames:
         batch = cast(pa.RecordBatch, frame.batch)
         if len(frame.runs) == 1:
-            found.setdefault(frame.runs[0][0], []).append(batch)
+            by_partition.setdefault(frame.runs[0][0], []).append(batch)
             continue
         start = 0
         for partition, rows in frame.runs:
-            found.setdefault(partition, []).append(batch.slice(start, rows))
+            by_partition.setdefault(partition, []).append(batch.slice(start, rows))
             start += rows
-    return found
+    return by_partition
 
 
 def join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -33,7 +33,7 @@ class KeySplit:
         self._schema = schema
         self._columns = [schema.get_field_index(name) for name in key]
         self._key = spark_schema(pa.schema([schema.field(i) for i in self._columns]))
-        self._types = [arrow_type(each.data_type) for each in self._key.fields]
+        self._types = [arrow_type(field.data_type) for field in self._key.fields]
         self._partitions, self._tasks = state_partitions, tasks
         order = sorted(range(state_partitions), key=lambda p: (p % tasks, p))
         self._order = order
@@ -43,16 +43,16 @@ class KeySplit:
         self._known: dict[Hashable, int] = {}
         self._dtypes = _dtypes(schema)
         self._row_bytes = (
-            None if self._dtypes is None else sum(each.itemsize for each in self._dtypes)
+            None if self._dtypes is None else sum(dtype.itemsize for dtype in self._dtypes)
         )
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch, Runs]]:
         """Return (task, rows, runs) for every task that gets any rows."""
         if not self._columns or self._partitions == 1:
             return [(0, batch, ((0, batch.num_rows),))]
-        known = self._known_ids(batch)
-        if known is not None:
-            return self._split_known(batch, known)
+        ids = self._known_ids(batch)
+        if ids is not None:
+            return self._split_known(batch, ids)
         ranks = self._ranks[self._hashed_ids(batch)]
         counts = np.bincount(ranks, minlength=self._partitions)
         present = np.flatnonzero(counts).tolist()
@@ -70,7 +70,7 @@ class KeySplit:
         """Do the same for few rows whose partitions are known, without NumPy where possible."""
         if ids.count(ids[0]) == len(ids):
             return [(ids[0] % self._tasks, batch, ((ids[0], len(ids)),))]
-        ranks = [self._rank_list[each] for each in ids]
+        ranks = [self._rank_list[partition] for partition in ids]
         counts: dict[int, int] = {}
         for rank in ranks:
             counts[rank] = counts.get(rank, 0) + 1
@@ -84,7 +84,7 @@ class KeySplit:
         if self._dtypes is None or any(column.null_count for column in batch.columns):
             if len(order) > FEW_SLICES:
                 return batch.take(pa.array(order, pa.int64()))
-            rows = [batch.slice(each, 1) for each in order]
+            rows = [batch.slice(row, 1) for row in order]
             return cast(pa.RecordBatch, cast(Any, pa).concat_batches(rows))
         columns: list[Any] = []
         for dtype, column in zip(self._dtypes, cast(Any, batch.columns), strict=True):
@@ -110,13 +110,13 @@ class KeySplit:
         for rank in present:
             partition = self._order[rank]
             runs.setdefault(partition % self._tasks, []).append((partition, counts[rank]))
-        found, start = [], 0
+        parts, start = [], 0
         for task, of_task in runs.items():
             rows = sum(count for _, count in of_task)
             part = batch if rows == batch.num_rows else batch.slice(start, rows)
-            found.append((task, part, tuple(of_task)))
+            parts.append((task, part, tuple(of_task)))
             start += rows
-        return found
+        return parts
 
     def _known_ids(self, batch: pa.RecordBatch) -> list[int] | None:
         """Return the partition of each row, if there are few and all their keys are cached."""
@@ -153,10 +153,10 @@ class KeySplit:
 
 def _dtypes(schema: pa.Schema) -> list[np.dtype[Any]] | None:
     """Return a NumPy type of each column's width; None if a column is not fixed-width in bytes."""
-    found = []
+    dtypes = []
     for field in schema:
         kind = field.type
         if not pa.types.is_primitive(kind) or kind.bit_width % 8 or kind.bit_width > 64:
             return None
-        found.append(_SIGNED[kind.bit_width // 8])
-    return found
+        dtypes.append(_SIGNED[kind.bit_width // 8])
+    return dtypes

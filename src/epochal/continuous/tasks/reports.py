@@ -83,7 +83,7 @@ class TaskReports:
     def undecided(self, current: int) -> list[CommitPartitionEpoch]:
         """Return the reports that may have to be repeated while `current` is read."""
         with self._lock:
-            return [each for each in self._kept if each.epoch >= current - self._epochs]
+            return [report for report in self._kept if report.epoch >= current - self._epochs]
 
 
 def failure_report(attempt: int, task: int, error: BaseException) -> TaskFailed:

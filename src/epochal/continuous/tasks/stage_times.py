@@ -89,7 +89,7 @@ class EpochTimes:
                 self._stages_ms[epoch] = input_watermarks(self._plan, watermark_ms)
         # The push names every epoch that may still be processed, and the one before them.
         oldest = min((epoch for epoch, _ in push.epoch_watermarks_ms), default=-1)
-        for epoch in [known for known in self._query_ms if known < oldest]:
+        for epoch in [past for past in self._query_ms if past < oldest]:
             del self._query_ms[epoch], self._stages_ms[epoch]
 
     def knows(self, epoch: int) -> bool:

@@ -116,7 +116,7 @@ class TaskCore:
     ) -> None:
         self._plan, self._task, self._attempt = plan, task, attempt
         partitions = partitions_of_task(plan.state_partitions, task, tasks)
-        self._stages = [_Stage(each, partitions, plan.state_partitions) for each in plan.stages]
+        self._stages = [_Stage(stage, partitions, plan.state_partitions) for stage in plan.stages]
         self._edges = edges_of(plan)
         self._numbers = {(edge.producer, edge.to): at for at, edge in enumerate(self._edges)}
         self._out = {
@@ -261,6 +261,8 @@ class TaskCore:
             highs = [NONE_SEEN] * len(self._plan.watermarks)
             self._ending[epoch] = ending = _Ending(rows, highs, positions, waits)
             self._sources.raise_highs(ending.watermarks)
+            # The positions are noted and the marker is queued in the same turn, without a read in
+            # between: what is before the marker is exactly what is before the positions.
             self._reading += 1
             self._pass_on(SOURCES, epoch, out)
 
@@ -284,11 +286,11 @@ class TaskCore:
             self._note_active(out)
             at = self._times.of_sources(now_ms, self._reading)
             batches = join(batches)
-            made = [(to, chain.run(batches, at)) for chain, to in source.branches]
+            passed_on = [(to, chain.run(batches, at)) for chain, to in source.branches]
             if self._has_watermarks:
                 source.note_event_times(rows)
                 self._are_waiting = bool(self._turn_times and self._sources.waits())
-            for to, passed in made:
+            for to, passed in passed_on:
                 self._emit(SOURCES, to, passed, self._reading)
 
     def _run_stages(self, now_ms: int, out: TurnOutput, *, expire: bool) -> None:
@@ -335,12 +337,12 @@ class TaskCore:
         if not frames:
             return
         stage.had_input = True
-        made: list[pa.RecordBatch] = []
+        output: list[pa.RecordBatch] = []
         for side, of_side in self._by_side(index, frames):
             for partition, batches in group_rows(of_side).items():
                 for batch in join(batches):
-                    made.extend(stage.operator.process(partition, batch, at, side))
-        self._emit_from(index, made, at)
+                    output.extend(stage.operator.process(partition, batch, at, side))
+        self._emit_from(index, output, at)
 
     def _by_side(self, index: int, frames: list[Frame]) -> list[tuple[int, list[Frame]]]:
         sides = len(self._plan.stages[index].input_schemas)
@@ -364,11 +366,11 @@ class TaskCore:
         if not (self._turn_times.moved(index, inbox) or stage.had_input or due):
             return
         at = self._times.of_stage(index, inbox, now_ms)
-        made = list(stage.operator.expire(at))
+        output = list(stage.operator.expire(at))
         self._turn_times.expired(index, at)
-        if made or due:
+        if output or due:
             self._note_active(out)
-        self._emit_from(index, made, at)
+        self._emit_from(index, output, at)
 
     def _cut_stage(self, index: int, now_ms: int, out: TurnOutput) -> None:
         stage, inbox = self._stages[index], self._exchange.inboxes[index]
@@ -379,7 +381,7 @@ class TaskCore:
         # The sources cut an epoch before its marker leaves, so this task's own marker, and with it
         # the alignment of the stage, always comes after the entry was made.
         ending = self._ending[epoch]
-        ending.changes += [(stage.operator_id, each) for each in stage.operator.cut(epoch)]
+        ending.changes += [(stage.operator_id, change) for change in stage.operator.cut(epoch)]
         stage.chain.raise_highs(ending.watermarks)
         late_before, stage.late_rows = stage.late_rows, getattr(stage.operator, "late_rows", 0)
         if late_rows := stage.late_rows - late_before:
@@ -412,17 +414,17 @@ class TaskCore:
             rows_out=self._rows_out - letters,
             dead_letters=letters,
             positions=ending.positions,
-            observed=tuple(found for chain in self._chains for found in chain.observed(epoch)),
+            observed=tuple(buffers for chain in self._chains for buffers in chain.observed(epoch)),
             waits=ending.waits,
             late_rows=tuple(ending.late_rows),
         )
         out.cuts.append(EpochCut(report, tuple(ending.changes), prepare))
         self._rows_out = 0
 
-    def _emit_from(self, index: int, made: Sequence[pa.RecordBatch], at: Moment) -> None:
-        if made:
+    def _emit_from(self, index: int, output: Sequence[pa.RecordBatch], at: Moment) -> None:
+        if output:
             stage = self._stages[index]
-            self._emit(index, stage.to, stage.chain.run(made, at), at.epoch)
+            self._emit(index, stage.to, stage.chain.run(output, at), at.epoch)
 
     def _emit(
         self, producer: int, to: Target, batches: Sequence[pa.RecordBatch], epoch: int

@@ -11,9 +11,7 @@ import pyarrow as pa
 from epochal.connectors.contract import AcknowledgingReader, Position, SourceReader
 from epochal.continuous.operators.aggregation.observe import Observe
 from epochal.continuous.operators.contract import Moment, Operator, OperatorSpec
-from epochal.continuous.operators.stateless.row_operators import (
-    ObserveEventTime as EventTimeObserver,
-)
+from epochal.continuous.operators.stateless.row_operators import ObserveEventTime
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, Target
 from epochal.epoch.event_time.query_watermark import NONE_SEEN
 from epochal.epoch.event_time.units import HOLDS_NOTHING
@@ -34,20 +32,18 @@ class Chain:
 
     def __init__(self, specs: Sequence[OperatorSpec]) -> None:
         self.operators: list[Operator] = [spec.open() for spec in specs]
-        self.observers = [
-            cast(EventTimeObserver, each) for each in self.operators if hasattr(each, "highest_ms")
-        ]
+        self.observers = [one for one in self.operators if isinstance(one, ObserveEventTime)]
 
     def run(self, batches: Iterable[pa.RecordBatch], at: Moment) -> list[pa.RecordBatch]:
         for operator in self.operators:
-            batches = [made for batch in batches for made in operator.process(batch, at)]
+            batches = [output for batch in batches for output in operator.process(batch, at)]
         return [batch for batch in batches if batch.num_rows]
 
     def observed(self, epoch: int) -> Iterator[tuple[str, bytes]]:
         """Yield what `observe` has aggregated in an epoch that has ended."""
         for operator in self.operators:
-            if isinstance(operator, Observe) and (found := operator.taken(epoch)) is not None:
-                yield operator.name, found
+            if isinstance(operator, Observe) and (buffers := operator.taken(epoch)) is not None:
+                yield operator.name, buffers
 
     def raise_highs(self, highs: list[int]) -> None:
         """Raise the highest event times to those that this chain has seen, per watermark."""
@@ -72,7 +68,7 @@ class OpenSource:
     highs: dict[str, list[int]] = field(default_factory=dict)
     """Per partition and watermark, an event time that the rows read so far have reached. It may be
     lower than their highest: rows of several partitions pass the operators together."""
-    _observers: list[EventTimeObserver] = field(default_factory=list)
+    _observers: list[ObserveEventTime] = field(default_factory=list)
     """Of the watermarks that the rows move."""
     _partitions_read: set[str] = field(default_factory=set)
     """Since the event times of rows were noted last."""
@@ -142,13 +138,13 @@ class TaskSources:
         self.open: dict[int, OpenSource] = {}
         """By number of the source; without those of which the task reads no partition."""
         for index, source in enumerate(plan.sources):
-            mine = [each for each in readers if each.source == index]
+            mine = [own for own in readers if own.source == index]
             if not mine:
                 continue
-            reader = source.readers.open({each.partition: each.position for each in mine})
+            reader = source.readers.open({own.partition: own.position for own in mine})
             self.open[index] = OpenSource(
                 reader,
-                {each.partition: each.reader for each in mine},
+                {own.partition: own.reader for own in mine},
                 [(Chain(branch.operators), branch.to) for branch in source.branches],
                 cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None,
                 reader.reads_all,
@@ -165,8 +161,8 @@ class TaskSources:
     @property
     def descriptors(self) -> tuple[int, ...] | None:
         """Become readable when rows come; None if some reader must be asked instead."""
-        found = [source.reader.fd for source in self.open.values()]
-        return tuple(each for each in found if each is not None) if None not in found else None
+        fds = [source.reader.fd for source in self.open.values()]
+        return tuple(fd for fd in fds if fd is not None) if None not in fds else None
 
     def wait(self, seconds: float) -> bool:
         """Wait for rows in this thread; False, at once, if that cannot be done now."""
@@ -183,11 +179,11 @@ class TaskSources:
 
     def positions(self) -> dict[int, Position]:
         """Return where each reader is, by its number over all sources."""
-        found: dict[int, Position] = {}
+        by_number: dict[int, Position] = {}
         for source in self.open.values():
             positions = source.reader.positions()
-            found.update({number: positions[p] for p, number in source.numbers.items()})
-        return found
+            by_number.update({number: positions[p] for p, number in source.numbers.items()})
+        return by_number
 
     def end(self, epoch: int) -> tuple[int, ...]:
         """End an epoch; return the rows read in it, per source."""
@@ -209,7 +205,7 @@ class TaskSources:
         """Return the readers that have rows waiting, if the query has watermarks."""
         if not self._has_watermarks:
             return ()
-        return tuple(each for source in self.open.values() for each in source.waits())
+        return tuple(wait for source in self.open.values() for wait in source.waits())
 
     def note_commit(self, epoch: int) -> None:
         """Let readers that acknowledge do so for all epochs up to this one."""

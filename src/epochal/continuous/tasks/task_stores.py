@@ -122,6 +122,8 @@ class TaskStores:
         self._epochs = files.at(EPOCHS)
         self._before = -1
         self._lock = threading.Lock()
+        """Of `_kept` only: the durable thread fills it and the data thread looks things up. The
+        versions in it never change, so the publisher needs no lock to write them."""
         self._kept: dict[int, Mapping[StoreKey, FrozenVersion]] = {}
         self._keep = max_epochs_in_flight + _MORE_VERSIONS
         self._database = None
@@ -196,6 +198,8 @@ class TaskStores:
         header = Header(epoch, self._attempt, self._task, self._tasks, self._before, entries)
         data = encode_epoch(header, [version.data for _, version in encoded])
         name = file_name(epoch, self._task, self._attempt)
+        # After a crash from here on the file is a stray, until a decision names it. The driver
+        # hears of it only after this has returned.
         self._before = write_epoch(self._epochs, name, data)
         self._keep_version(epoch + 1)
         label = prepared_label(attempt_label(self._attempt))
@@ -223,6 +227,8 @@ class TaskStores:
         Then delete files that only versions below `floor` need. Safe to repeat.
         """
 
+        # The floor is never above a version that all tasks have published. So a crash at any point
+        # leaves that version whole, and a store may be ahead of the others.
         providers, threads = {key: self._stores[key].provider for key in rows}, self._writers
         in_parallel(lambda key: providers[key].write_base(epoch + 1, rows[key]), rows, threads)
         in_parallel(lambda key: providers[key].delete_below(floor), rows, threads)
@@ -388,6 +394,8 @@ class StatePublisher(threading.Thread):
         self._report, self._clock = report, clock
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._ended = threading.Event()
+        # No lock: only the data thread calls `hear`, and only this thread sets `_done`. If `hear`
+        # reads it too early, the driver repeats its order, and the next one reports.
         self._heard = self._done = -1
         self._reported = 0.0
 

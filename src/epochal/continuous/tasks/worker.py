@@ -187,6 +187,7 @@ class _Durable(threading.Thread):
         self._rpc = RpcClient(assignment.rpc)
         self.cuts: queue.SimpleQueue[EpochCut | StatePublished | None] = queue.SimpleQueue()
         self.answers: deque[EpochReply] = deque()
+        """Appended here, taken by the data thread: a deque needs no lock for that."""
         self.reports = TaskReports(
             attempt=assignment.attempt,
             task=assignment.task,
@@ -196,6 +197,7 @@ class _Durable(threading.Thread):
         )
         self.failure: BaseException | None = None
         self.stores: TaskStores | None = None
+        # Both threads set it, to a time that is now: whichever wins, it is right.
         self.heard = clock.monotonic()
         self._asked = self.heard
         self._stopping = False
@@ -300,6 +302,8 @@ class _Worker:
             self._rpc.send(self._endpoint, told)
 
     def close(self) -> None:
+        # In this order: the publisher reports through the durable thread, and both use the stores,
+        # the durable thread also the writer of the core.
         if self._publisher is not None:
             self._publisher.close()
         if self._durable.is_alive():
@@ -316,58 +320,67 @@ class _Worker:
         self._rpc.close()
 
     def _register(self) -> Channels:
-        given = self._assignment
-        clients = CurveKeys(given.rpc.client_public_key, given.rpc.client_secret_key)
-        host = given.host or local_host(given.rpc.host)
-        schemas = schemas_of(given.plan)
+        assignment = self._assignment
+        clients = CurveKeys(assignment.rpc.client_public_key, assignment.rpc.client_secret_key)
+        host = assignment.host or local_host(assignment.rpc.host)
+        schemas = schemas_of(assignment.plan)
         self._channels = channels = Channels(host, clients, schemas)
         self._rpc.ask(
             self._endpoint,
-            RegisterTask(given.attempt, given.task, channels.url, channels.key, host, os.getpid()),
+            RegisterTask(
+                assignment.attempt, assignment.task, channels.url, channels.key, host, os.getpid()
+            ),
         )
         self._durable.heard = self._clock.monotonic()
+        # It runs already, because it asks for the peers if their push is lost.
         self._durable.start()
         while True:
             for message in self._receive():
                 if isinstance(message, Peers):
-                    channels.connect(peer for peer in message.peers if peer.task != given.task)
+                    channels.connect(peer for peer in message.peers if peer.task != assignment.task)
                     return channels
             if self._durable.failure is not None:  # the driver is silent
                 raise self._durable.failure
             channels.wait(0.05, self._rpc.fd)
 
     def _prepare(self, channels: Channels) -> TaskCore:
-        given = self._assignment
+        assignment = self._assignment
         context = WriterContext(
-            given.task, given.attempt, given.run_id, given.plan.output_schema, given.first_epoch
+            assignment.task,
+            assignment.attempt,
+            assignment.run_id,
+            assignment.plan.output_schema,
+            assignment.first_epoch,
         )
         self._core = core = TaskCore(
-            given.plan,
-            task=given.task,
-            tasks=given.tasks,
-            attempt=given.attempt,
-            first_epoch=given.first_epoch,
-            readers=given.readers,
-            writer=given.plan.writers.open(context),
+            assignment.plan,
+            task=assignment.task,
+            tasks=assignment.tasks,
+            attempt=assignment.attempt,
+            first_epoch=assignment.first_epoch,
+            readers=assignment.readers,
+            writer=assignment.plan.writers.open(context),
         )
-        files = open_files(given.checkpoint, existing=True)
-        partitions = partitions_of_task(given.plan.state_partitions, given.task, given.tasks)
+        files = open_files(assignment.checkpoint, existing=True)
+        partitions = partitions_of_task(
+            assignment.plan.state_partitions, assignment.task, assignment.tasks
+        )
         self._stores = stores = TaskStores(
-            given.plan,
+            assignment.plan,
             partitions,
             files,
-            given.state_conf,
-            attempt=given.attempt,
-            run_id=given.run_id,
-            task=given.task,
-            tasks=given.tasks,
-            max_epochs_in_flight=given.max_epochs_in_flight,
+            assignment.state_conf,
+            attempt=assignment.attempt,
+            run_id=assignment.run_id,
+            task=assignment.task,
+            tasks=assignment.tasks,
+            max_epochs_in_flight=assignment.max_epochs_in_flight,
         )
-        stores.load(core.operators, given.state)
+        stores.load(core.operators, assignment.state)
         self._durable.stores = stores
-        if given.plan.stages:
+        if assignment.plan.stages:
             self._publisher = StatePublisher(
-                stores, given.attempt, given.task, self._durable.cuts.put, self._clock
+                stores, assignment.attempt, assignment.task, self._durable.cuts.put, self._clock
             )
             self._publisher.start()
         channels.guard()
@@ -375,7 +388,7 @@ class _Worker:
         # tens of milliseconds and free nothing.
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)
-        self._rpc.send(self._endpoint, TaskReady(given.attempt, given.task))
+        self._rpc.send(self._endpoint, TaskReady(assignment.attempt, assignment.task))
         return core
 
     def _loop(self, core: TaskCore, channels: Channels) -> None:
@@ -394,13 +407,13 @@ class _Worker:
                 messages = self._receive()
                 if was_quiet := self._quiet:
                     self._repeat(messages, core, channels)
-            pushes = [each for each in messages if isinstance(each, EpochStarted)]
+            pushes = [push for push in messages if isinstance(push, EpochStarted)]
             if self._publisher is not None:
                 for push in pushes:
                     self._publisher.hear(push)
             frames = channels.receive() if channels.fd in ready else ()
             now = time.monotonic()
-            read = now >= next_read or any(each in ready for each in wakes)
+            read = now >= next_read or any(fd in ready for fd in wakes)
             now_ms = clock.now_ms() if fixed_ms is None else fixed_ms
             out = core.turn(now_ms, frames, pushes, read=read)
             if out.had_rows:
@@ -446,7 +459,7 @@ class _Worker:
 
     def _repeat(self, messages: Sequence[EpochReply], core: TaskCore, channels: Channels) -> None:
         """Repeat what may have been lost: that this task is ready, and how much it has sent."""
-        if any(isinstance(each, Peers) for each in messages):
+        if any(isinstance(message, Peers) for message in messages):
             ready = TaskReady(self._assignment.attempt, self._assignment.task)
             self._rpc.send(self._endpoint, ready)
         for target, frame in core.pulse():
@@ -455,6 +468,8 @@ class _Worker:
     def _receive(self) -> list[EpochReply]:
         """Return the driver's new messages, in order; raise _Left if one of them is `Leave`."""
         messages: list[EpochReply] = []
+        # Pushes and answers come on two sockets, so a push may be older than an answer before it.
+        # The core drops what is older than what it knows.
         while (push := self._rpc.poll_push(self._endpoint)) is not None:
             messages.append(push)
         if messages:
@@ -462,7 +477,7 @@ class _Worker:
         self._quiet = bool(self._durable.answers)
         while self._durable.answers:
             messages.append(self._durable.answers.popleft())
-        leave = next((each for each in messages if isinstance(each, Leave)), None)
+        leave = next((message for message in messages if isinstance(message, Leave)), None)
         if leave is not None and leave.attempt == self._assignment.attempt:
             if self._core is not None:
                 self._core.note_commit(leave.committed)

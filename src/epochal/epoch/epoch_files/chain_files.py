@@ -77,20 +77,22 @@ def read_chain(
         run, epoch, writer = file
         return read_epoch(files, file_name(epoch, writer, run.attempt))
 
-    found = in_parallel(read, wanted, readers)
+    read_files = in_parallel(read, wanted, readers)
+    # Backwards: the decision vouches for the last file of a run, and each file for the one before.
+    # So a file that is not the one which the decision counted on is detected, whoever wrote it.
     expected: dict[tuple[int, int], int] = {}
-    for (run, epoch, writer), file in zip(reversed(wanted), reversed(found), strict=True):
-        known = run.checksums[writer] if epoch == run.last else expected[run.attempt, writer]
-        if file.checksum != known:
+    for (run, epoch, writer), file in zip(reversed(wanted), reversed(read_files), strict=True):
+        named = run.checksums[writer] if epoch == run.last else expected[run.attempt, writer]
+        if file.checksum != named:
             name = join_url(files.url, file_name(epoch, writer, run.attempt))
             raise StateLoadError(
                 name,
                 f"its checksum is {file.checksum}, but the decision or the file after it names "
-                f"{known}",
+                f"{named}",
                 "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
             )
         expected[run.attempt, writer] = file.header.before
-    return found
+    return read_files
 
 
 def read_epoch(files: Files, name: str) -> EpochFile:

@@ -75,8 +75,8 @@ def file_name(epoch: int, task: int, attempt: int) -> str:
 
 def parse_file_name(name: str) -> tuple[int, int, int] | None:
     """The epoch, task and attempt in a name; None for any other file."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
 def encode_epoch(header: Header, contents: Sequence[bytes]) -> bytes:
@@ -101,6 +101,8 @@ def decode_epoch(data: bytes, source: str) -> EpochFile:
     except msgspec.DecodeError as error:
         raise MalformedFileError(source, f"its header cannot be read: {error}") from None
     body = memoryview(data)[start + length :]
+    # The file has no checksum of its own: the decision has it, or the file after this one, and
+    # `read_chain` compares. A checksum inside could not tell that it is the file that counts.
     size = sum(entry.size for entry in header.stores)
     if size != len(body):
         raise MalformedFileError(source, f"it has {len(body)} bytes of content instead of {size}")

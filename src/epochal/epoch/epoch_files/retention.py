@@ -74,6 +74,8 @@ class Retention:
         # retention.
         if retained > epoch or epoch % max(1, retained // 10):
             return
+        # A crash between these deletions leaves entries without state. They are beyond what a
+        # rewind may use, and the next attempt lists and deletes them.
         if is_stateful and floor > self._floor:
             resources.state.delete_before(floor)
             self._floor = floor

@@ -33,7 +33,7 @@ REST = 9
 interval. So they spend at most a tenth of their time on it, however large the state is."""
 
 
-class EpochRun(msgspec.Struct, frozen=True, array_like=True):
+class EpochRun(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Epochs that one attempt decided one after the other."""
 
     first: int

@@ -59,11 +59,11 @@ def watermark_of(
     """
     if not highs:
         return floor_ms
-    found = [
+    advanced_ms = [
         NOT_ADVANCED if high < 0 else high - delay_ms
         for high, delay_ms in zip(highs, delays_ms, strict=True)
     ]
-    return max(max(found) if policy == "max" else min(found), floor_ms)
+    return max(max(advanced_ms) if policy == "max" else min(advanced_ms), floor_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,11 @@ class QueryWatermark:
     def error_in(self, report: CommitPartitionEpoch, readers: int) -> EpochProtocolError | None:
         """Return an error if a report speaks of other watermarks or readers than the plan has."""
         planned = len(self.highs)
-        sizes = {len(report.watermarks), *(len(each.highs) for each in report.waits)}
+        sizes = {len(report.watermarks), *(len(wait.highs) for wait in report.waits)}
         if sizes - {0, planned}:
             reason = f"{max(sizes)} watermarks, the plan has {planned}"
             return EpochProtocolError(f"Task {report.task}", reason)
-        for reader in (each.reader for each in report.waits):
+        for reader in (wait.reader for wait in report.waits):
             if not 0 <= reader < readers:
                 return EpochProtocolError(f"Reader {reader}", f"there are {readers}, from 0")
         return None

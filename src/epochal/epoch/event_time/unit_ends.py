@@ -71,7 +71,7 @@ class SourcePlaces:
             return {}
         at = self.readers.by_source(positions)
         pairs = zip(self.sources, at, strict=True)
-        ends = [s.boundary(each) if s.lists_together and each else {} for s, each in pairs]
+        ends = [s.boundary(read) if s.lists_together and read else {} for s, read in pairs]
         return dict(self.readers.limits(ends, at))
 
     @property
@@ -81,8 +81,12 @@ class SourcePlaces:
     def bounded(self, positions: Sequence[str], ends: Mapping[int, str]) -> Mapping[int, str]:
         if not ends:
             return ends
-        known = self.readers.some_by_source({reader: end for reader, end in ends.items() if end})
-        of_sources = zip(self.sources, self.readers.by_source(positions), known, strict=True)
+        ends_by_source = self.readers.some_by_source(
+            {reader: end for reader, end in ends.items() if end}
+        )
+        of_sources = zip(
+            self.sources, self.readers.by_source(positions), ends_by_source, strict=True
+        )
         within = [
             {p: e for p, e in source.unit_end(at, latest).items() if p in latest} if latest else {}
             for source, at, latest in of_sources
@@ -106,15 +110,15 @@ def ends_of_waiting(
     """Ask the sources where the rows end that wait now; return it per source, for partitions that
     have any. The first unit of an attempt ends there.
     """
-    found: list[Positions] = []
+    bounded_ends: list[Positions] = []
     for source, at in zip(sources, positions, strict=True):
         ends: Positions = source.latest() or {}
         ends = {
             p: end for p, end in ends.items() if p in at and source.lag({p: at[p]}, {p: end}) > 0
         }
         bounded = source.unit_end(at, ends) if ends else ends
-        found.append({partition: bounded[partition] for partition in ends})
-    return tuple(found)
+        bounded_ends.append({partition: bounded[partition] for partition in ends})
+    return tuple(bounded_ends)
 
 
 def first_unit(
@@ -129,5 +133,5 @@ def open_unit(mark: UnitMark | None, readers: Readers) -> OpenUnit | None:
     """Return a unit in the form of the log. Ends that are not known are left out."""
     if mark is None:
         return None
-    known = {reader: end for reader, end in mark.ends.items() if end}
-    return OpenUnit(mark.counted, readers.some_by_source(known))
+    ends = {reader: end for reader, end in mark.ends.items() if end}
+    return OpenUnit(mark.counted, readers.some_by_source(ends))

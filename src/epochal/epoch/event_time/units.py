@@ -121,9 +121,11 @@ class Units:
             self.counted = self._seen
             return
         places = self._places
-        waiting = {each.reader: each for each in waits}
-        for reader in [each for each in waiting if places.is_last(each, positions[each])]:
-            del waiting[reader]
+        waiting = {
+            wait.reader: wait
+            for wait in waits
+            if not places.is_last(wait.reader, positions[wait.reader])
+        }
         shared = places.shared_ends(positions)
         self._are_waiting = bool(waiting)
         self._ends = {
@@ -137,13 +139,13 @@ class Units:
         if self._was_known or self._is_epoch or not waiting:
             # Readers that share an end have read different parts of what is after the unit.
             self._count(self._began if shared else self._seen, list(waiting.values()))
-        ends = {reader: each.end for reader, each in waiting.items()}
+        ends = {reader: wait.end for reader, wait in waiting.items()}
         self._ends = {} if self._is_epoch else {**places.bounded(positions, ends), **shared}
         self._was_known, self._began = bool(self._ends), self._seen
 
     def _count(self, highs: Sequence[int], waiting: Sequence[ReaderWaits]) -> None:
-        found = []
-        for index, (high, counted) in enumerate(zip(highs, self.counted, strict=True)):
-            held = [each.highs[index] for each in waiting if each.highs]
-            found.append(max(counted, min([high, *held])))
-        self.counted = tuple(found)
+        counted = []
+        for index, (high, before) in enumerate(zip(highs, self.counted, strict=True)):
+            held = [reader.highs[index] for reader in waiting if reader.highs]
+            counted.append(max(before, min([high, *held])))
+        self.counted = tuple(counted)

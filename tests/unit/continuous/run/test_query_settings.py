@@ -8,7 +8,7 @@ import pytest
 
 from epochal.continuous.run.query_settings import (
     EngineOptions,
-    check_kept,
+    check_reserved,
     no_slot_left,
     split_options,
     task_count,
@@ -109,13 +109,13 @@ def test_a_query_that_takes_every_slot_names_the_option_that_leaves_one() -> Non
 
 @pytest.mark.parametrize(("slots", "tasks"), [(1, 1), (2, 1), (3, 2), (8, 7)])
 def test_a_slot_is_left_to_jobs_over_the_output(slots: int, tasks: int) -> None:
-    assert task_count(EngineOptions(), readers=9, stateful=True, free=slots, kept=1) == tasks
+    assert task_count(EngineOptions(), readers=9, stateful=True, free=slots, reserved=1) == tasks
 
 
 def test_tasks_that_leave_no_slot_to_such_jobs_are_refused() -> None:
-    check_kept(tasks=1, total=2, kept=1, sink="foreachBatch")
+    check_reserved(tasks=1, total=2, reserved=1, sink="foreachBatch")
     with pytest.raises(OptionError) as refused:
-        check_kept(tasks=2, total=2, kept=1, sink="foreachBatch")
+        check_reserved(tasks=2, total=2, reserved=1, sink="foreachBatch")
     assert "foreachBatch: the query has 2 tasks that never end and Spark has 2" in str(
         refused.value
     )
