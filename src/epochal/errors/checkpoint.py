@@ -32,13 +32,13 @@ class UnsupportedVersionError(CheckpointError, failure=FailureKind.REPEATS):
 
     condition = "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION"
 
-    def __init__(self, path: str, found: int, newest: int) -> None:
-        super().__init__(path, found, newest)
-        self.path, self.found, self.newest = path, found, newest
+    def __init__(self, path: str, version: int, newest: int) -> None:
+        super().__init__(path, version, newest)
+        self.path, self.version, self.newest = path, version, newest
 
     def __str__(self) -> str:
         return (
-            f"[{self.condition}] {self.path} has version v{self.found}; the newest supported "
+            f"[{self.condition}] {self.path} has version v{self.version}; the newest supported "
             f"version is v{self.newest}. A newer release of Spark wrote it: read it with that "
             f"release, or upgrade Epochal."
         )

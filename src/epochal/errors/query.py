@@ -34,7 +34,7 @@ class UnsupportedPlanError(QueryError, failure=FailureKind.REPEATS):
     def __str__(self) -> str:
         count = len(self.refusals)
         things = "one part of it is" if count == 1 else f"{count} parts of it are"
-        listed = "".join(f"\n  - {each}" for each in self.refusals)
+        listed = "".join(f"\n  - {refusal}" for refusal in self.refusals)
         return f"The DataFrame cannot run, because {things} not supported:{listed}"
 
 

@@ -177,8 +177,8 @@ class _Parser:
 
     def _word(self, word: str) -> bool:
         if self._at < len(self._tokens):
-            kind, found = self._tokens[self._at]
-            if kind == "word" and found.lower() == word:
+            kind, text = self._tokens[self._at]
+            if kind == "word" and text.lower() == word:
                 self._at += 1
                 return True
         return False

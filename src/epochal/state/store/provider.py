@@ -251,7 +251,7 @@ class StateStoreProvider:
             draft = self._open(base, unique_id).draft()
             self._cache.clear()  # it would keep the rows of `base` in memory
             for version, (name, data) in enumerate(later, base + 1):
-                draft = self._files.advance(draft, version, name, data, self._made_of)
+                draft = self._files.advance(draft, version, name, data, self._version_of)
                 if self._disk is not None:
                     draft = draft.freeze().draft()
             return draft.freeze()
@@ -447,7 +447,7 @@ class StateStoreProvider:
     def _empty(self) -> FrozenVersion:
         return EMPTY if self._disk is None else self._disk.empty()
 
-    def _made_of(self, rows: dict[bytes, bytes]) -> FrozenVersion:
+    def _version_of(self, rows: dict[bytes, bytes]) -> FrozenVersion:
         return FrozenVersion.of(rows) if self._disk is None else self._disk.of([rows.items()])
 
     def _delete(self, old: Sequence[str]) -> None:

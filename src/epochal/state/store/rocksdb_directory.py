@@ -33,7 +33,7 @@ from epochal.state.files.rocksdb_changelog import (
     parse_changelog,
     read_lineage,
 )
-from epochal.state.files.rocksdb_entries import ValueForm
+from epochal.state.files.rocksdb_entries import ValueWrapper
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, Family, family_prefix
 from epochal.state.files.rocksdb_snapshot import (
     BROKEN_ZIP,
@@ -110,7 +110,7 @@ class RocksContent:
         return replace(self, entries={**self.entries, **_entries_of(parts)})
 
     def changes(
-        self, family: Family, edits: Sequence[Edit], form: ValueForm
+        self, family: Family, edits: Sequence[Edit], form: ValueWrapper
     ) -> Iterator[tuple[bytes, bytes | None]]:
         return family.changes(
             [(key, value) for key, value in edits if value is not None],
@@ -303,7 +303,7 @@ class RocksDirectory:
         return decompress(packed, self._settings.codec, source=source, bounds=self._files.bounds)
 
 
-def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> None:
+def replay(changelog: Changelog, draft: Draft, form: ValueWrapper, source: str) -> None:
     """Apply the operations of a changelog to the entries of a store."""
     for record in changelog.records:
         match record.change:

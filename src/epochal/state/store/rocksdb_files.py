@@ -38,7 +38,7 @@ from epochal.state.files.rocksdb_changelog import (
     parse_changelog,
     read_lineage,
 )
-from epochal.state.files.rocksdb_entries import VERSION_BYTE, KeyForm, ValueForm, unversioned
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, KeyForm, ValueWrapper, unversioned
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.contract import FileSettings
@@ -125,10 +125,10 @@ class RocksStoreFiles(StoreFiles):
     """Only in use if the names contain unique ids."""
 
     @property
-    def form(self) -> ValueForm:
+    def form(self) -> ValueWrapper:
         """How values are wrapped."""
         delimiter = b"," if self.conf.merge_operator_version == 1 else b""
-        return ValueForm(delimiter, self.conf.row_checksum_enabled)
+        return ValueWrapper(delimiter, self.conf.row_checksum_enabled)
 
     @property
     def has_ids(self) -> bool:

@@ -21,7 +21,7 @@ from epochal.state.files.rocksdb_changelog import (
     Operation,
     encode_changelog,
 )
-from epochal.state.files.rocksdb_entries import VERSION_BYTE, ValueForm, decode_keys, rows_of
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, ValueWrapper, decode_keys, rows_of
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, FamilyRows, family_prefix
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Spans, spans_of
@@ -117,7 +117,7 @@ class RocksVersions:
     def unwrap(self, rows: Spans, source: str) -> Spans:
         return rows_of(rows, source)
 
-    def row_form(self, start: bytes, rows: FamilyRows, form: ValueForm, source: str) -> RowForm:
+    def row_form(self, start: bytes, rows: FamilyRows, form: ValueWrapper, source: str) -> RowForm:
         return FamilyForm(start, rows, form, source)
 
     def carried_version(self, stored: StoredVersion, names: Collection[str]) -> CarriedVersion:
