@@ -135,6 +135,7 @@ def decide_claim(
         return Free(0)
     number, owner = newest
     renewed_ms = renewals.get(owner.run_id)
+    # The claim was released; or it is this run's own, by a try whose answer was lost.
     if renewed_ms is None or _same_process(owner, me):
         return Free(number + 1)
     silent_ms = max(0, now_ms - renewed_ms)
@@ -240,6 +241,10 @@ class Claim:
             if self._is_over():
                 return False
             path = claim_path(self.run_id)
+            # To others a missing file means that the claim was released, so it must not come back.
+            # If a run that takes over deletes it between this look and the write, the write does no
+            # harm: only the claim file of the newest attempt's owner counts, and that is then not
+            # this run.
             with storage_errors(join_url(self._files.url, path)):
                 if self._files.info(path) is None:
                     self._lost = "its claim file was deleted, with the checkpoint or by another run"
@@ -252,6 +257,8 @@ class Claim:
         with self._lock:
             if self._is_over():
                 return False
+            # Whoever takes over must win this very number, so one look by name is enough. A listing
+            # costs more, and may lag.
             next_attempt = f"{ATTEMPTS}/{self.attempt + 1}"
             with storage_errors(join_url(self._files.url, next_attempt)):
                 if self._files.info(next_attempt) is not None:
@@ -387,9 +394,11 @@ def _acquire(files: Files, me: ClaimAttempt, clock: Clock) -> Claim:
         if me.run_id not in renewals:
             continue  # the storage's listing lags behind the write
         ended = [newest[1].run_id] if newest and has_ended(newest[1]) else []
-        # This run's own renewal is the current time, by the storage's clock.
+        # This run's own renewal is the current time, by the storage's clock. All other renewals
+        # have the time of that clock, too, so the clocks of hosts need not agree.
         decision = decide_claim(newest, renewals, me, renewals[me.run_id], ended)
         if isinstance(decision, Owned):
+            # With the same run id, the file is that of the process that has the claim.
             if decision.owner.run_id != me.run_id:
                 _delete_claim_file(files, me.run_id)
             evidence = (
@@ -418,6 +427,8 @@ def _acquire(files: Files, me: ClaimAttempt, clock: Clock) -> Claim:
 
 
 def _publish(log: MetadataLog[ClaimAttempt], attempt: int, me: ClaimAttempt) -> bool:
+    # A slow claimant can add a number that others have passed and purged. It has won only if the
+    # number is the newest.
     try:
         return log.add(attempt, me) and log.latest_batch_id() == attempt
     except ConcurrentUpdateError:

@@ -239,6 +239,7 @@ def encode_snapshot(
         paths = sorted(Path(scratch).iterdir())
         tables = [(path.name, path.read_bytes()) for path in paths if path.suffix == ".sst"]
         small = [(p.name, p.read_bytes()) for p in paths if _DATABASE_FILE.fullmatch(p.name)]
+    # New names every time: a table that an older snapshot shares is never replaced.
     suffix = uuid4()
     named = tuple(
         SharedFile(table, f"SSTs/{table.removesuffix('.sst')}-{suffix}.sst", len(data))

@@ -119,11 +119,14 @@ class RocksDBStateStoreProvider(StateStoreProvider):
         """
         files = self._files
         if files.has_ids:
+            # An attempt that repeats its work writes the same names again. Another attempt, or
+            # another run, never writes them: a decided file is not overwritten by a late task.
             unique_id = uuid5(_IDS, f"{self.provider_id} {version} {attempt}")
             files.lineage.begin(version, str(unique_id))
         if not files.needs_snapshot(version):
             return super().encode_version(version, draft, attempt)
         rows = draft.freeze()
+        # The tables are written now. The zip, which makes the version, is written by the caller.
         *shared, (name, archive) = files.encode_snapshot(version, rows.items()).items()
         files.write_snapshot(shared)
         files.lineage.snapshots.add(version)
@@ -280,6 +283,7 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
     def encode_version(self, version: int, draft: Draft, attempt: str) -> EncodedVersion:
         """The file of the next version: a snapshot if the version adds families."""
         numbers = self._files.numbers
+        # Only a snapshot records numbers, so a changelog must have none that no snapshot has.
         numbers.add(self._names())
         encoded = super().encode_version(version, draft, attempt)
         numbers.are_stored = True

@@ -370,6 +370,8 @@ class StateStoreProvider:
                 self._hits += 1
                 return cached.rows
             self._misses += 1
+            # Before the delta is read: if it is replaced meanwhile, it differs from this, and the
+            # cached version is not used again.
             before = self._files.delta_info(version)
             try:
                 rows = self._read(version)
@@ -475,6 +477,7 @@ class StateStoreProvider:
         return cached
 
     def _remember(self, version: int, rows: FrozenVersion, delta_bytes: int | None) -> None:
+        # A delta of another size is not the one just written: another process was faster.
         info = self._files.delta_info(version)
         self._cache.pop(version, None)
         if info is not None and delta_bytes in (None, info.size):

@@ -190,6 +190,7 @@ class RocksDirectory:
             (item.version for item in history if item in self.changelogs),
         )
         above = tuple(item for item in history if item.version > chain.snapshot)
+        # A damaged lineage can skip a version, or name one twice. Then no file is missing.
         if unique_id and not _is_gapless(above, chain.deltas):
             named = ", ".join(str(item.version) for item in above) or "none"
             raise StateLoadError(
@@ -218,6 +219,7 @@ class RocksDirectory:
         for item in plan.changelogs:
             source = join_url(self._files.url, file_name(item, "changelog"))
             replay(self.changelog(item), draft, self._settings.form, source)
+        # Only snapshots record families. Spark writes one whenever families change, and so do we.
         families = metadata.families
         highest = max(metadata.highest_family, *families.values(), 0)
         start = _start_of(wanted, families)
@@ -347,6 +349,7 @@ def read_archive(
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
         _unpack(archive, Path(scratch), source, room)
         _fetch(files, metadata, Path(scratch), source)
+        # Tables are compressed as well, so what RocksDB reads out of them has a bound of its own.
         start, room = _start_of(wanted, metadata.families), files.bounds.room(source)
         return metadata, read_database(scratch, delimiter, source, room, start)
 
