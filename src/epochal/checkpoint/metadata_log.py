@@ -270,8 +270,8 @@ class MetadataLog(Generic[T]):
         An entry that cannot be read is an error: whoever continues a query must not take an older
         one for the newest. With `skip_unreadable` it is logged and the next older one is tried.
         """
-        # An entry that was listed may be purged meanwhile. That is an error, too: the next older one
-        # would be taken for the newest, and is not.
+        # An entry that was listed may be purged meanwhile. That is an error, too: whoever purged it
+        # has written newer ones, so the next older one is not the newest.
         for batch_id in reversed(self.batch_ids()):
             try:
                 return batch_id, self._existing(batch_id)
