@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -54,16 +54,10 @@ class HdfsContent:
     """The rows of one version of a store of plain rows."""
 
     rows: Sequence[Rows] = ()
-
-    @property
-    def families(self) -> Mapping[str, int]:
-        """The number of each column family; empty in a store without families."""
-        return {}
-
-    @property
-    def highest_family(self) -> int:
-        """The highest number that a family ever had."""
-        return 0
+    families: ClassVar[Mapping[str, int]] = {}
+    """The number of each column family; empty in a store without families."""
+    highest_family: ClassVar[int] = 0
+    """The highest number that a family ever had."""
 
     def __len__(self) -> int:
         return sum(map(len, self.rows))
