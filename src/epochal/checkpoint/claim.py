@@ -82,7 +82,7 @@ _ATTEMPT_KEYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ClaimAttempt:
     """The run that claimed the checkpoint, as recorded in `.epochal/attempts/N`."""
 
     run_id: str
@@ -103,7 +103,7 @@ class Free:
     """The checkpoint may be claimed, by publishing this attempt."""
 
     attempt: int
-    stale: Attempt | None = None
+    stale: ClaimAttempt | None = None
     """The previous owner, if it did not release its claim."""
 
 
@@ -112,7 +112,7 @@ class Owned:
     """A live run owns the checkpoint."""
 
     attempt: int
-    owner: Attempt
+    owner: ClaimAttempt
     silent_ms: int
 
 
@@ -120,9 +120,9 @@ Decision: TypeAlias = Free | Owned
 
 
 def decide_claim(
-    newest: tuple[int, Attempt] | None,
+    newest: tuple[int, ClaimAttempt] | None,
     renewals: Mapping[str, int],
-    me: Attempt,
+    me: ClaimAttempt,
     now_ms: int,
     ended: Collection[str] = (),
 ) -> Decision:
@@ -135,6 +135,7 @@ def decide_claim(
         return Free(0)
     number, owner = newest
     renewed_ms = renewals.get(owner.run_id)
+    # The claim was released; or it is this run's own, by a try whose answer was lost.
     if renewed_ms is None or _same_process(owner, me):
         return Free(number + 1)
     silent_ms = max(0, now_ms - renewed_ms)
@@ -143,7 +144,7 @@ def decide_claim(
     return Owned(number, owner, silent_ms)
 
 
-def _same_process(owner: Attempt, me: Attempt) -> bool:
+def _same_process(owner: ClaimAttempt, me: ClaimAttempt) -> bool:
     return (
         owner.run_id == me.run_id
         and owner.machine == me.machine
@@ -155,15 +156,15 @@ def _same_process(owner: Attempt, me: Attempt) -> bool:
 class AttemptFormat:
     """Version line, then a line of JSON."""
 
-    def serialize(self, entry: Attempt) -> bytes:
+    def serialize(self, entry: ClaimAttempt) -> bytes:
         fields = dict(zip(_ATTEMPT_KEYS, astuple(entry), strict=True))
         return f"v1\n{to_json(fields)}".encode()
 
-    def deserialize(self, data: bytes, path: str) -> Attempt:
+    def deserialize(self, data: bytes, path: str) -> ClaimAttempt:
         lines = text_lines(data, path)
         parse_version(lines[0] if lines else "", 1, path)
         fields = parse_object("\n".join(lines[1:]), path)
-        return Attempt(
+        return ClaimAttempt(
             run_id=string_of(fields, "runId", path),
             purpose=string_of(fields, "purpose", path),
             host=string_of(fields, "host", path),
@@ -185,10 +186,10 @@ class Claim:
         self,
         files: Files,
         attempt: int,
-        me: Attempt,
+        me: ClaimAttempt,
         clock: Clock,
         renewed: float,
-        stale: Attempt | None,
+        stale: ClaimAttempt | None,
     ) -> None:
         self.attempt = attempt
         self.run_id = me.run_id
@@ -240,6 +241,10 @@ class Claim:
             if self._is_over():
                 return False
             path = claim_path(self.run_id)
+            # To others a missing file means that the claim was released, so it must not come back.
+            # If a run that takes over deletes it between this look and the write, the write does no
+            # harm: only the claim file of the newest attempt's owner counts, and that is then not
+            # this run.
             with storage_errors(join_url(self._files.url, path)):
                 if self._files.info(path) is None:
                     self._lost = "its claim file was deleted, with the checkpoint or by another run"
@@ -252,6 +257,8 @@ class Claim:
         with self._lock:
             if self._is_over():
                 return False
+            # Whoever takes over must win this very number, so one look by name is enough. A listing
+            # costs more, and may lag.
             next_attempt = f"{ATTEMPTS}/{self.attempt + 1}"
             with storage_errors(join_url(self._files.url, next_attempt)):
                 if self._files.info(next_attempt) is not None:
@@ -356,10 +363,10 @@ class Claim:
                 logger.warning("cannot renew the claim of run %s: %s", self.run_id, error)
 
 
-def identify(run_id: str, purpose: str, now_ms: int, claim_ms: int) -> Attempt:
+def identify(run_id: str, purpose: str, now_ms: int, claim_ms: int) -> ClaimAttempt:
     """Describe this process as the owner of an attempt."""
     process = os.getpid()
-    return Attempt(
+    return ClaimAttempt(
         run_id=run_id,
         purpose=purpose,
         host=socket.gethostname(),
@@ -371,7 +378,7 @@ def identify(run_id: str, purpose: str, now_ms: int, claim_ms: int) -> Attempt:
     )
 
 
-def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
+def _acquire(files: Files, me: ClaimAttempt, clock: Clock) -> Claim:
     log = MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT)
     for _ in range(MAX_CLAIM_ROUNDS):
         # The claim file is written before the attempt. Otherwise a run that reads the attempt in
@@ -387,9 +394,11 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
         if me.run_id not in renewals:
             continue  # the storage's listing lags behind the write
         ended = [newest[1].run_id] if newest and has_ended(newest[1]) else []
-        # This run's own renewal is the current time, by the storage's clock.
+        # This run's own renewal is the current time, by the storage's clock. All other renewals
+        # have the time of that clock, too, so the clocks of hosts need not agree.
         decision = decide_claim(newest, renewals, me, renewals[me.run_id], ended)
         if isinstance(decision, Owned):
+            # With the same run id, the file is that of the process that has the claim.
             if decision.owner.run_id != me.run_id:
                 _delete_claim_file(files, me.run_id)
             evidence = (
@@ -417,7 +426,9 @@ def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
     )
 
 
-def _publish(log: MetadataLog[Attempt], attempt: int, me: Attempt) -> bool:
+def _publish(log: MetadataLog[ClaimAttempt], attempt: int, me: ClaimAttempt) -> bool:
+    # A slow claimant can add a number that others have passed and purged. It has won only if the
+    # number is the newest.
     try:
         return log.add(attempt, me) and log.latest_batch_id() == attempt
     except ConcurrentUpdateError:
@@ -429,7 +440,7 @@ def claim_path(run_id: str) -> str:
     return f"{CLAIMS}/{run_id}"
 
 
-def _write_claim_file(files: Files, me: Attempt, clock: Clock) -> float:
+def _write_claim_file(files: Files, me: ClaimAttempt, clock: Clock) -> float:
     # The clock is read before the write, so that this run never believes that its claim lasts
     # longer than others do.
     renewed = clock.uptime()
@@ -445,7 +456,7 @@ def _delete_claim_file(files: Files, run_id: str) -> None:
         files.delete(path)
 
 
-def has_ended(owner: Attempt) -> bool:
+def has_ended(owner: ClaimAttempt) -> bool:
     """Whether the run of an owner is known to have ended; False if it is on another host."""
     if not owner.machine or owner.machine != _machine() or not owner.process_started:
         return False

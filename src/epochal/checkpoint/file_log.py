@@ -231,6 +231,7 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
         self._refuse_if_read_only("write to")
         entries = tuple(entry)
         if is_compaction_batch(batch_id, self.compact_interval):
+            # Before the inputs are read: if another run has compacted them, they may be gone.
             name = self.path_of(batch_id)
             with storage_errors(self._url_of(name)):
                 if self.files.info(name) is not None:

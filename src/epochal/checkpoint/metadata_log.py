@@ -270,6 +270,8 @@ class MetadataLog(Generic[T]):
         An entry that cannot be read is an error: whoever continues a query must not take an older
         one for the newest. With `skip_unreadable` it is logged and the next older one is tried.
         """
+        # An entry that was listed may be purged meanwhile. That is an error, too: whoever purged it
+        # has written newer ones, so the next older one is not the newest.
         for batch_id in reversed(self.batch_ids()):
             try:
                 return batch_id, self._existing(batch_id)
@@ -285,6 +287,7 @@ class MetadataLog(Generic[T]):
 
     def batch_ids(self) -> list[int]:
         """The ids on disk, ascending."""
+        # Several names can mean one batch: `7` and `07` to Java's parser, `9` and `9.compact`.
         return sorted({batch_id for batch_id, _ in self.batch_files()})
 
     def batch_files(self) -> list[tuple[int, FileInfo]]:

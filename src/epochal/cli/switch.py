@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from epochal.checkpoint.claim import Attempt, Claim
+from epochal.checkpoint.claim import Claim, ClaimAttempt
 from epochal.cli.command_line import (
     Directory,
     Json,
@@ -221,7 +221,7 @@ def wait_for_stop(files: Files, timeout_seconds: float, *, as_json: bool) -> Sto
     """Ask, wait, and say what happened, unless the command prints JSON."""
     from epochal.tools.switch.stop_query import Ending, stop_query
 
-    def asked(owner: Attempt) -> None:
+    def asked(owner: ClaimAttempt) -> None:
         if not as_json:
             print_line(
                 f"Asked run {owner.run_id} (process {owner.process} on {owner.host}) to stop. "

@@ -54,9 +54,9 @@ from epochal.epoch.event_time.query_watermark import QueryWatermark
 from epochal.epoch.messages import EpochStarted, Limits
 from epochal.epoch.open_epoch import OpenEpoch, Pace, backlog_error, clip, record
 from epochal.errors import (
+    EpochError,
     EpochProtocolError,
     EpochStalledError,
-    RendezvousError,
     StaleAttemptError,
     TaskFailedError,
 )
@@ -426,8 +426,15 @@ class EpochCoordinator:
                 return effects
 
     def _time_out(self, step: str, arrived: Collection[int], seconds: float) -> list[Effect]:
-        missing = tuple(task for task in range(self._tasks) if task not in arrived)
-        return self._fail(RendezvousError(step, missing, self._tasks, seconds))
+        missing = [task for task in range(self._tasks) if task not in arrived]
+        named = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        return self._fail(
+            EpochError(
+                f"{len(missing)} of {self._tasks} tasks ({named}) had not {step} after "
+                f"{seconds:g} s. All tasks must run at the same time: the query needs "
+                f"{self._tasks} free slots, and every executor must be able to reach the driver."
+            )
+        )
 
     def _next_epoch(self, *, hold: bool = False) -> list[Effect]:
         self.current += 1

@@ -9,7 +9,7 @@ from typing import Any
 from epochal.epoch.effects import Acknowledge, Decide, Step, steps_after_decision
 from epochal.epoch.event_time.query_watermark import EpochMarks
 from epochal.epoch.messages import CommitPartitionEpoch, ReaderWaits, by_store
-from epochal.errors import EpochBacklogError, EpochConflictError, EpochError, EpochProtocolError
+from epochal.errors import EpochBacklogError, EpochError, EpochProtocolError
 
 EPOCH_SECONDS = 0.1
 MAX_EPOCHS_IN_FLIGHT = 8
@@ -83,7 +83,11 @@ def record(
         return EpochProtocolError(f"{kind} {number}", f"there are {count}, numbered from 0")
     first = table.setdefault(number, value)
     if first != value:
-        return EpochConflictError(f"{kind} {number}", epoch, clip(first), clip(value))
+        return EpochError(
+            f"{kind} {number} reported epoch {epoch} twice: first {clip(first)}, then "
+            f"{clip(value)}. At most one report is right, so the epoch is not committed; the next "
+            f"attempt reads its rows again."
+        )
     return None
 
 

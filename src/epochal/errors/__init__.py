@@ -10,7 +10,7 @@
     ├── StateError
     │   ├── StateFormatError, StateSchemaError, StateSchemaMismatchError, StateValueError
     │   ├── StateLoadError, StateReadError, StateCommitError, StateUsageError
-    │   └── LocalStateError, StateCommitMissingError
+    │   └── LocalStateError
     ├── RpcError: RpcTimeoutError, RpcFrameError, RpcRemoteError
     ├── KafkaError
     │   ├── KafkaUnavailableError, KafkaRejectedError, KafkaTopicError, KafkaDataLossError
@@ -24,8 +24,8 @@
     │   ├── PostgresRejectedError: PostgresRowError
     │   └── PostgresUnavailableError, PostgresFencedError
     ├── EpochError
-    │   ├── StaleAttemptError, EpochConflictError, EpochProtocolError, EpochBacklogError
-    │   ├── RendezvousError, EpochStalledError, DriverSilentError, SinkConflictError
+    │   ├── StaleAttemptError, EpochProtocolError, EpochBacklogError, EpochStalledError
+    │   ├── SinkConflictError
     │   ├── RecoveryError: MarkerError
     │   └── FrameError, RowTooLargeError, ExchangeError
     ├── TableError: TableUnavailableError, TableConflictError, TableRowError

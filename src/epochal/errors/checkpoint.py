@@ -32,13 +32,13 @@ class UnsupportedVersionError(CheckpointError, failure=FailureKind.REPEATS):
 
     condition = "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION"
 
-    def __init__(self, path: str, found: int, newest: int) -> None:
-        super().__init__(path, found, newest)
-        self.path, self.found, self.newest = path, found, newest
+    def __init__(self, path: str, version: int, newest: int) -> None:
+        super().__init__(path, version, newest)
+        self.path, self.version, self.newest = path, version, newest
 
     def __str__(self) -> str:
         return (
-            f"[{self.condition}] {self.path} has version v{self.found}; the newest supported "
+            f"[{self.condition}] {self.path} has version v{self.version}; the newest supported "
             f"version is v{self.newest}. A newer release of Spark wrote it: read it with that "
             f"release, or upgrade Epochal."
         )
@@ -242,31 +242,33 @@ class StateValueError(StateError, failure=FailureKind.REPEATS):
         return f"{self.field} ({self.type_name}): {self.reason}. Correct it; nothing was changed."
 
 
-class StateLoadError(StateError):
-    """Files of a state store version are missing, or cannot be repaired."""
+class _PlacedError(StateError):
+    """What is wrong with the state in one place, and Spark's name for it."""
 
-    def __init__(self, store: str, reason: str, condition: str) -> None:
-        super().__init__(store, reason, condition)
-        self.store, self.reason = store, reason
-        self.condition = condition
+    def __init__(self, place: str, reason: str, condition: str) -> None:
+        super().__init__(place, reason, condition)
+        self.place, self.reason, self.condition = place, reason, condition
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.place}: {self.reason}"
+
+
+class StateLoadError(_PlacedError):
+    """Files of a state store version are missing, or cannot be repaired."""
 
     def __str__(self) -> str:
         return (
-            f"[{self.condition}] {self.store}: {self.reason}. The state would be incomplete, so "
-            f"nothing was loaded. `epochal state verify` shows which versions can still be read."
+            f"{super().__str__()}. The state would be incomplete, so nothing was loaded. "
+            f"`epochal state verify` shows which versions can still be read."
         )
 
 
-class StateReadError(StateError):
+class StateReadError(_PlacedError):
     """A read requests a batch, an operator, a store or a variable that does not exist."""
 
-    def __init__(self, checkpoint: str, reason: str, condition: str) -> None:
-        super().__init__(checkpoint, reason, condition)
-        self.checkpoint, self.reason = checkpoint, reason
-        self.condition = condition
 
-    def __str__(self) -> str:
-        return f"[{self.condition}] {self.checkpoint}: {self.reason}"
+class StateUsageError(_PlacedError):
+    """A store was used after its end, or in a way that it does not support."""
 
 
 class StateCommitError(StateError):
@@ -285,18 +287,6 @@ class StateCommitError(StateError):
         )
 
 
-class StateUsageError(StateError):
-    """A store was used after its end, or in a way that it does not support."""
-
-    def __init__(self, store: str, reason: str, condition: str) -> None:
-        super().__init__(store, reason, condition)
-        self.store, self.reason = store, reason
-        self.condition = condition
-
-    def __str__(self) -> str:
-        return f"[{self.condition}] {self.store}: {self.reason}"
-
-
 class LocalStateError(StateError):
     """The local directory in which a task keeps its state cannot be used."""
 
@@ -310,22 +300,4 @@ class LocalStateError(StateError):
             f"there. Nothing is lost, because the checkpoint has all of it. Check that the "
             f"directory can be written and has free space, or set .option('stateLocalDir', ...) to "
             f"another one."
-        )
-
-
-class StateCommitMissingError(StateError):
-    """A batch ended before all of its state stores had committed."""
-
-    condition = "STATE_STORE_COMMIT_VALIDATION_FAILED"
-
-    def __init__(self, batch_id: int, expected: int, found: int, missing: tuple[str, ...]) -> None:
-        super().__init__(batch_id, expected, found, missing)
-        self.batch_id, self.expected = batch_id, expected
-        self.found, self.missing = found, missing
-
-    def __str__(self) -> str:
-        return (
-            f"[{self.condition}] Batch {self.batch_id}: {self.found} of {self.expected} state "
-            f"stores committed. Missing: {', '.join(self.missing)}. Their partitions were not "
-            f"processed to the end: consume every row of the batch, and do not suppress exceptions."
         )

@@ -316,5 +316,5 @@ class TableMismatchError(OptionError):
         self.table, self.reasons = table, reasons
 
     def __str__(self) -> str:
-        listed = "".join(f"\n  - {each}" for each in self.reasons)
+        listed = "".join(f"\n  - {reason}" for reason in self.reasons)
         return f"The query cannot write to {self.table}. Nothing was written.{listed}"

@@ -34,7 +34,7 @@ class UnsupportedPlanError(QueryError, failure=FailureKind.REPEATS):
     def __str__(self) -> str:
         count = len(self.refusals)
         things = "one part of it is" if count == 1 else f"{count} parts of it are"
-        listed = "".join(f"\n  - {each}" for each in self.refusals)
+        listed = "".join(f"\n  - {refusal}" for refusal in self.refusals)
         return f"The DataFrame cannot run, because {things} not supported:{listed}"
 
 
@@ -194,21 +194,6 @@ class StaleAttemptError(EpochError):
         )
 
 
-class EpochConflictError(EpochError):
-    """A task or a reader reported one epoch twice, with different content."""
-
-    def __init__(self, who: str, epoch: int, known: str, other: str) -> None:
-        super().__init__(who, epoch, known, other)
-        self.who, self.epoch, self.known, self.other = who, epoch, known, other
-
-    def __str__(self) -> str:
-        return (
-            f"{self.who} reported epoch {self.epoch} twice: first {self.known}, then {self.other}. "
-            f"At most one report is right, so the epoch is not committed; the next attempt reads "
-            f"its rows again."
-        )
-
-
 class EpochProtocolError(EpochError):
     """A message came from an unknown sender, or at a point where it is not valid."""
 
@@ -239,23 +224,6 @@ class EpochBacklogError(EpochError):
             f"the maximum is {self.limit}. A task is too slow or does not report: give the query "
             f"the cores it needs, use longer epochs, or raise "
             f"spark.sql.streaming.continuous.epochBacklogQueueSize."
-        )
-
-
-class RendezvousError(EpochError):
-    """Not all tasks of an attempt registered or became ready in time."""
-
-    def __init__(self, step: str, missing: tuple[int, ...], tasks: int, seconds: float) -> None:
-        super().__init__(step, missing, tasks, seconds)
-        self.step, self.missing = step, missing
-        self.tasks, self.seconds = tasks, seconds
-
-    def __str__(self) -> str:
-        named = ", ".join(map(str, self.missing[:8])) + (", …" if len(self.missing) > 8 else "")
-        return (
-            f"{len(self.missing)} of {self.tasks} tasks ({named}) had not {self.step} after "
-            f"{self.seconds:g} s. All tasks must run at the same time: the query needs "
-            f"{self.tasks} free slots, and every executor must be able to reach the driver."
         )
 
 
@@ -357,20 +325,6 @@ class ExchangeError(EpochError):
             f"The channel of task {self.peer} of exchange {self.edge} is broken: {self.reason}. "
             f"Rows could be lost or duplicated, so the attempt ends; the next one resumes from the "
             f"last decided epoch."
-        )
-
-
-class DriverSilentError(EpochError):
-    """A task has not heard from its driver for longer than allowed."""
-
-    def __init__(self, url: str, seconds: float) -> None:
-        super().__init__(url, seconds)
-        self.url, self.seconds = url, seconds
-
-    def __str__(self) -> str:
-        return (
-            f"The driver at {self.url} has not answered for {self.seconds:g} s. Without it this "
-            f"task's work cannot be committed, so the task ends. Find out why the driver stopped."
         )
 
 

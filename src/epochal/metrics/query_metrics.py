@@ -38,84 +38,79 @@ class MetricSpec:
     labels: tuple[str, ...] = ()
 
 
+def _gauge(name: str, help: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, "gauge", help, labels)
+
+
+def _counter(name: str, help: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, "counter", help, labels)
+
+
 METRICS = (
-    MetricSpec("spark_streaming_inputRate_total", "gauge", "Rows that arrive per second."),
-    MetricSpec(
-        "spark_streaming_processingRate_total", "gauge", "Rows processed per second of reading."
-    ),
-    MetricSpec(
+    _gauge("spark_streaming_inputRate_total", "Rows that arrive per second."),
+    _gauge("spark_streaming_processingRate_total", "Rows processed per second of reading."),
+    _gauge(
         "spark_streaming_latency",
-        "gauge",
         "Milliseconds from an epoch's start to its commit (triggerExecution).",
     ),
-    MetricSpec(
+    _gauge(
         "spark_streaming_eventTime_watermark",
-        "gauge",
         "The watermark, in milliseconds since 1970; 0 if none.",
     ),
-    MetricSpec("spark_streaming_states_rowsTotal", "gauge", "Rows in all state stores."),
-    MetricSpec("spark_streaming_states_usedBytes", "gauge", "Bytes used by all state stores."),
-    MetricSpec("epochal_query_up", "gauge", "1 while the query is active, 0 after it has ended."),
-    MetricSpec("epochal_query_failed", "gauge", "1 if the query ended with an error."),
-    MetricSpec(
+    _gauge("spark_streaming_states_rowsTotal", "Rows in all state stores."),
+    _gauge("spark_streaming_states_usedBytes", "Bytes used by all state stores."),
+    _gauge("epochal_query_up", "1 while the query is active, 0 after it has ended."),
+    _gauge("epochal_query_failed", "1 if the query ended with an error."),
+    _gauge(
         "epochal_query_degraded",
-        "gauge",
         "1 while the query waits for something that does not work: storage, a source, a sink, "
         "slots.",
     ),
-    MetricSpec("epochal_query_restarts_total", "counter", "Restarts of the query's tasks."),
-    MetricSpec("epochal_query_attempt", "gauge", "The number of the current attempt."),
-    MetricSpec("epochal_query_start_time_seconds", "gauge", "When the run started."),
-    MetricSpec("epochal_epoch", "gauge", "The newest committed epoch: Spark's batch id."),
-    MetricSpec("epochal_epochs_committed_total", "counter", "Epochs committed in this run."),
-    MetricSpec(
-        "epochal_last_commit_timestamp_seconds", "gauge", "When the newest epoch was committed."
-    ),
-    MetricSpec("epochal_rows_in_total", "counter", "Rows read in this run.", ("source",)),
-    MetricSpec("epochal_rows_out_total", "counter", "Rows written to the sink in this run."),
-    MetricSpec("epochal_dead_letters_total", "counter", "Rows that the sink refused in this run."),
+    _counter("epochal_query_restarts_total", "Restarts of the query's tasks."),
+    _gauge("epochal_query_attempt", "The number of the current attempt."),
+    _gauge("epochal_query_start_time_seconds", "When the run started."),
+    _gauge("epochal_epoch", "The newest committed epoch: Spark's batch id."),
+    _counter("epochal_epochs_committed_total", "Epochs committed in this run."),
+    _gauge("epochal_last_commit_timestamp_seconds", "When the newest epoch was committed."),
+    _counter("epochal_rows_in_total", "Rows read in this run.", "source"),
+    _counter("epochal_rows_out_total", "Rows written to the sink in this run."),
+    _counter("epochal_dead_letters_total", "Rows that the sink refused in this run."),
     MetricSpec(
         "epochal_epoch_latency_seconds", "histogram", "From the cut of an epoch to its commit."
     ),
-    MetricSpec(
+    _counter(
         "epochal_epoch_phase_seconds_total",
-        "counter",
         "Time spent in each phase of epochs: cut, state, prepare, log, commit, ack.",
-        ("phase",),
+        "phase",
     ),
-    MetricSpec(
+    _gauge(
         "epochal_source_behind_latest",
-        "gauge",
         "Data in the source that is not processed yet, in the source's own unit.",
-        ("source",),
+        "source",
     ),
-    MetricSpec(
-        "epochal_state_operator_rows", "gauge", "Rows in an operator's state.", ("operator",)
-    ),
-    MetricSpec(
+    _gauge("epochal_state_operator_rows", "Rows in an operator's state.", "operator"),
+    _counter(
         "epochal_state_operator_rows_updated_total",
-        "counter",
         "Rows written to an operator's state.",
-        ("operator",),
+        "operator",
     ),
-    MetricSpec(
+    _counter(
         "epochal_state_operator_rows_removed_total",
-        "counter",
         "Rows removed from an operator's state.",
-        ("operator",),
+        "operator",
     ),
-    MetricSpec(
+    _counter(
         "epochal_state_operator_rows_dropped_by_watermark_total",
-        "counter",
         "Rows that an operator dropped because they came too late.",
-        ("operator",),
+        "operator",
     ),
-    MetricSpec(
+    _gauge(
         "kafka_consumergroup_group_lag",
-        "gauge",
         "Records of a Kafka partition that the query has not committed; the group is the query's "
         "name.",
-        ("group", "topic", "partition"),
+        "group",
+        "topic",
+        "partition",
     ),
 )
 

@@ -18,8 +18,8 @@ from tests.waiting import eventually
 
 from epochal.checkpoint.claim import (
     ATTEMPT_FORMAT,
-    Attempt,
     Claim,
+    ClaimAttempt,
     Free,
     Owned,
     claim_path,
@@ -33,8 +33,8 @@ from epochal.testing.clock import ManualClock
 from epochal.testing.files import FaultyFiles, MemoryFiles
 
 NOW = 1_700_000_000_000
-OWNER = Attempt("run-a", "rewind", "host-a", "boot/pid", 100, 5, NOW, 30_000)
-OTHER = Attempt("run-b", "repair", "host-b", "boot2/pid", 200, 6, NOW, 30_000)
+OWNER = ClaimAttempt("run-a", "rewind", "host-a", "boot/pid", 100, 5, NOW, 30_000)
+OTHER = ClaimAttempt("run-b", "repair", "host-b", "boot2/pid", 200, 6, NOW, 30_000)
 
 
 def acquire(files: Files, run_id: str, clock: ManualClock | None = None, **more: float) -> Claim:

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from epochal.checkpoint.claim import ATTEMPT_FORMAT, Attempt, Claim
+from epochal.checkpoint.claim import ATTEMPT_FORMAT, Claim, ClaimAttempt
 from epochal.checkpoint.layout import ATTEMPTS
 from epochal.checkpoint.metadata_log import MetadataLog
 from epochal.errors import CheckpointInUseError, CheckpointLostError, LostAnswerError
@@ -27,7 +27,7 @@ def acquire(files: Files, run_id: str, clock: ManualClock) -> Claim:
     return Claim.acquire(files, run_id, purpose="test", clock=clock, background=False)
 
 
-def attempts(files: Files) -> dict[int, Attempt]:
+def attempts(files: Files) -> dict[int, ClaimAttempt]:
     return dict(MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT).get_range())
 
 

@@ -191,11 +191,11 @@ def test_a_future_version_names_what_is_known_and_what_was_found() -> None:
     log = OffsetLog(MemoryFiles({"0": (b"v99999", 0)}))
     with pytest.raises(UnsupportedVersionError, match="newer release of Spark") as caught:
         log.get(0)
-    assert (caught.value.found, caught.value.newest) == (99999, 2)
+    assert (caught.value.version, caught.value.newest) == (99999, 2)
     commits = CommitLog(MemoryFiles({"0": (b"v4\n{}", 0)}))
     with pytest.raises(UnsupportedVersionError) as caught:
         commits.get(0)
-    assert (caught.value.found, caught.value.newest) == (4, 3)
+    assert (caught.value.version, caught.value.newest) == (4, 3)
 
 
 def test_no_part_of_an_offset_entry_may_break_its_line() -> None:

@@ -238,7 +238,7 @@ def test_a_version_up_to_the_newest_is_accepted() -> None:
 def test_a_newer_version_is_refused_naming_both_and_a_newer_spark() -> None:
     with pytest.raises(UnsupportedVersionError) as caught:
         parse_version("v200", 100, "log/0")
-    assert (caught.value.found, caught.value.newest) == (200, 100)
+    assert (caught.value.version, caught.value.newest) == (200, 100)
     assert "v200" in str(caught.value)
     assert "v100" in str(caught.value)
     assert "newer release of Spark" in str(caught.value)

@@ -91,7 +91,7 @@ CASES: list[tuple[FailureKind, BaseException]] = [
     (LOST, made("EpochStalledError", 3, (1,), 2, 120.0)),
     (LOST, made("ClaimExpiredError", "p", "r")),
     (LOST, made("ExchangeError", 0, 1, "a gap")),
-    (LOST, made("RendezvousError", "registered", (1,), 2, 60.0)),
+    (LOST, made("EpochError", "1 of 2 tasks (1) had not registered after 60 s.")),
     (LOST, made("KafkaFencedError", "s", "id", "fenced")),
     (LOST, FileNotFoundError(errno.ENOENT, "No such file", "state/0")),
     (LOST, ValueError("who knows")),

@@ -53,7 +53,7 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.epoch.open_epoch import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
-from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
+from epochal.errors import EpochError, RpcError, RpcTimeoutError
 from epochal.evaluator.evaluator_client import CLIENT
 from epochal.evaluator.evaluator_process import start_early
 from epochal.evaluator.executor_jvm import DEFAULT_MEMORY_MB
@@ -262,7 +262,11 @@ class _Durable(threading.Thread):
         except RpcTimeoutError:
             silence = self._clock.monotonic() - self.heard
             if silence > self._assignment.max_silence_seconds:
-                raise DriverSilentError(self._assignment.rpc.url, silence) from None
+                raise EpochError(
+                    f"The driver at {self._assignment.rpc.url} has not answered for {silence:g} s. "
+                    f"Without it this task's work cannot be committed, so the task ends. Find out "
+                    f"why the driver stopped."
+                ) from None
             return
         self.heard = self._clock.monotonic()
         self.answers.append(answer)

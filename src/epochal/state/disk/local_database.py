@@ -108,10 +108,10 @@ class LocalDatabase:
         options.fill_cache(not once)
         try:
             # RocksDB's iterators show the entries of the moment at which they were created.
-            found: Iterator[DiskEntry] = self.engine.items(from_key=start, read_opt=options)
+            entries: Iterator[DiskEntry] = self.engine.items(from_key=start, read_opt=options)
         except Exception as error:
             raise self._failed("read", error) from error
-        return takewhile(lambda entry: entry[0] < end, found)
+        return takewhile(lambda entry: entry[0] < end, entries)
 
     def get_at(self, snapshot: Any, key: bytes) -> bytes | None:
         try:

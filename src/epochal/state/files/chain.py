@@ -33,10 +33,6 @@ Spark leaves:
   because there is nothing older to delete. It also means that a list from this rule must never be
   used to load a version.
 
-Deleting by this rule cannot break a retained version. Files are deleted only below a snapshot S,
-and S is at or below the oldest retained version. The loader starts every retained version at S or
-at a newer snapshot, so it never reads a file below S.
-
 **Prepared deltas.** An engine that decides an epoch after its state is durable writes the delta
 as `N.delta.prepared-LABEL` or `N.changelog.prepared-LABEL` first. Neither rule sees these names. A
 prepared delta of an earlier attempt may be deleted as soon as a later attempt has decided an epoch
@@ -87,6 +83,8 @@ class FileNames:
 
     def parse(self, name: str) -> StoreFile | None:
         """The delta or snapshot that a file name stands for; None for any other file."""
+        # At the first dot: what follows it in `N.delta.crc`, and in the name of a prepared delta,
+        # is then no kind of file.
         version, _, kind = name.partition(".")
         if kind not in (self.delta, self.snapshot) or not _VERSION.fullmatch(version):
             return None
@@ -219,6 +217,7 @@ def files_to_load(version: int, snapshots: Iterable[int], deltas: Iterable[int])
     RocksDB's `N.zip` and `N.changelog`. With unique ids in the names, pass only the versions of
     files that belong to the lineage.
     """
+    # Only the newest snapshot: from an older one the chain needs the same deltas, and more.
     start = _starts(version, snapshots)[0]
     missing = missing_runs(deltas, start + 1, version)
     return VersionChain(start, range(start + 1, version + 1), tuple(missing))
@@ -242,6 +241,7 @@ def plan_snapshots(
     if not repair:
         return SnapshotPlan((latest,), 1, latest, (), older)
     selected = tuple(s for s in older if version - s <= max_replay)
+    # The newest more than once: a failure may pass, and every older one means more to replay.
     first = (latest,) * failures_before_repair
     return SnapshotPlan(first + selected, len(first), latest, selected, older)
 
@@ -267,6 +267,7 @@ def files_to_retain(files: Sequence[StoreFile], version: int) -> list[StoreFile]
     base = next((n for n in reversed(range(len(upto))) if upto[n].is_snapshot), None)
     if base is None:
         return upto
+    # One file for each version, in order: there is no gap exactly if there are as many as versions.
     retained = upto[base:]
     return retained if len(retained) == version - retained[0].version + 1 else None
 
@@ -303,6 +304,8 @@ def deletable(
     retained = files_to_retain(files, oldest_retained) if oldest_retained > 0 else None
     if retained is None:
         return []
+    # This is a snapshot, and every retained version starts at it or at a newer one, so no retained
+    # version reads a file below it. Or it is the oldest file, and there is none below it.
     first = retained[0].version
     return _below(first, [file.name for file in files if file.version < first], listed, kinds)
 
@@ -313,6 +316,7 @@ def below_snapshot(names: Iterable[str], version: int, kinds: FileNames = HDFS_F
     The newest snapshot at or below `version` is where every version from there on starts.
     """
     listed = list(names)
+    # Without a snapshot every version needs the whole chain; no file is below 0.
     first = max((s for s in kinds.snapshot_versions(listed) if s <= version), default=0)
     files = (file for file in map(kinds.parse, listed) if file is not None)
     old = sorted(file.name for file in files if file.version < first)

@@ -133,6 +133,8 @@ def _decompress_lz4(data: bytes, source: str, room: Room) -> Iterator[bytes]:
         method, largest = token & 0xF0, 1 << (10 + (token & 0x0F))
         if magic != _LZ4_MAGIC or method not in (_LZ4_STORED, _LZ4_COMPRESSED):
             raise StateFormatError(source, at, "no LZ4 block starts here: is the codec lz4?")
+        # `size` bytes are allocated before one is unpacked, so they must be possible: no block is
+        # larger than its token says, and LZ4 makes at most 255 bytes of one.
         if (
             packed < 0
             or not 0 <= size <= min(largest, (packed + 1) * _LZ4_RATIO)
@@ -148,6 +150,8 @@ def _decompress_lz4(data: bytes, source: str, room: Room) -> Iterator[bytes]:
         if at > end:
             reason = f"the file ends {at - end} bytes before its LZ4 block does"
             raise StateFormatError(source, start, reason)
+        # An empty block ends a stream, and another stream may follow. The mark is not demanded: a
+        # file that is cut between two blocks lacks the end mark of its records, too.
         if size:
             room.take(size)
             yield _lz4_block(view[start:at], method, size, checksum, source, start)
@@ -209,6 +213,8 @@ def _decompress_zstd(data: bytes, source: str, room: Room) -> Iterator[bytes]:
         while not frame.eof:
             if at == len(data):
                 raise StateFormatError(source, at, "the file ends inside a zstd frame")
+            # All that the fed bytes unpack to comes at once, before it is counted. So the less room
+            # is left, the less is fed; but at least one byte, so that the loop ends.
             most = _ZSTD_FED_BYTES
             if room.left is not None:
                 most = min(most, room.left // _ZSTD_RATIO + 1)
@@ -218,7 +224,7 @@ def _decompress_zstd(data: bytes, source: str, room: Room) -> Iterator[bytes]:
             except (zstandard.ZstdError, MemoryError) as error:
                 reason = f"a zstd frame is damaged ({error})"
                 raise StateFormatError(source, start, reason) from None
-            at += len(fed) - len(frame.unused_data)
+            at += len(fed) - len(frame.unused_data)  # the next frame may begin in what was fed
             room.take(len(piece))
             yield piece
 
@@ -253,6 +259,8 @@ def _decompress_snappy(data: bytes, source: str, room: Room) -> Iterator[bytes]:
         if start > len(data) or length < 1 or at > len(data):
             raise StateFormatError(source, start - 4, f"a snappy block claims {length} bytes")
         block = data[start:at]
+        # `decompress_raw` allocates what the block claims. A copy makes at most 64 bytes and takes
+        # at least two, so no block unpacks to 64 times its size.
         size = _snappy_length(block)
         if size is None or size > len(block) * _SNAPPY_RATIO:
             raise StateFormatError(source, start, f"a snappy block claims to unpack to {size}")
@@ -310,6 +318,7 @@ def _decompress_lzf(data: bytes, source: str, room: Room) -> Iterator[bytes]:
 def _lzf_chunk(chunk: bytes, size: int, source: str, at: int) -> bytes:
     out = bytearray()
     position, end = 0, len(chunk)
+    # The header claims less than 64 KiB, and unpacking ends once there is more than it claims.
     while position < end and len(out) <= size:
         control = chunk[position]
         position += 1

@@ -67,7 +67,7 @@ def merge_records(base: Records | None, deltas: Sequence[Records]) -> list[Rows]
     last[codes] = np.arange(len(codes))  # numpy keeps the last assignment to a repeated index
     wins = np.zeros(len(codes), np.bool_)
     wins[last] = True
-    parts = [rows.take(~_found_in(rows.keys, coded.chunk(0).dictionary)) for rows in bottom]
+    parts = [rows.take(~_are_in(rows.keys, coded.chunk(0).dictionary)) for rows in bottom]
     at = 0
     for delta in changing:
         mine = wins[at : at + len(delta)] & ~delta.deleted
@@ -76,7 +76,7 @@ def merge_records(base: Records | None, deltas: Sequence[Records]) -> list[Rows]
     return [rows for rows in parts if len(rows)]
 
 
-def _found_in(keys: Spans, others: Any) -> Flags:
+def _are_in(keys: Spans, others: Any) -> Flags:
     if len(keys) == 0:
         return np.zeros(0, np.bool_)
     # Imported here: importing Arrow's functions takes longer than reading a lone snapshot.

@@ -142,7 +142,8 @@ def _layout_of(data: bytes) -> tuple[int, int]:
     if len(text) < length or not text.startswith(b"v"):
         return 1, 0
     digits = text[1:].removeprefix(b"-").removeprefix(b"+")
-    if not digits.isdigit() or not -(1 << 15) <= int(text[1:]) < 1 << 15:
+    # Python refuses to read a number of thousands of digits; to Java it is just out of range.
+    if not digits.isdigit() or len(digits) > 1000 or not -(1 << 15) <= int(text[1:]) < 1 << 15:
         return 1, 0
     return int(text[1:]), 2 + length
 

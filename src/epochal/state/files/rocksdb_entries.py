@@ -254,7 +254,7 @@ _CHECKED_KEY = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class ValueForm:
+class ValueWrapper:
     """How the rows of one store are wrapped."""
 
     delimiter: bytes = b""

@@ -17,7 +17,7 @@ from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.rocksdb_entries import (
     NULL,
     VERSION_BYTE,
-    ValueForm,
+    ValueWrapper,
     ordered_long,
     scanned_part,
     split_key,
@@ -101,13 +101,13 @@ class FamilyRows:
         (number,) = decode_row(first, _ORDERED)
         return (_number(number, source), *decode_row(rest, StructType(fields[1:])))
 
-    def encode_value(self, key: bytes, value: RowOrList, form: ValueForm) -> bytes:
+    def encode_value(self, key: bytes, value: RowOrList, form: ValueWrapper) -> bytes:
         """A value, or a whole list. `key` is the complete key, which checksums cover."""
         if self.is_list:
             return form.joined(key, map(self._stored, value))
         return form.record(key, self._stored(value))[1] or b""
 
-    def decode_value(self, key: bytes, data: bytes, form: ValueForm, source: str) -> RowOrList:
+    def decode_value(self, key: bytes, data: bytes, form: ValueWrapper, source: str) -> RowOrList:
         if self.is_list:
             return [self._row(row, source) for row in form.several(key, data, source)]
         return self._row(form.single(key, data, source), source)
@@ -172,7 +172,7 @@ class Family:
         removes: Iterable[Row],
         prefix_of: Callable[[str], bytes],
         get: Callable[[bytes], bytes | None],
-        form: ValueForm,
+        form: ValueWrapper,
     ) -> Iterator[tuple[bytes, bytes | None]]:
         """The entries that change, with None for one that is removed; earlier ones come first.
 

@@ -87,7 +87,7 @@ def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
             SharedFile(
                 _local(entry["localFileName"]),
                 f"{folder}/{_flat(entry[key])}",
-                int(entry["sizeBytes"]),
+                _size(entry["sizeBytes"]),
             )
             for kind, key, folder in (
                 ("sstFiles", "dfsSstFileName", "SSTs"),
@@ -139,6 +139,13 @@ def _local(name: str) -> str:
     if not is_read(name):
         raise ValueError(f"{name!r} is not the name of a file that RocksDB reads")
     return name
+
+
+def _size(recorded: Any) -> int:
+    # What a snapshot lists is bounded by the sum of its sizes, so none may lower that sum.
+    if int(recorded) < 0:
+        raise ValueError(f"a size cannot be {recorded}")
+    return int(recorded)
 
 
 def is_read(name: str) -> bool:
@@ -232,6 +239,7 @@ def encode_snapshot(
         paths = sorted(Path(scratch).iterdir())
         tables = [(path.name, path.read_bytes()) for path in paths if path.suffix == ".sst"]
         small = [(p.name, p.read_bytes()) for p in paths if _DATABASE_FILE.fullmatch(p.name)]
+    # New names every time: a table that an older snapshot shares is never replaced.
     suffix = uuid4()
     named = tuple(
         SharedFile(table, f"SSTs/{table.removesuffix('.sst')}-{suffix}.sst", len(data))

@@ -9,6 +9,7 @@ in the middle of a surrogate pair.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ class _Reader:
 
     def version(self) -> int:
         text = self.utf()
-        if not (text[:1] == "v" and text[1:].isascii() and text[1:].isdigit() and int(text[1:])):
+        if not (re.fullmatch(r"v\d{1,9}", text, re.ASCII) and int(text[1:])):
             raise self._error(f"its version line is {text[:20]!r}, not v and a number")
         return int(text[1:])
 

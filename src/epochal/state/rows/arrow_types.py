@@ -132,8 +132,8 @@ def spark_type(arrow: AnyArrowType) -> DataType:
         return AtomicType("time(6)")
     if kind.is_date(arrow):
         return AtomicType("date")
-    for name, known in _BY_NAME.items():
-        if known.equals(arrow):
+    for name, own_type in _BY_NAME.items():
+        if own_type.equals(arrow):
             return AtomicType(name)
     raise StateSchemaError("Arrow schema", f"Spark has no type for Arrow's {arrow}")
 

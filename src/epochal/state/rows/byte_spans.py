@@ -113,8 +113,8 @@ def _few_lengths(lengths: Ints) -> list[int] | None:
         return [length for length in lengths[:1].tolist() if length]
     if int(lengths.max()) > _SHORT_BYTES:
         return None
-    found = np.flatnonzero(np.bincount(lengths)[1:]) + 1
-    return found.tolist() if len(found) <= _FEW_LENGTHS else None
+    occurring = np.flatnonzero(np.bincount(lengths)[1:]) + 1
+    return occurring.tolist() if len(occurring) <= _FEW_LENGTHS else None
 
 
 def _elements(buffer: Bytes, length: int) -> npt.NDArray[np.void]:

@@ -230,8 +230,8 @@ class _Decoder:
             nowhere = slots.nulls & (sizes == 0) & (offsets == 0)
             outside &= ~nowhere
             null_size = 16 if reserves and layout.kind is not Kind.BIG_DECIMAL else 0
-            kept = reserves & (sizes == null_size)
-            outside |= slots.nulls & ~nowhere & ~kept
+            reserved = reserves & (sizes == null_size)
+            outside |= slots.nulls & ~nowhere & ~reserved
             taken[nowhere] = 0
             offsets, sizes = np.where(slots.nulls, 0, offsets), np.where(slots.nulls, 0, sizes)
         self._check(outside, slots.owners)

@@ -27,26 +27,17 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
     r"|(?P<word>\w+)|(?P<mark>[<>(),:-]))"
 )
-_NAMES = {
-    "boolean": "boolean",
+_PLAIN_NAMES = (
+    *("boolean", "byte", "short", "integer", "long", "float", "double", "binary"),
+    *("date", "timestamp", "timestamp_ntz", "void", "variant"),
+)
+_ALIASES = {
     "tinyint": "byte",
-    "byte": "byte",
     "smallint": "short",
-    "short": "short",
     "int": "integer",
-    "integer": "integer",
     "bigint": "long",
-    "long": "long",
-    "float": "float",
     "real": "float",
-    "double": "double",
-    "binary": "binary",
-    "date": "date",
-    "timestamp": "timestamp",
     "timestamp_ltz": "timestamp",
-    "timestamp_ntz": "timestamp_ntz",
-    "void": "void",
-    "variant": "variant",
 }
 _UNITS = ("year", "month", "day", "hour", "minute", "second")
 
@@ -135,8 +126,8 @@ class _Parser:
                 return self._interval()
             case "time":
                 return AtomicType(f"time({(*self._numbers(name, 0), 6)[0]})")
-            case _ if name in _NAMES:
-                return AtomicType(_NAMES[name])
+            case _ if _ALIASES.get(name, name) in _PLAIN_NAMES:
+                return AtomicType(_ALIASES.get(name, name))
         raise self._error(f"{word!r} is not a type")
 
     def skip(self, mark: str) -> bool:
@@ -177,8 +168,8 @@ class _Parser:
 
     def _word(self, word: str) -> bool:
         if self._at < len(self._tokens):
-            kind, found = self._tokens[self._at]
-            if kind == "word" and found.lower() == word:
+            kind, text = self._tokens[self._at]
+            if kind == "word" and text.lower() == word:
                 self._at += 1
                 return True
         return False

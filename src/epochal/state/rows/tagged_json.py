@@ -96,11 +96,11 @@ def _struct_column(array: Any, kind: StructType) -> list[Any]:
 
 def _nested(array: Any, flat: list[Any]) -> list[Any]:
     at = 0
-    found: list[Any] = []
+    lists: list[Any] = []
     for length in array.value_lengths().to_pylist():
-        found.append(None if length is None else flat[at : at + length])
+        lists.append(None if length is None else flat[at : at + length])
         at += length or 0
-    return found
+    return lists
 
 
 def _map_column(array: Any, key: DataType, value: DataType) -> list[Any]:
@@ -139,7 +139,7 @@ def _times(array: Any, suffix: str) -> list[Any]:
 def _texts(array: Any, dtype: str, unit: Literal["us", "D"], suffix: str) -> list[Any]:
     width = pa.int64() if unit == "us" else pa.int32()
     # Without `fill_null` and `to_numpy`: Arrow imports pandas for both.
-    numbers = np.array([each or 0 for each in array.cast(width).to_pylist()], np.int64)
+    numbers = np.array([number or 0 for number in array.cast(width).to_pylist()], np.int64)
     moments: npt.NDArray[np.datetime64] = numbers.astype(dtype)
     texts: list[str] = np.datetime_as_string(moments, unit=unit).tolist()
     missing = array.is_null().to_pylist() if array.null_count else None

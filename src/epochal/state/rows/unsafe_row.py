@@ -324,8 +324,8 @@ class _Reader:
 
     def _check_zero(self, start: int, end: int, path: str, what: str) -> None:
         if start < end and any(self._data[start:end]):
-            found = self._data[start:end].hex()
-            raise self._error(start, path, f"{what} holds {found} where zeros belong")
+            digits = self._data[start:end].hex()
+            raise self._error(start, path, f"{what} holds {digits} where zeros belong")
 
     def _pointer(self, slot: int) -> tuple[int, int]:
         word = self._word(slot)

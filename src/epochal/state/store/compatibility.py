@@ -187,11 +187,18 @@ def settle_families(
     `files` is the checkpoint. A variable that the stored schemas lack is refused: Spark would give
     it a schema file of its own, at its own start.
     """
-    recorded = read_operator(files, operator_id)
+    recorded, folder = read_operator(files, operator_id), state_schema_log_path(operator_id)
     if recorded is None:
-        _write_families(files, operator_id, name, asked, properties_json, partitions)
+        path = f"{folder}/0_{uuid4()}"
+        ordered = sorted(asked, key=lambda family: family.name)
+        files.create(path, encode_schema_file(ordered, version=3))
+        schemas = (join_url(files.url, path),)
+        store = StoreMetadata(num_partitions=partitions, schema_file_paths=schemas)
+        metadata = OperatorMetadata(2, operator_id, name, (store,), properties_json)
+        log = operator_metadata_log_path(operator_id)
+        with suppress(FileExistsError):  # another run was first; its schema file counts
+            files.create(f"{log}/0", OPERATOR_FORMAT.serialize(metadata))
         return
-    folder = state_schema_log_path(operator_id)
     paths = [path for store in recorded.stores for path in store.schema_file_paths]
     if recorded.version < 2 or not paths:
         raise StateUsageError(
@@ -222,22 +229,3 @@ def settle_families(
                 f"the state was written with {key} {was}, but the query has {now}. Keep {was}.",
                 CONFIG_CHANGED,
             )
-
-
-def _write_families(
-    files: Files,
-    operator_id: int,
-    name: str,
-    families: Sequence[FamilySchema],
-    properties_json: str,
-    partitions: int,
-) -> None:
-    path = f"{state_schema_log_path(operator_id)}/0_{uuid4()}"
-    ordered = sorted(families, key=lambda family: family.name)
-    files.create(path, encode_schema_file(ordered, version=3))
-    store = StoreMetadata(num_partitions=partitions, schema_file_paths=(join_url(files.url, path),))
-    metadata = OperatorMetadata(2, operator_id, name, (store,), properties_json)
-    with suppress(FileExistsError):  # another run was first; its schema file is the one that counts
-        files.create(
-            f"{operator_metadata_log_path(operator_id)}/0", OPERATOR_FORMAT.serialize(metadata)
-        )

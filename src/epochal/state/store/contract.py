@@ -18,7 +18,7 @@ from epochal.files import Files
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.rocksdb_changelog import LineageItem
-from epochal.state.files.rocksdb_entries import ValueForm
+from epochal.state.files.rocksdb_entries import ValueWrapper
 from epochal.state.files.rocksdb_family import FamilyRows, Row, RowOrList
 from epochal.state.rows.byte_spans import Flags
 from epochal.state.rows.row_codec import RowCodec
@@ -38,7 +38,7 @@ class FileSettings:
     """The facts about the files of a store that only the offset log records."""
 
     codec: str
-    form: ValueForm = field(default_factory=ValueForm)
+    form: ValueWrapper = field(default_factory=ValueWrapper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class PlainForm:
 class FamilyForm:
     """Entries of a database: `start` is what the keys of the column family start with."""
 
-    def __init__(self, start: bytes, rows: FamilyRows, form: ValueForm, source: str) -> None:
+    def __init__(self, start: bytes, rows: FamilyRows, form: ValueWrapper, source: str) -> None:
         self.start = start
         self._rows, self._form, self._source = rows, form, source
 

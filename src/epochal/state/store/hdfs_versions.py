@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from epochal.state.files.delta_snapshot import (
 )
 from epochal.state.files.merge import Rows, merge_records, puts_of
 from epochal.state.files.rocksdb_changelog import LineageItem
-from epochal.state.files.rocksdb_entries import ValueForm
+from epochal.state.files.rocksdb_entries import ValueWrapper
 from epochal.state.files.rocksdb_family import Family, FamilyRows
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Spans
@@ -54,16 +54,10 @@ class HdfsContent:
     """The rows of one version of a store of plain rows."""
 
     rows: Sequence[Rows] = ()
-
-    @property
-    def families(self) -> Mapping[str, int]:
-        """The number of each column family; empty in a store without families."""
-        return {}
-
-    @property
-    def highest_family(self) -> int:
-        """The highest number that a family ever had."""
-        return 0
+    families: ClassVar[Mapping[str, int]] = {}
+    """The number of each column family; empty in a store without families."""
+    highest_family: ClassVar[int] = 0
+    """The highest number that a family ever had."""
 
     def __len__(self) -> int:
         return sum(map(len, self.rows))
@@ -88,7 +82,7 @@ class HdfsContent:
         return HdfsContent(parts)
 
     def changes(
-        self, family: Family, edits: Sequence[Edit], form: ValueForm
+        self, family: Family, edits: Sequence[Edit], form: ValueWrapper
     ) -> Iterator[tuple[bytes, bytes | None]]:
         """The records that make these edits of one family, and of the indexes on it."""
         schema = family.rows.schema
@@ -171,7 +165,7 @@ class HdfsVersions:
         """The UnsafeRows in stored values, and in stored keys that are not split."""
         return rows
 
-    def row_form(self, start: bytes, rows: FamilyRows, form: ValueForm, source: str) -> RowForm:
+    def row_form(self, start: bytes, rows: FamilyRows, form: ValueWrapper, source: str) -> RowForm:
         """How single rows are encoded. `start` is what the keys of the family start with."""
         return PlainForm(RowCodec(rows.schema.key, rows.schema.value, 0), source)
 

@@ -119,11 +119,14 @@ class RocksDBStateStoreProvider(StateStoreProvider):
         """
         files = self._files
         if files.has_ids:
+            # An attempt that repeats its work writes the same names again. Another attempt, or
+            # another run, never writes them: a decided file is not overwritten by a late task.
             unique_id = uuid5(_IDS, f"{self.provider_id} {version} {attempt}")
             files.lineage.begin(version, str(unique_id))
         if not files.needs_snapshot(version):
             return super().encode_version(version, draft, attempt)
         rows = draft.freeze()
+        # The tables are written now. The zip, which makes the version, is written by the caller.
         *shared, (name, archive) = files.encode_snapshot(version, rows.items()).items()
         files.write_snapshot(shared)
         files.lineage.snapshots.add(version)
@@ -150,7 +153,7 @@ class RocksDBStateStoreProvider(StateStoreProvider):
                 files = self._files
                 data = read_prepared(files.files, prepared, str(self.store_id))
                 files.open_prepared(prepared, data)
-                rows = self._made_of(files.read_archive(data, prepared.name))
+                rows = self._version_of(files.read_archive(data, prepared.name))
                 self._prepared[prepared.name] = rows
             return rows
 
@@ -163,25 +166,25 @@ class RocksDBStateStoreProvider(StateStoreProvider):
 class FamilyNumbers:
     """Which number each family of a store has. Numbers are never used again."""
 
-    known: dict[str, int] = field(default_factory=dict)
+    by_name: dict[str, int] = field(default_factory=dict)
     highest: int = 0
     are_stored: bool = True
     """Whether a snapshot records all of them."""
 
     def take(self, metadata: SnapshotMetadata) -> None:
-        self.known = dict(metadata.families)
-        self.highest = max(metadata.highest_family, *self.known.values(), 0)
+        self.by_name = dict(metadata.families)
+        self.highest = max(metadata.highest_family, *self.by_name.values(), 0)
         self.are_stored = True
 
     def prefix(self, family: str) -> bytes:
-        return family_prefix(self.known[family])
+        return family_prefix(self.by_name[family])
 
     def add(self, names: Iterable[str]) -> None:
         """Number those families that have no number yet."""
         for name in names:
-            if name not in self.known:
+            if name not in self.by_name:
                 self.highest += 1
-                self.known[name] = self.highest
+                self.by_name[name] = self.highest
                 self.are_stored = False
 
 
@@ -216,7 +219,7 @@ class RocksFamilyFiles(RocksStoreFiles):
         self, rows: Sequence[tuple[bytes, bytes]]
     ) -> tuple[Iterable[tuple[bytes, bytes]], SnapshotMetadata]:
         keys = [key for key, _ in rows]
-        return rows, describe_entries(keys, self.numbers.known, self.numbers.highest)
+        return rows, describe_entries(keys, self.numbers.by_name, self.numbers.highest)
 
 
 class RocksDBFamilyProvider(RocksDBStateStoreProvider):
@@ -237,7 +240,7 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
 
     def rows_of(self, family: str, version: FrozenVersion) -> Iterator[tuple[Row, RowOrList]]:
         """Keys and values of one family; a value of a family of lists is a whole list."""
-        if family not in self._files.numbers.known:
+        if family not in self._files.numbers.by_name:
             return
         form = self._form_of(family)
         for key, value in version.items():
@@ -280,6 +283,7 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
     def encode_version(self, version: int, draft: Draft, attempt: str) -> EncodedVersion:
         """The file of the next version: a snapshot if the version adds families."""
         numbers = self._files.numbers
+        # Only a snapshot records numbers, so a changelog must have none that no snapshot has.
         numbers.add(self._names())
         encoded = super().encode_version(version, draft, attempt)
         numbers.are_stored = True

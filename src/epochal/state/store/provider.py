@@ -251,7 +251,7 @@ class StateStoreProvider:
             draft = self._open(base, unique_id).draft()
             self._cache.clear()  # it would keep the rows of `base` in memory
             for version, (name, data) in enumerate(later, base + 1):
-                draft = self._files.advance(draft, version, name, data, self._made_of)
+                draft = self._files.advance(draft, version, name, data, self._version_of)
                 if self._disk is not None:
                     draft = draft.freeze().draft()
             return draft.freeze()
@@ -370,6 +370,8 @@ class StateStoreProvider:
                 self._hits += 1
                 return cached.rows
             self._misses += 1
+            # Before the delta is read: if it is replaced meanwhile, it differs from this, and the
+            # cached version is not used again.
             before = self._files.delta_info(version)
             try:
                 rows = self._read(version)
@@ -447,7 +449,7 @@ class StateStoreProvider:
     def _empty(self) -> FrozenVersion:
         return EMPTY if self._disk is None else self._disk.empty()
 
-    def _made_of(self, rows: dict[bytes, bytes]) -> FrozenVersion:
+    def _version_of(self, rows: dict[bytes, bytes]) -> FrozenVersion:
         return FrozenVersion.of(rows) if self._disk is None else self._disk.of([rows.items()])
 
     def _delete(self, old: Sequence[str]) -> None:
@@ -475,6 +477,7 @@ class StateStoreProvider:
         return cached
 
     def _remember(self, version: int, rows: FrozenVersion, delta_bytes: int | None) -> None:
+        # A delta of another size is not the one just written: another process was faster.
         info = self._files.delta_info(version)
         self._cache.pop(version, None)
         if info is not None and delta_bytes in (None, info.size):

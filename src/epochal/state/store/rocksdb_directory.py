@@ -33,7 +33,7 @@ from epochal.state.files.rocksdb_changelog import (
     parse_changelog,
     read_lineage,
 )
-from epochal.state.files.rocksdb_entries import ValueForm
+from epochal.state.files.rocksdb_entries import ValueWrapper
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, Family, family_prefix
 from epochal.state.files.rocksdb_snapshot import (
     BROKEN_ZIP,
@@ -110,7 +110,7 @@ class RocksContent:
         return replace(self, entries={**self.entries, **_entries_of(parts)})
 
     def changes(
-        self, family: Family, edits: Sequence[Edit], form: ValueForm
+        self, family: Family, edits: Sequence[Edit], form: ValueWrapper
     ) -> Iterator[tuple[bytes, bytes | None]]:
         return family.changes(
             [(key, value) for key, value in edits if value is not None],
@@ -190,6 +190,7 @@ class RocksDirectory:
             (item.version for item in history if item in self.changelogs),
         )
         above = tuple(item for item in history if item.version > chain.snapshot)
+        # A damaged lineage can skip a version, or name one twice. Then no file is missing.
         if unique_id and not _is_gapless(above, chain.deltas):
             named = ", ".join(str(item.version) for item in above) or "none"
             raise StateLoadError(
@@ -218,6 +219,7 @@ class RocksDirectory:
         for item in plan.changelogs:
             source = join_url(self._files.url, file_name(item, "changelog"))
             replay(self.changelog(item), draft, self._settings.form, source)
+        # Only snapshots record families. Spark writes one whenever families change, and so do we.
         families = metadata.families
         highest = max(metadata.highest_family, *families.values(), 0)
         start = _start_of(wanted, families)
@@ -303,7 +305,7 @@ class RocksDirectory:
         return decompress(packed, self._settings.codec, source=source, bounds=self._files.bounds)
 
 
-def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> None:
+def replay(changelog: Changelog, draft: Draft, form: ValueWrapper, source: str) -> None:
     """Apply the operations of a changelog to the entries of a store."""
     for record in changelog.records:
         match record.change:
@@ -347,6 +349,7 @@ def read_archive(
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
         _unpack(archive, Path(scratch), source, room)
         _fetch(files, metadata, Path(scratch), source)
+        # Tables are compressed as well, so what RocksDB reads out of them has a bound of its own.
         start, room = _start_of(wanted, metadata.families), files.bounds.room(source)
         return metadata, read_database(scratch, delimiter, source, room, start)
 

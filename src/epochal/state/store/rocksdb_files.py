@@ -38,7 +38,7 @@ from epochal.state.files.rocksdb_changelog import (
     parse_changelog,
     read_lineage,
 )
-from epochal.state.files.rocksdb_entries import VERSION_BYTE, KeyForm, ValueForm, unversioned
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, KeyForm, ValueWrapper, unversioned
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.contract import FileSettings
@@ -78,6 +78,8 @@ class Lineage:
 
     def begin(self, version: int, unique_id: str) -> None:
         """Give a new version its id. Versions above it belong to another history."""
+        # `list` copies in one step; the other thread may add a snapshot at any time. A snapshot of
+        # the version itself goes, too: it has the id that the version had in the other history.
         for later in [other for other in list(self.ids) if other > version]:
             del self.ids[later]
         self.snapshots.difference_update([s for s in list(self.snapshots) if s >= version])
@@ -85,6 +87,7 @@ class Lineage:
 
     def before(self, version: int) -> tuple[LineageItem, ...]:
         """What the changelog of `version` lists. KeyError if the history has a gap."""
+        # Back to a snapshot, where a reader starts. A gap is an error: an id cannot be guessed.
         start = max((s for s in list(self.snapshots) if s < version), default=1)
         return tuple(LineageItem(v, self.ids[v]) for v in range(start, version))
 
@@ -125,10 +128,10 @@ class RocksStoreFiles(StoreFiles):
     """Only in use if the names contain unique ids."""
 
     @property
-    def form(self) -> ValueForm:
+    def form(self) -> ValueWrapper:
         """How values are wrapped."""
         delimiter = b"," if self.conf.merge_operator_version == 1 else b""
-        return ValueForm(delimiter, self.conf.row_checksum_enabled)
+        return ValueWrapper(delimiter, self.conf.row_checksum_enabled)
 
     @property
     def has_ids(self) -> bool:
@@ -163,6 +166,8 @@ class RocksStoreFiles(StoreFiles):
             return
         source = join_url(self.files.url, prepared.name)
         raw = decompress(data, self.conf.compression_codec, source=source)
+        # The version has no plain name yet, so its own files cannot be looked for. Those of the
+        # version before it can, and this one follows them.
         earlier = read_lineage(raw, source)
         before = max(earlier, key=lambda item: item.version, default=LineageItem(0, ""))
         self.lineage.adopt(self._directory.plan(before.version, before.unique_id))
@@ -176,7 +181,7 @@ class RocksStoreFiles(StoreFiles):
             raise StateFormatError(join_url(self.files.url, name), 0, f"not of version {version}")
         item, kind = parsed
         if kind == self.kinds.snapshot:
-            if self.has_ids:
+            if self.has_ids:  # a snapshot needs nothing before it: the history begins here
                 self.lineage.adopt(RocksPlan(item, ()))
             return make(self.read_archive(data, name)).draft()
         if self.has_ids:
@@ -299,10 +304,13 @@ class RocksStoreFiles(StoreFiles):
         old = list(names)
         dropped = _snapshots(old)
         tables: set[str] = set()
+        # `strict`: if a snapshot that stays cannot be read, it is unknown what it needs. The error
+        # comes before anything is deleted.
         if dropped:
             tables = self._tables(dropped) - self._tables(
                 _snapshots(self.names()) - dropped, strict=True
             )
+        # The zips before their tables: a snapshot that is there has all its tables after any crash.
         for name in (*old, *sorted(tables)):
             self.files.delete(name)
         gone = [parsed[0].version for parsed in map(parse_name, old) if parsed]

@@ -21,7 +21,7 @@ from epochal.state.files.rocksdb_changelog import (
     Operation,
     encode_changelog,
 )
-from epochal.state.files.rocksdb_entries import VERSION_BYTE, ValueForm, decode_keys, rows_of
+from epochal.state.files.rocksdb_entries import VERSION_BYTE, ValueWrapper, decode_keys, rows_of
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, FamilyRows, family_prefix
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Spans, spans_of
@@ -117,7 +117,7 @@ class RocksVersions:
     def unwrap(self, rows: Spans, source: str) -> Spans:
         return rows_of(rows, source)
 
-    def row_form(self, start: bytes, rows: FamilyRows, form: ValueForm, source: str) -> RowForm:
+    def row_form(self, start: bytes, rows: FamilyRows, form: ValueWrapper, source: str) -> RowForm:
         return FamilyForm(start, rows, form, source)
 
     def carried_version(self, stored: StoredVersion, names: Collection[str]) -> CarriedVersion:
@@ -130,6 +130,7 @@ class RocksVersions:
     def next_carried(
         self, carried: CarriedVersion, item: LineageItem, codec: str
     ) -> tuple[str, bytes | None, CarriedVersion]:
+        # A copy of a snapshot needs no other file: a lineage after it begins with itself.
         if carried.snapshot is not None:
             return file_name(item, "zip"), None, replace(carried, item=item, lineage=(item,))
         lineage = carried.lineage if carried.layout >= _FIRST_WITH_LINEAGE else None
@@ -145,6 +146,7 @@ class RocksVersions:
             for rows in parts
             for key, value in zip(rows.keys, rows.values, strict=True)
         ]
+        # RocksDB counts versions from 1, and without a snapshot each of them needs its changelog.
         nothing = compress(encode_changelog((), None), settings.codec)
         files = {f"{number}.changelog": nothing for number in range(1, version)}
         last = compress(encode_changelog(records, None), settings.codec)

@@ -28,7 +28,7 @@ import msgspec
 
 from epochal.checkpoint.layout import DEFAULT_STORE, StoreKey
 from epochal.clock import Clock
-from epochal.errors import RpcError, StateCommitMissingError, StateUsageError
+from epochal.errors import RpcError, StateUsageError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.envelope import EndpointType
 from epochal.rpc.server import RpcServer
@@ -156,7 +156,7 @@ class CommitsValidated(StoreMessage, frozen=True):
     """How many stores had to commit, how many did, and which did not."""
 
     expected: int
-    found: int
+    committed: int
     missing: tuple[str, ...] = ()
 
 
@@ -423,11 +423,17 @@ class StateStoreCoordinatorRef:
         self._ask(StartStateStoreCommitTrackingForBatch(run_id, batch_id, expected))
 
     def validate_commits(self, run_id: str, batch_id: int) -> None:
-        """Raise StateCommitMissingError unless all expected stores of the batch committed."""
+        """Raise StateUsageError unless all expected stores of the batch committed."""
         message = ValidateStateStoreCommitForBatch(run_id, batch_id)
         reply = self._answer(message, CommitsValidated)
         if reply.missing:
-            raise StateCommitMissingError(batch_id, reply.expected, reply.found, reply.missing)
+            raise StateUsageError(
+                f"Batch {batch_id}",
+                f"{reply.committed} of {reply.expected} state stores committed. Missing: "
+                f"{', '.join(reply.missing)}. Their partitions were not processed to the end: "
+                f"consume every row of the batch, and do not suppress exceptions.",
+                "STATE_STORE_COMMIT_VALIDATION_FAILED",
+            )
 
     def _answer(self, message: CoordinatorRequest, kind: type[R]) -> R:
         reply = self._ask(message)

@@ -48,7 +48,7 @@ from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_avro import AvroForm
-from epochal.state.files.rocksdb_entries import ValueForm
+from epochal.state.files.rocksdb_entries import ValueWrapper
 from epochal.state.files.schema_file import (
     DEFAULT_FAMILY,
     FamilySchema,
@@ -138,7 +138,7 @@ class StateSettings(FileSettings):
         checksums = settings[f"{_STORE}rowChecksum.enabled"].lower() == "true"
         return cls(
             codec=settings[CODEC],
-            form=ValueForm(b"," if merges == "1" else b"", checksums),
+            form=ValueWrapper(b"," if merges == "1" else b"", checksums),
             format=formats[name],
             partitions=int(partitions) if partitions else None,
             encoding=settings[f"{_STORE}encodingFormat"].lower(),

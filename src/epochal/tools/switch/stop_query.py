@@ -16,7 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from epochal.checkpoint.claim import ATTEMPT_FORMAT, QUERY_PURPOSE, Attempt, claim_path, has_ended
+from epochal.checkpoint.claim import (
+    ATTEMPT_FORMAT,
+    QUERY_PURPOSE,
+    ClaimAttempt,
+    claim_path,
+    has_ended,
+)
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import ATTEMPTS, COMMITS, OFFSETS, OWN_KEY
 from epochal.checkpoint.metadata_log import MetadataLog
@@ -55,7 +61,7 @@ def stop_query(
     *,
     timeout_seconds: float,
     clock: Clock,
-    on_asked: Callable[[Attempt], None] = lambda _owner: None,
+    on_asked: Callable[[ClaimAttempt], None] = lambda _owner: None,
     advance: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> StoppedQuery:
     """Ask the query on this checkpoint to stop, and wait; NotStoppedError if it does not."""
@@ -70,7 +76,7 @@ def stop_query(
     return _judge(files, owner, ending)
 
 
-def _not_running(files: Files, owner: Attempt | None) -> StoppedQuery:
+def _not_running(files: Files, owner: ClaimAttempt | None) -> StoppedQuery:
     if owner is not None and owner.purpose != QUERY_PURPOSE and _is_claimed(files, owner):
         evidence = f"{owner.purpose}, process {owner.process} on {owner.host}"
         raise CheckpointInUseError(files.url, "that asks to stop", owner.run_id, evidence)
@@ -89,7 +95,7 @@ def _not_running(files: Files, owner: Attempt | None) -> StoppedQuery:
 
 def _wait(
     files: Files,
-    owner: Attempt,
+    owner: ClaimAttempt,
     timeout_seconds: float,
     clock: Clock,
     advance: Callable[[int, int], None],
@@ -129,7 +135,7 @@ def _wait(
         clock.sleep(POLL_SECONDS)
 
 
-def _judge(files: Files, owner: Attempt, ending: Ending) -> StoppedQuery:
+def _judge(files: Files, owner: ClaimAttempt, ending: Ending) -> StoppedQuery:
     committed = CommitLog(files.at(COMMITS), read_only=True).latest_batch_id()
     newest = OffsetLog(files.at(OFFSETS), read_only=True).latest_batch_id()
     epoch = -1 if committed is None else committed
@@ -147,7 +153,7 @@ def _judge(files: Files, owner: Attempt, ending: Ending) -> StoppedQuery:
     return StoppedQuery(owner.run_id, ending, epoch, owed)
 
 
-def _newest(files: Files) -> Attempt | None:
+def _newest(files: Files) -> ClaimAttempt | None:
     log = MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT, read_only=True)
     while True:
         try:
@@ -157,7 +163,7 @@ def _newest(files: Files) -> Attempt | None:
         return None if newest is None else newest[1]
 
 
-def _is_claimed(files: Files, owner: Attempt) -> bool:
+def _is_claimed(files: Files, owner: ClaimAttempt) -> bool:
     return files.info(claim_path(owner.run_id)) is not None and not has_ended(owner)
 
 

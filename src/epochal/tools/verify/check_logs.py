@@ -87,7 +87,7 @@ def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
 def broken_entry(path: str, error: EpochalError) -> Finding:
     """Return the finding for an entry that cannot be read."""
     if isinstance(error, UnsupportedVersionError):
-        reason = f"it has version v{error.found}; Epochal knows versions up to v{error.newest}"
+        reason = f"it has version v{error.version}; Epochal knows versions up to v{error.newest}"
         return finding("LOG_VERSION_UNKNOWN", path, reason)
     code = "FILE_UNREADABLE" if isinstance(error, StorageError) else "LOG_ENTRY_UNREADABLE"
     return finding(code, path, getattr(error, "reason", None) or str(error))

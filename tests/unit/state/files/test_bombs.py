@@ -108,3 +108,15 @@ def test_a_file_that_a_snapshot_lists_many_times_does_not_fill_the_disk(tmp_path
     files, item = snapshot(tmp_path, packed([("metadata", metadata)]))
     with pytest.raises(StorageError, match=f"is larger than {8 << 30} bytes"):
         read_snapshot(files, item)
+
+
+def test_no_file_of_a_snapshot_has_a_size_that_makes_room_for_others(tmp_path: Path) -> None:
+    entry = '{"localFileName":"%06d.sst","dfsSstFileName":"%d.sst","sizeBytes":%d}'
+    (tmp_path / "SSTs").mkdir()
+    (tmp_path / "SSTs" / "1.sst").write_bytes(bytes(MIB))
+    listed = ",".join([*(entry % (n, 1, MIB) for n in range(9)), entry % (9, 2, -9 * MIB)])
+    metadata = f'v1\n{{"sstFiles":[{listed}],"numKeys":1}}'.encode()
+    (tmp_path / "1.zip").write_bytes(packed([("metadata", metadata)]))
+    files = LocalFiles(tmp_path, bounds=Bounds(state_bytes=4 * MIB))
+    with pytest.raises(StateFormatError, match=f"a size cannot be {-9 * MIB}"):
+        read_snapshot(files, LineageItem(1, ""))

@@ -60,6 +60,11 @@ def test_a_first_record_that_looks_like_a_version_without_a_number_is_a_record()
     assert parse_changelog(plain(record), "f").records == (record,)
 
 
+def test_a_version_of_thousands_of_digits_is_not_a_version() -> None:
+    with pytest.raises(StateFormatError):
+        parse_changelog(utf("v" + "9" * 5000), "f")
+
+
 def test_a_newer_layout_is_refused_by_its_number() -> None:
     with pytest.raises(StateFormatError, match="version 5") as raised:
         parse_changelog(utf("v5") + tagged(PUT), "state/0/0/7.changelog")

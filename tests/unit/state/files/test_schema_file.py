@@ -97,6 +97,7 @@ def test_damage_raises_nothing_but_a_schema_error(data: st.DataObject) -> None:
         (b"", "ends 2 bytes early"),
         (utf("x2"), "version line is 'x2'"),
         (utf("v0"), "version line"),
+        (utf("v" + "9" * 5000), "version line"),
         (encode_schema_file([FAMILY])[:-1], "ends 1 byte early"),
         (encode_schema_file([FAMILY]) + b"x", "1 bytes follow its end"),
         (utf("v2") + struct.pack(">i", -1), "claims -1 chunks"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.state.random_rows import Table, tables
 
 from epochal.errors import StateFormatError
-from epochal.state.files.rocksdb_entries import ValueForm
+from epochal.state.files.rocksdb_entries import ValueWrapper
 from epochal.state.files.rocksdb_family import Family, FamilyRows, family_prefix
 from epochal.state.files.schema_file import FamilySchema
 from epochal.state.rows import row_codec
@@ -72,7 +72,7 @@ def test_many_rows_of_a_family_change_what_each_of_them_would(
 ) -> None:
     family = Family(FamilyRows(FamilySchema("count", keys[0], values[0])))
     puts = list(zip(keys[1][:MANY], values[1][:MANY], strict=True))
-    form = ValueForm(checksummed=checksummed)
+    form = ValueWrapper(checksummed=checksummed)
 
     def changes(some: list[tuple[Any, Any]], removes: list[Any]) -> list[Any]:
         return list(family.changes(some, removes, lambda _: family_prefix(7), lambda _: None, form))

@@ -85,7 +85,7 @@ def expect(states: RocksDBFamilyProvider, version: int) -> None:
 
 
 def index_keys(states: RocksDBFamilyProvider, version: int) -> set[bytes]:
-    prefix = states._files.numbers.known["$byTime"].to_bytes(2, "little")
+    prefix = states._files.numbers.by_name["$byTime"].to_bytes(2, "little")
     found = states.get_store(version).items_raw()
     return {key[2:] for key, _ in found if key[:2] == prefix}
 

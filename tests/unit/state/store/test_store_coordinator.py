@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from epochal.errors import RpcRemoteError, StateCommitMissingError, StateUsageError
+from epochal.errors import RpcRemoteError, StateUsageError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.server import RpcServer
 from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
@@ -228,14 +228,14 @@ def test_a_batch_with_a_store_that_did_not_commit_is_refused_by_name(
     ref.report_state_store_commit(store(0), 5)
     ref.report_state_store_commit(store(1), 4)
     ref.report_state_store_commit(store(2, "run-2"), 5)
-    with pytest.raises(StateCommitMissingError) as refused:
+    with pytest.raises(StateUsageError) as refused:
         ref.validate_commits(RUN, 4)
-    assert (refused.value.batch_id, refused.value.expected, refused.value.found) == (4, 3, 1)
-    assert refused.value.missing == (
-        "(operator=0, partition=1, store=default)",
-        "(operator=0, partition=2, store=default)",
+    assert str(refused.value) == (
+        "[STATE_STORE_COMMIT_VALIDATION_FAILED] Batch 4: 1 of 3 state stores committed. Missing: "
+        "(operator=0, partition=1, store=default), (operator=0, partition=2, store=default). Their "
+        "partitions were not processed to the end: consume every row of the batch, and do not "
+        "suppress exceptions."
     )
-    assert refused.value.condition == "STATE_STORE_COMMIT_VALIDATION_FAILED"
 
 
 def test_tracking_starts_once_and_ends_with_validation(ref: StateStoreCoordinatorRef) -> None:
@@ -284,7 +284,7 @@ def test_several_references_speak_to_one_coordinator_over_sockets(
     assert first.verify_if_instance_active(store(0), "1", "71") is False
     first.start_commit_tracking(RUN, 0, {0: {"default": 2}})
     first.report_state_store_commit(store(0), 1)
-    with pytest.raises(StateCommitMissingError):
+    with pytest.raises(StateUsageError, match="1 of 2 state stores committed"):
         second.validate_commits(RUN, 0)
     with pytest.raises(RpcRemoteError):
         second.validate_commits(RUN, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from epochal.files.local import LocalFiles
 from epochal.state.files.merge import Rows
-from epochal.state.files.rocksdb_entries import ValueForm
+from epochal.state.files.rocksdb_entries import ValueWrapper
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.contract import FileSettings, Selection, StoredVersion
 from epochal.state.store.store_format import (
@@ -21,7 +21,7 @@ from epochal.state.store.store_format import (
 )
 
 ROWS = {b"first...": b"one.....", b"first..2": b"two.....", b"second..": b"three..."}
-SETTINGS = FileSettings("lz4", ValueForm(checksummed=True))
+SETTINGS = FileSettings("lz4", ValueWrapper(checksummed=True))
 
 
 def test_the_endings_of_files_tell_the_format_and_a_database_replaces_rows() -> None:
