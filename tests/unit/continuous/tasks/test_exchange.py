@@ -48,15 +48,6 @@ def seqs(frames: list[Frame]) -> list[tuple[int, int]]:
     return [(frame.sender, frame.seq) for frame in frames]
 
 
-def test_a_repeated_frame_is_dropped_and_counted() -> None:
-    counters = ExchangeCounters()
-    box = Inbox([(0, 0)], EPOCH, counters)
-    for frame in (data(0, 1), data(0, 1), data(0, 2), data(0, 1)):
-        box.receive(frame)
-    assert seqs(box.take()) == [(0, 1), (0, 2)]
-    assert counters.duplicates == 2
-
-
 def test_a_missing_frame_ends_the_attempt() -> None:
     with pytest.raises(ExchangeError, match="at frame 3, and only 1 came before"):
         received(data(0, 1), data(0, 3))
