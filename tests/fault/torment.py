@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from tests.fault.keyed_sums import ROWS_PER_SECOND
 from tests.fault.sums import KEYS
 from tests.listening import family
@@ -205,6 +206,11 @@ def check_rows(rows: list[dict[str, Any]], checkpoint: Path) -> int:
     assert totals == {key: sum(n + 1 for n in range(key, len(values), KEYS)) for key in totals}
     assert state_totals(checkpoint) == totals
     return len(values)
+
+
+def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with capsys.disabled():
+        sys.stdout.write(f"\n{text}\n")
 
 
 def sink_rows(out: Path) -> list[dict[str, Any]]:
