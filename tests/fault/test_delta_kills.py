@@ -6,10 +6,8 @@ Every row is in the table once, and files of failed attempts are gone.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.fault.delta_driver import OPTIONS, expected
 from tests.fault.test_continuous_kills import torment
-from tests.fault.torment import ROOT, Program, check_rows, state_totals, tell
+from tests.fault.torment import Program, check_rows, launched, state_totals, tell
 from tests.waiting import eventually
 
 from epochal.checkpoint import CommitLog, OffsetLog
@@ -39,17 +37,9 @@ class Drivers:
     def start(self) -> subprocess.Popen[bytes]:
         """Start another attempt and wait until it begins to recover."""
         self._attempt += 1
-        path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         words = [str(self.checkpoint), str(self.table), str(self._attempt), self._mode]
-        with open(self._log, "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fault.delta_driver", *words],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
+        driver = "tests.fault.delta_driver"
+        process = launched(self._log, driver, *words, pipe=subprocess.PIPE)
         self._running.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n", self.story()

@@ -23,7 +23,7 @@ from epochal.tools.edit.apply_edit import Conditions, apply, undo
 from epochal.tools.edit.copy_checkpoint import plan_copy
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import NOTICE, Journal
-from epochal.tools.edit.edit_plan import Plan, read_tree
+from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.migrate_offsets import plan_migrate
 from epochal.tools.edit.offset_targets import ShiftBy
 from epochal.tools.edit.repair import plan_repair
@@ -371,7 +371,3 @@ def test_crash_after_crash_is_finished_in_the_end(tool: Tool) -> None:
             if world.content() != after:
                 tool.run(world)
             assert world.content() == after, (first, second)
-
-
-def test_the_tree_of_a_golden_checkpoint_is_not_empty() -> None:
-    assert len(read_tree(TOOLS[0].start().files("checkpoint")).infos) > 50

@@ -197,21 +197,6 @@ def test_no_part_of_an_offset_entry_may_break_its_line() -> None:
     assert OffsetEntry(2, {"a": '{"t":{"0":1}}'}).offsets == {"a": '{"t":{"0":1}}'}
 
 
-def test_a_commit_of_version_2_names_the_state_files_of_every_partition() -> None:
-    entry = COMMIT_FORMAT.deserialize(COMMIT_V2, "")
-    assert entry == CommitEntry(
-        2,
-        0,
-        {
-            0: (("unique_id1", "unique_id2"), ("unique_id3", "unique_id4")),
-            1: (("unique_id5", "unique_id6"), ("unique_id7", "unique_id8")),
-        },
-    )
-    assert COMMIT_FORMAT.serialize(replace(entry, keys=None)) == COMMIT_V2
-    assert COMMIT_FORMAT.deserialize(COMMIT_V2_EMPTY, "") == CommitEntry(2, 0, {})
-    assert COMMIT_FORMAT.deserialize(COMMIT_V2_NONE, "") == CommitEntry(2, 0, None)
-
-
 def test_a_commit_of_version_3_has_one_active_sink_and_its_past() -> None:
     entry = COMMIT_FORMAT.deserialize(COMMIT_V3, "")
     assert entry.active_sink == SinkMetadata("mysink", "-", "org.example.NoopTable$", "DSv2")

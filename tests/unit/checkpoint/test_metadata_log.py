@@ -198,23 +198,6 @@ def test_a_newer_version_is_refused_naming_both_and_a_newer_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_ids", "start", "end"),
-    [
-        ([1, 2, 3], 1, 3),
-        ([1], 1, 1),
-        ([1, 2, 3], None, 3),
-        ([1, 2, 3], 1, None),
-        ([1, 2, 3], None, None),
-        ([], None, None),
-    ],
-)
-def test_contiguous_ids_from_start_to_end_pass(
-    batch_ids: list[int], start: int | None, end: int | None
-) -> None:
-    verify_batch_ids(batch_ids, start, end)
-
-
-@pytest.mark.parametrize(
     ("batch_ids", "start", "end", "missing"),
     [
         ([], 1, None, (1,)),

@@ -296,34 +296,6 @@ def test_a_listing_that_goes_in_circles_is_an_error() -> None:
         open_webhdfs(f"webhdfs://{address}/log").list()
 
 
-def test_threads_keep_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[int] = []
-    real = webhdfs._connection
-
-    def counted(protocol: str, host: str, port: int) -> object:
-        opened.append(threading.get_ident())
-        return real(protocol, host, port)
-
-    monkeypatch.setattr(webhdfs, "_connection", counted)
-    with http_stub(lambda request: status_reply()) as address:
-        files = open_webhdfs(f"webhdfs://{address}/log")
-
-        # No thread ends before all have asked: its identity would be given to another one.
-        all_have_asked = threading.Barrier(3)
-
-        def ask_often() -> None:
-            for _ in range(5):
-                files.info("0")
-            all_have_asked.wait(60)
-
-        threads = [threading.Thread(target=ask_often) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(opened) == 3
-
-
 @pytest.mark.parametrize("operation", ["read", "write"])
 def test_a_redirect_from_https_to_http_is_refused_before_anything_is_sent(
     operation: str, monkeypatch: pytest.MonkeyPatch

@@ -160,12 +160,6 @@ def test_a_push_to_a_peer_that_has_gone_is_counted_and_harms_nobody(
     assert await_push(client) == News(2)
 
 
-def test_a_push_to_nobody_known_is_counted(room: Room, client: RpcClient) -> None:
-    room.server.push(ROOM, [b"nobody"], News(1))
-    eventually(lambda: room.server.counters.undelivered == 1)
-    client.ask(ROOM, Hello("ann"))
-
-
 def test_pushes_beyond_the_limit_are_lost_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_PUSHES", 2)
     server = RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1")

@@ -15,7 +15,7 @@ import pytest
 import zmq
 from tests.waiting import eventually
 
-from epochal.errors import OptionError, RpcError, RpcRemoteError, RpcTimeoutError, StateError
+from epochal.errors import RpcError, RpcRemoteError, RpcTimeoutError, StateError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys
 from epochal.rpc.envelope import EndpointType, PeerId, RpcAddress, encode_request
@@ -164,11 +164,6 @@ def test_an_unknown_endpoint_is_refused_and_counted(client: RpcClient, server: R
     with pytest.raises(RpcRemoteError):
         client.ask(replace(SUMS, name="Nobody"), Add(1, 1))
     assert server.counters.unknown_endpoint == 1
-
-
-def test_a_name_can_be_registered_once(server: RpcServer) -> None:
-    with pytest.raises(OptionError):
-        server.register(SUMS, lambda message, _: message)
 
 
 @pytest.mark.parametrize("own", [("server",), ("client", "secret")], ids=str)

@@ -76,16 +76,6 @@ def test_an_epoch_does_not_wait_long_for_its_sources() -> None:
     assert [(each.epoch, each.ack_ms) for each in kept.of(EpochDone)] == [(0, None)]
 
 
-def test_status_is_told_when_it_changes() -> None:
-    kept = Kept()
-    telemetry = Telemetry([kept], ManualClock(now_ms=5))
-    for message in ("Starting tasks", "Processing", "Processing", "Stopping"):
-        tick(telemetry, message)
-    assert [each.message for each in kept.of(StatusChanged)] == [
-        *("Starting tasks", "Processing", "Stopping")
-    ]
-
-
 def test_the_end_is_the_last_word_and_is_said_once() -> None:
     kept, ended = Kept(), []
     telemetry = Telemetry([kept], ManualClock(now_ms=5), lambda: ended.append(True))

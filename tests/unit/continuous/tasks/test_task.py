@@ -55,7 +55,9 @@ class Tasks:
     """All tasks of a query; frames travel between turns."""
 
     def __init__(self, plan: QueryPlan, tasks: int, source_partitions: int) -> None:
-        readers = readers_of([{str(p): "0" for p in range(source_partitions)}])
+        """Partitions of the second source have numbers from 10 on."""
+        partitions = [range(10 * n, 10 * n + source_partitions) for n in range(len(plan.sources))]
+        self.readers = readers_of([dict.fromkeys(map(str, each), "0") for each in partitions])
         self.writers = [ListWriter() for _ in range(tasks)]
         self.cores = [
             TaskCore(
@@ -64,7 +66,7 @@ class Tasks:
                 tasks=tasks,
                 attempt=ATTEMPT,
                 first_epoch=FIRST,
-                readers=readers_of_task(readers, task, tasks),
+                readers=readers_of_task(self.readers, task, tasks),
                 writer=self.writers[task],
             )
             for task in range(tasks)

@@ -9,8 +9,6 @@ from tests.simulation.tree_pipeline import Windows, tree_plan
 from tests.unit.continuous.tasks.test_task import ATTEMPT, FIRST, ListWriter, Tasks, start
 
 from epochal.continuous.operators.contract import Moment, Row
-from epochal.continuous.plan.stages import QueryPlan, readers_of, readers_of_task
-from epochal.continuous.tasks.task import TaskCore
 from epochal.continuous.tasks.task_sources import MAX_ROWS_PER_TURN
 from epochal.epoch.messages import EpochStarted, TaskActive
 
@@ -22,25 +20,7 @@ class TreeTasks(Tasks):
 
     def __init__(self, kind: str, tasks: int, rows: int, per_read: int = 1_000_000) -> None:
         plan = tree_plan(kind, ListWriter(), EventReaders(rows, KEYS, per_read), 5)
-        super().__init__(plan, tasks, 0)
-        self.plan: QueryPlan = plan
-        positions = [
-            {str(10 * number + partition): "0" for partition in range(3)}
-            for number in range(len(plan.sources))
-        ]
-        self.readers = readers_of(positions)
-        self.cores = [
-            TaskCore(
-                plan,
-                task=task,
-                tasks=tasks,
-                attempt=ATTEMPT,
-                first_epoch=FIRST,
-                readers=readers_of_task(self.readers, task, tasks),
-                writer=self.writers[task],
-            )
-            for task in range(tasks)
-        ]
+        super().__init__(plan, tasks, source_partitions=3)
 
     def shown(self) -> dict[int, list[Row]]:
         found: dict[int, list[Row]] = {}

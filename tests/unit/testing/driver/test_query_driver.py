@@ -169,39 +169,6 @@ def test_a_source_that_gets_a_column_keeps_its_rows() -> None:
         driver.restart(testing.stream("user bigint"))
 
 
-class Calls:
-    """A ForeachWriter that notes how it is called."""
-
-    def __init__(self) -> None:
-        self.notes: list[Any] = []
-
-    def open(self, partition: int, epoch: int) -> bool:
-        self.notes.append(("open", partition, epoch))
-        return True
-
-    def process(self, row: Any) -> None:
-        self.notes.append(tuple(row))
-
-    def close(self, error: Exception | None) -> None:
-        self.notes.append(("close", error))
-
-
-def test_a_function_of_rows_is_called_again_after_a_crash() -> None:
-    calls = Calls()
-    driver = testing.Driver(testing.stream(ORDERS).write_stream.foreach(calls))
-    driver.feed([("a", 1)])
-    driver.crash(at="log")
-    driver.restart()
-    driver.epoch()
-    assert calls.notes == 2 * [("open", 0, 0), ("a", 1), ("close", None)]
-    assert driver.output == [{"user": "a", "amount": 1}]
-    driver.feed([("b", 2)])
-    driver.crash(at="commit")
-    driver.restart()
-    driver.run()
-    assert calls.notes[6:] == [("open", 0, 1), ("b", 2), ("close", None)]
-
-
 def test_a_function_of_batches_is_called_once_for_an_epoch() -> None:
     calls: list[tuple[int, list[dict[str, Any]]]] = []
 

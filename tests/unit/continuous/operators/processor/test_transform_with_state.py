@@ -91,13 +91,6 @@ class Count(StatefulProcessor):  # type: ignore[misc]
         yield said(key, total)
 
 
-def test_rows_can_be_read_once() -> None:
-    def body(self: Any, key: Any, rows: Any, times: Any) -> Any:
-        yield said(key, len(list(rows)), len(list(rows)))
-
-    assert outs(probe(body).turn(table(INPUT, [("a", 1), ("a", 2)]))) == ["2 0"]
-
-
 def test_a_processor_lives_for_one_epoch_and_is_closed_at_the_cut() -> None:
     class Living(StatefulProcessor):  # type: ignore[misc]
         calls = 0
