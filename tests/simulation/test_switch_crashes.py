@@ -117,7 +117,6 @@ def startable(world: World) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("turn", TURNS, ids=str)
 @pytest.mark.parametrize(
     "promise",
     [
@@ -126,6 +125,7 @@ def startable(world: World) -> set[str]:
         test_edit_crashes.test_a_crash_anywhere_in_an_undo_is_completed_by_the_next_undo,
     ],
 )
+@pytest.mark.parametrize("turn", TURNS, ids=str)
 def test_a_switch_keeps_the_promises_of_an_edit(
     turn: Turn, promise: Callable[[Tool], None]
 ) -> None:

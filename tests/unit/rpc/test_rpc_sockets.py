@@ -166,14 +166,18 @@ def test_an_unknown_endpoint_is_refused_and_counted(client: RpcClient, server: R
     assert server.counters.unknown_endpoint == 1
 
 
-@pytest.mark.parametrize("own", [("server",), ("client", "secret")], ids=str)
+PUBLIC, SECRET = zmq.curve_keypair()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"server_public_key": PUBLIC}, {"client_public_key": PUBLIC, "client_secret_key": SECRET}],
+    ids=["of another server", "of its own"],
+)
 def test_a_peer_with_other_keys_is_refused_and_counted(
-    server: RpcServer, own: tuple[str, ...]
+    server: RpcServer, keys: dict[str, bytes]
 ) -> None:
-    names = {"server": "server_public_key", "client": "client_public_key"}
-    keys = zip(own, zmq.curve_keypair(), strict=False)
-    other = {names.get(name, "client_secret_key"): key for name, key in keys}
-    stranger = RpcClient(replace(server.address, **other))  # type: ignore[arg-type]
+    stranger = RpcClient(replace(server.address, **keys))  # type: ignore[arg-type]
     with pytest.raises(RpcTimeoutError):
         stranger.ask(SUMS, Add(1, 1), timeout_seconds=0.3)
     eventually(lambda: server.counters.refused_peers > 0)
