@@ -6,8 +6,6 @@ import pytest
 
 from epochal.checkpoint.layout import crc_target, is_temp_file, parse_partition, parse_state_file
 
-UUID = "91ad3a3e-0d4c-4a57-9c3e-6e3f1b7d3c11"
-
 
 @pytest.mark.parametrize(
     "name",

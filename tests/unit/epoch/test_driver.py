@@ -48,10 +48,8 @@ class Numbers(LoggedSource):
     acknowledges_in_tasks = False
 
     acknowledged: list[tuple[int, Mapping[str, str]]] = field(default_factory=list)
-    initials: int = 0
 
     def initial(self) -> Mapping[str, str]:
-        self.initials += 1
         return {"p": "0"}
 
     def resume(self, offset: str) -> Mapping[str, str]:
@@ -69,27 +67,17 @@ class Numbers(LoggedSource):
 
 @dataclass
 class Shelf(CommittedSink):
-    """A sink that remembers what became visible, and who was shut out."""
+    """A sink that remembers what became visible."""
 
     decides: bool = False
     visible: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
-    fences: list[int] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)
-    meanwhile: Callable[[], object] = lambda: None
-    """What happens just before the fence stands."""
-    after_answer: Callable[[], object] = lambda: None
-    """What happens after the sink was asked for an epoch."""
     broken: Exception | None = None
 
     def fence(self, attempt: int) -> None:
-        self.meanwhile()
-        self.fences.append(attempt)
+        pass
 
     def decided(self, epoch: int) -> bool:
-        self.asked.append(epoch)
-        found = epoch in self.visible
-        self.after_answer()
-        return found
+        return epoch in self.visible
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         if self.broken is not None:

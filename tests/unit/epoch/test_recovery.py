@@ -210,7 +210,7 @@ def test_two_watermarks_that_are_one_now_go_on_from_the_watermark_of_the_log() -
     ("entries", "commits", "named"),
     [
         pytest.param((3, 4), (2,), ("offsets/3", "offsets/4"), id="two epochs without a commit"),
-        pytest.param((3, 4), (), ("offsets/3", "offsets/4"), id="offsets without any commit"),
+        pytest.param((3, 4), (), ("offsets/0", "offsets/4"), id="offsets without any commit"),
         pytest.param((2, 4), (2,), ("offsets/3", "offsets/4"), id="a gap in the offsets"),
         pytest.param((3,), (3, 4), ("commits/4", "offsets/4"), id="a commit without offsets"),
         pytest.param((), (0,), ("commits/0", "offsets/0"), id="only a commit"),

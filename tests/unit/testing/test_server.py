@@ -16,9 +16,6 @@ from epochal.errors import ComponentError
 from epochal.testing.server import Server, free_port
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
-LISTEN = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
-
-
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

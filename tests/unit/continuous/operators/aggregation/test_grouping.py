@@ -26,9 +26,6 @@ INPUT = columns(
     keep=pa.bool_(),
     m=pa.map_(pa.string(), pa.timestamp("us", tz="UTC")),
 )
-LISTS = pa.list_(pa.int64())
-
-
 def call(
     function: str,
     *arguments: str,
