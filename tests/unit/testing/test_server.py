@@ -16,6 +16,8 @@ from epochal.errors import ComponentError
 from epochal.testing.server import Server, free_port
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -25,6 +25,8 @@ from epochal.continuous.plan.stages import Branch, Target, Watermark
 from epochal.errors import EpochError
 
 TRUE = FilterSpec(Literal(pa.scalar(True)))
+
+
 def test_a_source_that_occurs_twice_is_read_once_and_has_a_branch_and_a_line_for_each() -> None:
     plan = planned(Union((state(0, source(0)), Step(source(0), TRUE, ROWS)), ROWS))
     assert [each.branches for each in plan.sources] == [

@@ -26,6 +26,8 @@ INPUT = columns(
     keep=pa.bool_(),
     m=pa.map_(pa.string(), pa.timestamp("us", tz="UTC")),
 )
+
+
 def call(
     function: str,
     *arguments: str,
