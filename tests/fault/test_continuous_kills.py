@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.fault.torment import CLUSTER, Program, check, held_by
+from tests.fault.torment import CLUSTER, Program, check, held_by, tell
 from tests.spark.continuous import runs
 from tests.waiting import eventually
 
@@ -39,11 +39,6 @@ def programs(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     yield make
     for program in made:
         program.end()
-
-
-def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    with capsys.disabled():
-        sys.stdout.write(f"\n{text}\n")
 
 
 def torment(program: Program, kinds: list[str], rng: Random) -> dict[str, list[float]]:
@@ -231,35 +226,29 @@ def soak(program: Program, seconds: float, every: float, warm_seconds: float) ->
     return usage
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.long
-def test_twenty_seconds_leave_handles_and_threads_as_they_were(
-    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
-) -> None:
-    program = programs("minBatchesToRetain=20", master="local[2]")
-    usage = soak(program, 20, 0.5, warm_seconds=5)
-    program.stop()
-    check(program)
-    growth = usage.growth()
-    tell(capsys, f"20 s: {growth}")
-    assert {
-        name for name, (_, handles, threads) in growth.items() if handles > 3 or threads > 1
-    } == set()
-    assert max(memory for memory, _, _ in growth.values()) < 1.25
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_ten_minutes_leave_memory_handles_and_threads_as_they_were(
-    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("seconds", "every", "warm_seconds", "retained", "most_growth"),
+    [(20, 0.5, 5, 20, 1.25), (600, 2, 30, 100, 1.1)],
+    ids=["twenty-seconds", "ten-minutes"],
+)
+def test_time_leaves_memory_handles_and_threads_as_they_were(
+    programs: Callable[..., Program],
+    capsys: pytest.CaptureFixture[str],
+    seconds: float,
+    every: float,
+    warm_seconds: float,
+    retained: int,
+    most_growth: float,
 ) -> None:
-    program = programs("minBatchesToRetain=100", master="local[2]")
-    usage = soak(program, 600, 2, warm_seconds=30)
+    program = programs(f"minBatchesToRetain={retained}", master="local[2]")
+    usage = soak(program, seconds, every, warm_seconds)
     program.stop()
     rows = check(program)
     growth = usage.growth()
-    tell(capsys, f"10 minutes, {rows} rows: {growth}")
+    tell(capsys, f"{seconds} s, {rows} rows: {growth}")
     assert {
         name for name, (_, handles, threads) in growth.items() if handles > 3 or threads > 1
     } == set()
-    assert max(memory for memory, _, _ in growth.values()) < 1.1
+    assert max(memory for memory, _, _ in growth.values()) < most_growth

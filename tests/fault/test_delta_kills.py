@@ -6,10 +6,8 @@ Every row is in the table once, and files of failed attempts are gone.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +17,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from tests.fault.delta_driver import OPTIONS, expected
-from tests.fault.test_continuous_kills import tell, torment
-from tests.fault.torment import ROOT, Program, check_rows, state_totals
+from tests.fault.test_continuous_kills import torment
+from tests.fault.torment import Program, check_rows, launched, state_totals, tell
 from tests.waiting import eventually
 
 from epochal.checkpoint import CommitLog, OffsetLog
@@ -39,17 +37,9 @@ class Drivers:
     def start(self) -> subprocess.Popen[bytes]:
         """Start another attempt and wait until it begins to recover."""
         self._attempt += 1
-        path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         words = [str(self.checkpoint), str(self.table), str(self._attempt), self._mode]
-        with open(self._log, "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fault.delta_driver", *words],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
+        driver = "tests.fault.delta_driver"
+        process = launched(self._log, driver, *words, pipe=subprocess.PIPE)
         self._running.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n", self.story()
@@ -123,16 +113,16 @@ def kill_often(drivers: Drivers, kills: int, seed: int) -> None:
     assert drivers.unlisted() == set()
 
 
-@pytest.mark.parametrize("drivers", ["append"], indirect=True)
-def test_a_driver_killed_at_any_time_leaves_each_row_in_the_table_once(drivers: Drivers) -> None:
-    kill_often(drivers, 3, seed=11)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("drivers", MODES, indirect=True)
-def test_forty_killed_drivers_leave_each_row_in_the_table_once(drivers: Drivers) -> None:
-    kill_often(drivers, 40, seed=12)
+@pytest.mark.parametrize(
+    ("drivers", "kills", "seed"),
+    [("append", 3, 11), *(pytest.param(mode, 40, 12, marks=pytest.mark.long) for mode in MODES)],
+    indirect=["drivers"],
+)
+def test_drivers_killed_at_any_time_leave_each_row_in_the_table_once(
+    drivers: Drivers, kills: int, seed: int
+) -> None:
+    kill_often(drivers, kills, seed)
 
 
 @pytest.mark.parametrize("drivers", MODES, indirect=True)
@@ -179,30 +169,27 @@ def check_leftovers(program: Program) -> None:
     assert {path.name for path in program.out.glob("part-*")} == live
 
 
-@pytest.mark.timeout(800)
-def test_three_kills_on_a_cluster_leave_each_row_in_the_table_once(
-    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
-) -> None:
-    program = programs()
-    seconds = torment(program, ["worker", "executor", "driver"], Random(8))
-    program.stop()
-    rows = check_rows(table_rows(program), program.checkpoint)
-    check_leftovers(program)
-    tell(capsys, f"{rows} rows, recovery {seconds}")
+TWENTY = ["worker"] * 12 + ["executor"] * 4 + ["driver"] * 3 + ["driver's JVM"]
+"""With five seeds each of the four kinds is killed at least five times, and there are 100 kills."""
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(60, 65))
-def test_twenty_kills_on_a_cluster_leave_each_row_in_the_table_once(
-    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str], seed: int
+@pytest.mark.parametrize(
+    ("kinds", "seed"),
+    [
+        pytest.param(["worker", "executor", "driver"], 8, id="three"),
+        *(pytest.param(TWENTY, seed, marks=pytest.mark.long) for seed in range(60, 65)),
+    ],
+)
+def test_kills_on_a_cluster_leave_each_row_in_the_table_once(
+    programs: Callable[..., Program],
+    capsys: pytest.CaptureFixture[str],
+    kinds: list[str],
+    seed: int,
 ) -> None:
-    """In total each of the four kinds is killed at least five times, and there are 100 kills."""
-    kinds = ["worker"] * 12 + ["executor"] * 4 + ["driver"] * 3 + ["driver's JVM"]
     rng = Random(seed)
-    rng.shuffle(kinds)
     program = programs()
-    seconds = torment(program, kinds, rng)
+    seconds = torment(program, rng.sample(kinds, len(kinds)), rng)
     program.stop()
     rows = check_rows(table_rows(program), program.checkpoint)
     check_leftovers(program)

@@ -139,10 +139,11 @@ def elsewhere(found: dict[str, bytes], base: Path) -> dict[str, bytes]:
 
 def kill_inside(edited: Path, began: str, draw: random.Random, *arguments: str) -> None:
     """Start a command, and kill it a short time after it has begun to write."""
-    process = start(*arguments)
     journal = edited / ".epochal" / "journal"
+    known = set(journal.glob(began))
+    process = start(*arguments)
     eventually(
-        lambda: process.poll() is not None or any(journal.glob(began)),
+        lambda: process.poll() is not None or set(journal.glob(began)) > known,
         f"{began} in the journal",
         pause=0.001,
     )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.fault.iceberg_driver import ids_of
-from tests.fault.torment import ROOT
+from tests.fault.torment import launched
 from tests.iceberg_tables import Warehouse
 from tests.waiting import eventually
 
@@ -36,16 +34,8 @@ class Driver:
         return -1 if (found := commits.latest_batch_id()) is None else found
 
     def start(self, epochs: int) -> subprocess.Popen[bytes]:
-        path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         arguments = [str(self._folder), str(epochs), *self._options]
-        with open(self._folder / "driver.log", "ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.fault.iceberg_driver", *arguments],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path},
-                stdout=log,
-                stderr=log,
-            )
+        return launched(self._folder / "driver.log", "tests.fault.iceberg_driver", *arguments)
 
     def kill_after(self, seconds: float) -> None:
         """Start it, and kill it this long after its first commit."""

@@ -5,7 +5,6 @@ A consumer of committed records sees the sums of the whole input, each row once 
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -16,7 +15,7 @@ from random import Random
 import pytest
 from confluent_kafka import Producer
 from tests.fault.sums import KEYS
-from tests.fault.torment import Program, state_totals
+from tests.fault.torment import Program, state_totals, tell
 from tests.kafka_topics import create_topic, read_topic
 
 from epochal.testing.kafka import Kafka, running_kafka
@@ -122,29 +121,22 @@ def check(found: list[tuple[int, bytes | None, bytes]], rows: int, checkpoint: P
     assert state_totals(checkpoint) == dict(totals)
 
 
-def tell(capsys: pytest.CaptureFixture[str], rows: int, seconds: dict[str, list[float]]) -> None:
-    kills = sum(map(len, seconds.values()))
-    each = "; ".join(
-        f"{kind} x{len(took)}: max {max(took):.1f} s" for kind, took in sorted(seconds.items())
-    )
-    with capsys.disabled():
-        sys.stdout.write(f"\n{kills} kills, {rows} rows. Recovery: {each}\n")
+FEW = pytest.param(["worker", "broker", "driver"], SHORT_SEED, id="few")
+FIVE = ["worker", "worker", "executor", "driver", "broker"]
+"""Over all seeds, kills of each kind at least seven times."""
 
 
-@pytest.mark.timeout(800)
-def test_three_kills_leave_every_row_in_the_topic_once(
-    tmp_path: Path, broker: Kafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tell(capsys, *tormented(tmp_path, broker, ["worker", "broker", "driver"], SHORT_SEED))
-
-
-@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(30, 37))
-def test_five_kills_leave_every_row_in_the_topic_once(
-    tmp_path: Path, broker: Kafka, capsys: pytest.CaptureFixture[str], seed: int
+@pytest.mark.parametrize(
+    ("kinds", "seed"),
+    [FEW, *(pytest.param(FIVE, seed, marks=pytest.mark.long) for seed in range(30, 37))],
+)
+def test_kills_leave_every_row_in_the_topic_once(
+    tmp_path: Path, broker: Kafka, capsys: pytest.CaptureFixture[str], kinds: list[str], seed: int
 ) -> None:
-    """Kill each of the seven kinds five times."""
-    kinds = ["worker", "worker", "executor", "driver", "broker"]
-    Random(seed).shuffle(kinds)
-    tell(capsys, *tormented(tmp_path, broker, kinds, seed))
+    order = kinds if seed == SHORT_SEED else Random(seed).sample(kinds, len(kinds))
+    rows, seconds = tormented(tmp_path, broker, order, seed)
+    took = "; ".join(
+        f"{kind} x{len(each)}: max {max(each):.1f} s" for kind, each in sorted(seconds.items())
+    )
+    tell(capsys, f"{len(kinds)} kills, {rows} rows. Recovery: {took}")

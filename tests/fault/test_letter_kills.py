@@ -44,24 +44,20 @@ def leftovers(program: Program) -> list[str]:
     return left + [each.name for each in (program.out.parent / "letters").glob(".*")]
 
 
-def tormented(folder: Path, kinds: list[str], seed: int) -> None:
-    program = LettersProgram(folder, folder / "driver.log")
+MANY = ["worker", "worker", "executor", "driver", "driver", "worker"]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "seed", [SHORT_SEED, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(60, 64))]
+)
+def test_kills_leave_every_row_in_the_files_or_in_a_letter(tmp_path: Path, seed: int) -> None:
+    kinds = ["worker", "driver", "worker"]
+    if seed != SHORT_SEED:
+        kinds = Random(seed).sample(MANY, len(MANY))
+    program = LettersProgram(tmp_path, tmp_path / "driver.log")
     torment(program, kinds, seed)
-    good, bad = written(program.out), lettered(folder / "letters")
+    good, bad = written(program.out), lettered(tmp_path / "letters")
     assert sorted(good + bad) == list(range(len(good) + len(bad)))
     assert bad == [n for n in range(len(good) + len(bad)) if n % EVERY == 0]
     assert list((program.checkpoint / ".epochal" / "letters").iterdir()) == []
-
-
-@pytest.mark.timeout(800)
-def test_three_kills_leave_every_row_in_the_files_or_in_a_letter(tmp_path: Path) -> None:
-    tormented(tmp_path, ["worker", "driver", "worker"], SHORT_SEED)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(60, 64))
-def test_more_kills_leave_every_row_in_the_files_or_in_a_letter(tmp_path: Path, seed: int) -> None:
-    kinds = ["worker", "worker", "executor", "driver", "driver", "worker"]
-    Random(seed).shuffle(kinds)
-    tormented(tmp_path, kinds, seed)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,7 +23,7 @@ from tests.fault.test_iceberg_kills import IcebergProgram
 from tests.fault.test_kafka_kills import Feeder, KafkaProgram
 from tests.fault.test_kafka_kills import check as check_topic
 from tests.fault.test_postgres_kills import check_all
-from tests.fault.torment import Program, check, check_rows
+from tests.fault.torment import Program, check_rows, sink_rows, tell
 from tests.iceberg_tables import Warehouse
 from tests.kafka_topics import create_topic, read_topic
 from tests.rigs.postgres import running_postgres
@@ -69,11 +68,6 @@ class Outage:
         return took
 
 
-def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    with capsys.disabled():
-        sys.stdout.write(f"\n{text}\n")
-
-
 # Storage.
 
 
@@ -115,10 +109,28 @@ def of_storage(trouble: str, disk: Path) -> Outage:
     return Outage(partial(remount, disk, "ro"), partial(remount, disk, "rw"), named)
 
 
-def outlasts_storage(
-    trouble: str, sink: str, small_disk: Path, seconds: float, end: Callable[[Program], None]
-) -> str:
-    """Run a query of which everything is on the small disk."""
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("trouble", "sink", "seconds"),
+    [
+        ("full", "parquet", SHORT_SECONDS),
+        ("read-only", "delta", SHORT_SECONDS),
+        *(
+            pytest.param(trouble, sink, LONG_SECONDS, marks=pytest.mark.long)
+            for trouble in ("full", "read-only")
+            for sink in ("parquet", "delta")
+        ),
+    ],
+)
+def test_storage_that_refuses_for_a_while_only_holds_the_query_up(
+    small_disk: Path,
+    capsys: pytest.CaptureFixture[str],
+    end: Callable[[Program], None],
+    trouble: str,
+    sink: str,
+    seconds: float,
+) -> None:
+    """Everything of the query is on the small disk."""
     log = small_disk.parent / "driver.log"
     options = (f"format={sink}", NOTHING_COUNTS, "minBatchesToRetain=20")
     program = Program(small_disk, log, *options, master="local[3]")
@@ -126,38 +138,12 @@ def outlasts_storage(
     program.start()
     took = of_storage(trouble, small_disk).strike(program, seconds)
     program.stop()
-    rows = (
-        check(program) if sink == "parquet" else check_rows(table_rows(program), program.checkpoint)
+    table = sink_rows(program.out) if sink == "parquet" else table_rows(program)
+    rows = check_rows(table, program.checkpoint)
+    tell(
+        capsys,
+        f"{trouble} disk for {seconds:.0f} s under {sink}: {rows} rows, commit after {took:.1f} s",
     )
-    return (
-        f"{trouble} disk for {seconds:.0f} s under {sink}: {rows} rows, commit after {took:.1f} s"
-    )
-
-
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize(("trouble", "sink"), [("full", "parquet"), ("read-only", "delta")])
-def test_storage_that_refuses_for_a_while_only_holds_the_query_up(
-    small_disk: Path,
-    capsys: pytest.CaptureFixture[str],
-    end: Callable[[Program], None],
-    trouble: str,
-    sink: str,
-) -> None:
-    tell(capsys, outlasts_storage(trouble, sink, small_disk, SHORT_SECONDS, end))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("sink", ["parquet", "delta"])
-@pytest.mark.parametrize("trouble", ["full", "read-only"])
-def test_storage_that_refuses_for_a_minute_only_holds_the_query_up(
-    small_disk: Path,
-    capsys: pytest.CaptureFixture[str],
-    end: Callable[[Program], None],
-    trouble: str,
-    sink: str,
-) -> None:
-    tell(capsys, outlasts_storage(trouble, sink, small_disk, LONG_SECONDS, end))
 
 
 @pytest.mark.timeout(300)
@@ -177,37 +163,35 @@ def test_storage_that_refuses_from_the_start_ends_the_query_at_once(
 # Servers.
 
 
-def outlasts_postgres(
-    folder: Path, seconds: float, end: Callable[[Program], None], *options: str
-) -> str:
+PATIENCE = "serverTimeout=5 seconds"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("seconds", "options"),
+    [
+        pytest.param(SHORT_SECONDS, (PATIENCE,), id="longer_than_its_timeout"),
+        pytest.param(LONG_SECONDS, (), marks=pytest.mark.long, id="a_minute"),
+    ],
+)
+def test_a_server_that_is_down_only_holds_the_query_up(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    end: Callable[[Program], None],
+    seconds: float,
+    options: tuple[str, ...],
+) -> None:
     with running_postgres() as server:
         table = ("format=postgres", f"url={server.url}", "dbtable=sums", "lockTimeout=1 second")
         given = (*table, "epoch=100 milliseconds", NOTHING_COUNTS, *options)
-        program = Program(folder, folder / "driver.log", *given, master="local[3]")
+        program = Program(tmp_path, tmp_path / "driver.log", *given, master="local[3]")
         end(program)
         program.start()
-        took = Outage(server.kill, server.start, "").strike(program, seconds)
+        named = r"waiting since .* PostgreSQL at .* is unavailable" if options else ""
+        took = Outage(server.kill, server.start, named).strike(program, seconds)
         program.stop()
         rows = check_all(server, program, "sums")
-    return f"PostgreSQL down for {seconds:.0f} s: {rows} rows, commit after {took:.1f} s"
-
-
-@pytest.mark.timeout(400)
-def test_a_server_that_is_down_longer_than_its_own_timeout_only_holds_the_query_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: Callable[[Program], None]
-) -> None:
-    patience = "serverTimeout=5 seconds"
-    tell(capsys, outlasts_postgres(tmp_path, SHORT_SECONDS, end, patience))
-    story = (tmp_path / "driver.log").read_text()
-    assert re.search(r"waiting since .* PostgreSQL at .* is unavailable", story)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_server_that_is_down_for_a_minute_only_holds_the_query_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: Callable[[Program], None]
-) -> None:
-    tell(capsys, outlasts_postgres(tmp_path, LONG_SECONDS, end))
+    tell(capsys, f"PostgreSQL down for {seconds:.0f} s: {rows} rows, commit after {took:.1f} s")
 
 
 # Catalogs.
@@ -247,13 +231,28 @@ def test_a_catalog_that_is_locked_for_half_a_minute_only_holds_the_query_up(
 # Brokers.
 
 
-def outlasts_broker(folder: Path, how: str, seconds: float, end: Callable[[Program], None]) -> str:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("how", "seconds"),
+    [
+        ("paused", SHORT_SECONDS),
+        pytest.param("paused", LONG_SECONDS, marks=pytest.mark.long),
+        pytest.param("down", LONG_SECONDS, marks=pytest.mark.long),
+    ],
+)
+def test_a_broker_that_is_away_only_holds_the_query_up(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    end: Callable[[Program], None],
+    how: str,
+    seconds: float,
+) -> None:
     with running_kafka() as broker:
         servers = broker.bootstrap_servers
         source = create_topic(servers, "numbers", partitions=3)
         target = create_topic(servers, "sums", partitions=3)
         given = (f"servers={servers}", f"input={source}", f"output={target}", NOTHING_COUNTS)
-        program = KafkaProgram(folder, folder / "driver.log", *given, master="local[3]")
+        program = KafkaProgram(tmp_path, tmp_path / "driver.log", *given, master="local[3]")
         end(program)
         program.start()
         feeder = Feeder(servers, source)
@@ -265,20 +264,4 @@ def outlasts_broker(folder: Path, how: str, seconds: float, end: Callable[[Progr
         program.until(lambda: len(read_topic(servers, target)) >= rows, f"{rows} rows")
         program.stop()
         check_topic(read_topic(servers, target), rows, program.checkpoint)
-    return f"broker {how} for {seconds:.0f} s: {rows} rows, commit after {took:.1f} s"
-
-
-@pytest.mark.timeout(500)
-def test_a_broker_that_is_paused_only_holds_the_query_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: Callable[[Program], None]
-) -> None:
-    tell(capsys, outlasts_broker(tmp_path, "paused", SHORT_SECONDS, end))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", ["paused", "down"])
-def test_a_broker_that_is_away_for_a_minute_only_holds_the_query_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: Callable[[Program], None], how: str
-) -> None:
-    tell(capsys, outlasts_broker(tmp_path, how, LONG_SECONDS, end))
+    tell(capsys, f"broker {how} for {seconds:.0f} s: {rows} rows, commit after {took:.1f} s")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from random import Random
 import pytest
 from tests.fault.keyed_sums import ROWS_PER_SECOND
 from tests.fault.sums import KEYS
-from tests.fault.torment import CLUSTER, Program, check_rows, state_totals
+from tests.fault.torment import CLUSTER, Program, check_rows, state_totals, tell
 from tests.rigs.postgres import Postgres, running_postgres
 
 
@@ -98,40 +97,30 @@ def check_newest(server: Postgres, program: Program, table: str) -> int:
     return count
 
 
-def tell(capsys: pytest.CaptureFixture[str], rows: int, kinds: list[str]) -> None:
-    with capsys.disabled():
-        sys.stdout.write(f"\n{rows} rows; killed {dict(Counter(kinds))}\n")
+KINDS = [*("worker", "session") * 3, "executor", "driver", "server", "driver's JVM"]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("seed", "kinds"),
-    [(5, ["worker", "session"]), (6, ["driver", "server"])],
-    ids=["worker-session", "driver-server"],
+    [
+        pytest.param(5, ["worker", "session"], id="worker-session"),
+        pytest.param(6, ["driver", "server"], id="driver-server"),
+        *(pytest.param(seed, KINDS, marks=pytest.mark.long) for seed in range(50, 57)),
+    ],
 )
-def test_two_kills_leave_every_row_in_the_table_once(
+def test_kills_leave_every_row_in_the_table_once(
     tmp_path: Path,
     server: Postgres,
     capsys: pytest.CaptureFixture[str],
     seed: int,
     kinds: list[str],
 ) -> None:
-    program = tormented(tmp_path, server, kinds, seed, master="local[4]")
-    tell(capsys, check_all(server, program, f"sums_{seed}"), kinds)
-
-
-KINDS = [*("worker", "session") * 3, "executor", "driver", "server", "driver's JVM"]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(50, 57))
-def test_ten_kills_leave_every_row_in_the_table_once(
-    tmp_path: Path, server: Postgres, capsys: pytest.CaptureFixture[str], seed: int
-) -> None:
-    kinds = Random(seed).sample(KINDS, len(KINDS))
-    program = tormented(tmp_path, server, kinds, seed, master=CLUSTER)
-    tell(capsys, check_all(server, program, f"sums_{seed}"), kinds)
+    master = CLUSTER if kinds is KINDS else "local[4]"
+    order = Random(seed).sample(KINDS, len(KINDS)) if kinds is KINDS else kinds
+    program = tormented(tmp_path, server, order, seed, master=master)
+    rows = check_all(server, program, f"sums_{seed}")
+    tell(capsys, f"{rows} rows; killed {dict(Counter(kinds))}")
 
 
 @pytest.mark.long
@@ -142,4 +131,5 @@ def test_ten_kills_leave_the_newest_row_of_each_key(
 ) -> None:
     kinds = Random(seed).sample(KINDS, len(KINDS))
     program = tormented(tmp_path, server, kinds, seed, "mergeKeys=k", master=CLUSTER)
-    tell(capsys, check_newest(server, program, f"sums_{seed}"), kinds)
+    rows = check_newest(server, program, f"sums_{seed}")
+    tell(capsys, f"{rows} rows; killed {dict(Counter(kinds))}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.fault.torment import CLUSTER, Program, sink_rows
+from tests.fault.torment import CLUSTER, Program, sink_rows, tell
 from tests.integration.pubsub_world import World, pubsub_world
 from tests.spark.continuous import runs
 
@@ -131,63 +130,39 @@ def check(program: PubSubProgram, publisher: Publisher, world: World, name: str,
     return len(written) - len(publisher.sent)
 
 
-def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    with capsys.disabled():
-        sys.stdout.write(f"\n{text}\n")
+THREE = ["worker", "executor", "sidecar"]
+SIXTEEN = ["worker"] * 5 + ["executor"] * 3 + ["sidecar"] * 4 + ["runner"] * 2 + ["driver"] * 2
+KILLS = [
+    pytest.param("exactly-once", THREE, 1, 2.0, id="three"),
+    pytest.param("at-least-once", THREE, 1, 2.0, marks=pytest.mark.long),
+    *(
+        pytest.param(delivery, SIXTEEN, seed, 4.0, marks=pytest.mark.long)
+        for delivery in ("at-least-once", "exactly-once")
+        for seed in (30, 31)
+    ),
+]
 
 
-@pytest.mark.timeout(800)
-@pytest.mark.parametrize(
-    "delivery", [pytest.param("at-least-once", marks=pytest.mark.long), "exactly-once"]
-)
-def test_three_kills_lose_nothing(
-    programs: Callable[..., PubSubProgram],
-    world: World,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    delivery: str,
-) -> None:
-    rng = Random(1)
-    kinds = ["worker", "executor", "sidecar"]
-    rng.shuffle(kinds)
-    tormented(programs, world, tmp_path, capsys, delivery, kinds, rng, 2.0)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("seed", [30, 31])
-@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
-def test_sixteen_kills_lose_nothing(
-    programs: Callable[..., PubSubProgram],
-    world: World,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    delivery: str,
-    seed: int,
-) -> None:
-    rng = Random(seed)
-    kinds = ["worker"] * 5 + ["executor"] * 3 + ["sidecar"] * 4 + ["runner"] * 2 + ["driver"] * 2
-    rng.shuffle(kinds)
-    tormented(programs, world, tmp_path, capsys, delivery, kinds, rng, 4.0)
-
-
-def tormented(
+@pytest.mark.parametrize(("delivery", "kinds", "seed", "seconds"), KILLS)
+def test_kills_lose_nothing(
     programs: Callable[..., PubSubProgram],
     world: World,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     delivery: str,
     kinds: list[str],
-    rng: Random,
+    seed: int,
     seconds: float,
 ) -> None:
+    rng = Random(seed)
     topic = world.topic()
     name = world.subscription(topic, ack_deadline_seconds=10)
     publisher = Publisher(world, topic)
     options = ["numPartitions=3", f"delivery={delivery}", f"walLocation={tmp_path / 'wal'}"]
     options += ["spark.deploy.maxExecutorRetries=-1", "spark.task.maxFailures=8"]
     program = programs(name, *options)
-    torment(program, publisher, kinds, rng, seconds)
+    torment(program, publisher, rng.sample(kinds, len(kinds)), rng, seconds)
     exact = delivery == "exactly-once"
     more = check(program, publisher, world, name, exact=exact)
     tell(capsys, f"{delivery}: {len(kinds)} kills, {len(publisher.sent)} messages, {more} twice")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 from tests.fault.keyed_sums import ROWS_PER_SECOND
@@ -24,9 +24,32 @@ from tests.waiting import eventually
 from epochal.checkpoint import CommitLog, FileSinkLog, OffsetLog
 from epochal.state import read_state
 
+if TYPE_CHECKING:  # benchmarks run these programs, too
+    import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 300.0
 CLUSTER = "local-cluster[2,1,1024]"
+
+
+def launched(
+    log: Path,
+    module: str,
+    *arguments: str,
+    pipe: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a module of tests as a program, with its words in a log or, if asked, in a pipe."""
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    with open(log, "ab") as told:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+            stdin=pipe or subprocess.DEVNULL,
+            stdout=pipe or told,
+            stderr=told,
+        )
 
 
 class Program:
@@ -48,17 +71,8 @@ class Program:
         return self._process.pid
 
     def start(self) -> None:
-        path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         arguments = [self._master, str(self.checkpoint), str(self.out), *self._options]
-        with open(self.log, "ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module, *arguments],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path, **self.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        self._process = launched(self.log, self.module, *arguments, environment=self.environment)
 
     def descendants(self) -> list[int]:
         """Every descendant of the driver, by pid."""
@@ -205,6 +219,11 @@ def check_rows(rows: list[dict[str, Any]], checkpoint: Path) -> int:
     assert totals == {key: sum(n + 1 for n in range(key, len(values), KEYS)) for key in totals}
     assert state_totals(checkpoint) == totals
     return len(values)
+
+
+def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with capsys.disabled():
+        sys.stdout.write(f"\n{text}\n")
 
 
 def sink_rows(out: Path) -> list[dict[str, Any]]:

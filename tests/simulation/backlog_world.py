@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from tests.simulation import engine_world
 from tests.simulation.engine_world import WorldSource
-from tests.simulation.pipeline import LONG
+from tests.simulation.pipeline import EventReader, EventReaders
+from tests.simulation.tree_pipeline import Kept, longs
 
-from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
-from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
+from epochal.connectors.contract import Positions
+from epochal.continuous.operators.contract import Moment, StoreSchema
 from epochal.continuous.operators.stateless.row_operators import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import (
     Branch,
@@ -31,7 +32,6 @@ from epochal.continuous.plan.stages import (
 )
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.contract import LoggedSource
-from epochal.state.rows.types import StructField, StructType
 from epochal.testing.driver.processes import CHECKPOINT, CONF, DriverProcess
 from epochal.testing.driver.staged_sink import StagingWriter, visible
 
@@ -46,54 +46,31 @@ def time_ms(partition: int, index: int) -> int:
     return 100 + 35 * ((partition * 2) % 3) + index * (9 + 7 * partition)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeReaders(ReaderFactory):
+class TimeReaders(EventReaders):
     """Opens readers of partitions whose rows all wait from the beginning."""
-
-    rows: int
-    per_read: int
 
     def open(self, partitions: Positions) -> TimeReader:
         return TimeReader(self, {name: int(at) for name, at in partitions.items()})
 
 
-class TimeReader(SourceReader):
+class TimeReader(EventReader):
     """Reads the partitions one after the other."""
 
-    def __init__(self, plan: TimeReaders, positions: dict[str, int]) -> None:
-        self._plan, self._positions = plan, positions
-        self._ends = dict.fromkeys(positions, plan.rows)
-        self._breathes = False
-        self.last_read: tuple[str, ...] = ()
+    last_read: tuple[str, ...] = ()
 
-    def read(self, max_rows: int) -> pa.RecordBatch | None:
-        self._breathes = not self._breathes
-        if not self._breathes:
-            return None
-        for name in sorted(self._positions):
-            start = self._positions[name]
-            end = min(start + max_rows, start + self._plan.per_read, self._ends[name])
-            if start < end:
-                self._positions[name], self.last_read = end, (name,)
-                times = [time_ms(int(name), index) for index in range(start, end)]
-                windows = [at - at % WINDOW_MS for at in times]
-                stamps: Any = pa.array([at * 1000 for at in times], TIMES.field(1).type)
-                columns = [pa.array(windows, pa.int64()), stamps]
-                return pa.RecordBatch.from_arrays(columns, schema=TIMES)
-        return None
+    def in_turn(self) -> list[str]:
+        return sorted(self._positions)
 
-    def positions(self) -> Positions:
-        return {name: str(at) for name, at in self._positions.items()}
+    def batch(self, partition: int, indexes: range) -> pa.RecordBatch:
+        self.last_read = (str(partition),)
+        times = [time_ms(partition, index) for index in indexes]
+        windows = [at - at % WINDOW_MS for at in times]
+        stamps: Any = pa.array([at * 1000 for at in times], TIMES.field(1).type)
+        return pa.RecordBatch.from_arrays([pa.array(windows, pa.int64()), stamps], schema=TIMES)
 
     def waiting(self) -> Positions:
         rows = self._plan.rows
         return {name: str(rows) for name, at in self._positions.items() if at < rows}
-
-    def limit(self, ends: Positions) -> None:
-        self._ends.update({name: int(end) for name, end in ends.items()})
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass(slots=True)
@@ -120,68 +97,40 @@ class CountSpec:
     name: str = "stateStoreSave"
     keys: tuple[tuple[str, ...], ...] = (("window",),)
     output_schema: pa.Schema = COUNTS
-    stores: tuple[StoreSchema, ...] = (
-        StoreSchema(
-            "default",
-            StructType((StructField("window", LONG),)),
-            StructType((StructField("rows", LONG),)),
-        ),
-    )
+    stores: tuple[StoreSchema, ...] = (StoreSchema("default", longs("window"), longs("rows")),)
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> Count:
         del state_partitions
         return Count(partitions)
 
 
-@dataclass(slots=True)
-class Count:
+class Count(Kept):
     """The open windows of some partitions."""
 
-    partitions: Sequence[int]
-    late_rows: int = 0
-    windows: dict[int, Counter[int]] = field(default_factory=dict)
-    changed: dict[int, set[int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.windows = {each: Counter() for each in self.partitions}
-        self.changed = {each: set() for each in self.partitions}
-
-    def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        assert store == "default"
-        self.windows[partition] = Counter({key: count for (key,), (count,) in rows})
+    late_rows = 0
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         del side
         starts: list[Any] = batch.column(0).to_pylist()
-        timely = [each for each in starts if each + WINDOW_MS > at.late_ms]
+        timely = [(each,) for each in starts if each + WINDOW_MS > at.late_ms]
         self.late_rows += len(starts) - len(timely)
-        self.windows[partition].update(timely)
+        rows = self.rows[partition]
+        for window in timely:
+            rows[window] = (rows.get(window, (0,))[0] + 1,)
         self.changed[partition].update(timely)
         return ()
 
-    def due_ms(self) -> int | None:
-        return None
-
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
-        for partition, windows in self.windows.items():
-            closed = sorted(each for each in windows if each + WINDOW_MS <= at.watermark_ms)
+        for partition, rows in self.rows.items():
+            closed = sorted(each for each in rows if each[0] + WINDOW_MS <= at.watermark_ms)
             if closed:
-                rows = [windows.pop(each) for each in closed]
                 self.changed[partition].update(closed)
-                columns = [pa.array(closed, pa.int64()), pa.array(rows, pa.int64())]
+                counts = [rows.pop(each)[0] for each in closed]
+                windows = [each[0] for each in closed]
+                columns = [pa.array(windows, pa.int64()), pa.array(counts, pa.int64())]
                 yield pa.RecordBatch.from_arrays(columns, schema=COUNTS)
-
-    def cut(self, epoch: int) -> list[StateChanges]:
-        del epoch
-        found = []
-        for partition, windows in self.windows.items():
-            changed, self.changed[partition] = self.changed[partition], set()
-            puts = [((each,), (windows[each],)) for each in sorted(changed) if each in windows]
-            removes = [(each,) for each in sorted(changed) if each not in windows]
-            found.append(StateChanges("default", partition, puts, removes, len(windows)))
-        return found
 
 
 class BacklogWorld(engine_world.World):
@@ -194,7 +143,9 @@ class BacklogWorld(engine_world.World):
         self.most = self.chance.choice((1_000, 1_000, 1, 2))
         observe = ObserveEventTimeSpec(0, "at")
         source = SourcePlan(
-            TimeReaders(shape.rows, shape.per_read), TIMES, (Branch((observe,), Target(0)),)
+            TimeReaders(shape.rows, keys=0, per_read=shape.per_read, breathe=True),
+            TIMES,
+            (Branch((observe,), Target(0)),),
         )
         return QueryPlan(
             sources=(source,),
@@ -239,4 +190,6 @@ class BacklogWorld(engine_world.World):
         operator, files = Count(partitions), self.truth.at(CHECKPOINT)
         stores = TaskStores(self.plan, partitions, files, CONF, attempt=0, run_id="", writers=1)
         stores.load([operator], StateStart(latest[0] + 1, None))
-        return sum(operator.windows.values(), Counter())
+        return Counter(
+            {key[0]: row[0] for rows in operator.rows.values() for key, row in rows.items()}
+        )

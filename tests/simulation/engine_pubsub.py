@@ -67,10 +67,6 @@ class PubSub:
             if self.chance.random() < 0.4:  # most never arrive
                 self.subscription.deliveries.ack([serial], self.now_us())
 
-    def give_all_back(self) -> None:
-        self.clock.advance(DEADLINE_S + 1)
-        self.broker.tick(self.now_us())
-
 
 class FakePuller:
     """One stream of the service."""

@@ -60,17 +60,24 @@ class EventReader(SourceReader):
         self._breathes = self._plan.breathe and not self._breathes
         if self._plan.breathe and not self._breathes:
             return None
-        for name in sorted(self._positions, key=lambda name: self._positions[name]):
+        for name in self.in_turn():
             start = self._positions[name]
             end = min(start + max_rows, start + self._plan.per_read, self._ends[name])
             if start < end:
                 self._positions[name] = end
-                rows = [event(int(name), at, self._plan.keys) for at in range(start, end)]
-                columns = [list(column) for column in zip(*rows, strict=True)]
-                return pa.RecordBatch.from_arrays(
-                    [pa.array(column, pa.int64()) for column in columns], schema=EVENTS
-                )
+                return self.batch(int(name), range(start, end))
         return None
+
+    def in_turn(self) -> list[str]:
+        """The partitions, in the order in which they are asked for rows."""
+        return sorted(self._positions, key=lambda name: self._positions[name])
+
+    def batch(self, partition: int, indexes: range) -> pa.RecordBatch:
+        rows = [event(partition, at, self._plan.keys) for at in indexes]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(column, pa.int64()) for column in columns], schema=EVENTS
+        )
 
     def positions(self) -> Positions:
         return {name: str(at) for name, at in self._positions.items()}

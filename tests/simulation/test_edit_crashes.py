@@ -23,7 +23,7 @@ from epochal.tools.edit.apply_edit import Conditions, apply, undo
 from epochal.tools.edit.copy_checkpoint import plan_copy
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import NOTICE, Journal
-from epochal.tools.edit.edit_plan import Plan, read_tree
+from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.migrate_offsets import plan_migrate
 from epochal.tools.edit.offset_targets import ShiftBy
 from epochal.tools.edit.repair import plan_repair
@@ -335,8 +335,9 @@ def test_after_any_crash_the_same_command_finishes_it(tool: Tool) -> None:
 @pytest.mark.parametrize("tool", TOOLS, ids=str)
 def test_after_any_crash_undo_takes_it_back(tool: Tool) -> None:
     before, _ = ends(tool)
+    earlier = Journal(tool.start().files(tool.edits)).entries()
     for point, world in crash_points(tool):
-        if Journal(world.files(tool.edits)).entries():
+        if len(Journal(world.files(tool.edits)).entries()) > len(earlier):
             tool.undo(world)
         assert world.content() == before, point
 
@@ -370,7 +371,3 @@ def test_crash_after_crash_is_finished_in_the_end(tool: Tool) -> None:
             if world.content() != after:
                 tool.run(world)
             assert world.content() == after, (first, second)
-
-
-def test_the_tree_of_a_golden_checkpoint_is_not_empty() -> None:
-    assert len(read_tree(TOOLS[0].start().files("checkpoint")).infos) > 50

@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from tests.simulation.engine_world import World
-from tests.simulation.world import NEVER_ENDS
+from tests.simulation.planted import Plant, is_found
 
 from epochal.continuous.tasks import task_stores
 from epochal.continuous.tasks.exchange import Exchange, Inbox
@@ -44,9 +43,6 @@ def test_every_event_counts_once_whatever_goes_wrong(part: int) -> None:
         if found:
             wrong[seed] = found
     assert wrong == {}
-
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def order_of(*kinds: type) -> Plant:
@@ -255,13 +251,4 @@ PLANTED: dict[str, Plant] = {
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[fault](monkeypatch)
-    assert any(harm(seed) for seed in range(SEEDS_PER_FAULT))
-
-
-def harm(seed: int) -> list[str]:
-    """What is wrong with a world in which a fault was planted. To come to no end is no harm."""
-    world = World(seed)
-    try:
-        return [each for each in world.run() if each != NEVER_ENDS]
-    except (AssertionError, KeyError) as error:
-        return [repr(error)]
+    assert is_found(World, SEEDS_PER_FAULT)

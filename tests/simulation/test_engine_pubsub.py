@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.simulation.engine_pubsub import PubSubWorld
-from tests.simulation.world import NEVER_ENDS
+from tests.simulation.planted import Plant, is_found, wrong_worlds
 
 from epochal.connectors.pubsub.continuous_pubsub import PubSubReader
 from epochal.continuous.operators.contract import Moment
@@ -20,22 +19,13 @@ SEEDS_PER_FAULT = 400
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_message_counts_however_often_it_comes(part: int) -> None:
-    wrong = {}
-    for seed in range(part, SEEDS, PARTS):
-        found = PubSubWorld(seed).run()
-        if found:
-            wrong[seed] = found
-    assert wrong == {}
+    assert wrong_worlds(PubSubWorld, range(part, SEEDS, PARTS)) == {}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)  # ten minutes of CPU time and more
 def test_every_message_counts_in_many_more_worlds() -> None:
-    wrong = {seed: found for seed in range(10_000) if (found := PubSubWorld(seed).run())}
-    assert wrong == {}
-
-
-Plant = Callable[[pytest.MonkeyPatch], None]
+    assert wrong_worlds(PubSubWorld, range(10_000)) == {}
 
 
 def acknowledge_at_the_cut(patch: pytest.MonkeyPatch) -> None:
@@ -84,9 +74,4 @@ PLANTED: dict[str, Plant] = {
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[fault](monkeypatch)
-    assert any(harm(seed) for seed in range(SEEDS_PER_FAULT))
-
-
-def harm(seed: int) -> list[str]:
-    """What is wrong with a world in which a fault was planted. To come to no end is no harm."""
-    return [each for each in PubSubWorld(seed).run() if each != NEVER_ENDS]
+    assert is_found(PubSubWorld, SEEDS_PER_FAULT)

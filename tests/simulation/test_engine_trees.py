@@ -5,14 +5,14 @@ A seed that fails is run again by itself with `python -m tests.simulation.engine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.simulation.engine_trees import TreeWorld
+from tests.simulation.planted import Plant, is_found, wrong_worlds
 from tests.simulation.tree_pipeline import HoldingSpec
-from tests.simulation.world import NEVER_ENDS
 
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.tasks.exchange import Inbox
@@ -27,22 +27,13 @@ SEEDS_PER_FAULT = 1_000
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_epoch_shows_what_its_rows_and_watermark_make_whatever_goes_wrong(part: int) -> None:
-    wrong = {}
-    for seed in range(part, SEEDS, PARTS):
-        found = TreeWorld(seed).run()
-        if found:
-            wrong[seed] = found
-    assert wrong == {}
+    assert wrong_worlds(TreeWorld, range(part, SEEDS, PARTS)) == {}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)  # ten minutes of CPU time and more
 def test_every_epoch_is_right_in_many_more_worlds() -> None:
-    wrong = {seed: found for seed in range(10_000) if (found := TreeWorld(seed).run())}
-    assert wrong == {}
-
-
-Plant = Callable[[pytest.MonkeyPatch], None]
+    assert wrong_worlds(TreeWorld, range(10_000)) == {}
 
 
 def align_one_side_only(patch: pytest.MonkeyPatch) -> None:
@@ -178,13 +169,4 @@ PLANTED: dict[str, Plant] = {
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[fault](monkeypatch)
-    assert any(harm(seed) for seed in range(SEEDS_PER_FAULT))
-
-
-def harm(seed: int) -> list[str]:
-    """What is wrong with a world in which a fault was planted. To come to no end is no harm."""
-    world = TreeWorld(seed)
-    try:
-        return [each for each in world.run() if each != NEVER_ENDS]
-    except (AssertionError, KeyError) as error:
-        return [repr(error)]
+    assert is_found(TreeWorld, SEEDS_PER_FAULT)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 from tests.simulation.engine_world import World
-from tests.simulation.test_engine import SEEDS_PER_FAULT, harm
+from tests.simulation.planted import Plant, is_found, wrong_worlds
+from tests.simulation.test_engine import SEEDS_PER_FAULT
 
 from epochal.checkpoint.claim import Claim
 from epochal.continuous.tasks import task_stores
@@ -23,8 +23,6 @@ from epochal.files import Files
 from epochal.testing.driver.processes import DriverProcess, TaskProcess
 from epochal.testing.driver.staged_sink import OUTPUT
 from epochal.testing.files import Crash
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def publish_only_some_stores(patch: pytest.MonkeyPatch) -> None:
@@ -120,7 +118,7 @@ PLANTED: dict[str, Plant] = {
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_fault_with_epoch_files_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[fault](monkeypatch)
-    assert any(harm(seed) for seed in range(SEEDS_PER_FAULT))
+    assert is_found(World, SEEDS_PER_FAULT)
 
 
 class SlowSinkWorld(World):
@@ -147,7 +145,7 @@ class SlowSinkWorld(World):
 
 
 def test_what_has_sparks_names_is_right_because_it_was_committed() -> None:
-    assert {seed: wrong for seed in range(40) if (wrong := SlowSinkWorld(seed).run())} == {}
+    assert wrong_worlds(SlowSinkWorld, range(40)) == {}
 
 
 def test_state_that_is_published_before_its_epoch_is_committed_is_found(
@@ -163,4 +161,4 @@ def test_nothing_goes_wrong_even_if_nobody_looks_at_the_lease(
     # The check only ends a late driver sooner. What keeps it harmless is that entries are created
     # and never replaced, and that names carry the attempt.
     monkeypatch.setattr(Claim, "still_mine", lambda _: True)
-    assert {seed: wrong for seed in range(100) if (wrong := World(seed).run())} == {}
+    assert wrong_worlds(World, range(100)) == {}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.simulation import outage_world
 from tests.simulation.outage_world import OutageWorld
-from tests.simulation.world import NEVER_ENDS
+from tests.simulation.planted import Plant, is_found
 
 from epochal.continuous.run.restarts import RestartDecision, Restarts
 from epochal.continuous.tasks import reports
@@ -38,7 +38,6 @@ def test_no_outage_ends_a_query_too_soon_or_loses_a_row(part: int) -> None:
     assert min(ends.values()) > 0  # every way to end is seen
 
 
-Plant = Callable[[pytest.MonkeyPatch], None]
 AfterFailure = Callable[[Restarts, float, FailureKind, int], RestartDecision]
 
 
@@ -127,9 +126,4 @@ PLANTED: dict[str, Plant] = {
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[fault](monkeypatch)
-    assert any(harm(seed) for seed in range(SEEDS_PER_FAULT))
-
-
-def harm(seed: int) -> list[str]:
-    """What is wrong with a world in which a fault was planted. To come to no end is no harm."""
-    return [each for each in OutageWorld(seed).run() if each != NEVER_ENDS]
+    assert is_found(OutageWorld, SEEDS_PER_FAULT)

@@ -5,17 +5,24 @@ And never none for good: the same command again opens the one, `undo` the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from tests.simulation.test_edit_crashes import World, crashed, golden, operations
+from tests.simulation import test_edit_crashes
+from tests.simulation.test_edit_crashes import (
+    Tool,
+    World,
+    crash_points,
+    crashed,
+    golden,
+    operations,
+)
 
 from epochal.checkpoint.entries import QueryMetadata
 from epochal.errors import EpochalError
-from epochal.files import Files
-from epochal.tools.edit.apply_edit import apply, undo
+from epochal.tools.edit.apply_edit import apply
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Change, Plan
@@ -59,32 +66,25 @@ def prepare_a_switched_query_that_went_on(world: World) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A switch of the golden case with a file sink, and the checkpoint that it opens."""
+@dataclass(frozen=True, kw_only=True)
+class Turn(Tool):
+    """A switch of the golden case with a file sink; it edits the checkpoint that it opens."""
 
-    name: str
-    plan: Callable[[Files, Files, Files], Plan]
-    """From the old checkpoint, the new one and the output."""
+    case: str = "file_sink_counts"
+    command: str = "switch"
+    edits: str = "new"
     prepare: Callable[[World], None] = no_preparation
-    opens: str = "new"
-    closes: str = "checkpoint"
-
-    def __str__(self) -> str:
-        return self.name
 
     def start(self) -> World:
-        world = World(dict(golden("file_sink_counts")))
+        world = World(dict(golden(self.case)))
         self.prepare(world)
         return world
 
     def run(self, world: World, before: Before = None) -> None:
+        """The plan is made from the old checkpoint, the new one and the output."""
         files = [world.files(name, before) for name in ("checkpoint", "new", "output")]
-        opened = world.files(self.opens, before)
-        apply(opened, "switch", lambda: self.plan(*files), world.conditions(before))
-
-    def undo(self, world: World, before: Before = None) -> None:
-        undo(world.files(self.opens, before), None, world.conditions(before))
+        opened = world.files(self.edits, before)
+        apply(opened, self.command, lambda: self.plan(*files), world.conditions(before))
 
 
 TURNS = [
@@ -92,16 +92,15 @@ TURNS = [
     Turn(
         "to-a-clone-with-edits",
         lambda old, new, output: plan_existing(survey(old), survey(new), survey_sink(output)),
-        prepare_a_clone_with_edits,
+        prepare=prepare_a_clone_with_edits,
     ),
     Turn(
         "back",
         lambda old, new, output: plan_back(
             survey(old), survey(new), SwitchedOutput(survey_sink(output))
         ),
-        prepare_a_switched_query_that_went_on,
-        opens="checkpoint",
-        closes="new",
+        prepare=prepare_a_switched_query_that_went_on,
+        edits="checkpoint",
     ),
 ]
 
@@ -118,17 +117,19 @@ def startable(world: World) -> set[str]:
     return found
 
 
-def crash_points(turn: Turn) -> Iterator[tuple[int, World]]:
-    total = operations(partial(turn.run, turn.start()))
-    assert total > 5
-    for point in range(total):
-        world = turn.start()
-        assert crashed(partial(turn.run, world), point), point
-        yield point, world
-
-
-def unfinished(world: World, turn: Turn) -> bool:
-    return Journal(world.files(turn.opens)).unfinished() is not None
+@pytest.mark.parametrize(
+    "promise",
+    [
+        test_edit_crashes.test_after_any_crash_the_same_command_finishes_it,
+        test_edit_crashes.test_after_any_crash_undo_takes_it_back,
+        test_edit_crashes.test_a_crash_anywhere_in_an_undo_is_completed_by_the_next_undo,
+    ],
+)
+@pytest.mark.parametrize("turn", TURNS, ids=str)
+def test_a_switch_keeps_the_promises_of_an_edit(
+    turn: Turn, promise: Callable[[Tool], None]
+) -> None:
+    promise(turn)
 
 
 @pytest.mark.parametrize("turn", TURNS, ids=str)
@@ -141,44 +142,22 @@ def test_at_no_moment_can_both_be_started_that_could_not_be_before(turn: Turn) -
         seen.add(frozenset(now))
         # A clone can be started before the switch, with an output of its own.
         assert len(now) < 2 or now == before, point
-        assert unfinished(world, turn) or now in (before, {turn.opens}), point
+        unfinished = Journal(world.files(turn.edits)).unfinished() is not None
+        assert unfinished or now in (before, {turn.edits}), point
     assert frozenset() in seen  # otherwise there was nothing to be afraid of
 
 
 @pytest.mark.parametrize("turn", TURNS, ids=str)
-def test_after_any_crash_the_same_command_opens_the_new_one(turn: Turn) -> None:
-    done = turn.start()
-    turn.run(done)
-    assert startable(done) == {turn.opens}
-    for point, world in crash_points(turn):
-        if unfinished(world, turn) or startable(world) != {turn.opens}:
-            turn.run(world)
-        assert startable(world) == {turn.opens}, point
-        assert world.content() == done.content(), point
-
-
-@pytest.mark.parametrize("turn", TURNS, ids=str)
-def test_after_any_crash_an_undo_opens_the_old_one(turn: Turn) -> None:
-    untouched = turn.start()
-    for point, world in crash_points(turn):
-        if unfinished(world, turn) or startable(world) == {turn.opens} != startable(untouched):
-            turn.undo(world)
-        assert startable(world) == startable(untouched), point
-        assert world.content() == untouched.content(), point
-
-
-@pytest.mark.parametrize("turn", TURNS, ids=str)
-def test_a_crash_in_the_undo_is_completed_by_the_next_undo(turn: Turn) -> None:
-    untouched, world = turn.start(), turn.start()
+def test_an_undo_that_crashes_leaves_no_two_to_start(turn: Turn) -> None:
+    world = turn.start()
+    untouched = startable(world)
     turn.run(world)
+    assert startable(world) == {turn.edits}
     saved = dict(world.disk)
     for point in range(operations(partial(turn.undo, world))):
         world = World(dict(saved))
         assert crashed(partial(turn.undo, world), point)
-        assert len(startable(world)) < 2 or startable(world) == startable(untouched), point
-        if unfinished(world, turn) or world.content() != untouched.content():
-            turn.undo(world)
-        assert world.content() == untouched.content(), point
+        assert len(startable(world)) < 2 or startable(world) == untouched, point
 
 
 def test_the_worlds_notice_a_switch_that_opens_before_it_closes(

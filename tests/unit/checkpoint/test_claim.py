@@ -24,7 +24,6 @@ from epochal.checkpoint.claim import (
     Owned,
     claim_path,
     decide_claim,
-    identify,
 )
 from epochal.errors import CheckpointInUseError, MalformedFileError, OptionError, StorageError
 from epochal.files import Files
@@ -105,18 +104,6 @@ def test_a_second_run_is_refused_with_both_run_ids() -> None:
     assert [info.name for info in files.list(".epochal/lease")] == ["run-a"]
 
 
-def test_a_released_checkpoint_is_free_and_the_attempt_counts_up() -> None:
-    files, clock = world()
-    with acquire(files, "run-a", clock) as first:
-        assert first.attempt == 0
-    assert not first.still_mine()
-    with acquire(files, "run-b", clock) as second:
-        assert (second.attempt, second.took_over) == (1, None)
-        assert second.still_mine()
-    assert [path for path, _ in files.walk()] == [".epochal/attempts/0", ".epochal/attempts/1"]
-    second.release()
-
-
 def test_an_owner_that_renews_keeps_the_checkpoint_for_as_long_as_it_likes() -> None:
     files, clock = world()
     claim = acquire(files, "run-a", clock)
@@ -156,15 +143,6 @@ def test_an_owner_that_fell_silent_has_lost_even_if_nobody_took_over() -> None:
     assert again.still_mine()
     with pytest.raises(CheckpointInUseError):
         acquire(files, "run-b", clock)
-
-
-def test_an_owner_that_was_taken_over_notices_although_its_clock_stood_still() -> None:
-    files, clock = world()
-    asleep = acquire(files, "run-a", ManualClock(NOW))
-    clock.advance(31)
-    acquire(files, "run-b", clock)
-    assert not asleep.still_mine()
-    assert not asleep.renew()
 
 
 def claim_or_rival(files: Files, run_id: str, clock: ManualClock) -> Claim | str:
@@ -238,14 +216,6 @@ def test_abandoned_claims_are_deleted_after_a_day() -> None:
     assert [info.name for info in files.list(".epochal/lease")] == ["run-a"]
 
 
-def test_only_the_last_hundred_attempts_are_kept() -> None:
-    files, clock = world()
-    for number in range(105):
-        with acquire(files, "run-a", clock) as claim:
-            assert claim.attempt == number
-    assert len(files.list(".epochal/attempts")) == 101
-
-
 def test_storage_that_fails_is_named() -> None:
     def refuse(operation: str, path: str) -> None:
         if operation == "replace":
@@ -259,14 +229,6 @@ def test_storage_that_fails_is_named() -> None:
 def test_a_run_id_must_be_a_file_name(run_id: str) -> None:
     with pytest.raises(OptionError, match="run id"):
         acquire(MemoryFiles(), run_id)
-
-
-def test_this_process_is_recorded_so_that_its_end_can_be_seen() -> None:
-    me = identify("run-a", "test", NOW, 1000)
-    assert me.process == os.getpid()
-    assert me.host
-    assert me.process_started > 0
-    assert "/" in me.machine
 
 
 OWNER_PROCESS = """

@@ -86,17 +86,6 @@ def test_a_run_whose_claim_expired_claims_again_with_its_next_attempt() -> None:
     assert MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT).batch_ids() == [0, 1, 2, 8]
 
 
-def test_a_run_whose_claim_expired_and_was_taken_claims_nothing() -> None:
-    files, clock = world()
-    claim = acquire(files, "run-a", clock)
-    clock.advance(31)
-    heir = acquire(files, "run-b", clock)
-    with pytest.raises(CheckpointLostError, match="run-b has begun attempt 1"):
-        claim.next_attempt()
-    assert (claim.still_mine(), heir.still_mine()) == (False, True)
-    assert list(attempts(files)) == [0, 1]
-
-
 def owner_after_a_race(moment: int) -> list[str]:
     """Who owns the checkpoint if another run comes before this operation of the expired owner."""
     files, clock = world()

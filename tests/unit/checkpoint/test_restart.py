@@ -210,18 +210,6 @@ def test_a_checkpoint_lists_its_sources_and_operators() -> None:
     assert found.source_log(77) is None
 
 
-def test_looking_at_a_checkpoint_changes_nothing() -> None:
-    found = checkpoint(offsets__0=b"v1\n{}\n0", sources__0__0=b"v1", state__0__0__x=b"")
-    assert isinstance(found.files, MemoryFiles)
-    before = dict(found.files.tree)
-    found.plan_restart()
-    found.sources()
-    found.source_log(0)
-    found.operators()
-    found.offsets.get_range()
-    assert found.files.tree == before
-
-
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 MERGES = "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion"
@@ -281,31 +269,43 @@ def test_what_has_no_old_meaning_stays_as_the_session_has_it() -> None:
     assert conf_in_force({}, {PARTITIONS: "3"})[PARTITIONS] == "3"
 
 
-def test_a_new_query_writes_offsets_in_the_version_asked_for() -> None:
-    assert offset_log_version(None, {}) == 1
-    assert offset_log_version(None, {OFFSETS: "2"}) == 2
-    assert offset_log_version(None, {EVOLUTION: "true"}) == 2
+@pytest.mark.parametrize(
+    ("first", "session", "version"),
+    [
+        (None, {}, 1),
+        (None, {OFFSETS: "2"}, 2),
+        (None, {EVOLUTION: "true"}, 2),
+        (V1, {OFFSETS: "2"}, 1),
+        (V2, {OFFSETS: "1"}, 2),
+        (V2, {EVOLUTION: "true"}, 2),
+    ],
+)
+def test_a_new_offset_log_has_the_version_asked_for_and_another_keeps_its_own(
+    first: OffsetEntry | None, session: dict[str, str], version: int
+) -> None:
+    assert offset_log_version(first, session) == version
 
 
-def test_an_offset_log_keeps_its_version() -> None:
-    assert offset_log_version(V1, {OFFSETS: "2"}) == 1
-    assert offset_log_version(V2, {OFFSETS: "1"}) == 2
-    assert offset_log_version(V2, {EVOLUTION: "true"}) == 2
+NAMED = CommitEntry(3, 0, None, {"a": SinkMetadata("a", "-", "p", "DSv2")})
+
+
+@pytest.mark.parametrize(
+    ("first", "session", "version"),
+    [
+        (None, {}, 1),
+        (None, {STATE: "2"}, 2),
+        (None, {STATE: "3"}, 2),
+        (CommitEntry(1), {STATE: "2"}, 1),
+        (CommitEntry(2), {STATE: "1"}, 2),
+        (NAMED, {}, 3),
+    ],
+)
+def test_a_new_commit_log_follows_the_state_format_and_another_keeps_its_version(
+    first: CommitEntry | None, session: dict[str, str], version: int
+) -> None:
+    assert commit_log_version(first, session) == version
 
 
 def test_named_sources_cannot_be_turned_on_over_positional_offsets() -> None:
     with pytest.raises(OptionError, match=r"CANNOT_ENABLE_ON_EXISTING_CHECKPOINT.*version 1"):
         offset_log_version(V1, {EVOLUTION: "true"})
-
-
-def test_a_commit_log_s_version_follows_the_state_format_and_is_never_3_by_setting() -> None:
-    assert commit_log_version(None, {}) == 1
-    assert commit_log_version(None, {STATE: "2"}) == 2
-    assert commit_log_version(None, {STATE: "3"}) == 2
-
-
-def test_a_commit_log_keeps_its_version() -> None:
-    assert commit_log_version(CommitEntry(1), {STATE: "2"}) == 1
-    assert commit_log_version(CommitEntry(2), {STATE: "1"}) == 2
-    named = CommitEntry(3, 0, None, {"a": SinkMetadata("a", "-", "p", "DSv2")})
-    assert commit_log_version(named, {}) == 3

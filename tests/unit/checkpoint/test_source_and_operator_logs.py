@@ -11,9 +11,7 @@ from epochal.checkpoint.file_log import (
     KafkaInitialOffsetLog,
     KafkaInitialOffsets,
     RateLog,
-    kafka_offsets_json,
     open_source_log,
-    parse_kafka_offsets,
 )
 from epochal.checkpoint.operator_metadata import (
     OPERATOR_FORMAT,
@@ -61,13 +59,6 @@ def test_kafka_offsets_of_a_future_version_are_refused() -> None:
         KAFKA_INITIAL_OFFSET_FORMAT.deserialize(b'0v99999\n{"t":{"0":0}}', "sources/0/0")
 
 
-def test_kafka_offsets_keep_topics_and_partitions() -> None:
-    text = '{"topic1":{"0":456,"1":789},"topic2":{"0":0}}'
-    offsets = parse_kafka_offsets(text, "")
-    assert offsets == {"topic1": {0: 456, 1: 789}, "topic2": {0: 0}}
-    assert kafka_offsets_json(offsets) == text
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -89,13 +80,6 @@ def test_bad_kafka_offsets_are_a_malformed_file_that_is_named(data: bytes) -> No
     with pytest.raises(MalformedFileError) as caught:
         KAFKA_INITIAL_OFFSET_FORMAT.deserialize(data, "sources/0/0")
     assert caught.value.path == "sources/0/0"
-
-
-def test_a_rate_source_remembers_when_it_was_created() -> None:
-    log = RateLog(MemoryFiles())
-    assert log.add(0, 1794772382725)
-    assert log.files.read("0") == b"v1\n1794772382725"
-    assert log.get(0) == 1794772382725
 
 
 @pytest.mark.parametrize("data", [b"", b"v1", b"v1\n", b"v1\nx", b"17", b"v1\n1.5", b"\xff"])
@@ -135,26 +119,6 @@ def test_operator_metadata_of_version_1_has_no_schema_paths() -> None:
         OperatorMetadata(1, 0, "x", (StoreMetadata("default", 0, 1, ("a",)),))
     with pytest.raises(OptionError):
         OperatorMetadata(3, 0, "x", ())
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"v1",
-        b"v1\n{}",
-        b'v1\n{"operatorInfo":[]}',
-        b'v1\n{"operatorInfo":{"operatorId":"0","operatorName":"x"}}',
-        b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"x"},"stateStoreInfo":{}}',
-        b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"x"},"stateStoreInfo":[1]}',
-        b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"x"},"stateStoreInfo":[{}]}',
-        OPERATOR_V2.replace(b'["file:', b'[1,"file:'),
-        OPERATOR_V2.replace(b"operatorPropertiesJson", b"other"),
-    ],
-)
-def test_bad_operator_metadata_is_a_malformed_file(data: bytes) -> None:
-    with pytest.raises(MalformedFileError):
-        OPERATOR_FORMAT.deserialize(data, "state/0/_metadata/metadata")
 
 
 def test_the_operator_metadata_in_force_is_the_newest_not_above_the_batch() -> None:

@@ -127,19 +127,17 @@ def test_a_chain_before_the_first_epoch_is_refused() -> None:
         manifest_from_json(changed(published=-1, chain=[[-1, 7, 2, [1]]]), PATH)
 
 
-@pytest.mark.parametrize("field", sorted(manifest_to_json(MANIFEST).keys() - {"marksCommit"}))
-def test_no_field_may_be_missing(field: str) -> None:
-    value = changed()
-    del value[field]
+INCOMPLETE = [
+    {name: value for name, value in changed().items() if name != field}
+    for field in sorted(manifest_to_json(MANIFEST).keys() - {"marksCommit"})
+]
+
+
+@pytest.mark.parametrize("value", [*INCOMPLETE, [], "x", 5, True])
+def test_what_lacks_a_field_or_is_no_object_is_refused(value: Any) -> None:
     with pytest.raises(MalformedFileError) as refused:
         manifest_from_json(value, PATH)
     assert refused.value.path == PATH
-
-
-@pytest.mark.parametrize("value", [[], "x", 5, True])
-def test_what_is_not_an_object_is_refused(value: Any) -> None:
-    with pytest.raises(MalformedFileError, match="offsets/7"):
-        manifest_from_json(value, PATH)
 
 
 def state(operator: int, partition: int, store: str, unique_id: str) -> PreparedState:

@@ -15,7 +15,6 @@ from epochal.epoch.event_time.query_watermark import (
     NONE_SEEN,
     NOT_ADVANCED,
     POLICY_KEY,
-    EpochMarks,
     QueryWatermark,
     policy_of,
     watermark_of,
@@ -51,26 +50,6 @@ def test_the_slowest_watermark_counts_and_never_goes_back(
 def tracked(**more: Any) -> QueryWatermark:
     given = {"highs": (-1,), "delays_ms": (1000,), "moves": "epoch", **more}
     return QueryWatermark(**given)
-
-
-def test_the_watermark_of_an_epoch_is_fixed_when_it_starts() -> None:
-    watermark = tracked()
-    assert watermark.in_flight() == ((-1, 0), (0, 0))
-    watermark.start(1)
-    assert watermark.decide(0, [(5000,)]) == EpochMarks((5000,), 0, 0, settled=False)
-    assert watermark.in_flight() == ((0, 0), (1, 0))
-    watermark.start(2)
-    assert watermark.in_flight() == ((0, 0), (1, 0), (2, 4000))
-    assert watermark.decide(1, [(9000,)]) == EpochMarks((9000,), 0, 4000, settled=False)
-    assert watermark.decide(2, [(9000,)]) == EpochMarks((9000,), 4000, 8000, settled=False)
-    assert watermark.decide(3, [(9000,)]) == EpochMarks((9000,), 8000, 8000)
-    assert watermark.in_flight() == ((3, 8000), (4, 8000))
-
-
-def test_it_never_goes_back() -> None:
-    watermark = tracked(watermark_ms=6000, late_ms=5500)
-    watermark.decide(0, [(5000,)])
-    assert watermark.in_flight() == ((0, 6000), (1, 6000))
 
 
 def test_an_epoch_should_end_soon_while_its_end_or_the_next_one_closes_windows() -> None:

@@ -206,28 +206,22 @@ def test_two_watermarks_that_are_one_now_go_on_from_the_watermark_of_the_log() -
     assert (found.steps[-1], found.watermark_ms) == (LogCommit(4, 5000), 5000)
 
 
-def test_two_epochs_without_a_commit_are_refused_by_name() -> None:
-    error = refusal(logs({3: ours(3), 4: ours(4)}, (2,)))
-    assert error.paths == (f"{URL}/offsets/3", f"{URL}/offsets/4")
-
-
-def test_offsets_without_any_commit_are_refused_unless_it_is_the_first_epoch() -> None:
-    assert refusal(logs({3: ours(3), 4: ours(4)}, ())).paths[1] == f"{URL}/offsets/4"
-
-
-def test_a_gap_in_the_offsets_is_refused_by_name() -> None:
-    error = refusal(logs({2: ours(2), 4: ours(4)}, (2,)))
-    assert "gap" in error.reason
-    assert error.paths == (f"{URL}/offsets/3", f"{URL}/offsets/4")
-
-
-def test_a_commit_without_offsets_is_refused_by_name() -> None:
-    assert refusal(logs({3: ours(3)}, (3, 4))).paths == (f"{URL}/commits/4", f"{URL}/offsets/4")
-    assert refusal(logs({}, (0,))).paths == (f"{URL}/commits/0", f"{URL}/offsets/0")
-
-
-def test_an_open_epoch_whose_predecessor_is_gone_is_refused_by_name() -> None:
-    assert refusal(logs({4: ours(4)}, (3,))).paths == (f"{URL}/offsets/3",)
+@pytest.mark.parametrize(
+    ("entries", "commits", "named"),
+    [
+        pytest.param((3, 4), (2,), ("offsets/3", "offsets/4"), id="two epochs without a commit"),
+        pytest.param((3, 4), (), ("offsets/0", "offsets/4"), id="offsets without any commit"),
+        pytest.param((2, 4), (2,), ("offsets/3", "offsets/4"), id="a gap in the offsets"),
+        pytest.param((3,), (3, 4), ("commits/4", "offsets/4"), id="a commit without offsets"),
+        pytest.param((), (0,), ("commits/0", "offsets/0"), id="only a commit"),
+        pytest.param((4,), (3,), ("offsets/3",), id="an open epoch whose predecessor is gone"),
+    ],
+)
+def test_logs_that_no_crash_leaves_are_refused_by_name(
+    entries: tuple[int, ...], commits: tuple[int, ...], named: tuple[str, ...]
+) -> None:
+    error = refusal(logs({epoch: ours(epoch) for epoch in entries}, commits))
+    assert error.paths == tuple(f"{URL}/{name}" for name in named)
 
 
 def test_a_decision_of_a_later_attempt_means_that_this_one_is_fenced() -> None:

@@ -147,26 +147,6 @@ def test_a_batch_is_sent_again_after_a_crash_and_after_three_it_is_given_up(serv
         client.run_rows(step(), ROWS)
 
 
-def test_numbers_of_rows_go_on_where_an_evaluator_was_lost(server: Server) -> None:
-    client, numbers = EvaluatorClient(), step("MonotonicallyIncreasingID")
-    client.run_rows(numbers, ROWS)
-    client.run_rows(step(), ROWS)
-    server.answer = lambda fields: None if server.connections < 2 else (OK, fields[0])
-    client.run_rows(numbers, ROWS)
-    client.run_rows(step(), ROWS)
-    client.close()
-    client.run_rows(numbers, ROWS)
-    prepared = [fields for operation, _, fields in server.requests if operation == PREPARE]
-    before = [(fields[-1].decode(), int(fields[4])) for fields in prepared]
-    assert before == [
-        ("MonotonicallyIncreasingID", 0),
-        ("upper", 0),
-        ("MonotonicallyIncreasingID", 100),
-        ("upper", 0),
-        ("MonotonicallyIncreasingID", 200),
-    ]
-
-
 def test_a_lack_of_memory_is_tried_again_with_smaller_slices_and_names_the_option(
     server: Server,
 ) -> None:

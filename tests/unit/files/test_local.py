@@ -45,12 +45,6 @@ def fill(root: Path, content: dict[str, bytes]) -> None:
         (root / name).write_bytes(data)
 
 
-def test_create_removes_an_orphaned_crc_and_writes_none(tmp_path: Path) -> None:
-    fill(tmp_path, {".0.crc": b"stale"})
-    LocalFiles(tmp_path).create("0", b"new")
-    assert tree(tmp_path) == {"0": b"new"}
-
-
 def test_a_refused_create_leaves_the_crc_of_the_file_that_is_there(tmp_path: Path) -> None:
     fill(tmp_path, {"0": b"old", ".0.crc": b"its crc"})
     with pytest.raises(FileExistsError):
@@ -58,30 +52,10 @@ def test_a_refused_create_leaves_the_crc_of_the_file_that_is_there(tmp_path: Pat
     assert tree(tmp_path) == {"0": b"old", ".0.crc": b"its crc"}
 
 
-def test_replace_drops_the_old_crc(tmp_path: Path) -> None:
-    fill(tmp_path, {"0": b"old", ".0.crc": b"its crc"})
-    LocalFiles(tmp_path).replace("0", b"new")
-    assert tree(tmp_path) == {"0": b"new"}
-
-
-def test_delete_drops_the_file_and_its_crc_and_no_others(tmp_path: Path) -> None:
-    fill(tmp_path, {"0": b"", ".0.crc": b"", "1": b"", ".1.crc": b""})
-    LocalFiles(tmp_path).delete("0")
-    assert tree(tmp_path) == {"1": b"", ".1.crc": b""}
-
-
 def test_delete_drops_an_orphaned_crc(tmp_path: Path) -> None:
     fill(tmp_path, {".0.crc": b""})
     LocalFiles(tmp_path).delete("0")
     assert tree(tmp_path) == {}
-
-
-def test_cancelling_leaves_file_and_crc(tmp_path: Path) -> None:
-    fill(tmp_path, {"0": b"old", ".0.crc": b"its crc"})
-    out = LocalFiles(tmp_path).create_atomic("0", overwrite=True)
-    out.write(b"new")
-    out.cancel()
-    assert tree(tmp_path) == {"0": b"old", ".0.crc": b"its crc"}
 
 
 def test_the_temporary_file_is_named_as_spark_names_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from tests.unit.files.http_stub import HANG_UP, Reply, Request, http_stub
@@ -156,25 +157,31 @@ def test_a_file_is_written_aside_and_renamed() -> None:
     assert cluster.asked == [("CREATE", temp), ("CREATE", temp), ("RENAME", temp)]
 
 
-@pytest.mark.parametrize("operation", ["create", "replace"])
-def test_a_rename_that_succeeded_without_an_answer_counts(operation: str) -> None:
+def performed_then_gone(cluster: Cluster, request: Request) -> None:
+    """Do what was asked, and give no answer."""
+    cluster.serve(request)
+
+
+def gone(cluster: Cluster, request: Request) -> None:
+    """Give no answer to what never arrived."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "lost", "operation"),
+    [
+        ("RENAME", performed_then_gone, "create"),
+        ("RENAME", performed_then_gone, "replace"),
+        ("RENAME", gone, "create"),
+        ("CREATE", gone, "create"),
+    ],
+)
+def test_what_was_not_answered_is_found_or_made_again(
+    asked: str, lost: Callable[[Cluster, Request], None], operation: str
+) -> None:
     cluster = Cluster()
-
-    def renamed_then_gone(request: Request) -> Reply | None:
-        cluster.serve(request)
-        return HANG_UP
-
-    cluster.fail_once("RENAME", renamed_then_gone)
+    cluster.fail_once(asked, partial(lost, cluster))
     with serving(cluster) as files:
         getattr(files, operation)("0", b"mine")
-    assert cluster.files == {"/log/0": b"mine"}
-
-
-def test_a_rename_that_never_arrived_is_made() -> None:
-    cluster = Cluster()
-    cluster.fail_once("RENAME", lambda request: HANG_UP)
-    with serving(cluster) as files:
-        files.create("0", b"mine")
     assert cluster.files == {"/log/0": b"mine"}
 
 
@@ -202,14 +209,6 @@ def test_a_rename_that_never_gets_an_answer_is_a_lost_answer() -> None:
         with pytest.raises(LostAnswerError, match="may or may not have been made"):
             open_webhdfs(f"webhdfs://{address}/log").create("0", b"mine")
     assert cluster.files == {}
-
-
-def test_an_upload_that_breaks_off_is_made_again() -> None:
-    cluster = Cluster()
-    cluster.fail_once("CREATE", lambda request: HANG_UP)
-    with serving(cluster) as files:
-        files.create("0", b"mine")
-    assert cluster.files == {"/log/0": b"mine"}
 
 
 @pytest.mark.parametrize("refusal", ["StandbyException", "RetriableException"])
@@ -283,30 +282,6 @@ def test_a_refusal_becomes_pythons_error_with_the_url(reply: Reply, kind: type[E
         assert f"webhdfs://{address}/log/0" in str(refused.value)
 
 
-def test_a_long_listing_is_read_page_by_page() -> None:
-    names = [f"{n:03}" for n in range(25)]
-    asked: list[str] = []
-
-    def page(request: Request) -> Reply:
-        after = request.query["startafter"]
-        asked.append(after)
-        left = [name for name in names if name > after]
-        statuses = [
-            {"pathSuffix": name, "type": "FILE", "length": 1, "modificationTime": 0}
-            for name in left[:10]
-        ]
-        listing = {
-            "partialListing": {"FileStatuses": {"FileStatus": statuses}},
-            "remainingEntries": max(0, len(left) - 10),
-        }
-        return Reply(200, json.dumps({"DirectoryListing": listing}).encode())
-
-    with http_stub(page) as address:
-        found = open_webhdfs(f"webhdfs://{address}/log").list()
-    assert [info.name for info in found] == names
-    assert asked == ["", "009", "019"]
-
-
 def test_a_listing_that_goes_in_circles_is_an_error() -> None:
     status = {"pathSuffix": "0", "type": "FILE", "length": 1, "modificationTime": 0}
     listing = {
@@ -319,34 +294,6 @@ def test_a_listing_that_goes_in_circles_is_an_error() -> None:
         pytest.raises(StorageError, match="would never end"),
     ):
         open_webhdfs(f"webhdfs://{address}/log").list()
-
-
-def test_threads_keep_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[int] = []
-    real = webhdfs._connection
-
-    def counted(protocol: str, host: str, port: int) -> object:
-        opened.append(threading.get_ident())
-        return real(protocol, host, port)
-
-    monkeypatch.setattr(webhdfs, "_connection", counted)
-    with http_stub(lambda request: status_reply()) as address:
-        files = open_webhdfs(f"webhdfs://{address}/log")
-
-        # No thread ends before all have asked: its identity would be given to another one.
-        all_have_asked = threading.Barrier(3)
-
-        def ask_often() -> None:
-            for _ in range(5):
-                files.info("0")
-            all_have_asked.wait(60)
-
-        threads = [threading.Thread(target=ask_often) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(opened) == 3
 
 
 @pytest.mark.parametrize("operation", ["read", "write"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.rpc.server import DriverAddress, driver_address, listening_address, local_host
+from epochal.rpc.server import DriverAddress, driver_address, listening_address
 
 LOOPBACK = DriverAddress("127.0.0.1", "127.0.0.1")
 
@@ -33,10 +33,6 @@ def test_a_bind_address_that_was_asked_for_is_used(master: str) -> None:
 
 def test_without_any_setting_tasks_are_on_this_machine() -> None:
     assert driver_address({}) == LOOPBACK
-
-
-def test_a_host_is_reached_by_the_address_by_which_it_reaches_its_peer() -> None:
-    assert local_host("127.0.0.1") == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,7 @@ from epochal.rpc.envelope import (
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
     decode_body,
-    decode_reply,
     decode_request,
-    encode_failure,
-    encode_reply,
     encode_request,
 )
 
@@ -35,21 +32,6 @@ def fault_of(frame: bytes) -> str:
     with pytest.raises(RpcFrameError) as refused:
         decode_request(frame)
     return refused.value.fault
-
-
-def test_a_request_is_read_back_as_it_was_sent() -> None:
-    request = decode_request(encode_request("Sums", 7, Add(1, 2)))
-    assert (request.endpoint, request.call) == ("Sums", 7)
-    assert decode_body(Add | Echo, request.body) == Add(1, 2)
-
-
-def test_a_reply_and_a_failure_are_told_apart() -> None:
-    reply = decode_reply(encode_reply(7, Echo("hi")))
-    assert (reply.call, reply.failure) == (7, None)
-    assert decode_body(Echo, reply.body) == Echo("hi")
-    failure = decode_reply(encode_failure(8, "StateError", "no")).failure
-    assert failure is not None
-    assert (failure.kind, failure.reason) == ("StateError", "no")
 
 
 def test_a_message_outside_the_union_is_refused() -> None:

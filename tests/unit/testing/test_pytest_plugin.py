@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import pytest
 
@@ -90,11 +89,6 @@ def test_the_plugin_imports_nothing_until_it_is_used(pytester: pytest.Pytester) 
         """
     )
     run(pytester).assert_outcomes(passed=1)
-
-
-def test_the_package_declares_the_plugin() -> None:
-    project = (Path(__file__).resolve().parents[3] / "pyproject.toml").read_text()
-    assert f'[project.entry-points.pytest11]\nepochal = "{PLUGIN}"\n' in project
 
 
 def test_the_same_tests_run_on_a_real_session(pytester: pytest.Pytester) -> None:

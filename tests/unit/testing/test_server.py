@@ -13,10 +13,9 @@ import pytest
 from tests.waiting import eventually
 
 from epochal.errors import ComponentError
-from epochal.testing.server import Server, accepts, free_port
+from epochal.testing.server import Server, free_port
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
-LISTEN = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
 
 
 def is_running(pid: int) -> bool:
@@ -29,16 +28,6 @@ def is_running(pid: int) -> bool:
 
 def wait_until_gone(pid: int) -> None:
     eventually(lambda: not is_running(pid), f"process {pid} ends")
-
-
-def test_a_server_is_ready_when_it_answers_and_gone_after_the_block(tmp_path: Path) -> None:
-    port = free_port()
-    command = [sys.executable, "-c", LISTEN + "time.sleep(60)", str(port)]
-    with Server("Sleeper", command, log=tmp_path / "log") as server:
-        server.wait_until(lambda: accepts("127.0.0.1", port), seconds=60)
-        assert is_running(server.pid)
-    assert not is_running(server.pid)
-    assert not accepts("127.0.0.1", port)
 
 
 def test_the_error_of_a_server_that_fails_to_start_contains_its_log(tmp_path: Path) -> None:

@@ -135,21 +135,6 @@ def test_what_is_on_disk_equals_what_would_be_in_memory(
     case("runTest").runTest()
 
 
-def test_entries_are_taken_by_time_and_times_without_entries_are_skipped() -> None:
-    agenda: Agenda[str] = Agenda()
-    for at, entry in ((5, "a"), (3, "b"), (5, "c"), (9, "d")):
-        agenda.add(at, entry)
-    agenda.discard(3, "b")
-    agenda.discard(3, "b")
-    agenda.discard(5, "nobody")
-    assert agenda.first() == 5
-    assert agenda.take(8) == [(5, ["a", "c"])]
-    assert agenda.first() == 9
-    agenda.discard(9, "d")
-    assert agenda.first() is None
-    assert agenda.take(100) == []
-
-
 def test_times_without_entries_do_not_accumulate() -> None:
     agenda: Agenda[int] = Agenda()
     for at in range(20_000):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pytest
-from tests.unit.continuous.plan.plans import ROWS, TimedJoin, planned, source, state, timed
+from tests.unit.continuous.plan.plans import ROWS, planned, source, state, timed
 
 from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import OperatorSpec
@@ -21,68 +21,10 @@ from epochal.continuous.operators.stateless.row_operators import (
 )
 from epochal.continuous.plan.compile import narrow_readers, sources_of, wanted_columns
 from epochal.continuous.plan.logical import Step, Union, Watermarked
-from epochal.continuous.plan.stages import (
-    SOURCES,
-    Branch,
-    Edge,
-    Target,
-    Watermark,
-    edges_of,
-    is_linear,
-    schemas_of,
-)
+from epochal.continuous.plan.stages import Branch, Target, Watermark
 from epochal.errors import EpochError
 
 TRUE = FilterSpec(Literal(pa.scalar(True)))
-FALSE = FilterSpec(Literal(pa.scalar(False)))
-
-
-def test_a_chain_has_an_edge_per_stage_and_writes_directly() -> None:
-    tree = Step(state(0, Step(state(1, Step(source(), TRUE, ROWS)), FALSE, ROWS)), TRUE, ROWS)
-    plan = planned(tree)
-    assert plan.sources[0].branches == (Branch((TRUE,), Target(0)),)
-    assert [(each.operator_id, each.operators, each.to) for each in plan.stages] == [
-        (1, (FALSE,), Target(1)),
-        (0, (TRUE,), Target(2)),
-    ]
-    assert edges_of(plan) == (Edge(SOURCES, Target(0)), Edge(0, Target(1)))
-    assert is_linear(plan)
-    assert plan.offset_lines == ()
-
-
-def test_the_inputs_of_a_join_are_its_sides() -> None:
-    plan = planned(state(0, state(1, timed(0)), timed(1, 7), spec=TimedJoin()))
-    assert [each.branches[0].to for each in plan.sources] == [Target(0), Target(1, 1)]
-    assert [each.to for each in plan.stages] == [Target(1, 0), Target(2)]
-    assert plan.stages[1].input_schemas == (ROWS, ROWS)
-    assert edges_of(plan) == (
-        Edge(SOURCES, Target(0)),
-        Edge(0, Target(1, 0)),
-        Edge(SOURCES, Target(1, 1)),
-    )
-    assert schemas_of(plan) == (ROWS, ROWS, ROWS)
-    assert not is_linear(plan)
-
-
-def test_a_union_is_no_stage_but_its_children_meet() -> None:
-    tree = state(0, Union((state(1, source(0)), source(1)), ROWS))
-    plan = planned(tree)
-    assert edges_of(plan) == (
-        Edge(SOURCES, Target(0)),
-        Edge(SOURCES, Target(1)),
-        Edge(0, Target(1)),
-    )
-
-
-def test_a_sink_with_several_producers_has_local_edges() -> None:
-    plan = planned(Union((state(0, source(0)), source(1)), ROWS))
-    assert edges_of(plan) == (
-        Edge(SOURCES, Target(0)),
-        Edge(SOURCES, Target(1), is_local=True),
-        Edge(0, Target(1), is_local=True),
-    )
-    assert schemas_of(plan) == (ROWS,)
-    assert edges_of(planned(Union((source(0), source(1)), ROWS))) == ()
 
 
 def test_a_source_that_occurs_twice_is_read_once_and_has_a_branch_and_a_line_for_each() -> None:

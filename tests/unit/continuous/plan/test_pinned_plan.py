@@ -83,11 +83,6 @@ def test_the_first_start_writes_what_sparks_reader_needs(files: Files) -> None:
     assert decode_shape(files.read(".epochal/plan"), "plan") == shape_of(plan_of(Keyed()))
 
 
-def test_the_same_plan_may_start_again_and_again(files: Files) -> None:
-    for _ in range(3):
-        settle_shape(files, plan_of(Keyed(), Keyed(name="dedupe")))
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -113,12 +108,6 @@ def test_a_store_of_another_type_is_refused(files: Files) -> None:
     settle_shape(files, plan_of(Keyed()))
     with pytest.raises(StateSchemaMismatchError):
         settle_shape(files, plan_of(Keyed(stores=(StoreSchema("default", NUMBER, NUMBER),))))
-
-
-def test_state_may_not_be_added_to_a_query_without(files: Files) -> None:
-    settle_shape(files, plan_of())
-    with pytest.raises(PlanChangedError, match="no stateful operator"):
-        settle_shape(files, plan_of(Keyed()))
 
 
 def test_state_that_spark_made_is_held_to_its_operator_metadata(files: Files) -> None:

@@ -136,6 +136,7 @@ class Run:
     def __init__(
         self, pretence: Pretence, options: EngineOptions = QUICK, clock: Clock | None = None
     ) -> None:
+        self.pretence = pretence
         self.closed, self.ended = threading.Event(), threading.Event()
         self.lost: QueryError | None = None
         self.files = MemoryFiles()
@@ -163,11 +164,22 @@ class Run:
             clock or SystemClock(),
         )
 
+    @property
+    def asked(self) -> list[str]:
+        """What was asked of attempts."""
+        return self.pretence.asked
+
     def failed(self) -> QueryFailedError:
         assert self.engine.wait(30)
         assert self.closed.is_set()
         assert self.engine.error is not None
         return self.engine.error
+
+
+def started(*scripts: Callable[[Pretended], None], **options: Any) -> Run:
+    run = Run(Pretence(*scripts), EngineOptions(**options) if options else QUICK)
+    run.engine.start()
+    return run
 
 
 def boom(attempt: Pretended) -> None:
@@ -182,12 +194,36 @@ def stand_by(attempt: Pretended) -> None:
     """Runs until somebody says something."""
 
 
-def test_a_stop_holds_then_lets_the_tasks_leave() -> None:
-    pretence = Pretence(stand_by)
-    run = Run(pretence)
+STOPS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "it holds, then lets the tasks leave": ({}, ["hold", "finish"]),
+    "it reads on to where offsets say all": ({"limits": 1}, ["hold", "limit", "finish"]),
+    "before anything is read it ends the tasks at once": ({"reads": False}, ["hold"]),
+    "it waits for tasks to start if the last run did not end on a boundary": (
+        {"reads": False, "is_at_boundary": False, "will_read": True, "limits": 1},
+        ["hold", "limit", "finish"],
+    ),
+    "if it takes too long the tasks are killed": (
+        {"reads": False, "is_at_boundary": False},
+        ["hold"],
+    ),
+}
+"""How an attempt is, and what a stop asks of it."""
+
+
+@pytest.mark.parametrize("case", STOPS)
+def test_a_stop_ends_an_attempt_however_it_is(case: str) -> None:
+    traits, asked = STOPS[case]
+
+    def as_it_is(attempt: Pretended) -> None:
+        for name, value in traits.items():
+            setattr(attempt, name, value)
+
+    pretence = Pretence(as_it_is)
+    patience = timedelta(milliseconds=20 if "too long" in case else 20_000)
+    run = Run(pretence, EngineOptions(stop_timeout=patience))
     run.engine.start()
     run.engine.stop()
-    assert pretence.asked == ["1 start", "1 hold", "1 finish", "1 end"]
+    assert pretence.asked == [f"1 {each}" for each in ("start", *asked, "end")]
     assert (run.engine.error, run.engine.is_active) == (None, False)
     assert run.closed.is_set()
     assert run.ended.is_set()
@@ -226,12 +262,10 @@ def ask(files: MemoryFiles, run_id: str = RUN) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_request_in_the_checkpoint_stops_as_stop_does() -> None:
-    pretence = Pretence(stand_by)
-    run = Run(pretence)
-    run.engine.start()
+    run = started(stand_by)
     ask(run.files)
     assert run.engine.wait(30)
-    assert pretence.asked == ["1 start", "1 hold", "1 finish", "1 end"]
+    assert run.asked == ["1 start", "1 hold", "1 finish", "1 end"]
     assert (run.engine.error, run.closed.is_set()) == (None, True)
 
 
@@ -244,16 +278,6 @@ def test_a_request_to_an_earlier_run_stops_nothing() -> None:
     assert not run.engine.wait(0.3)
     assert pretence.asked == ["1 start"]
     run.engine.stop()
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_request_that_comes_before_the_first_attempt_is_ready_is_seen_after_it() -> None:
-    pretence = Pretence(stand_by)
-    run = Run(pretence)
-    ask(run.files)
-    run.engine.start()
-    assert run.engine.wait(30)
-    assert pretence.asked[-2:] == ["1 finish", "1 end"]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -323,69 +347,14 @@ def test_requests_are_looked_for_by_the_clock_however_many_epochs_there_are(
     assert looks == ["info"] * 3
 
 
-def test_a_stop_reads_on_to_where_offsets_say_all() -> None:
-    def two_limits(attempt: Pretended) -> None:
-        attempt.limits = 1
-
-    pretence = Pretence(two_limits)
-    run = Run(pretence)
-    run.engine.start()
-    run.engine.stop()
-    assert pretence.asked == ["1 start", "1 hold", "1 limit", "1 finish", "1 end"]
-
-
-def test_a_stop_before_anything_is_read_ends_the_tasks_at_once() -> None:
-    def slow(attempt: Pretended) -> None:
-        attempt.reads = False
-
-    pretence = Pretence(slow)
-    run = Run(pretence)
-    run.engine.start()
-    run.engine.stop()
-    assert pretence.asked == ["1 start", "1 hold", "1 end"]
-
-
-def test_a_stop_waits_for_tasks_to_start_if_the_last_run_did_not_end_on_a_boundary() -> None:
-    def slow(attempt: Pretended) -> None:
-        attempt.reads = attempt.is_at_boundary = False
-        attempt.will_read, attempt.limits = True, 1
-
-    pretence = Pretence(slow)
-    run = Run(pretence)
-    run.engine.start()
-    run.engine.stop()
-    assert pretence.asked == ["1 start", "1 hold", "1 limit", "1 finish", "1 end"]
-
-
-def test_a_stop_that_takes_too_long_kills_the_tasks() -> None:
-    def deaf(attempt: Pretended) -> None:
-        attempt.reads = attempt.is_at_boundary = False
-
-    pretence = Pretence(deaf)
-    run = Run(pretence, EngineOptions(stop_timeout=timedelta(milliseconds=20)))
-    run.engine.start()
-    run.engine.stop()
-    assert pretence.asked == ["1 start", "1 hold", "1 end"]
-    assert run.engine.error is None
-
-
 def test_a_silent_host_costs_a_restart() -> None:
     def cut_off(attempt: Pretended) -> None:
         attempt.silent.append(HostSilentError({1: 10.4}, ["3"]))
 
-    pretence = Pretence(cut_off, stand_by)
-    run = Run(pretence)
-    run.engine.start()
-    eventually(lambda: "2 start" in pretence.asked)
+    run = started(cut_off, stand_by)
+    eventually(lambda: "2 start" in run.asked)
     run.engine.stop()
     assert (run.engine.state.restarts, run.engine.error) == (1, None)
-
-
-def test_a_users_function_that_never_worked_ends_the_query_at_once() -> None:
-    run = Run(Pretence(users_fault, stand_by))
-    run.engine.start()
-    assert run.failed().cause == "KeyError: 'price'\nFile my_query.py"
-    assert run.engine.state.restarts == 0
 
 
 def test_a_users_function_that_has_worked_ends_the_query_too() -> None:
@@ -393,8 +362,7 @@ def test_a_users_function_that_has_worked_ends_the_query_too() -> None:
         attempt.commit(0, rows=1)
         users_fault(attempt)
 
-    run = Run(Pretence(after_some_rows, stand_by))
-    run.engine.start()
+    run = started(after_some_rows, stand_by)
     assert run.failed().cause == "KeyError: 'price'\nFile my_query.py"
     assert run.engine.state.restarts == 0
 
@@ -411,8 +379,7 @@ def no_broker(attempt: Pretended) -> None:
 
 
 def test_a_full_disk_ends_a_run_that_has_committed_nothing() -> None:
-    run = Run(Pretence(full_disk, stand_by))
-    run.engine.start()
+    run = started(full_disk, stand_by)
     assert run.failed().__cause__ is FULL
 
 
@@ -440,54 +407,20 @@ def test_an_outage_uses_up_no_restarts_and_the_status_says_so_until_a_commit() -
     assert run.engine.state.trouble == ""
 
 
-def test_an_outage_that_lasts_too_long_ends_the_query() -> None:
-    pretence = Pretence(*[no_broker] * 100)
-    run = Run(pretence, EngineOptions(outage_timeout=timedelta(milliseconds=300), seed=1))
-    run.engine.start()
-    assert isinstance(run.failed().__cause__, KafkaUnavailableError)
-
-
-def test_a_failure_is_followed_by_another_attempt() -> None:
-    pretence = Pretence(boom, stand_by)
-    run = Run(pretence)
-    run.engine.start()
-    eventually(lambda: "2 start" in pretence.asked)
-    run.engine.stop()
-    assert pretence.asked[:3] == ["1 start", "1 end", "2 start"]
-    assert run.engine.state.restarts == 1
-    assert run.engine.error is None
-
-
 def test_a_query_that_fails_again_and_again_ends_with_the_users_words() -> None:
-    pretence = Pretence(*[boom] * 9)
-    run = Run(pretence)
-    run.engine.start()
+    run = started(*[boom] * 9)
     error = run.failed()
     assert error.cause == "Traceback: ValueError: boom"
     assert isinstance(error.__cause__, TaskFailedError)
-    assert pretence.asked.count("4 start") == 1  # the first, and three that got nowhere
-    assert "5 start" not in pretence.asked
-
-
-def test_epochs_that_are_committed_in_between_let_it_go_on() -> None:
-    def get_on(attempt: Pretended) -> None:
-        attempt.commit(attempt.number)
-        boom(attempt)
-
-    pretence = Pretence(*[get_on] * 8, stand_by)
-    run = Run(pretence)
-    run.engine.start()
-    eventually(lambda: "9 start" in pretence.asked)
-    run.engine.stop()
-    assert run.engine.state.committed == -1  # of the ninth attempt
+    assert run.asked.count("4 start") == 1  # the first, and three that got nowhere
+    assert "5 start" not in run.asked
 
 
 def test_the_end_of_the_job_is_a_failure_unless_tasks_were_let_go() -> None:
     def vanish(attempt: Pretended) -> None:
         attempt.post(JobEnded(attempt.number, None))
 
-    run = Run(Pretence(vanish), EngineOptions(max_restarts=0))
-    run.engine.start()
+    run = started(vanish, max_restarts=0)
     assert "although the query was not stopped" in str(run.failed())
 
 
@@ -496,8 +429,7 @@ def test_a_tasks_own_words_are_preferred_to_sparks() -> None:
         attempt.post(JobEnded(attempt.number, RuntimeError("stage failed")))
         boom(attempt)
 
-    run = Run(Pretence(twice), EngineOptions(max_restarts=0))
-    run.engine.start()
+    run = started(twice, max_restarts=0)
     assert run.failed().cause == "Traceback: ValueError: boom"
 
 
@@ -506,24 +438,20 @@ def test_news_of_an_earlier_attempt_changes_nothing() -> None:
         attempt.post(AttemptFailed(attempt.number - 1, RuntimeError("old")))
         attempt.post(JobEnded(attempt.number - 1, None))
 
-    pretence = Pretence(boom, late)
-    run = Run(pretence)
-    run.engine.start()
-    eventually(lambda: "2 start" in pretence.asked)
+    run = started(boom, late)
+    eventually(lambda: "2 start" in run.asked)
     run.engine.stop()
-    assert pretence.asked == ["1 start", "1 end", "2 start", "2 hold", "2 finish", "2 end"]
+    assert run.asked == ["1 start", "1 end", "2 start", "2 hold", "2 finish", "2 end"]
 
 
 def test_new_partitions_end_the_epoch_and_start_another_attempt() -> None:
     def grow(attempt: Pretended) -> None:
         attempt.post(NewPartitions(("7",)))
 
-    pretence = Pretence(grow, stand_by)
-    run = Run(pretence)
-    run.engine.start()
-    eventually(lambda: "2 start" in pretence.asked)
+    run = started(grow, stand_by)
+    eventually(lambda: "2 start" in run.asked)
     run.engine.stop()
-    assert pretence.asked[:5] == ["1 start", "1 hold", "1 finish", "1 end", "2 start"]
+    assert run.asked[:5] == ["1 start", "1 hold", "1 finish", "1 end", "2 start"]
     assert run.engine.state.restarts == 0
 
 
@@ -537,12 +465,10 @@ def test_what_a_restart_cannot_cure_ends_the_query_at_once(fatal: QueryError) ->
 
 
 def test_a_lost_driver_is_no_reason_to_restart() -> None:
-    pretence = Pretence(stand_by)
-    run = Run(pretence)
-    run.engine.start()
+    run = started(stand_by)
     run.lost = DriverLostError("its process has ended")
     assert isinstance(run.failed().__cause__, DriverLostError)
-    assert pretence.asked == ["1 start", "1 end"]
+    assert run.asked == ["1 start", "1 end"]
 
 
 def test_the_first_preparation_is_raised_by_start_and_gives_the_checkpoint_up() -> None:
@@ -557,11 +483,9 @@ def test_the_first_preparation_is_raised_by_start_and_gives_the_checkpoint_up() 
 
 
 def test_a_later_preparation_that_fails_counts_as_a_failure() -> None:
-    pretence = Pretence(boom, stand_by)
-    run = Run(pretence)
-    run.engine.start()
-    pretence.refusals = [TooFewSlotsError(2, 1, 1, 60.0)]
-    eventually(lambda: "start" in " ".join(pretence.asked[2:]))
+    run = started(boom, stand_by)
+    run.pretence.refusals = [TooFewSlotsError(2, 1, 1, 60.0)]
+    eventually(lambda: "start" in " ".join(run.asked[2:]))
     run.engine.stop()
     assert run.engine.state.restarts in (1, 2)  # the refusal may have come too late
 

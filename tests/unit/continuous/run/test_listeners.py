@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from tests.unit.continuous.run.test_progress import epoch, maker
 
@@ -61,23 +60,6 @@ def report(number: int) -> dict[str, Any]:
     found = maker(epoch(number)).make(1000)
     assert found is not None
     return found
-
-
-def test_listeners_hear_everything_in_order() -> None:
-    bus, notes = ListenerBus(), Notes()
-    bus.add(notes)
-    bus.started(QUERY, RUN, "clicks", 0)
-    assert notes.heard == ["started clicks"]
-    bus.progress(report(1))
-    bus.idle(QUERY, RUN, 5)
-    bus.terminated(QUERY, RUN, "boom", "STREAM_FAILED")
-    assert bus.drain(30)
-    assert notes.heard[1:] == [
-        "progress 1",
-        "idle 1970-01-01T00:00:00.005Z",
-        "terminated boom STREAM_FAILED",
-    ]
-    bus.close()
 
 
 def test_a_listener_that_throws_harms_neither_the_others_nor_the_caller() -> None:
@@ -149,15 +131,3 @@ def test_a_listener_that_exits_in_the_background_ends_nothing() -> None:
     assert bus.drain(10)
     assert notes.heard == ["progress 1", "progress 2"]
     bus.close()
-
-
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
-def test_what_interrupts_the_start_is_raised_there(stop: type[BaseException]) -> None:
-    class Interrupted(Notes):
-        def onQueryStarted(self, event: Any) -> None:
-            raise stop
-
-    bus = ListenerBus()
-    bus.add(Interrupted())
-    with pytest.raises(stop):
-        bus.started(QUERY, RUN, None, 0)

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.continuous.plan.plans import ROWS, TimedJoin, planned, source, state, timed
+from tests.unit.continuous.plan.plans import ROWS, TimedJoin, planned, source, state
 
 from epochal.connectors.contract import Source
 from epochal.connectors.file.file_source import FileSource, FileSourceOptions
 from epochal.connectors.generator import GeneratorSource
-from epochal.connectors.memory import MemoryStream
 from epochal.continuous.plan.logical import Node, Union
 from epochal.continuous.run.open_query import Opened
 from epochal.continuous.run.progress import QueryNote
@@ -48,15 +47,6 @@ def explained(tree: Node, *sources: str) -> list[str]:
     return opened.explanation().split("\n")[1:]
 
 
-def test_a_chain_is_shown_from_its_sources_to_its_sink() -> None:
-    assert explained(state(0, timed()), "kafka") == [
-        "source 0: kafka -> ObserveEventTime",
-        "exchange -> state 0: stateStoreSave by (key), 4 partitions",
-        "watermark 0: at, 1000 ms",
-        "sink: console",
-    ]
-
-
 def test_in_a_tree_each_line_says_where_it_leads() -> None:
     join = state(1, source(0), source(1), spec=TimedJoin())
     assert explained(Union((state(0, join), source(0)), ROWS), "kafka", "rate") == [
@@ -78,43 +68,10 @@ def two_files(home: Path, **bound: int) -> FileSource:
     return FileSource("text", options, None, LocalFiles(home / "ck"), 0, watch=False)
 
 
-def three_rows() -> MemoryStream:
-    stream = MemoryStream(ROWS, partitions=1)
-    stream.add([{"key": n, "at": None} for n in range(3)])
-    return stream
-
-
 def begun(opened: Opened) -> list[Any]:
     start = [source.initial() for source in opened.sources]
     opened.find_ends(start)
     return start
-
-
-def test_a_bound_of_one_source_plans_epochs_of_all_and_the_others_are_read_to_their_end(
-    tmp_path: Path,
-) -> None:
-    files, rows = two_files(tmp_path, max_files_per_trigger=1), three_rows()
-    opened = opened_query(source(0), "files", "rows", sources=(files, rows))
-    first = opened.next_ends(begun(opened))
-    assert (opened.plans_epochs, opened.has_end, opened.ends) == (True, False, None)
-    assert first == (files.resume('{"logOffset":0}'), rows.latest())
-    rows.add([{"key": 9, "at": None}])
-    assert opened.next_ends(first) == (files.resume('{"logOffset":1}'), rows.latest())
-
-
-def test_once_is_one_epoch_of_what_was_there_whatever_the_bound(tmp_path: Path) -> None:
-    files, rows = two_files(tmp_path, max_files_per_trigger=1), three_rows()
-    opened = opened_query(source(0), "files", "rows", sources=(files, rows), once=True)
-    start, end = begun(opened), rows.latest()
-    rows.add([{"key": 9, "at": None}])
-    assert opened.next_ends(start) == opened.ends == (files.resume('{"logOffset":1}'), end)
-    assert opened.is_read(opened.next_ends(start))
-
-
-def test_without_a_bound_or_an_end_no_epoch_is_planned(tmp_path: Path) -> None:
-    opened = opened_query(source(0), "files", "rows", sources=(two_files(tmp_path), three_rows()))
-    begun(opened)
-    assert (opened.plans_epochs, opened.ends) == (False, None)
 
 
 @pytest.mark.parametrize(

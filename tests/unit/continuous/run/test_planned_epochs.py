@@ -110,9 +110,3 @@ def test_after_a_hold_nothing_is_planned_and_the_held_reading_is_passed_on() -> 
     world.clock.advance(60.0)
     epochs.plan()
     assert (world.plans, epochs.due) == (1, None)
-
-
-def test_an_attempt_that_runs_a_batch_of_sparks_plans_nothing() -> None:
-    world = World()
-    world.is_planned = True
-    assert not world.epochs().plans

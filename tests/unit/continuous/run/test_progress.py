@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from epochal.continuous.run.progress import OperatorNote, ProgressMaker, QueryNote, iso, latency
+from epochal.continuous.run.progress import OperatorNote, ProgressMaker, QueryNote, latency
 from epochal.epoch.committed import CommittedEpoch
 
 NOTE = QueryNote(
@@ -169,7 +169,3 @@ def test_pyspark_reads_the_report_and_gives_the_same_json_back() -> None:
     assert json.loads(read.json) == found
     assert (read.batchId, read.numInputRows, read.sources[1].endOffset) == (1, 30, '{"log": 1}')
     assert read.stateOperators[0].numRowsTotal == 41
-
-
-def test_times_have_milliseconds_and_a_z() -> None:
-    assert iso(1_700_000_000_042) == "2023-11-14T22:13:20.042Z"

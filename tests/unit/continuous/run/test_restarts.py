@@ -47,19 +47,9 @@ def test_what_repeats_ends_the_query_whatever_was_committed() -> None:
         assert decision == GiveUp("it would fail again")
 
 
-def test_a_refusal_ends_a_run_that_has_committed_nothing_and_is_waited_for_later() -> None:
-    assert restarted(*decisions(RestartPolicy(), (0.0, REFUSED, 0))) == [False]
-    assert decisions(RestartPolicy(), (7.0, REFUSED, 1)) == [RestartAfter(0.0, 7.0)]
-
-
 def test_the_first_failure_is_followed_by_a_restart_at_once() -> None:
     assert decisions(RestartPolicy(), (0.0, LOST, 0)) == [RestartAfter(0.0)]
     assert decisions(RestartPolicy(), (3.0, UNAVAILABLE, 0)) == [RestartAfter(0.0, 3.0)]
-
-
-def test_failures_with_commits_between_them_are_each_a_first_one_however_many() -> None:
-    failures = [(float(number), LOST, number) for number in range(1, 101)]
-    assert decisions(RestartPolicy(max_restarts=1), *failures) == [RestartAfter(0.0)] * 100
 
 
 def test_pauses_double_while_nothing_is_committed_and_stay_short() -> None:
@@ -70,19 +60,9 @@ def test_pauses_double_while_nothing_is_committed_and_stay_short() -> None:
         assert low <= decision.seconds <= high <= LONGEST_PAUSE_SECONDS
 
 
-def test_a_committed_epoch_starts_the_pauses_anew() -> None:
-    decided = decisions(RestartPolicy(), (0.0, LOST, 1), (1.0, LOST, 1), (2.0, LOST, 2))
-    assert decided[0] == decided[2] == RestartAfter(0.0)
-    assert decided[1] != RestartAfter(0.0)
-
-
 def test_a_query_that_loses_its_workers_again_and_again_is_given_up() -> None:
     decided = decisions(RestartPolicy(max_restarts=2), *[(0.0, LOST, 5)] * 3)
     assert decided[2] == GiveUp("2 restarts in a row committed no epoch (maxRestarts)")
-
-
-def test_with_no_restarts_the_first_lost_worker_ends_the_query() -> None:
-    assert restarted(*decisions(RestartPolicy(max_restarts=0), (0.0, LOST, 1))) == [False]
 
 
 def test_an_outage_is_waited_for_until_its_time_is_up() -> None:
@@ -96,21 +76,6 @@ def test_an_outage_may_last_for_ever() -> None:
     policy = RestartPolicy(outage_seconds=0)
     failures = [(1000.0 * number, UNAVAILABLE, 3) for number in range(1000)]
     assert restarted(*decisions(policy, *failures)) == [True] * 1000
-
-
-def test_each_outage_has_its_own_time() -> None:
-    policy = RestartPolicy(outage_seconds=60)
-    decided = decisions(policy, (0.0, UNAVAILABLE, 1), (59.0, REFUSED, 2), (118.0, UNAVAILABLE, 2))
-    assert [each.outage_since for each in decided if isinstance(each, RestartAfter)] == [0, 59, 59]
-
-
-def test_a_worker_that_is_lost_in_an_outage_uses_up_no_restart() -> None:
-    policy = RestartPolicy(max_restarts=1, outage_seconds=60)
-    lost = [(float(second), LOST, 1) for second in range(1, 61)]
-    decided = decisions(policy, (0.0, UNAVAILABLE, 1), *lost)
-    assert restarted(*decided) == [True] * 60 + [False]
-    after = decisions(policy, (0.0, UNAVAILABLE, 1), (1.0, LOST, 2), (2.0, LOST, 2))
-    assert restarted(*after) == [True, True, False]
 
 
 def test_pauses_are_the_same_for_the_same_seed_and_differ_between_seeds() -> None:

@@ -8,19 +8,8 @@ from pathlib import Path
 import pytest
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, OffsetLog
-from epochal.checkpoint.restart import (
-    HDFS_PROVIDER_CLASS,
-    PROVIDER,
-    ROCKSDB_PROVIDER_CLASS,
-    STATE_FORMAT,
-    conf_of_new_query,
-)
-from epochal.continuous.run.take_over import (
-    AGGREGATION_FORMAT,
-    JOIN_FORMAT,
-    FoundCheckpoint,
-    find_checkpoint,
-)
+from epochal.checkpoint.restart import STATE_FORMAT, conf_of_new_query
+from epochal.continuous.run.take_over import AGGREGATION_FORMAT, FoundCheckpoint, find_checkpoint
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.epoch.messages import PreparedState
 from epochal.errors import OptionError
@@ -41,41 +30,9 @@ def refusal(
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("operator", "key", "value"),
-    [
-        ("stateStoreSave", AGGREGATION_FORMAT, "1"),
-        ("symmetricHashJoin", JOIN_FORMAT, "1"),
-        ("symmetricHashJoin", JOIN_FORMAT, "3"),
-    ],
-)
-def test_a_layout_of_state_that_we_do_not_write_is_refused(
-    operator: str, key: str, value: str
-) -> None:
-    pinned = found({key: value})
-    assert f"written with {key} = {value}, but only 2 can be continued" in refusal(pinned, operator)
-    pinned.check(("dedupe",), {})  # which does not have that layout
-    pinned.check((), {})
-
-
-def test_the_layout_of_a_new_query_is_the_sessions() -> None:
-    text = refusal(FoundCheckpoint(), "symmetricHashJoin", session={JOIN_FORMAT: "4"})
-    assert f"{JOIN_FORMAT} is 4 in this session" in text
-    assert "Set it to 2 before the start" in text
-
-
 def test_a_missing_setting_has_the_value_from_before_it_existed() -> None:
     old = FoundCheckpoint("file:/ck", OffsetEntry(1, ("1",)))
     assert f"{AGGREGATION_FORMAT} = 1" in refusal(old, "stateStoreSave")
-
-
-def test_unique_ids_need_a_provider_that_has_them() -> None:
-    rocksdb = {STATE_FORMAT: "2", PROVIDER: ROCKSDB_PROVIDER_CLASS}
-    text = refusal(FoundCheckpoint(), "dedupe", session={STATE_FORMAT: "2"})
-    assert f"{STATE_FORMAT} is 2, but {HDFS_PROVIDER_CLASS} does not give" in text
-    FoundCheckpoint().check(("dedupe",), rocksdb)
-    unknown = refusal(FoundCheckpoint(), "dedupe", session={**rocksdb, STATE_FORMAT: "3"})
-    assert f"{STATE_FORMAT} is 3 in this session" in unknown
 
 
 IDS = CommitEntry(version=2, state_unique_ids={0: (("a",),)})

@@ -2,19 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
 from tests.unit.metrics.runs import RUN
 
 from epochal.continuous.run.telemetry import Telemetry, record_of
 from epochal.epoch.committed import CommittedEpoch
-from epochal.metrics.run_records import (
-    EpochDone,
-    Progressed,
-    Record,
-    RunEnded,
-    RunStarted,
-    StatusChanged,
-)
+from epochal.metrics.run_records import EpochDone, Record, RunEnded, RunStarted, StatusChanged
 from epochal.testing.clock import ManualClock
 
 
@@ -84,25 +76,6 @@ def test_an_epoch_does_not_wait_long_for_its_sources() -> None:
     assert [(each.epoch, each.ack_ms) for each in kept.of(EpochDone)] == [(0, None)]
 
 
-def test_status_is_told_when_it_changes() -> None:
-    kept = Kept()
-    telemetry = Telemetry([kept], ManualClock(now_ms=5))
-    for message in ("Starting tasks", "Processing", "Processing", "Stopping"):
-        tick(telemetry, message)
-    assert [each.message for each in kept.of(StatusChanged)] == [
-        *("Starting tasks", "Processing", "Stopping")
-    ]
-
-
-def test_reports_are_passed_on() -> None:
-    kept = Kept()
-    telemetry = Telemetry([kept], ManualClock(now_ms=5))
-    telemetry.begin(RUN)
-    tick(telemetry, report={"batchId": 3})
-    assert kept.of(RunStarted) == [RUN]
-    assert kept.of(Progressed) == [Progressed(5, {"batchId": 3})]
-
-
 def test_the_end_is_the_last_word_and_is_said_once() -> None:
     kept, ended = Kept(), []
     telemetry = Telemetry([kept], ManualClock(now_ms=5), lambda: ended.append(True))
@@ -122,21 +95,6 @@ def test_an_output_that_fails_is_dropped_and_the_others_go_on() -> None:
     tick(telemetry)
     telemetry.close(None)
     assert [type(record) for record in kept.records] == [RunStarted, StatusChanged, RunEnded]
-
-
-def test_without_outputs_nothing_piles_up() -> None:
-    telemetry = Telemetry([], ManualClock(now_ms=5))
-    for number in range(100):
-        telemetry.committed(epoch(number, 5), attempt=0)
-        telemetry.acknowledged(number, 0.1)
-        tick(telemetry)
-    assert not telemetry._epochs
-    assert not telemetry._acks
-
-
-def test_times_of_tasks_come_with_the_record() -> None:
-    record = record_of(replace(epoch(0, 500), stage_ms=1.5), 3, None)
-    assert (record.state_ms, record.stage_ms, record.attempt) == (3.5, 1.5, 3)
 
 
 def test_a_source_that_cannot_be_reached_is_told_once_and_when_it_is_back() -> None:

@@ -12,17 +12,6 @@ ABORTED = (
 FRAMES = "\tat org.apache.spark.Thing.run(Thing.scala:1)\n\tat java.base/java.lang.Thread.run\n"
 
 
-def test_the_users_traceback_is_taken_out_of_sparks_words() -> None:
-    traceback = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no'
-    text = (
-        f"{ABORTED}org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception "
-        f"was thrown from the Python worker: {traceback}\n SQLSTATE: 38000\n{FRAMES}"
-        f"\n\nDriver stacktrace:"
-    )
-    assert cause_in(text) == traceback
-    assert headline(cause_in(text)) == "ValueError: no"
-
-
 def test_a_crashed_worker_is_named_without_frames() -> None:
     crash = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)."
     text = f"{ABORTED}{crash}\n{FRAMES}Caused by: java.io.EOFException\n{FRAMES}\t... 22 more\n"

@@ -46,27 +46,6 @@ def received(channel: Channels, *others: Channels) -> list[Frame]:
     return channel.receive()
 
 
-def test_frames_arrive_in_the_order_they_were_sent() -> None:
-    with channels() as (a, b):
-        a.connect([Peer(1, b.url, b.key)])
-        marker = Frame(FrameKind.MARKER, 1, 0, 0, 5, 2)
-        a.send(1, DATA)
-        a.send(1, marker)
-        frames: list[Frame] = []
-
-        def both_have_come() -> bool:
-            frames.extend(received(b, a))
-            return len(frames) >= 2
-
-        eventually(both_have_come, "two frames")
-        assert [(frame.kind, frame.seq) for frame in frames] == [
-            (FrameKind.DATA, 1),
-            (FrameKind.MARKER, 2),
-        ]
-        assert frames[0].batch is not None
-        assert frames[0].batch.equals(BATCH)
-
-
 def test_a_peer_without_the_keys_of_the_query_is_refused() -> None:
     with channels(1) as (target,), channels(1, CurveKeys.new()) as (stranger,):
         stranger.connect([Peer(0, target.url, target.key)])

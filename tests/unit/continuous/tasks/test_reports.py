@@ -58,13 +58,6 @@ def test_rows_that_come_after_the_report_are_announced_at_once() -> None:
     assert said.due(5.0) == TaskActive(ATTEMPT, TASK, FIRST + 1)
 
 
-def test_the_report_of_an_older_epoch_may_carry_the_news_too() -> None:
-    said = reports()
-    said.note_active(FIRST + 2, 5.0)  # the reports of FIRST and FIRST + 1 are still to come
-    assert said.complete(commit(FIRST)).active == FIRST + 2
-    assert said.due(99.0) is None
-
-
 def test_reports_are_kept_for_as_long_as_they_may_be_undecided() -> None:
     said = reports(max_epochs_in_flight=2)
     sent = [said.complete(commit(epoch)) for epoch in range(20)]

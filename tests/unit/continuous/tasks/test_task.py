@@ -11,20 +11,12 @@ import pyarrow as pa
 import pytest
 from tests.simulation.pipeline import EVENTS, TOTALS, Account, RunningTotal, RunningTotalSpec, query
 
-from epochal.connectors.contract import (
-    AcknowledgingReader,
-    Positions,
-    Prepare,
-    ReaderFactory,
-    SinkWriter,
-    WriterContext,
-)
+from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
 from epochal.continuous.operators.contract import Moment, Row, StateChanges
 from epochal.continuous.operators.stateless.row_operators import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import (
     Branch,
     QueryPlan,
-    ReaderPlan,
     StagePlan,
     Target,
     Watermark,
@@ -63,7 +55,9 @@ class Tasks:
     """All tasks of a query; frames travel between turns."""
 
     def __init__(self, plan: QueryPlan, tasks: int, source_partitions: int) -> None:
-        readers = readers_of([{str(p): "0" for p in range(source_partitions)}])
+        """Partitions of the second source have numbers from 10 on."""
+        partitions = [range(10 * n, 10 * n + source_partitions) for n in range(len(plan.sources))]
+        self.readers = readers_of([dict.fromkeys(map(str, each), "0") for each in partitions])
         self.writers = [ListWriter() for _ in range(tasks)]
         self.cores = [
             TaskCore(
@@ -72,7 +66,7 @@ class Tasks:
                 tasks=tasks,
                 attempt=ATTEMPT,
                 first_epoch=FIRST,
-                readers=readers_of_task(readers, task, tasks),
+                readers=readers_of_task(self.readers, task, tasks),
                 writer=self.writers[task],
             )
             for task in range(tasks)
@@ -278,55 +272,9 @@ def test_a_cut_says_the_highest_event_time_of_its_own_rows() -> None:
     assert [cut.report.watermarks for cut in world.cuts[0]] == [(11_000,), (11_000,)]
 
 
-@dataclass(slots=True)
-class NotedEpochs(AcknowledgingReader, ReaderFactory):
-    """A reader without rows, and its own factory, that notes what it is told of epochs."""
-
-    told: list[tuple[str, int]] = field(default_factory=list)
-
-    def open(self, partitions: Positions) -> NotedEpochs:
-        return self
-
-    def read(self, max_rows: int) -> pa.RecordBatch | None:
-        return None
-
-    def positions(self) -> Positions:
-        return {"0": "0"}
-
-    def limit(self, ends: Positions) -> None: ...
-
-    def close(self) -> None: ...
-
-    def ended(self, epoch: int) -> None:
-        self.told.append(("ended", epoch))
-
-    def committed(self, epoch: int) -> None:
-        self.told.append(("committed", epoch))
-
-
-@pytest.mark.parametrize("in_tasks", [False, True])
-def test_a_reader_hears_of_epochs_only_if_its_source_acknowledges_in_tasks(in_tasks: bool) -> None:
-    plan = query(ListWriter(), rows=1, keys=1, state_partitions=1)
-    reader = NotedEpochs()
-    source = replace(plan.sources[0], readers=reader, acknowledges_in_tasks=in_tasks)
-    world = Tasks(replace(plan, sources=(source,)), 1, source_partitions=1)
-    world.settle(start(FIRST))
-    world.settle(start(FIRST + 1))
-    world.settle(start(FIRST + 1, committed=FIRST))
-    assert reader.told == ([("ended", FIRST), ("committed", FIRST)] if in_tasks else [])
-
-
 def test_a_batch_that_is_not_what_the_plan_says_is_refused_by_name() -> None:
     plan = query(ListWriter(), rows=3, keys=3, state_partitions=1)
     plan = replace(plan, stages=(StagePlan(0, RunningTotalSpec(), (TOTALS,), (), Target(1)),))
     world = Tasks(plan, 1, source_partitions=1)
     with pytest.raises(Exception, match=r"\['key', 'id', 'amount'\], the plan says"):
         world.settle(start(FIRST))
-
-
-def test_readers_are_dealt_out_to_tasks_by_number() -> None:
-    readers = readers_of([{"b": "1", "a": "0"}, {"x": "9"}])
-    assert readers_of_task(readers, 0, 2) == (
-        ReaderPlan(0, 0, "a", "0"),
-        ReaderPlan(2, 1, "x", "9"),
-    )

@@ -86,32 +86,6 @@ def state_files(files: MemoryFiles) -> list[str]:
     return sorted(name for name in files.tree if name.startswith("state/"))
 
 
-def test_a_file_of_another_attempt_is_not_taken_for_the_one_that_was_named() -> None:
-    files = MemoryFiles()
-    named = started(files, attempt=2).prepare(0, [puts([(7, 1, 10)])])
-    started(files, attempt=1).prepare(0, [puts([(7, 99, 99)])])
-    assert loaded(files, after(0, named, attempt=2))[0] == {7: (1, 10)}
-
-
-def test_a_file_that_is_not_the_one_that_was_decided_is_refused() -> None:
-    files = MemoryFiles()
-    task = started(files)
-    task.prepare(0, [puts([(7, 1, 10)])])
-    second = task.prepare(1, [])
-    other = MemoryFiles()
-    started(other).prepare(0, [puts([(7, 99, 99)])])
-    files.replace("epochs/0-t0-a1", other.read("epochs/0-t0-a1"))
-    with pytest.raises(StateLoadError, match="its checksum is"):
-        loaded(files, after(1, second))
-
-
-def test_a_file_is_never_replaced() -> None:
-    files = MemoryFiles()
-    started(files).prepare(0, [])
-    with pytest.raises(EpochError, match="another process runs the same task"):
-        started(files).prepare(0, [])
-
-
 def test_a_store_that_the_decision_does_not_name_is_an_error() -> None:
     files = MemoryFiles()
     named = started(files, task=0, tasks=2).prepare(0, [])

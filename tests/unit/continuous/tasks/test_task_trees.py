@@ -9,9 +9,6 @@ from tests.simulation.tree_pipeline import Windows, tree_plan
 from tests.unit.continuous.tasks.test_task import ATTEMPT, FIRST, ListWriter, Tasks, start
 
 from epochal.continuous.operators.contract import Moment, Row
-from epochal.continuous.plan.stages import QueryPlan, readers_of, readers_of_task
-from epochal.continuous.tasks.frames import FrameKind
-from epochal.continuous.tasks.task import TaskCore
 from epochal.continuous.tasks.task_sources import MAX_ROWS_PER_TURN
 from epochal.epoch.messages import EpochStarted, TaskActive
 
@@ -23,25 +20,7 @@ class TreeTasks(Tasks):
 
     def __init__(self, kind: str, tasks: int, rows: int, per_read: int = 1_000_000) -> None:
         plan = tree_plan(kind, ListWriter(), EventReaders(rows, KEYS, per_read), 5)
-        super().__init__(plan, tasks, 0)
-        self.plan: QueryPlan = plan
-        positions = [
-            {str(10 * number + partition): "0" for partition in range(3)}
-            for number in range(len(plan.sources))
-        ]
-        self.readers = readers_of(positions)
-        self.cores = [
-            TaskCore(
-                plan,
-                task=task,
-                tasks=tasks,
-                attempt=ATTEMPT,
-                first_epoch=FIRST,
-                readers=readers_of_task(self.readers, task, tasks),
-                writer=self.writers[task],
-            )
-            for task in range(tasks)
-        ]
+        super().__init__(plan, tasks, source_partitions=3)
 
     def shown(self) -> dict[int, list[Row]]:
         found: dict[int, list[Row]] = {}
@@ -64,19 +43,6 @@ def push(epoch: int, watermarks: dict[int, int], **how: Any) -> EpochStarted:
     return start(epoch, epoch_watermarks_ms=known, **how)
 
 
-def test_rows_of_the_first_epoch_wait_until_its_watermark_is_known() -> None:
-    world = TreeTasks("join", 2, rows=3)
-    watermarks = {FIRST - 1: 0, FIRST: 0}
-    world.turn(0, push(FIRST, watermarks))
-    assert any(frame.kind is FrameKind.DATA for frame in world.wires[1])
-    assert not world.turn(1)
-    (windows,) = world.cores[1].operators
-    assert isinstance(windows, Windows)
-    assert not any(windows.rows.values())
-    world.turn(1, push(FIRST, watermarks))
-    assert any(windows.rows.values())
-
-
 class Noted(Windows):
     """Notes when it was asked to expire, and has a timer at 5 000 ms."""
 
@@ -90,22 +56,6 @@ class Noted(Windows):
     def expire(self, at: Moment) -> list[Any]:
         self.seen.append(at)
         return []
-
-
-def test_an_operator_expires_once_per_epoch_also_without_rows() -> None:
-    world = TreeTasks("join", 1, rows=0)
-    noted = Noted()
-    world.cores[0]._stages[0].operator = noted
-    watermarks = {FIRST - 1: 1_000, FIRST: 2_000, FIRST + 1: 2_000, FIRST + 2: 7_000}
-    world.settle(push(FIRST, watermarks))
-    assert noted.seen == []
-    world.settle(push(FIRST + 2, watermarks))  # the push of the epoch in between was lost
-    world.settle(push(FIRST + 3, watermarks | {FIRST + 3: 7_000}))
-    assert [(at.epoch, at.late_ms, at.watermark_ms) for at in noted.seen] == [
-        (FIRST, 1_000, 2_000),
-        (FIRST + 1, 2_000, 2_000),
-        (FIRST + 2, 2_000, 7_000),
-    ]
 
 
 def test_a_timer_that_is_due_lets_the_epoch_end_soon() -> None:
@@ -135,12 +85,6 @@ def test_a_slow_producer_stops_a_fast_one_but_cannot_block_it() -> None:
     world.settle(push(FIRST + 3, watermarks))
     rows = [row for rows in world.shown().values() for row in rows if row[3] == -1]
     assert len(rows) == len({row[1] for row in rows}) == 12_000
-
-
-def test_frames_between_tasks_carry_no_event_times_if_the_driver_decides() -> None:
-    world = TreeTasks("join", 2, rows=3)
-    world.settle(push(FIRST, {FIRST - 1: 0, FIRST: 0}))
-    assert {frame.highs for frame in world.sent} == {()}
 
 
 def test_a_busy_source_does_not_keep_the_next_one_from_being_read() -> None:

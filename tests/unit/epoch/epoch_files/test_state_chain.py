@@ -141,7 +141,3 @@ def test_what_earlier_attempts_prepared_is_discarded_and_nothing_else() -> None:
         "state/0/0/6.delta.prepared-of-another",
         "state/0/0/left/5.delta.prepared-a10",
     ]
-
-
-def test_a_checkpoint_without_state_has_nothing_to_discard() -> None:
-    assert StateFiles(MemoryFiles()).discard_before(3) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from epochal.continuous.api.stream import Stream
 from epochal.continuous.operators.windows import tumbling
 from epochal.errors import EpochError, OptionError, PlanChangedError
 from epochal.files.local import LocalFiles
-from epochal.testing.driver.histories import CrashStep, Disturbance
+from epochal.testing.driver.histories import CrashStep
 
 ORDERS = "user string, amount bigint"
 ROOT = Path(__file__).resolve().parents[4]
@@ -45,22 +44,6 @@ def test_an_epoch_shows_the_rows_that_were_fed_before_it() -> None:
         1: [],
         2: [{"user": "c", "amount": 3}],
     }
-
-
-@pytest.mark.parametrize("tasks", [1, 3])
-def test_totals_go_on_from_epoch_to_epoch(tasks: int) -> None:
-    driver = testing.Driver(totals(testing.stream(ORDERS)), tasks=tasks, partitions=2)
-    driver.feed([("a", 1), ("b", 2)])
-    driver.feed([("a", 4)])
-    assert sorted(map(str, driver.epoch())) == [
-        "{'user': 'a', 'rows': 2, 'total': 5}",
-        "{'user': 'b', 'rows': 1, 'total': 2}",
-    ]
-    driver.feed([("a", 10)])
-    assert driver.epoch() == [{"user": "a", "rows": 3, "total": 15}]
-    assert sorted(driver.state()) == ["a", "b"]
-    assert driver.state(0, "nobody") is None
-    assert list(driver.state(0, "a").values()) == [3, 15]
 
 
 def test_a_window_closes_when_the_watermark_passes_it() -> None:
@@ -186,49 +169,6 @@ def test_a_source_that_gets_a_column_keeps_its_rows() -> None:
         driver.restart(testing.stream("user bigint"))
 
 
-@pytest.mark.parametrize("how", ["lost", "late", "doubled"])
-def test_disturbed_messages_change_nothing(how: Disturbance) -> None:
-    driver = testing.Driver(totals(testing.stream(ORDERS)), tasks=3, partitions=2)
-    for amount in range(1, 4):
-        driver.feed([("a", amount), ("b", amount)])
-        driver.disturb(how)
-        driver.epoch()
-    assert [row["total"] for row in driver.output if row["user"] == "a"] == [1, 3, 6]
-
-
-class Calls:
-    """A ForeachWriter that notes how it is called."""
-
-    def __init__(self) -> None:
-        self.notes: list[Any] = []
-
-    def open(self, partition: int, epoch: int) -> bool:
-        self.notes.append(("open", partition, epoch))
-        return True
-
-    def process(self, row: Any) -> None:
-        self.notes.append(tuple(row))
-
-    def close(self, error: Exception | None) -> None:
-        self.notes.append(("close", error))
-
-
-def test_a_function_of_rows_is_called_again_after_a_crash() -> None:
-    calls = Calls()
-    driver = testing.Driver(testing.stream(ORDERS).write_stream.foreach(calls))
-    driver.feed([("a", 1)])
-    driver.crash(at="log")
-    driver.restart()
-    driver.epoch()
-    assert calls.notes == 2 * [("open", 0, 0), ("a", 1), ("close", None)]
-    assert driver.output == [{"user": "a", "amount": 1}]
-    driver.feed([("b", 2)])
-    driver.crash(at="commit")
-    driver.restart()
-    driver.run()
-    assert calls.notes[6:] == [("open", 0, 1), ("b", 2), ("close", None)]
-
-
 def test_a_function_of_batches_is_called_once_for_an_epoch() -> None:
     calls: list[tuple[int, list[dict[str, Any]]]] = []
 
@@ -300,20 +240,6 @@ def test_an_error_of_the_pipeline_reaches_the_test() -> None:
         driver.epoch()
     with pytest.raises(EpochError, match="restart"):
         driver.epoch()
-
-
-def test_a_test_takes_less_than_50_ms() -> None:
-    times = []
-    for _ in range(20):
-        began = time.process_time()
-        driver = testing.Driver(totals(testing.stream(ORDERS)))
-        driver.feed([("a", 1), ("b", 2)])
-        driver.epoch()
-        driver.crash(at="commit")
-        driver.restart()
-        assert driver.state(0, "a") is not None
-        times.append(time.process_time() - began)
-    assert min(times) < 0.05
 
 
 def test_pyspark_is_not_imported() -> None:

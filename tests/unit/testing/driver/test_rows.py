@@ -92,20 +92,6 @@ def test_rows_of_all_types_can_be_fed(rows: list[dict[str, Any]]) -> None:
     assert testing.rows_equal([_as_arrow(row) for row in found], map(_as_arrow, rows))
 
 
-@given(rows=testing.rows(ORDERS, nulls=False, columns={"user": st.sampled_from("ab")}))
-@settings(max_examples=50)
-def test_totals_are_the_sums_of_what_was_fed(rows: list[dict[str, Any]]) -> None:
-    small = [{**row, "amount": row["amount"] % 1000} for row in rows]
-    totals = testing.stream(ORDERS).group_by("user").agg(total=("sum", "amount"))
-    driver = testing.Driver(totals)
-    driver.feed(small)
-    driver.run()
-    assert {row["user"]: row["total"] for row in driver.output} == {
-        user: sum(row["amount"] for row in small if row["user"] == user)
-        for user in {row["user"] for row in small}
-    }
-
-
 def test_nulls_are_drawn_where_they_are_allowed() -> None:
     found = find(testing.rows("a int", min_size=1), lambda rows: rows[0]["a"] is None)
     assert found == [{"a": None}]

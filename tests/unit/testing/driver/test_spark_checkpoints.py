@@ -8,7 +8,6 @@ import pytest
 from tests.golden.library import Golden, unpack
 
 from epochal import testing
-from epochal.errors import StateSchemaMismatchError
 
 
 @pytest.mark.parametrize("release", ["3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0"])
@@ -24,10 +23,3 @@ def test_pairs_that_spark_has_seen_are_dropped(release: str, tmp_path: Path) -> 
     driver.restart()
     driver.feed([("k0", 1_000)])
     assert driver.run() == []
-
-
-def test_a_stream_with_another_key_is_refused(tmp_path: Path) -> None:
-    place = unpack(Golden("4.3.0", "dedup"), tmp_path)
-    numbers = testing.stream("k string, r bigint").drop_duplicates(["r"])
-    with pytest.raises(StateSchemaMismatchError, match="STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"):
-        testing.Driver(numbers, checkpoint=place.checkpoint)

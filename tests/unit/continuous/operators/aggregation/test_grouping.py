@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.continuous.operators.driving import Driver, at_ms, columns, table
+from tests.unit.continuous.operators.driving import Driver, columns, table
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.functions import AggregateCall, Mode
@@ -26,7 +26,6 @@ INPUT = columns(
     keep=pa.bool_(),
     m=pa.map_(pa.string(), pa.timestamp("us", tz="UTC")),
 )
-LISTS = pa.list_(pa.int64())
 
 
 def call(
@@ -75,16 +74,6 @@ def test_a_decimal_sum_out_of_range_is_null_in_state_and_an_error_in_the_result(
     assert found.turn(rows_of({"d": Decimal(5)})) == [{"k": 1, "r": None}]
     with pytest.raises(StateValueError, match="out of range"):
         result(call("Sum", "d", kind=kind), *rows)
-
-
-def test_maps_are_kept_and_shown_as_they_came() -> None:
-    kind = INPUT.field("m").type
-    found = driver(call("Last", "m", kind=kind, alias="last"))
-    found.turn(rows_of({"m": [("a", at_ms(5)), ("b", None)]}, {"k": 2, "m": []}))
-    found.cut()
-    found.restart()
-    got = found.turn(rows_of({"m": None}, {"k": 2, "m": [("c", at_ms(7))]}))
-    assert got == [{"k": 1, "last": None}, {"k": 2, "last": [("c", at_ms(7))]}]
 
 
 def test_an_epoch_shows_each_changed_group_once_and_all_groups_in_complete_mode() -> None:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from epochal.continuous.operators.expressions import casts, scalars
 from epochal.continuous.operators.expressions.expr import Literal
 
 INTERVAL = pa.month_day_nano_interval()
@@ -31,7 +30,3 @@ def test_a_constant_is_the_same_in_a_task(value: pa.Scalar[Any]) -> None:
     found = cloudpickle.loads(cloudpickle.dumps(Literal(value))).value
     assert found.equals(value)
     assert found.type == value.type
-
-
-def test_no_function_is_defined_in_two_modules() -> None:
-    assert casts.FUNCTIONS.keys() & scalars.FUNCTIONS.keys() == set()

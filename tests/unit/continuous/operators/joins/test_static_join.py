@@ -45,20 +45,6 @@ def test_without_keys_every_row_meets_the_whole_table() -> None:
     assert len(joined(few, many)) == 200_000
 
 
-def test_computed_keys_are_not_emitted() -> None:
-    given = pa.schema([*ORDERS, pa.field("_key", pa.int64())])
-    items = TABLE.append_column("_key", pa.array([1, 2, 3, 4]))
-    plan = spec(
-        "inner",
-        keys={"stream_key": ("_key",), "table_key": ("_key",)},
-        table=items,
-        stream_columns=2,
-        table_columns=2,
-    )
-    (found,) = plan.open().process(table(given, [("q", 7, 3)]), AT)
-    assert found.to_pylist() == [{"item": "q", "amount": 7, "id": "b", "price": 3}]
-
-
 @pytest.mark.parametrize(("kind", "side"), [("right_outer", "left"), ("left_semi", "right")])
 def test_a_join_that_would_never_be_final_is_refused(kind: StaticKind, side: Side) -> None:
     with pytest.raises(OptionError, match="never be final"):

@@ -152,6 +152,9 @@ def test_state_and_timers_agree_with_plain_dicts(seed: int) -> None:
         got = driver.turn(table(INPUT, rows), now_ms=now)
         wanted = expected(naive, rows, now)
         assert got == wanted if partitions == 1 else in_any_order(got) == in_any_order(wanted)
+        first_ms = min((at for at, _ in naive.timers), default=None)
+        due_ms = driver.operator.due_ms()
+        assert first_ms is None or (due_ms is not None and due_ms <= first_ms)
         if rng.random() < 0.2:
             driver.cut()
             if rng.random() < 0.4:

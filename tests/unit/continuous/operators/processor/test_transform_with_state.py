@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("state_in")
 
 INPUT = columns(id=pa.string(), v=pa.int64())
 OUTPUT = columns(id=pa.string(), out=pa.string())
-EVENTS = columns(id=pa.string(), ts=pa.timestamp("us", tz="UTC"))
 
 
 def said(key: Any, *what: Any) -> Row:
@@ -90,27 +89,6 @@ class Count(StatefulProcessor):  # type: ignore[misc]
         total = (found[0] if found else 0) + sum(1 for _ in rows)
         self.seen.update((total,))
         yield said(key, total)
-
-
-def test_a_processor_sees_all_columns_and_its_keys_in_order_with_nulls_first() -> None:
-    def body(self: Any, key: Any, rows: Any, times: Any) -> Any:
-        rows = list(rows)
-        assert all(isinstance(each, Row) for each in rows)
-        yield said(key, key, [each.asDict() for each in rows])
-
-    rows = [("b", 1), (None, 2), ("a", 3), ("b", 4)]
-    assert outs(probe(body).turn(table(INPUT, rows))) == [
-        "(None,) [{'id': None, 'v': 2}]",
-        "('a',) [{'id': 'a', 'v': 3}]",
-        "('b',) [{'id': 'b', 'v': 1}, {'id': 'b', 'v': 4}]",
-    ]
-
-
-def test_rows_can_be_read_once() -> None:
-    def body(self: Any, key: Any, rows: Any, times: Any) -> Any:
-        yield said(key, len(list(rows)), len(list(rows)))
-
-    assert outs(probe(body).turn(table(INPUT, [("a", 1), ("a", 2)]))) == ["2 0"]
 
 
 def test_a_processor_lives_for_one_epoch_and_is_closed_at_the_cut() -> None:
@@ -301,53 +279,6 @@ def test_the_output_mode_complete_and_an_unknown_time_mode_are_refused() -> None
         spec(Count(), time_mode="Wall")
 
 
-def fired(self: Any, key: Any, times: Any, info: Any) -> Any:
-    yield said(key, "fired", info.getExpiryTimeInMs())
-
-
-def test_processing_timers_fire_in_order_of_time_also_when_idle() -> None:
-    def body(self: Any, key: Any, rows: Any, times: Any) -> Any:
-        for each in rows:
-            self.handle.registerTimer(each.v)
-        yield said(key, sorted(self.handle.listTimers()))
-
-    driver = probe(body, expired=fired, time_mode="ProcessingTime")
-    rows = [("b", 30), ("a", 40), ("a", 20), ("c", 5)]
-    assert outs(driver.turn(table(INPUT, rows), now_ms=10)) == [
-        "[20, 40]",
-        "[30]",
-        "[5]",
-        "fired 5",
-    ]
-    assert driver.operator.due_ms() == 20
-    driver.cut()
-    driver.restart()
-    assert driver.operator.due_ms() == 20
-    assert driver.turn(None, now_ms=19) == []
-    assert outs(driver.turn(None, now_ms=30)) == ["fired 20", "fired 30"]
-    assert driver.operator.due_ms() == 40
-    driver.cut()
-    assert list(driver.state("$procTimers_keyToTimestamp")) == [(("a",), 40)]
-
-
-def test_event_timers_fire_when_the_watermark_reaches_them_and_the_key_is_a_row() -> None:
-    def body(self: Any, key: Any, rows: Any, times: Any) -> Any:
-        self.handle.registerTimer(1000)
-        yield said(key, times.getCurrentProcessingTimeInMs(), times.getCurrentWatermarkInMs())
-
-    def expired(self: Any, key: Any, times: Any, info: Any) -> Any:
-        assert isinstance(key, Row)
-        assert key == ("a",)
-        assert hash(key) == hash(("a",))
-        yield said(key, key.id, times.getCurrentWatermarkInMs())
-
-    driver = probe(body, expired=expired, time_mode="EventTime")
-    first = driver.turn(table(INPUT, [("a", 1)]), now_ms=5000, watermark_ms=999)
-    assert outs(first) == ["5000 999"]
-    assert driver.operator.due_ms() is None
-    assert outs(driver.turn(None, now_ms=9999, watermark_ms=1000)) == ["a 1000"]
-
-
 def test_without_a_time_mode_there_are_no_times() -> None:
     def body(self: Any, key: Any, rows: Any, times: Any) -> Any:
         yield said(key, times.getCurrentProcessingTimeInMs(), times.getCurrentWatermarkInMs())
@@ -379,18 +310,6 @@ def test_due_timers_are_a_snapshot() -> None:
     assert driver.turn(None, now_ms=100) == []
     driver.cut()
     assert driver.state("$procTimers_keyToTimestamp") == {}
-
-
-def test_late_rows_are_dropped_in_event_time_only() -> None:
-    def body(self: Any, key: Any, rows: Any, times: Any) -> Any:
-        yield said(key, sorted(each.ts.timestamp() for each in rows))
-
-    given = table(EVENTS, [("a", at_ms(8000)), ("a", at_ms(8001)), ("a", at_ms(9000))])
-    options = {"input_schema": EVENTS, "event_time": "ts"}
-    late = probe(body, time_mode="EventTime", **options)
-    assert outs(late.turn(given, watermark_ms=18000, late_ms=8000)) == ["[8.001, 9.0]"]
-    timed = probe(body, time_mode="ProcessingTime", **options)
-    assert outs(timed.turn(given, watermark_ms=18000, late_ms=8000)) == ["[8.0, 8.001, 9.0]"]
 
 
 def test_a_list_is_rewritten_only_where_it_changed() -> None:
@@ -466,29 +385,6 @@ def test_initial_state_is_stored_in_the_first_epoch_even_without_input() -> None
     driver = Driver(spec(Seeded(), initial_state=INITIAL, time_mode="ProcessingTime"))
     driver.cut()
     assert driver.state("seen") == {("a",): (10,), ("b",): (20,), ("z",): (30,)}
-
-
-class Frames(StatefulProcessor):  # type: ignore[misc]
-    def init(self, handle: Any) -> None:
-        self.total = handle.getValueState("total", "n bigint")
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
-        for frame in rows:
-            found = self.total.get()
-            total = (found[0] if found else 0) + frame["v"].sum()  # numpy's int
-            self.total.update((total,))
-            text = f"{key} {list(frame.columns)} {list(frame.index)} {total}"
-            yield pd.DataFrame({"out": [text], "more": [1], "id": [key[0]]})
-
-
-def test_pandas_processors_take_and_return_frames() -> None:
-    driver = Driver(spec(Frames(), pandas=True))
-    rows = [("b", 1), ("a", 2), ("b", 3)]
-    assert driver.turn(table(INPUT, rows)) == [
-        {"id": "a", "out": "('a',) ['id', 'v'] [0] 2"},
-        {"id": "b", "out": "('b',) ['id', 'v'] [0, 1] 4"},
-    ]
-    assert outs(driver.turn(table(INPUT, [("a", 5)]))) == ["('a',) ['id', 'v'] [0] 7"]
 
 
 def test_a_null_among_int_keys_turns_them_into_floats_in_pandas() -> None:
@@ -611,9 +507,3 @@ def test_output_becomes_the_same_column_as_with_arrow(values: list[Any], kind: p
     api = RowApi(["value"], schema, schema)
     (batch,) = api.output([Row(value=value) for value in values])
     assert batch.column(0).equals(pa.array(values, kind))
-
-
-def test_values_that_do_not_fit_a_column_raise_the_error_of_arrow() -> None:
-    schema = pa.schema([("value", pa.int64())])
-    with pytest.raises((pa.ArrowInvalid, OverflowError)):
-        list(RowApi(["value"], schema, schema).output([Row(value=2**63)]))

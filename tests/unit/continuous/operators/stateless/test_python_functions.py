@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import types as spark
@@ -68,34 +67,9 @@ def minus(x: Any, y: Any) -> Any:
     return x - y
 
 
-def each_plus_five(batches: Iterator[Any]) -> Iterator[Any]:
-    for batch in batches:
-        yield pc.add(batch, 5) if isinstance(batch, pa.Array) else batch + 5
-
-
 @pytest.mark.parametrize("kind", [PICKLED, ARROW_ROWS, PANDAS])
 def test_arguments_go_by_position_and_by_name(kind: int) -> None:
     assert added(call(kind, minus, 1, 0), call(kind, minus, y=1, x=0)) == [[9, 18], [-9, -18]]
-
-
-@pytest.mark.parametrize("kind", [PICKLED, ARROW_ROWS, PANDAS])
-def test_a_chain_passes_results_on(kind: int) -> None:
-    inner = call(kind, lambda x: x * 2, 0)
-    assert added(call(kind, lambda x: x + 1, inner)) == [[3, 5]]
-
-
-@pytest.mark.parametrize("kind", [PANDAS_ITERATOR, ARROW_ITERATOR])
-def test_an_iterator_function_gets_an_iterator_of_columns(kind: int) -> None:
-    inner = call(kind, each_plus_five, 0)
-    assert added(inner, call(kind, each_plus_five, inner)) == [[6, 7], [11, 12]]
-
-
-def test_an_arrow_function_gets_arrays() -> None:
-    assert added(call(ARROW, pc.add, 0, 1)) == [[11, 22]]
-
-
-def test_a_row_function_without_arguments_is_called_for_each_row() -> None:
-    assert added(call(ARROW_ROWS, lambda: 7)) == [[7, 7]]
 
 
 @pytest.mark.parametrize("kind", [PANDAS, ARROW])
