@@ -98,7 +98,9 @@ def prepared(
 
 def test_good_rows_are_written_and_bad_rows_become_letters(place: Place) -> None:
     sink = place.open()
-    sink.commit(0, prepared(sink, 0, [[1, -2, 3], [-4]]))
+    messages = prepared(sink, 0, [[1, -2, 3], [-4]])
+    assert place.read_letters() == []
+    sink.commit(0, messages)
     sink.commit(1, prepared(sink, 1, [[5], []]))
     assert place.written() == [1, 3, 5]
     first, second = place.read_letters()
@@ -109,23 +111,6 @@ def test_good_rows_are_written_and_bad_rows_become_letters(place: Place) -> None
     assert (second["task"], second["row"]["id"]) == (1, -4)
 
 
-def test_letters_are_seen_only_after_the_commit(place: Place) -> None:
-    sink = place.open()
-    messages = prepared(sink, 0, [[1, -2]])
-    assert place.read_letters() == []
-    sink.commit(0, messages)
-    assert place.lost() == [-2]
-
-
-def test_a_repeated_commit_changes_nothing(place: Place) -> None:
-    sink = place.open()
-    messages = prepared(sink, 0, [[1, -2]])
-    for _ in range(3):
-        sink.commit(0, messages)
-    assert (place.written(), place.lost()) == ([1], [-2])
-    assert place.staged() == []
-
-
 def test_a_decided_epoch_is_finished_by_the_next_run(place: Place) -> None:
     decided = prepared(place.open(), 0, [[1, -2], [-3]])
     later = place.open(attempt=2)
@@ -133,6 +118,7 @@ def test_a_decided_epoch_is_finished_by_the_next_run(place: Place) -> None:
     later.commit(0, decided)
     later.commit(1, prepared(later, 1, [[4, -5]], attempt=2))
     assert (place.written(), place.lost()) == ([1, 4], [-2, -3, -5])
+    assert place.staged() == []
 
 
 def test_letters_of_an_attempt_that_failed_are_never_seen_and_are_deleted(place: Place) -> None:
@@ -180,10 +166,6 @@ def test_a_query_without_a_place_for_pending_letters_does_not_start(place: Place
         place.open(onBadRow="", deadLetterPath="")
     CommitLog(place.checkpoint.at("commits")).add(0, CommitEntry(next_watermark_ms=0))
     place.open(onBadRow="", deadLetterPath="")
-
-
-def test_two_queries_share_a_directory_of_letters(place: Place, tmp_path: Path) -> None:
-    assert dead_letter_name("a", 1, 0) != dead_letter_name("b", 1, 0)
 
 
 def test_a_writer_counts_the_letters_of_each_epoch(place: Place) -> None:

@@ -8,7 +8,6 @@ import pytest
 from epochal.connectors.delta.delta_rules import (
     TableShape,
     check_new_table,
-    check_required,
     check_table,
     delta_type,
     in_microseconds,
@@ -18,7 +17,7 @@ from epochal.connectors.delta.delta_rules import (
 )
 from epochal.connectors.table_columns import TableColumn
 from epochal.connectors.tables.table_epochs import WriteMode
-from epochal.errors import TableMismatchError, TableRowError
+from epochal.errors import TableMismatchError
 
 FIELD = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
 
@@ -60,13 +59,6 @@ def test_partitions_and_keys_must_be_columns_of_simple_types() -> None:
     for by, keys in ((["s"], []), (["x"], []), (["id", "s"], []), ([], ["s"]), ([], ["x"])):
         with pytest.raises(TableMismatchError):
             check_new_table("t", columns, by, keys)
-
-
-def test_a_null_in_a_column_that_takes_none_is_an_error() -> None:
-    rows = pa.table({"k": [1, None]})
-    check_required("t", rows, [])
-    with pytest.raises(TableRowError, match="column k takes no nulls, but is null in 1 of 2 rows"):
-        check_required("t", rows, ["k"])
 
 
 def test_times_of_other_units_become_microseconds_unless_digits_would_get_lost() -> None:

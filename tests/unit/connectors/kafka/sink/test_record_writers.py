@@ -48,13 +48,6 @@ def row(value: str) -> Any:
     return pa.record_batch([[value]], schema=SCHEMA)
 
 
-def test_rows_are_sent_as_they_come() -> None:
-    queue = Queue()
-    writer = writer_over(queue)
-    writer.write(row("a"))
-    assert queue.sent == [b"a"]
-
-
 def test_an_epoch_is_prepared_when_its_rows_have_arrived() -> None:
     queue = Queue()
     writer = writer_over(queue)
