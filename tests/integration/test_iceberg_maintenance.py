@@ -63,17 +63,6 @@ def test_many_small_files_become_one_and_epochs_go_on(
         assert engine.start() == 13
 
 
-def test_partitions_are_compacted_one_by_one(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint, partition_by=["v"]) as engine:
-        engine.start()
-        for epoch in range(10):
-            engine.run(epoch, numbers(epoch, text=f"p{epoch % 2}"))
-        maintenance = maintenance_of(warehouse, engine, compact="true", compactMinFiles="5")
-        maintenance.run_all()
-    assert len(warehouse.named_files()) == 2
-    assert ids(warehouse) == list(range(10))
-
-
 def test_two_compactors_at_once_double_nothing(warehouse: Warehouse, checkpoint: Path) -> None:
     with SmallEngine(warehouse.options(), checkpoint) as engine:
         engine.start()

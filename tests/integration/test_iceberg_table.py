@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType, NestedField, StringType
 from tests.iceberg_tables import NUMBERS, QUERY_ID, SmallEngine, Warehouse, numbers
 
 from epochal.errors import (
@@ -97,74 +95,6 @@ def test_readers_can_skip_files_by_their_statistics(warehouse: Warehouse, checkp
     assert [row["record_count"] for row in found] == [3, 3]
 
 
-@pytest.mark.parametrize(
-    ("field", "partitions"),
-    [
-        (PartitionField(2, 1000, IdentityTransform(), "kind"), 3),
-        (PartitionField(3, 1000, DayTransform(), "at_day"), 3),
-        (PartitionField(1, 1000, BucketTransform(4), "id_bucket"), 4),
-    ],
-    ids=["identity", "day", "bucket"],
-)
-def test_rows_go_to_the_partitions_of_the_table(
-    warehouse: Warehouse, checkpoint: Path, field: PartitionField, partitions: int
-) -> None:
-    catalog = warehouse.catalog()
-    catalog.create_namespace("db")
-    schema = Schema(
-        NestedField(1, "id", LongType()),
-        NestedField(2, "kind", StringType()),
-        NestedField(3, "at", TimestamptzType()),
-    )
-    catalog.create_table("db.events", schema, partition_spec=PartitionSpec(field))
-    with SmallEngine(warehouse.options("db.events"), checkpoint, EVENTS) as engine:
-        engine.start()
-        engine.run(0, events(), tasks=2)
-    table = warehouse.table("db.events")
-    found = table.inspect.partitions().to_pylist()
-    assert len(found) == partitions
-    assert sum(row["record_count"] for row in found) == 12
-    assert warehouse.rows("db.events") == events().to_pylist()
-    one = table.scan(row_filter="id = 5")
-    assert [row["id"] for row in one.to_arrow().to_pylist()] == [5]
-    assert len(list(table.scan(row_filter="at >= '2026-01-03T00:00:00+00:00'").plan_files())) < 8
-
-
-def test_rows_are_replaced_by_key_and_no_reader_sees_half_of_it(
-    warehouse: Warehouse, checkpoint: Path
-) -> None:
-    options = warehouse.options(mergeKeys="id")
-    with SmallEngine(options, checkpoint, output_mode="update") as engine:
-        engine.start()
-        engine.run(0, numbers(1, 2, 3, 4), tasks=2)
-        engine.run(1, pa.concat_tables([numbers(2, 5, text="old"), numbers(2, 9, text="new")]))
-        repeated = engine.run(2, numbers(3, text="three"))
-        engine.sink.commit(2, repeated)
-    assert {row["id"]: row["v"] for row in warehouse.rows()} == {
-        1: "v1",
-        2: "new",
-        3: "three",
-        4: "v4",
-        5: "old",
-        9: "new",
-    }
-    assert epochs(warehouse) == ["0", "1", "2"]
-
-
-def test_in_complete_mode_an_epoch_without_input_leaves_the_table_alone(
-    warehouse: Warehouse, checkpoint: Path
-) -> None:
-    with SmallEngine(warehouse.options(), checkpoint, output_mode="complete") as engine:
-        engine.start()
-        engine.run(0, numbers(1, 2))
-        files = warehouse.data_files()
-        engine.run(1, numbers(1, 2), tasks=2, idle=True)
-        engine.run(2, numbers(), idle=True)
-        assert ids(warehouse) == [1, 2]
-        assert warehouse.data_files() == files
-    assert epochs(warehouse) == ["0"]
-
-
 def test_rows_go_to_a_branch_that_starts_at_main(warehouse: Warehouse, checkpoint: Path) -> None:
     with SmallEngine(warehouse.options(), checkpoint) as engine:
         engine.start()
@@ -245,25 +175,6 @@ def test_a_null_in_a_required_column_is_refused(warehouse: Warehouse, checkpoint
         with pytest.raises(TableRowError, match="column id is required, but it is null in a row"):
             engine.prepare(1, rows)
     assert ids(warehouse) == [1]
-
-
-@pytest.mark.parametrize("keys", ["", "id"], ids=["append", "by-key"])
-def test_a_row_without_a_required_value_becomes_a_dead_letter(
-    warehouse: Warehouse, checkpoint: Path, tmp_path: Path, keys: str
-) -> None:
-    made(warehouse, NestedField(1, "id", LongType(), required=True), V)
-    letters = tmp_path / "letters"
-    options = warehouse.options(mergeKeys=keys) if keys else warehouse.options()
-    options = {**options, "onBadRow": "deadLetter", "deadLetterPath": str(letters)}
-    with SmallEngine(options, checkpoint) as engine:
-        engine.start()
-        rows = pa.table([pa.array([2, None], pa.int64()), pa.array(["a", "b"])], schema=NUMBERS)
-        engine.run(0, rows)
-    assert ids(warehouse) == [2]
-    (file,) = letters.iterdir()
-    letter = json.loads(file.read_text())
-    assert letter["reason"] == "column id is null, which the table does not allow"
-    assert letter["row"] == {"v": "b"}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ import pytest
 from tests.contract.sinks import Logging, written
 from tests.rigs.lossy_proxy import lossy_proxy
 from tests.rigs.postgres import Postgres, running_postgres
-from tests.waiting import eventually
 
 from epochal.connectors.contract import Sink
 from epochal.connectors.postgres import postgres_table
@@ -90,16 +89,6 @@ def prepared(
 
 def row(number: int, name: str = "a") -> Row:
     return {"id": number, "name": name}
-
-
-def test_an_epoch_of_several_tasks_and_its_marker_become_visible_together(place: Place) -> None:
-    with closing(place.open()) as sink:
-        sink.fence(1)
-        sink.commit(0, prepared(sink, 0, [row(1), row(2)], [row(3)], []))
-        assert place.rows() == ["1|a", "2|a", "3|a"]
-        assert place.marker() == f"1|0|public.{place.table}"
-        sink.commit(1, prepared(sink, 1, [], []))
-        assert place.marker() == f"1|0|public.{place.table}", "an epoch without rows writes nothing"
 
 
 def test_an_attempt_that_is_shut_out_shows_nothing(place: Place) -> None:
@@ -410,19 +399,6 @@ def test_a_row_that_breaks_a_constraint_is_named_and_nothing_is_written(place: P
     assert place.rows() == ["0|a", "1|a"]
 
 
-def test_rows_that_tasks_can_refuse_become_dead_letters(place: Place) -> None:
-    place.server.psql(f"CREATE TABLE {place.table} (id bigint PRIMARY KEY, name varchar(3))")
-    letters = place.folder.parent / f"letters-{uuid4().hex}"
-    options = {"onBadRow": "deadLetter", "deadLetterPath": str(letters)}
-    with closing(place.open(ROWS, "append", **options)) as sink:
-        sink.fence(1)
-        bad = [row(2, "a\0b"), row(3, "long"), {"id": None, "name": "a"}]
-        sink.commit(0, prepared(sink, 0, [row(1), *bad], [row(4)]))
-    assert place.rows() == ["1|a", "4|a"]
-    (file,) = letters.glob("letters-*.json")
-    assert len(file.read_text().splitlines()) == 3
-
-
 def test_a_user_with_few_rights_is_told_which_are_missing(place: Place) -> None:
     user = f"u_{uuid4().hex[:8]}"
     url, table = place.server.url_of(user), place.table
@@ -573,22 +549,3 @@ def test_a_full_disk_is_waited_for_and_then_told(place: Place) -> None:
         place.server.psql(f"DROP TRIGGER no_room ON {place.table}")
         sink.commit(1, prepared(sink, 1, [row(1)]))
     assert place.rows() == ["0|a", "1|a"]
-
-
-def test_a_lock_on_the_table_is_waited_for(place: Place) -> None:
-    with closing(place.open()) as sink, psycopg.connect(place.server.url) as other:
-        sink.fence(1)
-        other.execute(f"LOCK TABLE {place.table}")
-        done = threading.Thread(
-            target=lambda: sink.commit(0, prepared(sink, 0, [row(0)])), daemon=True
-        )
-        done.start()
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = "
-        eventually(
-            lambda: place.server.psql(f"{waiting}'{place.table}'::regclass") == "1",
-            lambda: "the commit waits",
-            20,
-        )
-        other.rollback()
-        done.join(20)
-    assert place.rows() == ["0|a"]
