@@ -166,22 +166,6 @@ def committing(group: str, settings: dict[str, str]) -> Iterator[OffsetCommitter
         committer.close(1)
 
 
-@WAYS
-@pytest.mark.usefixtures("user")
-def test_the_committer_writes_the_group_of_a_query_of_sparks(
-    broker: Kafka, how: Callable[[Kafka], dict[str, str]]
-) -> None:
-    topic, group = make_topic(broker, unique("secured"), 1), unique("secured")
-    query = Query(topic)
-    with committing(group, how(broker)) as committer:
-        committer.onQueryStarted(query.started())
-        for end in (2, 5):
-            committer.onQueryProgress(query.progress(end))
-            assert committer.flush(SECONDS), committer.problems()
-            assert held(broker, group) == {(topic, 0): end}
-        assert (committer.problems(), committer.errors) == ({}, 0)
-
-
 def test_a_committer_with_a_wrong_password_says_so_in_a_line_and_catches_up_when_it_is_right(
     broker: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:

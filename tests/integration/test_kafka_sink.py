@@ -18,10 +18,8 @@ from tests.contract.sinks import Logging, written
 from tests.kafka_topics import create_topic, read_messages, read_topic
 from tests.waiting import eventually
 
-from epochal import read_stream
 from epochal.connectors.contract import Sink
 from epochal.connectors.kafka.sink.sink_rows import HEADERS
-from epochal.connectors.memory import MemoryStream
 from epochal.connectors.registry import open_sink
 from epochal.errors import (
     KafkaFencedError,
@@ -248,37 +246,3 @@ def test_keys_land_where_javas_producer_puts_them(
         sink.fence(1)
         sink.commit(0, prepared(sink, 0, [{"key": key, "value": key.encode()} for key in keys]))
     assert sorted(read_topic(place.servers, place.topic)) == sorted(read_topic(place.servers, java))
-
-
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_query_writes_what_it_computes(
-    place: Place, kafka_spark: SparkSession, tmp_path: Path, delivery: str
-) -> None:
-    source = MemoryStream(pa.schema([("n", pa.int64())]), partitions=2)
-
-    def start() -> Any:
-        records = (
-            read_stream(kafka_spark)
-            .format(source)
-            .load()
-            .select("CAST(n % 5 AS string) AS key", "CAST(n AS string) AS value")
-        )
-        return (
-            records.write_stream.format("kafka")
-            .option("kafka.bootstrap.servers", place.servers)
-            .option("topic", place.topic)
-            .option("delivery", delivery)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(epoch="50 milliseconds")
-            .start()
-        )
-
-    for first in (0, 500):
-        query = start()
-        for begin in range(first, first + 500, 100):
-            source.add([{"n": n} for n in range(begin, begin + 100)])
-        query.process_all_available()
-        query.stop()
-        assert query.exception() is None
-    found = sorted(map(int, place.values()))
-    assert found == list(range(1_000))

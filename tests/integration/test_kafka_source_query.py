@@ -47,19 +47,6 @@ def spark_runs(spark: SparkSession, given: dict[str, str], home: Path) -> None:
     query.awaitTermination()
 
 
-def epochal_runs(spark: SparkSession, given: dict[str, str], home: Path) -> None:
-    """Read everything available in epochs."""
-    stream = package.read_stream(spark).format("kafka").options(**given).load()
-    query = (
-        stream.select("cast(value as string) as value")
-        .write_stream.format("json")
-        .option("checkpointLocation", str(home / "checkpoint"))
-        .start(str(home / "out"))
-    )
-    query.process_all_available()
-    query.stop()
-
-
 def written(spark: SparkSession, home: Path) -> list[str]:
     rows = spark.read.schema("value string").json(str(home / "out")).collect()
     return sorted(row.value for row in rows)
@@ -67,22 +54,6 @@ def written(spark: SparkSession, home: Path) -> list[str]:
 
 def logged(home: Path, batch: int) -> str:
     return (home / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2]
-
-
-def test_a_checkpoint_goes_from_spark_to_epochal_and_back_without_loss_or_repeat(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    topic = make_topic(broker, unique("orders"))
-    given = options(broker, subscribe=topic)
-    sent: list[str] = []
-    for turn, run in enumerate([spark_runs, epochal_runs, spark_runs, epochal_runs, spark_runs]):
-        for partition in (0, 1):
-            values = [f"{turn}-{partition}-{n}" for n in range(20 + 7 * partition)]
-            texts(broker, topic, values, partition)
-            sent += values
-        run(kafka_spark, given, tmp_path)
-        assert written(kafka_spark, tmp_path) == sorted(sent), turn
-    assert processed(tmp_path / "checkpoint") == {(topic, 0): 100, (topic, 1): 135}
 
 
 def test_records_of_which_no_column_is_read_are_counted_by_both_engines(
@@ -277,16 +248,3 @@ def test_records_that_are_lost_end_the_query_with_sparks_condition(
     query.process_all_available()
     query.stop()
     assert read_values(output) == ["g"]
-
-
-def test_a_topic_that_is_deleted_while_the_query_runs_ends_it(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    topic = make_topic(broker, unique("deleted"), 1)
-    texts(broker, topic, ["a"])
-    query, _ = started(kafka_spark, options(broker, subscribe=topic), tmp_path)
-    query.process_all_available()
-    client = admin(broker)
-    client.delete_topics([topic])[topic].result(30)
-    with pytest.raises(QueryFailedError, match=r"KAFKA_DATA_LOSS\.PARTITIONS_DELETED"):
-        query.await_termination(60)
