@@ -38,18 +38,6 @@ def encoded(values: list[bytes], keys: list[str] | None = None) -> Any:
     return Encoder(rows.schema, OPTIONS).encode(rows)
 
 
-def test_everything_is_published_when_flush_returns(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    sent = [b"%d" % number for number in range(2500)]
-    writer = publisher(world, topic)
-    writer.add(encoded(sent).messages)
-    writer.flush()
-    assert sorted(m.message.data for m in world.pull(subscription, 2500)) == sorted(sent)
-    assert (writer.stats().published, writer.stats().requests) == (2500, 3)
-    writer.close()
-
-
 def test_a_message_alone_goes_after_the_linger(world: World) -> None:
     topic = world.topic()
     subscription = world.subscription(topic)

@@ -13,9 +13,8 @@ from tests.waiting import SECONDS, eventually
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
-from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import MAX_QUEUED_BYTES, Pulled, Puller
-from epochal.errors import PubSubClosedError, PubSubFailedError
+from epochal.errors import PubSubClosedError
 
 
 def puller(
@@ -40,22 +39,6 @@ def data(pulled: list[Pulled]) -> list[bytes]:
         return []
     table = pa.Table.from_batches([each.batch for each in pulled])
     return [bytes(each) for each in table.column("data").to_pylist() if each is not None]
-
-
-def test_messages_arrive_as_arrow_with_all_they_carry(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, enable_message_ordering=True)
-    (sent,) = world.publish(
-        topic, [{"data": b"one", "attributes": {"a": "1"}, "ordering_key": "k"}]
-    )
-    reader = puller(world, subscription)
-    (found,) = taken(reader, 1)
-    row = found.batch.to_pylist()[0]
-    assert found.batch.schema.equals(ACK_SCHEMA)
-    assert (row["message_id"], row["data"], row["attributes"]) == (sent, b"one", [("a", "1")])
-    assert (row["ordering_key"], row["delivery_attempt"]) == ("k", None)
-    assert abs(row["publish_time"].timestamp() - time.time()) < 60
-    reader.close()
 
 
 def test_what_was_acknowledged_is_gone_and_the_rest_comes_back_at_once(world: World) -> None:
@@ -101,18 +84,6 @@ def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> N
     assert world.left(subscription) == []
 
 
-def test_no_more_is_held_than_allowed_until_some_is_settled(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    world.publish(topic, [b"x"] * 1000)
-    reader = puller(world, subscription, max_outstanding_messages=100)
-    found = taken(reader, 100)
-    assert reader.take(1000, timeout_s=0.3) is None
-    reader.ack([each.span for each in found])
-    assert sum(each.batch.num_rows for each in taken(reader, 100)) == 100
-    reader.close()
-
-
 def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
     topic = world.topic()
     subscription = world.subscription(topic)
@@ -149,16 +120,3 @@ def source_moment() -> datetime:
     found = options.seek_target
     assert isinstance(found, datetime)
     return found
-
-
-def test_a_deleted_subscription_is_raised_by_the_next_take(world: World) -> None:
-    subscription = world.subscription(world.topic())
-    reader = puller(world, subscription)
-    assert reader.take(1, timeout_s=0.1) is None
-    world.delete_subscription(subscription)
-    with pytest.raises(PubSubFailedError, match="NOT_FOUND") as raised:
-        reader.take(1, timeout_s=SECONDS)
-    assert raised.value.resource == subscription
-    with pytest.raises(PubSubFailedError):
-        reader.ack([(0, 1)]).result(SECONDS)
-    reader.close()

@@ -39,11 +39,6 @@ def paths(files: Files, path: str = "") -> list[str]:
     return [found for found, _ in files.walk(path)]
 
 
-def test_a_created_file_is_read_back(files: Files) -> None:
-    files.create("offsets/0", b"v1\n{}")
-    assert files.read("offsets/0") == b"v1\n{}"
-
-
 def test_creating_a_name_that_is_taken_is_refused_and_changes_nothing(files: Files) -> None:
     files.create("offsets/0", b"first")
     with pytest.raises(FileExistsError) as refused:

@@ -269,39 +269,6 @@ def test_a_message_arrives_as_it_was_published(peer: Peer) -> None:
     assert received.delivery_attempt == 0
 
 
-def test_the_high_level_client_gets_everything_and_leaves_nothing(peer: Peer) -> None:
-    topic = peer.topic()
-    subscription = peer.subscription(topic)
-    sent = [f"m{n}" for n in range(500)]
-    peer.publish(topic, *sent)
-    got: list[str] = []
-    all_there = threading.Event()
-
-    def receive(message: Any) -> None:
-        got.append(message.data.decode())
-        message.ack()
-        if len(set(got)) == len(sent):
-            all_there.set()
-
-    streaming = peer.subscriber.subscribe(subscription, callback=receive)
-    assert all_there.wait(60)
-    streaming.cancel()
-    streaming.result(timeout=20)
-    assert sorted(got) == sorted(sent)
-    assert peer.is_empty(subscription)
-
-
-def test_a_message_given_back_comes_again(peer: Peer) -> None:
-    topic = peer.topic()
-    subscription = peer.subscription(topic)
-    peer.publish(topic, "a")
-    first = peer.pull(subscription, 1)
-    peer.deadline(subscription, first, 0)
-    second = peer.pull(subscription, 1)
-    assert bodies(second) == ["a"]
-    assert second[0].ack_id != first[0].ack_id
-
-
 def test_a_message_comes_again_after_its_deadline_and_not_before(peer: Peer) -> None:
     topic = peer.topic()
     subscription = peer.subscription(topic)
@@ -374,12 +341,6 @@ def test_a_filter_lets_through_only_what_it_describes(peer: Peer) -> None:
     peer.publish(topic, "from a test", kind="x", origin="test-1")
     peer.publish(topic, "wanted", kind="x")
     assert bodies(peer.pull(subscription, 3, seconds=2)) == ["wanted"]
-
-
-def test_what_is_no_filter_is_refused(peer: Peer) -> None:
-    topic = peer.topic()
-    with pytest.raises(exceptions.InvalidArgument):
-        peer.subscription(topic, filter="hello(((")
 
 
 def test_a_message_that_fails_too_often_goes_to_the_dead_letters(peer: Peer) -> None:

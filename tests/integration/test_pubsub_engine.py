@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.integration.pubsub_world import World, pubsub_world
-from tests.spark.continuous import numbers, workers
+from tests.spark.continuous import workers
 from tests.waiting import eventually
 
 from epochal import read_stream, register, streams, write_stream
@@ -186,21 +186,6 @@ def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path
     assert world.unacknowledged(subscription) == []
 
 
-def test_more_partitions_and_fewer_tasks_go_on(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    output = MemoryOutput()
-    for turn, (partitions, tasks) in enumerate([(1, 1), (4, 2), (2, 1)]):
-        stream = read(spark, world, subscription, numPartitions=partitions)
-        query = run(stream, output, tmp_path / "c", parallelism=tasks)
-        world.publish(topic, bodies(turn * 100, 100))
-        wait_for(output, (turn + 1) * 100)
-        query.stop()
-    assert data(output) == bodies(0, 300)
-
-
 def test_a_deleted_subscription_ends_the_query_with_the_cause(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -219,20 +204,3 @@ def test_a_deleted_subscription_ends_the_query_with_the_cause(
     assert in_task or isinstance(error.__cause__, PubSubRejectedError)
     assert not in_task or "PubSubRejectedError" in str(error)
     assert subscription in str(error)
-
-
-def test_rows_go_to_a_topic(spark: SparkSession, world: World, tmp_path: Path) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    source = numbers(tmp_path / "in")
-    source.add([{"n": number} for number in range(1000)])
-    stream = read_stream(spark).format(source).load()
-    query = run(
-        stream, "pubsub", tmp_path / "c", **world.options, topicId=topic, epochAttributes=True
-    )
-    query.process_all_available(60)
-    found = world.pull(subscription, 1000)
-    query.stop()
-    assert sorted(int(m.message.data[5:-1]) for m in found) == list(range(1000))
-    assert {m.message.attributes["epochal-query"] for m in found} == {query.id}
-    assert len({m.message.attributes["epochal-row"] for m in found}) == 1000
