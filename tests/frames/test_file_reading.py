@@ -238,14 +238,6 @@ def test_options_that_spark_refuses_are_refused_in_its_words(
         source(spark, tmp_path, form, **options).readers.only(frozenset({"n"}))
 
 
-def test_files_where_hadoop_has_no_way_to_are_copied_first(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    reader = make_reader(spark, "json", {}, SCHEMA, SCHEMA.names, None, "s3://bucket/in")
-    assert reader.copies
-    assert not make_reader(spark, "json", {}, SCHEMA, SCHEMA.names, None, str(tmp_path)).copies
-
-
 def csv_in_partitions(spark: SparkSession, folder: Path) -> DataFrame:
     for day, at in (("2024-5-4", "2024-05-04 01%3A00%3A00"), ("2024-12-31", "x%2Fy")):
         place = folder / f"day={day}" / f"at={at}" / "k=__HIVE_DEFAULT_PARTITION__"

@@ -21,7 +21,7 @@ from tests.waiting import eventually
 import epochal
 from epochal.continuous.api.dataframe_writer import DataFrameWriter
 from epochal.continuous.api.query_handle import StreamingQuery
-from epochal.errors import ForeachBatchError, OptionError, QueryFailedError, UnsupportedPlanError
+from epochal.errors import ForeachBatchError, OptionError, QueryFailedError
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -208,17 +208,6 @@ def test_what_makes_no_query_is_refused_with_a_reason(
 def test_a_dataframe_that_is_no_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(OptionError, match="not a stream"):
         epochal.write_stream(spark.range(3))
-
-
-def test_what_cannot_run_is_listed_in_full(
-    spark: SparkSession, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    epochal.explain(even(spark, source))
-    shown = capsys.readouterr().out
-    assert "The DataFrame can run." in shown
-    assert f"Source 0: json[{source}]" in shown
-    with pytest.raises(UnsupportedPlanError):
-        epochal.write_stream(even(spark, source).orderBy("id")).format("noop").start()
 
 
 def test_every_method_has_both_spellings() -> None:

@@ -12,17 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
-from tests.spark.continuous import (
-    NUMBERS,
-    PATIENCE_SECONDS,
-    add,
-    found,
-    kill_a_worker,
-    noting_workers,
-    numbers,
-    run,
-    workers,
-)
+from tests.spark.continuous import NUMBERS, PATIENCE_SECONDS, add, found, numbers, run, workers
 from tests.waiting import eventually
 
 from epochal import read_stream, streams
@@ -38,27 +28,6 @@ def logged(checkpoint: Path) -> tuple[list[int], list[int]]:
     offsets = OffsetLog(str(checkpoint / "offsets"), read_only=True)
     commits = CommitLog(str(checkpoint / "commits"), read_only=True)
     return offsets.batch_ids(), commits.batch_ids()
-
-
-def test_a_restarted_query_goes_on_with_what_came_while_it_was_stopped(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    source, output = numbers(tmp_path / "in"), MemoryOutput()
-    writer = read_stream(spark).format(source).load().write_stream.format(output)
-    add(source, [0, 1, 2])
-    query = run(writer, tmp_path / "checkpoint")
-    query.process_all_available(PATIENCE_SECONDS)
-    assert found(output) == [0, 1, 2]
-    query.stop()
-    add(source, [3, 4, 5])
-    again = run(writer, tmp_path / "checkpoint")
-    again.process_all_available(PATIENCE_SECONDS)
-    assert found(output) == [0, 1, 2, 3, 4, 5]
-    assert (again.id, again.run_id) != (query.id, query.run_id)
-    assert again.id == query.id
-    again.stop()
-    offsets, commits = logged(tmp_path / "checkpoint")
-    assert offsets == commits
 
 
 def test_a_stopped_query_has_ended_where_an_epoch_ends(spark: SparkSession, tmp_path: Path) -> None:
@@ -96,21 +65,6 @@ def test_the_error_of_the_users_code_ends_the_query_at_once(
     assert "ValueError: seven is not to be digested" in error.cause
     assert query.status["restarts"] == 0
     assert found(output) == [1, 2, 3]
-
-
-def test_a_killed_worker_costs_a_restart_and_no_row(spark: SparkSession, tmp_path: Path) -> None:
-    source, output = numbers(tmp_path / "in", partitions=2), MemoryOutput()
-    noted = noting_workers(tmp_path / "workers")
-    stream = read_stream(spark).format(source).load().map_in_arrow(noted, NUMBERS)
-    add(source, range(10))
-    query = run(stream.write_stream.format(output), tmp_path / "checkpoint")
-    query.process_all_available(PATIENCE_SECONDS)
-    kill_a_worker(tmp_path / "workers")
-    add(source, range(10, 20))
-    query.process_all_available(PATIENCE_SECONDS)
-    assert found(output) == list(range(20))
-    assert query.status["restarts"] == 1
-    assert query.is_active
 
 
 def test_two_queries_run_in_one_session(spark: SparkSession, tmp_path: Path) -> None:
@@ -220,3 +174,13 @@ def restart(query: StreamingQuery) -> None:
     for pid in workers():
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: query.status["attempt"] > before)
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg", "postgres"])
+def test_a_stream_does_not_replace_a_table_by_a_part_of_its_result(
+    spark: SparkSession, tmp_path: Path, table: str
+) -> None:
+    stream = read_stream(spark).format(numbers(tmp_path / "in")).load()
+    writer = stream.write_stream.format(table).output_mode("complete")
+    with pytest.raises(OptionError, match="Use update with mergeKeys, or write a DataFrame"):
+        writer.option("checkpointLocation", str(tmp_path / "ck")).start(str(tmp_path / "table"))

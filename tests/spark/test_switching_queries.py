@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.test_delta_queries import write_words
 from tests.waiting import eventually
 
 import epochal
@@ -22,6 +21,13 @@ from epochal.errors import CheckpointSwitchedError
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
 EXECUTE = ("--execute", "--settle-seconds", "0")
+
+
+def write_words(folder: Path, name: str, words: str) -> None:
+    folder.mkdir(exist_ok=True)
+    hidden = folder / f".{name}"
+    hidden.write_text("".join(f'{{"word":"{word}"}}\n' for word in words.split()))
+    hidden.rename(folder / name)
 
 
 def counts(spark: SparkSession, tmp_path: Path) -> DataFrame:
