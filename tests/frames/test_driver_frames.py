@@ -15,7 +15,6 @@ from tests.golden.library import Golden, unpack
 from tests.golden.place import Place
 
 from epochal import testing, write_stream
-from epochal.testing.driver.histories import CrashStep
 
 RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 EVENTS = "at timestamp, user string, amount bigint"
@@ -29,19 +28,6 @@ def windows(events: DataFrame) -> DataFrame:
     marked = events.withWatermark("at", "10 seconds")
     totals = marked.groupBy(F.window("at", "1 minute"), "user").agg(F.sum("amount").alias("total"))
     return totals.select("user", "total")
-
-
-@pytest.mark.parametrize("step", ["state", "log", "commit"])
-def test_windows_of_a_data_frame_close_once(spark: SparkSession, step: CrashStep) -> None:
-    driver = testing.Driver(windows(testing.frame(EVENTS, "events", spark=spark)), tasks=2)
-    driver.feed("events", [(at(1), "ada", 1), (at(2), "ada", 2), (at(3), "bob", 4)])
-    assert driver.run() == []
-    driver.feed([(at(71), "eve", 8)])
-    driver.crash(at=step)
-    driver.restart()
-    driver.run()
-    assert testing.rows_equal(driver.output, [("ada", 3), ("bob", 4)])
-    assert driver.watermark_ms == 61_000
 
 
 def in_two_branches(spark: SparkSession, other: str, calls: int) -> DataFrame:

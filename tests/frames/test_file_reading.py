@@ -164,16 +164,6 @@ def test_a_large_file_comes_in_parts_and_its_rows_in_order(
     assert [n for batch in batches for n in batch["n"].to_pylist()] == list(range(30_000))
 
 
-def test_a_reader_continues_in_the_middle_of_a_file(spark: SparkSession, tmp_path: Path) -> None:
-    found = source(spark, tmp_path)
-    (tmp_path / "in" / "a.json").write_text(numbers(20_000))
-    end = found.latest()
-    middle = {"0": '{"batch":0,"file":0,"row":17000,"of":1}'}
-    with closing(found.readers.open(middle)) as reader:
-        rows = [n for batch in drained(reader, end) for n in batch["n"].to_pylist()]
-    assert rows == list(range(17_000, 20_000))
-
-
 def test_rows_are_exact_if_the_evaluator_is_killed_while_a_file_is_open(
     spark: SparkSession, tmp_path: Path
 ) -> None:

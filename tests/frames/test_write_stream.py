@@ -45,23 +45,6 @@ def end(query: StreamingQuery) -> StreamingQuery:
     return query
 
 
-def test_one_line_changes_and_files_are_written_as_by_spark(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
-    writer = epochal.write_stream(even(spark, source))
-    writer.format("parquet").outputMode("append").queryName("evens")
-    writer.option("checkpointLocation", str(tmp_path / "ck"))
-    query = writer.trigger(epoch="50 milliseconds").start(str(tmp_path / "out"))
-    query.processAllAvailable()
-    assert query.isActive
-    assert (query.name, query.runId) == ("evens", query.run_id)
-    add_file(source, "1", words(10, 10))
-    query.processAllAvailable()
-    query.stop()
-    assert not query.isActive
-    assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == sorted(EVEN, key=str)
-
-
 def test_a_joined_table_is_read_again_at_the_refresh_interval(
     spark: SparkSession, source: Path, tmp_path: Path
 ) -> None:

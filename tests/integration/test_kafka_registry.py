@@ -394,7 +394,6 @@ def test_protobuf_that_the_sink_writes_is_read_by_confluents_client(world: World
     assert found[2] is None
 
 
-@pytest.mark.long
 def test_the_example_checks_orders(world: World, tmp_path: Path) -> None:
     fields = [{"name": "id", "type": "long"}, {"name": "amount", "type": ["null", "double"]}]
     schema = {"type": "record", "name": "Order", "fields": fields}

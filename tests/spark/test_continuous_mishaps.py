@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -18,10 +16,6 @@ from epochal.connectors.memory import MemoryOutput
 from epochal.errors import CheckpointLostError, QueryFailedError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
-
-COLUMNS: list[tuple[str, pa.DataType]] = [("key", pa.int64()), ("text", pa.string())]
-LARGE = pa.schema(COLUMNS)
-ROWS, ROW_BYTES = 1_000, 300_000
 
 
 def test_a_checkpoint_that_is_deleted_ends_the_query_and_is_not_created_again(
@@ -72,27 +66,3 @@ def test_a_start_that_is_interrupted_by_a_listener_releases_the_checkpoint(
     query.process_all_available(PATIENCE_SECONDS)
     query.stop()
     assert found(output) == [1, 2]
-
-
-def blown_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row becomes more bytes than a frame may have."""
-    for batch in batches:
-        for _ in range(batch.num_rows):
-            keys = pa.array([key % 7 for key in range(ROWS)], pa.int64())
-            texts = pa.array(["x" * ROW_BYTES] * ROWS, pa.string())
-            yield pa.record_batch([keys, texts], schema=LARGE)
-
-
-@pytest.mark.long
-def test_batches_larger_than_a_frame_reach_the_task_of_their_key(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    source, output = numbers(tmp_path / "in"), MemoryOutput()
-    rows = read_stream(spark).format(source).load().map_in_arrow(blown_up, LARGE)
-    counts = rows.group_by("key").count()
-    query = run(counts.write_stream.format(output), tmp_path / "checkpoint", parallelism=2)
-    add(source, [1])
-    query.process_all_available(PATIENCE_SECONDS)
-    query.stop()
-    newest = {row["key"]: row["count"] for row in output.table().to_pylist()}
-    assert newest == {key: len(range(key, ROWS, 7)) for key in range(7)}

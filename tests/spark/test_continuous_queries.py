@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
-from tests.spark.continuous import NUMBERS, PATIENCE_SECONDS, add, found, numbers, run, workers
+from tests.spark.continuous import PATIENCE_SECONDS, add, found, numbers, run, workers
 from tests.waiting import eventually
 
 from epochal import read_stream, streams
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.connectors.memory import MemoryOutput, MemoryStream
 from epochal.continuous.api.query_handle import StreamingQuery
-from epochal.errors import CheckpointInUseError, OptionError, QueryFailedError
+from epochal.errors import CheckpointInUseError, OptionError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
@@ -28,43 +26,6 @@ def logged(checkpoint: Path) -> tuple[list[int], list[int]]:
     offsets = OffsetLog(str(checkpoint / "offsets"), read_only=True)
     commits = CommitLog(str(checkpoint / "commits"), read_only=True)
     return offsets.batch_ids(), commits.batch_ids()
-
-
-def test_a_stopped_query_has_ended_where_an_epoch_ends(spark: SparkSession, tmp_path: Path) -> None:
-    output = MemoryOutput()
-    stream = read_stream(spark).format("rate").option("rowsPerSecond", 200).load()
-    query = run(stream.write_stream.format(output), tmp_path / "checkpoint")
-    eventually(lambda: query.status["epoch"] >= 1, "some epochs")
-    query.stop()
-    offsets, commits = logged(tmp_path / "checkpoint")
-    assert offsets == commits
-    values = found(output, "value")
-    assert values == list(range(len(values)))
-    assert len(values) % 200 == 0  # a whole second: Spark can go on from it
-
-
-def test_the_error_of_the_users_code_ends_the_query_at_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if 7 in batch["n"].to_pylist():
-                raise ValueError("seven is not to be digested")
-            yield batch
-
-    source, output = numbers(tmp_path / "in"), MemoryOutput()
-    stream = read_stream(spark).format(source).load().map_in_arrow(refuse, NUMBERS)
-    add(source, [1, 2, 3])
-    query = run(stream.write_stream.format(output), tmp_path / "c")
-    query.process_all_available(PATIENCE_SECONDS)
-    add(source, [7])
-    with pytest.raises(QueryFailedError, match="seven is not to be digested"):
-        query.await_termination(PATIENCE_SECONDS)
-    error = query.exception()
-    assert error is not None
-    assert "ValueError: seven is not to be digested" in error.cause
-    assert query.status["restarts"] == 0
-    assert found(output) == [1, 2, 3]
 
 
 def test_two_queries_run_in_one_session(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.integration.pubsub_world import World
-from tests.spark.releases import ROOT, environment_of
+from tests.spark.releases import ROOT, environment_of, run_module
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("release", ["4.0.5", "4.1.4", "4.2.1"])
+@pytest.mark.parametrize("release", ["4.0.5", "4.1.4", "4.2.1", "4.3.0"])
 def test_a_release_publishes_every_row(release: str, world: World, tmp_path: Path) -> None:
     topic = world.topic()
     subscription = world.subscription(topic)
     given = json.dumps({**world.options, "topicId": topic})
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.spark.pubsub_sink_child", given, str(tmp_path)],
-        env=environment_of(release, ROOT / "src"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
+    environment = environment_of(release, ROOT / "src")
+    run_module("tests.spark.pubsub_sink_child", given, tmp_path, env=environment)
     rows = [json.loads(each.message.data) for each in world.pull(subscription, 200)]
     assert sorted(row["id"] for row in rows) == list(range(200))
     (seventh,) = [row for row in rows if row["id"] == 7]

@@ -24,7 +24,6 @@ from tests.integration.pubsub_world import World
 
 from epochal.connectors.pubsub.data_source.spark_sink import BatchWriter, Published
 from epochal.connectors.pubsub.pubsub_options import settle_options, sink_options
-from epochal.errors import PayloadError
 
 SCHEMA = StructType(
     [
@@ -66,11 +65,3 @@ def test_rows_have_their_times_in_this_machines_zone(world: World, tokyo: None) 
         },
         {"id": 2},
     ]
-
-
-def test_columns_are_looked_at_before_any_task() -> None:
-    options = settle_options(
-        sink_options({"topicId": "topic", "projectId": "p", "dataColumn": "x"})
-    )
-    with pytest.raises(PayloadError, match="dataColumn is x"):
-        BatchWriter(options, SCHEMA)
