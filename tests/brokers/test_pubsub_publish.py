@@ -39,8 +39,7 @@ def encoded(values: list[bytes], keys: list[str] | None = None) -> Any:
 
 
 def test_a_message_alone_goes_after_the_linger(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     writer = publisher(world, topic, linger_ms=10)
     writer.add(encoded([b"alone"]).messages)
     assert [m.message.data for m in world.pull(subscription, 1)] == [b"alone"]
@@ -58,8 +57,7 @@ def test_requests_end_at_the_batch_size_and_at_the_bytes(world: World) -> None:
 
 
 def test_messages_of_a_key_stay_in_order(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, enable_message_ordering=True)
+    topic, subscription = world.pair(enable_message_ordering=True)
     values = [b"%d" % number for number in range(3000)]
     keys = [f"k{number % 7}" for number in range(3000)]
     writer = publisher(world, topic, batch_size=50)
@@ -111,8 +109,7 @@ def test_what_is_retried_is_given_up_in_time(world: World) -> None:
 
 
 def test_what_is_refused_for_now_is_sent_again(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     writer = publisher(world, topic, max_batch_bytes=1_000_000)
     for _ in range(70):  # more than the server may hold
         writer.add(encoded([b"x" * 999_000]).messages)

@@ -42,8 +42,7 @@ def data(pulled: list[Pulled]) -> list[bytes]:
 
 
 def test_what_was_acknowledged_is_gone_and_the_rest_comes_back_at_once(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    topic, subscription = world.pair(ack_deadline_seconds=600)
     sent = [b"%d" % number for number in range(3000)]
     world.publish(topic, sent)
     reader = puller(world, subscription, ack_deadline=timedelta(seconds=600))
@@ -59,8 +58,7 @@ def test_what_was_acknowledged_is_gone_and_the_rest_comes_back_at_once(world: Wo
 
 
 def test_closing_sends_the_acknowledgements_that_were_asked_for(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     world.publish(topic, [b"x"] * 2000)
     reader = puller(world, subscription)
     futures = [reader.ack([each.span]) for each in taken(reader, 2000)]
@@ -72,8 +70,7 @@ def test_closing_sends_the_acknowledgements_that_were_asked_for(world: World) ->
 
 
 def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=10)
+    topic, subscription = world.pair(ack_deadline_seconds=10)
     world.publish(topic, [b"held"] * 50)
     reader = puller(world, subscription, ack_deadline=timedelta(seconds=10))
     found = taken(reader, 50)
@@ -85,8 +82,7 @@ def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> N
 
 
 def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     for _ in range(8):
         world.publish(topic, [b"x" * 1_000_000] * 4)
     reader = puller(world, subscription, queued=4_000_000, max_outstanding_bytes=1 << 40)
@@ -98,8 +94,7 @@ def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
 
 
 def test_confirmations_say_which_messages_were_refused(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, enable_exactly_once_delivery=True)
+    topic, subscription = world.pair(enable_exactly_once_delivery=True)
     world.publish(topic, [b"1", b"2", b"3"])
     reader = puller(world, subscription)
     found = taken(reader, 3)

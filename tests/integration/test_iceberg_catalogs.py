@@ -62,8 +62,7 @@ def test_epochs_recovery_and_upkeep_are_as_on_local_disks(
     warehouse: Warehouse, tmp_path: Path, table: str
 ) -> None:
     options = warehouse.options(table)
-    with SmallEngine(options, tmp_path / "checkpoint", partition_by=["v"]) as engine:
-        engine.start()
+    with SmallEngine(options, tmp_path / "checkpoint", partition_by=["v"]).started() as engine:
         for epoch in range(12):
             engine.run(epoch, numbers(epoch, text="one"))
         decided = engine.prepare(12, numbers(12, text="two"))
@@ -100,8 +99,7 @@ def test_a_rest_catalog_that_denies_access_says_so_and_nothing_is_lost(
             with pytest.raises(TableError, match=denied) as told:
                 SmallEngine(options, tmp_path / "checkpoint")
             assert "wrong-token" not in str(told.value)
-        with SmallEngine(warehouse.options(table), tmp_path / "checkpoint") as engine:
-            engine.start()
+        with SmallEngine(warehouse.options(table), tmp_path / "checkpoint").started() as engine:
             engine.run(0, numbers(1))
             messages = engine.prepare(1, numbers(2))
             engine.decide(1, messages)

@@ -83,8 +83,7 @@ def test_an_epoch_is_one_snapshot_with_sparks_keys(warehouse: Warehouse, checkpo
 
 
 def test_readers_can_skip_files_by_their_statistics(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1, 2, 3))
         engine.run(1, numbers(10, 11, 12))
     table = warehouse.table()
@@ -96,12 +95,10 @@ def test_readers_can_skip_files_by_their_statistics(warehouse: Warehouse, checkp
 
 
 def test_rows_go_to_a_branch_that_starts_at_main(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
     options, other = warehouse.options(branch="audit"), "11111111-5f0b-4f8f-9f1a-0c1f6f2d7a11"
-    with SmallEngine(options, checkpoint.with_name("other"), query_id=other) as engine:
-        engine.start()
+    with SmallEngine(options, checkpoint.with_name("other"), query_id=other).started() as engine:
         engine.run(0, numbers(2))
         engine.run(1, numbers(3))
     assert ids(warehouse) == [1]
@@ -111,15 +108,13 @@ def test_rows_go_to_a_branch_that_starts_at_main(warehouse: Warehouse, checkpoin
 def test_columns_of_the_query_are_added_if_that_is_allowed(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
     wider = NUMBERS.append(pa.field("more", pa.float64()))
     with pytest.raises(TableMismatchError, match=r"column more \(double\) does not exist"):
         SmallEngine(warehouse.options(), checkpoint, wider)
     options = warehouse.options(mergeSchema="true")
-    with SmallEngine(options, checkpoint, wider, attempt=2) as engine:
-        engine.start()
+    with SmallEngine(options, checkpoint, wider, attempt=2).started() as engine:
         rows = numbers(2).append_column("more", pa.array([0.5]))
         engine.run(1, rows)
     assert warehouse.rows() == [
@@ -168,8 +163,7 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_is_written(
 
 def test_a_null_in_a_required_column_is_refused(warehouse: Warehouse, checkpoint: Path) -> None:
     made(warehouse, NestedField(1, "id", LongType(), required=True), V)
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         rows = pa.table([pa.array([2, None], pa.int64()), pa.array(["a", "b"])], schema=NUMBERS)
         with pytest.raises(TableRowError, match="column id is required, but it is null in a row"):
@@ -203,8 +197,7 @@ def test_options_that_cannot_work_are_refused(
 def test_a_query_whose_table_is_gone_does_not_begin_anew(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         warehouse.catalog().drop_table("db.numbers")
         messages = engine.prepare(1, numbers(2))
@@ -223,8 +216,7 @@ def test_a_query_whose_table_is_gone_does_not_begin_anew(
 def test_a_table_of_the_same_name_is_not_taken_for_the_old_one(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         warehouse.catalog().drop_table("db.numbers")
         warehouse.catalog().create_table("db.numbers", NUMBERS)
@@ -240,8 +232,7 @@ def test_a_table_of_the_same_name_is_not_taken_for_the_old_one(
 
 
 def test_a_table_that_was_rolled_back_is_refused(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         engine.run(1, numbers(2))
     table = warehouse.table()
@@ -259,8 +250,7 @@ def test_a_table_that_was_rolled_back_is_refused(warehouse: Warehouse, checkpoin
 
 
 def test_a_catalog_that_is_down_loses_nothing(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         messages = engine.prepare(1, numbers(2))
         engine.decide(1, messages)
@@ -277,8 +267,7 @@ def test_a_catalog_that_is_down_loses_nothing(warehouse: Warehouse, checkpoint: 
 def test_a_change_of_the_schema_meanwhile_loses_nothing(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         with warehouse.table().update_schema() as change:
             change.add_column("more", StringType())
@@ -293,8 +282,7 @@ def test_a_change_of_the_schema_meanwhile_loses_nothing(
 def test_a_change_of_the_partitioning_meanwhile_loses_nothing(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1, 2))
         with warehouse.table().update_spec() as change:
             change.add_field("id", BucketTransform(2), "id_bucket")
@@ -306,8 +294,7 @@ def test_a_change_of_the_partitioning_meanwhile_loses_nothing(
 
 
 def test_storage_that_cannot_be_written_is_named(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         data = next(p for p in (warehouse.folder / "warehouse").rglob("data"))
         shutil.rmtree(data)

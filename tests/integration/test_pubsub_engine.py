@@ -83,8 +83,7 @@ def kill_a_worker() -> bool:
 def test_an_idle_stream_acknowledges_what_it_has_committed(
     spark: SparkSession, world: World, tmp_path: Path, delivery: str
 ) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    topic, subscription = world.pair(ack_deadline_seconds=600)
     output = MemoryOutput()
     stream = read(spark, world, subscription, numPartitions=2, delivery=delivery)
     query = run(stream, output, tmp_path / "c")
@@ -108,8 +107,7 @@ def test_a_dataframe_of_messages_runs_with_one_line_changed(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     register(spark)
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     reader = spark.readStream.format("pubsub").options(**world.options)
     frame = reader.option("subscriptionId", subscription).load().selectExpr("upper(data) AS data")
     writer = write_stream(frame).format("memory").queryName("messages")
@@ -128,8 +126,7 @@ def test_a_dataframe_of_messages_runs_with_one_line_changed(
 
 
 def test_what_comes_again_counts_once(spark: SparkSession, world: World, tmp_path: Path) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, retain_acked_messages=True)
+    topic, subscription = world.pair(retain_acked_messages=True)
     output = MemoryOutput()
     stream = read(spark, world, subscription, delivery="exactly-once")
     query = run(stream, output, tmp_path / "c")
@@ -169,8 +166,7 @@ def test_a_query_waits_for_pubsub_and_says_so(spark: SparkSession, tmp_path: Pat
 
 
 def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path: Path) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=10)
+    topic, subscription = world.pair(ack_deadline_seconds=10)
     output = MemoryOutput()
     stream = read(
         spark, world, subscription, delivery="exactly-once", numPartitions=3, ackDeadline="10s"
@@ -189,8 +185,7 @@ def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path
 def test_a_deleted_subscription_ends_the_query_with_the_cause(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     output = MemoryOutput()
     query = run(read(spark, world, subscription), output, tmp_path / "c")
     world.publish(topic, [b"one"])

@@ -39,8 +39,7 @@ class ReleasedProgram(PubSubProgram):
 def test_a_query_and_its_restart_lose_nothing(
     release: str, delivery: str, world: World, tmp_path: Path
 ) -> None:
-    topic = world.topic()
-    name = world.subscription(topic, ack_deadline_seconds=10)
+    topic, name = world.pair(ack_deadline_seconds=10)
     publisher = Publisher(world, topic)
     options = {**world.options, "subscriptionId": name, "ackDeadline": "10s", "numPartitions": "2"}
     options |= {"delivery": delivery, "walLocation": str(tmp_path / "wal")}

@@ -29,8 +29,7 @@ def save(frame: Any, world: World, topic: str, **options: Any) -> None:
 def test_a_stream_is_published_with_marks(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     spark.range(1000).selectExpr("id").write.parquet(str(tmp_path / "in"))
     query = (
         spark.readStream.schema("id long")
@@ -52,8 +51,7 @@ def test_a_stream_is_published_with_marks(
 
 
 def test_what_cannot_be_sent_is_refused_before_any_task(spark: SparkSession, world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     with pytest.raises(Exception, match="price would be lost"):
         save(spark.sql("select 'a' data, 1 price"), world, topic)
     with pytest.raises(Exception, match="Did you mean batchSize"):
@@ -66,8 +64,7 @@ def test_what_cannot_be_sent_is_refused_before_any_task(spark: SparkSession, wor
 
 
 def test_conf_is_a_default_under_options(spark: SparkSession, world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     for name, text in world.options.items():
         spark.conf.set(f"spark.pubsub.{name}", text)
     spark.conf.set("spark.pubsub.numFetchPartitions", "3")

@@ -13,8 +13,7 @@ from tests.spark.releases import ROOT, environment_of, run_module
 @pytest.mark.long
 @pytest.mark.parametrize("release", ["4.0.5", "4.1.4", "4.2.1", "4.3.0"])
 def test_a_release_publishes_every_row(release: str, world: World, tmp_path: Path) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     given = json.dumps({**world.options, "topicId": topic})
     environment = environment_of(release, ROOT / "src")
     run_module("tests.spark.pubsub_sink_child", given, tmp_path, env=environment)

@@ -10,32 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.conftest import Make
 from tests.spark.continuous import PATIENCE_SECONDS, found
 
 from epochal import read_stream, streams
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.connectors.memory import MemoryOutput, MemoryStream
 from epochal.continuous import tumbling
-from epochal.testing import stream
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def test_a_union_may_follow_a_stateful_operator_and_precede_one(driven: Make) -> None:
-    both = stream("n bigint", "left").drop_duplicates().union(stream("n bigint", "right"))
-    shown, counted = driven(both), driven(both.group_by("n").agg(rows="count"))
-    for driver in (shown, counted):
-        for turn in range(2):
-            driver.feed("left", [(1,), (1,), (2,), (2,), (3 + turn,)])
-            driver.feed("right", [(1,), (1,)])
-            driver.run()
-            driver.restart()
-    assert sorted(row["n"] for row in shown.output) == [1, 1, 1, 1, 1, 2, 3, 4]
-    last = {row["n"]: row["rows"] for row in counted.output}
-    assert last == {1: 5, 2: 1, 3: 1, 4: 1}
 
 
 def seconds(*at: int) -> list[dict[str, Any]]:
