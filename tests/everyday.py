@@ -29,7 +29,7 @@ FULL: dict[str, str] = {
     r"simulation/test_engine_pubsub\.py.*it_comes\[[1-3]\]": "180 of 240 seeds",
     r"simulation/test_epoch_files\.py.*found\[files are swept": "a fault that is found late",
     r"simulation/test_engine\.py.*found\[state is loaded by its": "a fault that is found late",
-    r"contract/test_(files|edits|log_race)\.py.*\[hdfs": "HDFS; local disk, memory and S3 stay",
+    r"contract/test_(files|edits)\.py.*\[hdfs": "HDFS; local disk, memory and S3 stay",
     r"contract/test_edits\.py.*\[s3": "edits on S3; the files' contract on S3 stays",
     r"fault/test_outages\.py.*(read-only-delta|paused|longer_than)": "more; a full disk stays",
     r"fault/test_stepped_clock\.py": "the clock of the soak; it needs a C compiler",

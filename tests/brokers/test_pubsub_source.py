@@ -161,11 +161,6 @@ def test_a_subscription_that_vanishes_ends_the_query_with_its_name(
         engine.plan()
 
 
-def test_a_subscription_that_is_not_there_fails_the_start(make: Make) -> None:
-    with pytest.raises(PubSubFailedError, match="no-such-subscription"):
-        make(subscriptionId="no-such-subscription")
-
-
 def test_a_subscription_is_made_and_removed_on_request(
     world: World, topic: str, make: Make
 ) -> None:

@@ -117,13 +117,6 @@ def test_an_overwriting_file_replaces_on_close(files: Files) -> None:
     assert paths(files) == ["0"]
 
 
-def test_replace_writes_a_new_file_too(files: Files) -> None:
-    files.replace("a/0", b"new")
-    files.replace("a/0", b"newer")
-    assert files.read("a/0") == b"newer"
-    assert paths(files) == ["a/0"]
-
-
 def test_an_empty_file_is_a_file(files: Files) -> None:
     files.create("empty", b"")
     info = files.info("empty")

@@ -422,20 +422,6 @@ def test_exactly_once_confirms_on_the_stream(peer: Peer) -> None:
     stream.cancel()
 
 
-def test_exactly_once_tells_the_high_level_client_what_became_of_each_ack(peer: Peer) -> None:
-    topic, subscription = peer.pair(enable_exactly_once_delivery=True)
-    peer.publish(topic, "a")
-    statuses: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def receive(message: Any) -> None:
-        statuses.put(message.ack_with_response())
-
-    streaming = peer.subscriber.subscribe(subscription, callback=receive)
-    assert statuses.get(timeout=30).result(timeout=30) == AcknowledgeStatus.SUCCESS
-    streaming.cancel()
-    streaming.result(timeout=20)
-
-
 def test_exactly_once_refuses_the_acknowledgement_of_a_lease_that_ended(peer: Peer) -> None:
     topic, subscription = peer.pair(enable_exactly_once_delivery=True)
     peer.publish(topic, "a")

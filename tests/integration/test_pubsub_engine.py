@@ -21,12 +21,7 @@ from epochal.connectors.memory import MemoryOutput
 from epochal.connectors.pubsub.connection import Subscriptions
 from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.api.stream import Stream
-from epochal.errors import (
-    PubSubRejectedError,
-    QueryFailedError,
-    TaskFailedError,
-    UnsupportedPlanError,
-)
+from epochal.errors import UnsupportedPlanError
 
 
 @pytest.fixture(scope="module")
@@ -180,22 +175,3 @@ def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path
     query.stop()
     assert data(output) == bodies(0, 600)
     assert world.unacknowledged(subscription) == []
-
-
-def test_a_deleted_subscription_ends_the_query_with_the_cause(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
-    topic, subscription = world.pair()
-    output = MemoryOutput()
-    query = run(read(spark, world, subscription), output, tmp_path / "c")
-    world.publish(topic, [b"one"])
-    eventually(lambda: data(output), "the first message")
-    world.delete_subscription(subscription)
-    eventually(lambda: not query.is_active, "the end")
-    error = query.exception()
-    assert isinstance(error, QueryFailedError)
-    # A task that notices it before the driver says it in words.
-    in_task = isinstance(error.__cause__, TaskFailedError)
-    assert in_task or isinstance(error.__cause__, PubSubRejectedError)
-    assert not in_task or "PubSubRejectedError" in str(error)
-    assert subscription in str(error)
