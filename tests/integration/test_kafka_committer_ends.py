@@ -106,7 +106,7 @@ def run_job(
     topic, group = make_topic(broker, unique("orders")), unique("group")
     produce(broker, topic, RECORDS)
     jars = ",".join(map(str, jars_for(release)))
-    words = [broker.bootstrap_servers, jars, topic, group, home]
+    words: list[str | Path] = [broker.bootstrap_servers, jars, topic, group, home]
     environment = environment_of(release) if job == "release" else None
     child = "tests.integration.committer_child"
     return topic, group, run_module(child, job, *words, env=environment)
