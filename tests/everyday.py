@@ -72,7 +72,7 @@ FULL: dict[str, str] = {
     r"fault/test_continuous_kills\.py.*\[disk": "state on disk; operators run on it in unit tests",
     r"fault/test_postgres_kills\.py": "kills on a cluster; the sink's rules stay",
     r"integration/test_postgres_pooler\.py": "a pooler, which is downloaded",
-    r"frames/test_empty_results\.py.*(\[(iceberg|postgres)|foreach_b|rows_of_others)": "more sinks",
+    r"frames/test_empty_results\.py.*(\[(iceberg|postgres)|rows_of_others)": "more sinks",
     r"integration/test_postgres_sink\.py.*(stays_away|not_up_yet)": "more restarts of the server",
     r"spark/test_upgrade_check\.py.*\[(?!sum: (nothing|another key)\])": "pairs",
     r"spark/test_upgrade_check\.py.*two_queries": "all pairs again, without checkpoints",

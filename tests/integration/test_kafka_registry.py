@@ -205,20 +205,6 @@ def test_a_schema_that_is_registered_later_does_not_change_a_query(world: World)
     )
 
 
-def test_values_that_are_no_records_have_a_reason(world: World) -> None:
-    world.avro(FIRST, {"id": 1, "name": "a"})
-    (good,) = (value for _, _, value in read_topic(world.broker.bootstrap_servers, world.topic))
-    world.write(b'{"id": 2}', b"", good[:5], good + b"more")
-    rows = world.read(5)
-    assert [row["parsed"] is None for row in rows] == [False, True, True, True, True]
-    errors = [row["parse_error"] for row in rows]
-    assert errors[0] is None
-    assert "begins with 7b 22 69 64 22" in errors[1]
-    assert "begins with nothing" in errors[2]
-    assert "ends too early" in errors[3]
-    assert "4 bytes follow the record" in errors[4]
-
-
 def test_an_id_that_the_registry_does_not_know_stops_the_query(world: World) -> None:
     world.registered(FIRST)
     world.write(b"\x00\x00\x0f\x42\x3f\x02\x00")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.waiting import eventually
 
-from epochal.checkpoint.file_log import FileSourceLog
+from epochal.checkpoint.file_log import FileEntry, FileSourceLog
 from epochal.connectors.file.file_names import entry_path, path_below
+from epochal.connectors.file.file_reader import own_files
 from epochal.connectors.file.file_source import (
     BATCHES_AHEAD,
     FileSource,
@@ -154,6 +155,12 @@ def entry_of(path: Path) -> bytes:
     """The log's first batch, with this file alone."""
     modified_ms = path.stat().st_mtime_ns // 1_000_000
     return f'v1\n{{"path":"file://{path}","timestamp":{modified_ms},"batchId":0}}'.encode()
+
+
+def test_files_are_assigned_round_robin_and_each_batch_starts_with_another_partition() -> None:
+    one = [FileEntry("f", 1, 0)]
+    dealt = [own_files(batch, one, p, 2) for batch in (0, 1) for p in (0, 1)]
+    assert dealt == [one, [], [], one]
 
 
 @pytest.mark.parametrize(
