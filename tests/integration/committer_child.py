@@ -2,8 +2,8 @@
 
     python -m tests.integration.committer_child JOB SERVERS JARS TOPIC GROUP HOME
 
-JOB is `ends`, `connect` or `release`. The latter two print JSON. `release` runs with the PySpark that
-is first on the path, so it must not use newer features.
+JOB is `ends`, `connect` or `release`. The latter two print JSON. `release` runs with the PySpark
+that is first on the path, so it must not use newer features.
 """
 
 from __future__ import annotations
