@@ -79,7 +79,7 @@ def test_rows_of_a_long_epoch_are_written_before_it_ends_and_deleted_after_it(
     [
         (False, [((), False), ((), False)], []),
         (True, [((), False), ((), True)], [(4, [])]),
-        (True, [((1,), False), ((2,), True)], [(4, [1, 2])]),
+        (True, [((1,), True), ((2,), False)], [(4, [1, 2])]),
         (True, [((1,), True), ((), True)], []),
     ],
     ids=["no rows", "an empty result", "rows of an idle task too", "no task had input"],
