@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.connectors import arrow_stream
-from epochal.connectors.arrow_stream import JOINED_BYTES, joined
+from epochal.connectors.arrow_stream import JOINED_BYTES, decode_stream, encode_stream, joined
 
 NUMBERS = pa.schema([("n", pa.int64())])
 TEXTS = pa.schema([("text", pa.string())])
@@ -15,6 +15,11 @@ TEXTS = pa.schema([("text", pa.string())])
 
 def numbers(*found: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(found, pa.int64())], schema=NUMBERS)
+
+
+def test_an_encoded_stream_has_all_batches() -> None:
+    found = decode_stream(encode_stream(NUMBERS, [numbers(1), numbers(2, 3)]).to_pybytes())
+    assert found.column("n").to_pylist() == [1, 2, 3]
 
 
 def test_small_batches_become_one() -> None:

@@ -19,7 +19,7 @@ from epochal.connectors.contract import WriterContext
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, bad_rows, encoder
 from epochal.connectors.file.file_names import partition_directory, split
 from epochal.connectors.file.file_sink import FileSink, FileSinkOptions
-from epochal.connectors.file.part_files import attempt_of, file_uuid, mark_of
+from epochal.connectors.file.part_files import attempt_of, file_uuid, find_leftovers, mark_of
 from epochal.errors import OptionError, SinkConflictError
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
@@ -68,6 +68,11 @@ def test_uuids_are_well_formed() -> None:
     uuid = file_uuid(mark_of("q"), 2**24 - 1, b"\xff" * 7)
     assert (uuid.version, uuid.variant) == (8, "specified in RFC 4122")
     assert attempt_of(f"part-0-{uuid}-c000", mark_of("q")) == 2**24 - 1
+
+
+def test_only_unknown_files_of_earlier_attempts_are_leftovers() -> None:
+    files = [("p/old", 1), ("p/known", 1), ("p/new", 2), ("foreign", None)]
+    assert find_leftovers(files, attempt=2, known={"known"}) == ["p/old"]
 
 
 def test_leftovers_are_removed_only_after_the_new_attempt_has_committed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import confluent_kafka.admin
 import pytest
 from confluent_kafka import Producer
 
@@ -122,6 +123,21 @@ def test_a_setting_without_a_counterpart_is_an_error_with_a_remedy(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         connection_settings(java)
+
+
+def test_the_client_accepts_translated_settings() -> None:
+    java = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": PLAIN,
+        "ssl.endpoint.identification.algorithm": "",
+        "reconnect.backoff.ms": "50",
+        "client.dns.lookup": "use_all_dns_ips",
+        "connections.max.idle.ms": "1000",
+        "metadata.max.age.ms": "1000",
+    }
+    confluent_kafka.admin.AdminClient({**connection_settings(java), "log_level": "0"})
 
 
 def test_a_properties_file_is_read_as_java_does() -> None:

@@ -217,6 +217,19 @@ def test_only_the_end_of_a_running_query_without_end_is_not_awaited(
     assert is_awaited(run) == (not is_active or trigger == "AvailableNowTrigger$")
 
 
+def test_a_flood_of_events_is_bounded_and_the_newest_is_committed(
+    kafka: MemoryCluster, committer: OffsetCommitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "_inbox", ListenerInbox(4))
+    query = Query()
+    with committer._changed:  # the thread that takes things out cannot get in
+        for batch in range(100):
+            committer.onQueryProgress(query.progress(batch, batch=batch))
+    assert committer.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 99}
+    assert "epochal_kafka_committer_dropped_events_total 96\n" in committer.metrics_text()
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

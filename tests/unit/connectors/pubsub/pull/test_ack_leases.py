@@ -22,6 +22,14 @@ def ids(first: int, count: int, width: int = 8) -> list[str]:
     return [f"{number:0{width}d}" for number in range(first, first + count)]
 
 
+def test_held_messages_can_be_listed() -> None:
+    book = LeaseBook()
+    book.add(id_rows(pa.array(ids(0, 6))))
+    book.settle([(2, 4)])
+    assert texts(book.all_held()) == [*ids(0, 2), *ids(4, 2)]
+    assert book.spans() == [(0, 2), (4, 6)]
+
+
 def test_ids_are_encoded_as_google_does_it() -> None:
     book = LeaseBook()
     book.add(id_rows(pa.array([*ids(0, 3, 200), *ids(3, 2, 7)])))  # of different lengths
