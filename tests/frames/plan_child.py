@@ -1,16 +1,14 @@
-"""Runs inside one Spark release: reads the plans of the corpus and tells what they become.
+"""Runs inside one Spark release: reads the plans of the corpus and writes what they become.
 
-Started by `test_catalyst_releases.py`. It evaluates some expressions with Spark's own code, too.
+Started by `test_catalyst_releases.py`; the only argument is the file for the answer.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import traceback
 from pathlib import Path
-from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -28,7 +26,6 @@ from epochal.continuous.plan.logical import (
     Watermarked,
     unique_names,
 )
-from epochal.testing import Driver
 
 
 def shape(node: Node) -> str:
@@ -51,10 +48,17 @@ def _name(spec: object) -> str:
     return type(spec).__name__.removesuffix("Spec")
 
 
-def plans(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
-    """What the plans of the corpus become."""
+def main(answer: Path) -> None:
+    spark = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(answer.parent / "warehouse"))
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .getOrCreate()
+    )
     found: dict[str, list[str]] = {}
-    known = views(spark, prepare(folder / "input"))
+    known = views(spark, prepare(answer.parent / "input"))
     for query in QUERIES:
         try:
             frame = frame_of(spark, query, known)
@@ -67,37 +71,9 @@ def plans(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
             found[query.name] = [shape(read.tree), explained.splitlines()[0]]
         except Exception:  # noqa: BLE001  the test shows it
             found[query.name] = [traceback.format_exc()]
-    return found
-
-
-def values(spark: SparkSession) -> list[dict[str, Any]]:
-    """Expressions that Spark's own code evaluates."""
-    rows = spark.readStream.format("rate").load()
-    frame = rows.selectExpr(
-        "value",
-        "soundex(concat('Robert', value)) AS code",
-        "transform(array(value, null), x -> x + 1) AS more",
-        "to_csv(struct(value, 'a,b' AS text)) AS line",
-    )
-    with Driver(frame) as driver:
-        driver.feed([{"value": value, "timestamp": None} for value in range(3)])
-        return driver.epoch()
-
-
-def main(folder: Path) -> None:
-    spark = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .getOrCreate()
-    )
-    answer = {"plans": plans(spark, folder), "values": values(spark)}
+    answer.write_text(json.dumps(found), encoding="utf-8")
     spark.stop()
-    sys.stdout.write(f"\n{json.dumps(answer)}\n")
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as scratch:
-        main(Path(scratch))
+    main(Path(sys.argv[1]))
