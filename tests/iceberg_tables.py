@@ -96,6 +96,11 @@ class SmallEngine:
     def __exit__(self, *_: object) -> None:
         self.sink.close()
 
+    def started(self) -> SmallEngine:
+        """The engine after its start, for `with`."""
+        self.start()
+        return self
+
     def start(self) -> int:
         """Fence, finish what is decided, and return the next epoch."""
         self.sink.fence(self.attempt)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent
 from tests.integration.kafka_reading import reading, texts, values_of
 from tests.integration.kafka_world import admin, described, held, make_topic, unique, wait_for
 from tests.kafka_users import enrol, grant, login
+from tests.unit.connectors.kafka.cluster import Query
 
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.registry import open_sink
@@ -114,46 +114,6 @@ def test_a_sink_with_a_wrong_password_does_not_wait(broker: Kafka, tmp_path: Pat
         )
 
 
-class Query:
-    """A Spark query on one partition, simulated by its JSON events. Spark does not run."""
-
-    def __init__(self, topic: str) -> None:
-        self._topic, self._end, self._batch = topic, 0, 0
-        self._who = {"id": str(uuid.uuid4()), "runId": str(uuid.uuid4()), "name": None}
-
-    def started(self) -> QueryStartedEvent:
-        return QueryStartedEvent.fromJson({**self._who, "timestamp": "2026-01-01T00:00:00.000Z"})
-
-    def progress(self, end: int) -> QueryProgressEvent:
-        """The next batch, which reads up to `end`."""
-        rates = {
-            "numInputRows": end - self._end,
-            "inputRowsPerSecond": 2.5,
-            "processedRowsPerSecond": 9.8,
-        }
-        source = {
-            "description": f"KafkaV2[Subscribe[{self._topic}]]",
-            "startOffset": {self._topic: {"0": self._end}} if self._batch else None,
-            "endOffset": {self._topic: {"0": end}},
-            "latestOffset": {self._topic: {"0": end}},
-            **rates,
-            "metrics": {"avgOffsetsBehindLatest": "0.0", "maxOffsetsBehindLatest": "0"},
-        }
-        told = {
-            **self._who,
-            "timestamp": "2026-01-01T00:00:01.000Z",
-            "batchId": self._batch,
-            "batchDuration": 204,
-            **rates,
-            "durationMs": {"addBatch": 90, "latestOffset": 4, "triggerExecution": 204},
-            "stateOperators": [],
-            "sources": [source],
-            "sink": {"description": "NoopTable", "numOutputRows": end - self._end},
-        }
-        self._end, self._batch = end, self._batch + 1
-        return QueryProgressEvent.fromJson({"progress": told})
-
-
 @contextmanager
 def committing(group: str, settings: dict[str, str]) -> Iterator[OffsetCommitter]:
     known = KafkaGroup(group, settings["bootstrap.servers"], settings=settings)
@@ -166,22 +126,6 @@ def committing(group: str, settings: dict[str, str]) -> Iterator[OffsetCommitter
         committer.close(1)
 
 
-@WAYS
-@pytest.mark.usefixtures("user")
-def test_the_committer_writes_the_group_of_a_query_of_sparks(
-    broker: Kafka, how: Callable[[Kafka], dict[str, str]]
-) -> None:
-    topic, group = make_topic(broker, unique("secured"), 1), unique("secured")
-    query = Query(topic)
-    with committing(group, how(broker)) as committer:
-        committer.onQueryStarted(query.started())
-        for end in (2, 5):
-            committer.onQueryProgress(query.progress(end))
-            assert committer.flush(SECONDS), committer.problems()
-            assert held(broker, group) == {(topic, 0): end}
-        assert (committer.problems(), committer.errors) == ({}, 0)
-
-
 def test_a_committer_with_a_wrong_password_says_so_in_a_line_and_catches_up_when_it_is_right(
     broker: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,7 +134,7 @@ def test_a_committer_with_a_wrong_password_says_so_in_a_line_and_catches_up_when
     client = admin(broker)
     enrol(client, name, "of-the-broker")
     grant(client, name)
-    query = Query(topic)
+    query = Query()
     with committing(group, by_both(broker, name, "of-the-committer")) as committer:
 
         def failures() -> int:
@@ -198,9 +142,9 @@ def test_a_committer_with_a_wrong_password_says_so_in_a_line_and_catches_up_when
             return 0 if known is None else known.failures
 
         committer.onQueryStarted(query.started())
-        committer.onQueryProgress(query.progress(2))
+        committer.onQueryProgress(query.progress(2, topic=topic))
         wait_for(lambda: failures() >= 2, committer.problems)
-        committer.onQueryProgress(query.progress(5))
+        committer.onQueryProgress(query.progress(5, batch=1, topic=topic))
         wait_for(lambda: failures() >= 3, committer.problems)
         assert "Authentication failed" in committer.problems()[group]
         said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]

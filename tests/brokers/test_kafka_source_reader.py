@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import NewPartitions
 from tests.integration.kafka_reading import (
     age_out,
     options,
@@ -24,7 +23,7 @@ from tests.integration.kafka_reading import (
 )
 from tests.integration.kafka_world import admin, make_topic, unique, wait_for
 
-from epochal.errors import KafkaDataLossError, KafkaStartError, KafkaTopicError
+from epochal.errors import KafkaDataLossError, KafkaTopicError
 from epochal.testing.kafka import Kafka
 
 T0 = 1_700_000_000_000
@@ -82,42 +81,6 @@ def test_rows_have_sparks_columns_with_nulls_headers_and_times(
     ]
     assert [round(row["timestamp"].timestamp() * 1000) for row in rows] == [T0 + 1, T0, T0]
     assert [row["timestampType"] for row in rows] == [0, 0, 0]
-
-
-def test_a_time_that_no_record_has_reached_is_an_error(
-    broker: Kafka, topic: str, tmp_path: Path
-) -> None:
-    given = options(broker, subscribe=topic, startingTimestamp=str(T0 + 7000))
-    with pytest.raises(KafkaStartError, match=f"{topic}-1 has no record at or after timestamp"):
-        start_of(tmp_path, given)
-
-
-def test_reads_some_partitions_or_topics_that_match(
-    broker: Kafka, topic: str, tmp_path: Path
-) -> None:
-    one = options(broker, assign=json.dumps({topic: [1, 7]}))
-    assert start_of(tmp_path / "assign", one) == {f"{topic}-1": "0"}
-    part = options(broker, subscribePattern=topic[3:-2])  # matches anywhere in the name
-    assert start_of(tmp_path / "pattern", part) == at(topic, 0, 0)
-    none = options(broker, subscribePattern="^no-such-topic$")
-    assert start_of(tmp_path / "none", none) == {}
-
-
-def test_partitions_that_are_added_start_at_their_beginning(
-    broker: Kafka, topic: str, tmp_path: Path
-) -> None:
-    other = f"{topic}-too"
-    with closing(source(tmp_path, options(broker, subscribePattern=topic))) as opened:
-        known = dict(opened.initial())
-        assert opened.discover(known) == {}
-        client = admin(broker)
-        client.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
-        make_topic(broker, other, 1)
-        texts(broker, other, ["a", "b"])
-        found: dict[str, str] = {}
-        wait_for(lambda: len(found.update(opened.discover(known)) or found) == 2)
-        assert found == {f"{topic}-2": "0", f"{other}-0": "0"}
-        assert opened.lag(known, opened.latest()) == 17  # the new partitions are not read yet
 
 
 def test_a_reader_that_waits_moves_past_records_that_are_aborted(

@@ -43,8 +43,7 @@ def read(reader: PubSubReader, count: int) -> list[dict[str, Any]]:
 
 
 def test_only_what_is_committed_is_acknowledged(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    topic, subscription = world.pair(ack_deadline_seconds=600)
     opened = source(world, subscription, numPartitions=2)
     positions = opened.initial()
     reader = opened.readers.open(positions)
@@ -134,8 +133,7 @@ def test_a_subscription_is_made_at_the_first_start_and_deleted_at_the_end(world:
 
 
 def test_an_epoch_is_prepared_when_all_its_messages_are_confirmed(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     options = sink_options({**world.options, "topicId": topic, "epochAttributes": "true"})
     sink = PubSubSink(options, ROWS, "query")
     writer = sink.writers.open(WriterContext(3, 1, "run", ROWS, 7))
@@ -157,8 +155,7 @@ def test_an_epoch_is_prepared_when_all_its_messages_are_confirmed(world: World) 
 
 
 def test_messages_that_pubsub_refuses_become_letters(world: World, tmp_path: Path) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     attributes = pa.map_(pa.string(), pa.string())
     schema = pa.schema([("data", pa.binary()), ("attributes", attributes)])
     options = {

@@ -112,20 +112,6 @@ def test_copies_go_when_their_window_is_over(
     eventually(lambda: not any((tmp_path / "wal").rglob("*.arrow")), "the copies are removed")
 
 
-def test_acknowledgements_of_an_exactly_once_subscription_are_confirmed(
-    world: World, topic: str, make: Make
-) -> None:
-    name = world.subscription(topic, enable_exactly_once_delivery=True)
-    sent = world.publish(topic, bodies(300))
-    engine = make(subscriptionId=name)
-    engine.run(lambda: len(engine.ids) == len(sent))
-    engine.settle()
-    assert engine.reader.reportLatestOffset()["refused_acks"] == 0
-    engine.end()
-    assert sorted(engine.ids) == sorted(sent)
-    assert world.left(name) == []
-
-
 def test_new_messages_with_the_ids_of_old_ones_are_processed(tmp_path: Path) -> None:
     topic, subscription = "projects/test/topics/top", "projects/test/subscriptions/sub"
     server = ("--seed", "7", "--subscription", "sub:top")

@@ -39,8 +39,7 @@ def tell(process: subprocess.Popen[str], text: str) -> None:
 
 
 def test_what_a_killed_task_held_comes_back_at_once(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    topic, subscription = world.pair(ack_deadline_seconds=600)
     world.publish(topic, bodies(100))
     with holder(world, subscription, 100) as process:
         world.publish(topic, [b"held"])
@@ -54,8 +53,7 @@ def test_what_a_killed_task_held_comes_back_at_once(world: World) -> None:
 
 
 def test_a_task_that_ends_gives_back_what_it_held_itself(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    topic, subscription = world.pair(ack_deadline_seconds=600)
     world.publish(topic, bodies(10))
     with holder(world, subscription, 10) as process:
         world.publish(topic, [b"held"])

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.continuous_pubsub import PubSubSource
 from epochal.connectors.pubsub.pubsub_options import source_options
-from epochal.errors import ComponentError, PubSubRejectedError
+from epochal.errors import PubSubRejectedError
 from epochal.testing.pubsub import running_server
 
 
@@ -84,11 +84,3 @@ def test_creating_without_permission_says_which_roles_are_needed() -> None:
         "subscription to read or seek, roles/pubsub.publisher on the topic to write, "
         "roles/pubsub.editor on the project to create or delete subscriptions."
     )
-
-
-def test_a_call_that_pubsub_does_not_have_cannot_be_denied() -> None:
-    with (
-        pytest.raises(ComponentError, match="--deny GetSubscriptions names no call"),
-        running_server("--deny", "GetSubscriptions"),
-    ):
-        pass

@@ -15,7 +15,6 @@ from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoder
 from epochal.connectors.pubsub.publish.publisher import Publisher
 from epochal.connectors.pubsub.pubsub_options import SinkOptions
-from epochal.errors import PubSubRejectedError, PubSubUnavailableError
 
 OPTIONS = SinkOptions(topic_id="topic", project_id="p")
 
@@ -38,21 +37,8 @@ def encoded(values: list[bytes], keys: list[str] | None = None) -> Any:
     return Encoder(rows.schema, OPTIONS).encode(rows)
 
 
-def test_everything_is_published_when_flush_returns(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    sent = [b"%d" % number for number in range(2500)]
-    writer = publisher(world, topic)
-    writer.add(encoded(sent).messages)
-    writer.flush()
-    assert sorted(m.message.data for m in world.pull(subscription, 2500)) == sorted(sent)
-    assert (writer.stats().published, writer.stats().requests) == (2500, 3)
-    writer.close()
-
-
 def test_a_message_alone_goes_after_the_linger(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     writer = publisher(world, topic, linger_ms=10)
     writer.add(encoded([b"alone"]).messages)
     assert [m.message.data for m in world.pull(subscription, 1)] == [b"alone"]
@@ -70,8 +56,7 @@ def test_requests_end_at_the_batch_size_and_at_the_bytes(world: World) -> None:
 
 
 def test_messages_of_a_key_stay_in_order(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, enable_message_ordering=True)
+    topic, subscription = world.pair(enable_message_ordering=True)
     values = [b"%d" % number for number in range(3000)]
     keys = [f"k{number % 7}" for number in range(3000)]
     writer = publisher(world, topic, batch_size=50)
@@ -89,42 +74,8 @@ def test_messages_of_a_key_stay_in_order(world: World) -> None:
     writer.close()
 
 
-def test_a_topic_that_vanished_is_named(world: World) -> None:
-    topic = world.topic()
-    writer = publisher(world, topic)
-    writer.add(encoded([b"a"]).messages)
-    writer.flush()
-    world.delete_topic(topic)
-    writer.add(encoded([b"b"]).messages)
-    with pytest.raises(PubSubRejectedError, match="NOT_FOUND") as raised:
-        writer.flush()
-    assert raised.value.resource == topic
-    with pytest.raises(PubSubRejectedError):
-        writer.add(encoded([b"c"]).messages)
-    writer.close()
-
-
-def test_what_is_retried_is_given_up_in_time(world: World) -> None:
-    from epochal.connectors.pubsub.pubsub_options import sink_options
-
-    options = sink_options(
-        {
-            "topicId": "topic",
-            "projectId": "p",
-            "emulatorHost": "127.0.0.1:1",
-            "retryTimeout": "500ms",
-        }
-    )
-    writer = Publisher(Connection(options), options)
-    writer.add(encoded([b"a"]).messages)
-    with pytest.raises(PubSubUnavailableError, match="Tried again for"):
-        writer.flush()
-    writer.close()
-
-
 def test_what_is_refused_for_now_is_sent_again(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     writer = publisher(world, topic, max_batch_bytes=1_000_000)
     for _ in range(70):  # more than the server may hold
         writer.add(encoded([b"x" * 999_000]).messages)

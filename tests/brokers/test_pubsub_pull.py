@@ -1,21 +1,22 @@
-"""The puller with the embedded server."""
+"""The puller with the embedded server, and several streams of one sidecar."""
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.integration.pubsub_world import World
+from tests.integration.pubsub_world import World, bodies
 from tests.waiting import SECONDS, eventually
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
-from epochal.connectors.pubsub.pubsub_options import SourceOptions
-from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA
+from epochal.connectors.pubsub.pubsub_options import SourceOptions, source_options
 from epochal.connectors.pubsub.pull.streaming_pull import MAX_QUEUED_BYTES, Pulled, Puller
-from epochal.errors import PubSubClosedError, PubSubFailedError
+from epochal.connectors.pubsub.sidecar.streams import Streams
+from epochal.errors import PubSubClosedError
 
 
 def puller(
@@ -42,25 +43,8 @@ def data(pulled: list[Pulled]) -> list[bytes]:
     return [bytes(each) for each in table.column("data").to_pylist() if each is not None]
 
 
-def test_messages_arrive_as_arrow_with_all_they_carry(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, enable_message_ordering=True)
-    (sent,) = world.publish(
-        topic, [{"data": b"one", "attributes": {"a": "1"}, "ordering_key": "k"}]
-    )
-    reader = puller(world, subscription)
-    (found,) = taken(reader, 1)
-    row = found.batch.to_pylist()[0]
-    assert found.batch.schema.equals(ACK_SCHEMA)
-    assert (row["message_id"], row["data"], row["attributes"]) == (sent, b"one", [("a", "1")])
-    assert (row["ordering_key"], row["delivery_attempt"]) == ("k", None)
-    assert abs(row["publish_time"].timestamp() - time.time()) < 60
-    reader.close()
-
-
 def test_what_was_acknowledged_is_gone_and_the_rest_comes_back_at_once(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    topic, subscription = world.pair(ack_deadline_seconds=600)
     sent = [b"%d" % number for number in range(3000)]
     world.publish(topic, sent)
     reader = puller(world, subscription, ack_deadline=timedelta(seconds=600))
@@ -76,8 +60,7 @@ def test_what_was_acknowledged_is_gone_and_the_rest_comes_back_at_once(world: Wo
 
 
 def test_closing_sends_the_acknowledgements_that_were_asked_for(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     world.publish(topic, [b"x"] * 2000)
     reader = puller(world, subscription)
     futures = [reader.ack([each.span]) for each in taken(reader, 2000)]
@@ -89,8 +72,7 @@ def test_closing_sends_the_acknowledgements_that_were_asked_for(world: World) ->
 
 
 def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=10)
+    topic, subscription = world.pair(ack_deadline_seconds=10)
     world.publish(topic, [b"held"] * 50)
     reader = puller(world, subscription, ack_deadline=timedelta(seconds=10))
     found = taken(reader, 50)
@@ -101,21 +83,8 @@ def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> N
     assert world.left(subscription) == []
 
 
-def test_no_more_is_held_than_allowed_until_some_is_settled(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    world.publish(topic, [b"x"] * 1000)
-    reader = puller(world, subscription, max_outstanding_messages=100)
-    found = taken(reader, 100)
-    assert reader.take(1000, timeout_s=0.3) is None
-    reader.ack([each.span for each in found])
-    assert sum(each.batch.num_rows for each in taken(reader, 100)) == 100
-    reader.close()
-
-
 def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     for _ in range(8):
         world.publish(topic, [b"x" * 1_000_000] * 4)
     reader = puller(world, subscription, queued=4_000_000, max_outstanding_bytes=1 << 40)
@@ -127,8 +96,7 @@ def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
 
 
 def test_confirmations_say_which_messages_were_refused(world: World) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, enable_exactly_once_delivery=True)
+    topic, subscription = world.pair(enable_exactly_once_delivery=True)
     world.publish(topic, [b"1", b"2", b"3"])
     reader = puller(world, subscription)
     found = taken(reader, 3)
@@ -151,14 +119,46 @@ def source_moment() -> datetime:
     return found
 
 
-def test_a_deleted_subscription_is_raised_by_the_next_take(world: World) -> None:
-    subscription = world.subscription(world.topic())
-    reader = puller(world, subscription)
-    assert reader.take(1, timeout_s=0.1) is None
-    world.delete_subscription(subscription)
-    with pytest.raises(PubSubFailedError, match="NOT_FOUND") as raised:
-        reader.take(1, timeout_s=SECONDS)
-    assert raised.value.resource == subscription
-    with pytest.raises(PubSubFailedError):
-        reader.ack([(0, 1)]).result(SECONDS)
-    reader.close()
+def opened(world: World, subscription: str, **more: str) -> tuple[Streams, list[tuple[int, int]]]:
+    """Open streams; return them with the list to which they add the spans of what arrives."""
+    spans: list[tuple[int, int]] = []
+    lock = threading.Lock()
+
+    def arrived(batch: pa.RecordBatch, first: int) -> None:
+        with lock:
+            spans.append((first, first + batch.num_rows))
+
+    def failed(error: Exception) -> None:
+        raise error
+
+    options = source_options({**world.options, "subscriptionId": subscription, **more})
+    streams = Streams(options, arrived, failed)
+    streams.open()
+    return streams, spans
+
+
+def test_each_stream_acknowledges_what_it_has_read(
+    world: World, topic: str, subscription: str
+) -> None:
+    streams, spans = opened(
+        world, subscription, numPartitions="3", maxOutstandingMessages="300", ackDeadline="600s"
+    )
+    world.publish(topic, bodies(300))
+    eventually(lambda: sum(high - low for low, high in spans) == 300)
+    assert [each.received for each in streams.stats()] == [100, 100, 100]
+    first, rest = spans[0], spans[1:]
+    streams.nack([first])
+    assert streams.ack(rest).result(10) == {}
+    eventually(lambda: sum(high - low for low, high in spans) == 300 + first[1] - first[0])
+    assert streams.ack([*spans]).result(10) == {}
+    streams.close()
+    assert world.left(subscription) == []
+
+
+def test_there_are_as_many_streams_as_partitions_up_to_four(
+    world: World, subscription: str
+) -> None:
+    for partitions, count in (("1", 1), ("2", 2), ("100", 4)):
+        streams, _ = opened(world, subscription, numPartitions=partitions)
+        assert len(streams.stats()) == count
+        streams.close()

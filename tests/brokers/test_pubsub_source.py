@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,35 +139,6 @@ def test_available_now_drains_acknowledges_and_ends(
     assert world.left(subscription) == []
 
 
-def test_an_idle_stream_runs_no_batches(world: World, make: Make) -> None:
-    engine = make()
-    for each in engine.plan():
-        engine.rows(each)
-    engine.finish()
-    for _ in range(80):
-        assert engine.poll() is None
-        time.sleep(0.05)  # 4 s in all: an idle stream would run a batch after 1 s, if it ran any
-
-
-def test_keys_stay_in_order(world: World, topic: str, make: Make, tmp_path: Path) -> None:
-    name = world.subscription(topic, enable_message_ordering=True)
-    world.publish(
-        topic, [{"data": str(n).encode(), "ordering_key": f"key-{n % 7}"} for n in range(2000)]
-    )
-    engine = make(subscriptionId=name, numPartitions="3", maxRecordsPerFetch="100")
-    seen: dict[str, list[int]] = {}
-    count = 0
-    while count < 2000:
-        where: dict[str, int] = {}
-        for number, each in enumerate(engine.plan()):
-            for row in engine.rows(each, executor=number % 2):
-                assert where.setdefault(row["ordering_key"], number) == number
-                seen.setdefault(row["ordering_key"], []).append(int(row["data"]))
-                count += 1
-        engine.finish()
-    assert seen == {f"key-{key}": list(range(key, 2000, 7)) for key in range(7)}
-
-
 def test_nine_megabytes_and_a_limit_of_bytes(
     world: World, topic: str, subscription: str, make: Make
 ) -> None:
@@ -189,11 +159,6 @@ def test_a_subscription_that_vanishes_ends_the_query_with_its_name(
     world.delete_subscription(subscription)
     with pytest.raises(PubSubReaderError, match=subscription):
         engine.plan()
-
-
-def test_a_subscription_that_is_not_there_fails_the_start(make: Make) -> None:
-    with pytest.raises(PubSubFailedError, match="no-such-subscription"):
-        make(subscriptionId="no-such-subscription")
 
 
 def test_a_subscription_is_made_and_removed_on_request(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,10 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from tests.contract.delta_rig import QUERY, Rig, row
 from tests.rigs.s3 import S3
+from tests.spark.releases import ROOT, run_module
 
 from epochal.errors import EpochalError, StorageError
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def survived(fault: str, folder: Path) -> dict[str, Any]:
@@ -26,16 +23,9 @@ def survived(fault: str, folder: Path) -> dict[str, Any]:
     for parent in list(folder.parents)[:3]:  # another user must be able to get there
         if parent.owner() == folder.owner() and parent != Path("/tmp"):
             parent.chmod(0o755)
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.contract.delta_faults", fault, str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
-    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+    said = run_module("tests.contract.delta_faults", fault, folder, env=environment)
+    found: dict[str, Any] = json.loads(said)
     return found
 
 

@@ -39,11 +39,6 @@ def paths(files: Files, path: str = "") -> list[str]:
     return [found for found, _ in files.walk(path)]
 
 
-def test_a_created_file_is_read_back(files: Files) -> None:
-    files.create("offsets/0", b"v1\n{}")
-    assert files.read("offsets/0") == b"v1\n{}"
-
-
 def test_creating_a_name_that_is_taken_is_refused_and_changes_nothing(files: Files) -> None:
     files.create("offsets/0", b"first")
     with pytest.raises(FileExistsError) as refused:
@@ -120,13 +115,6 @@ def test_an_overwriting_file_replaces_on_close(files: Files) -> None:
         out.write(b"new")
     assert files.read("0") == b"new"
     assert paths(files) == ["0"]
-
-
-def test_replace_writes_a_new_file_too(files: Files) -> None:
-    files.replace("a/0", b"new")
-    files.replace("a/0", b"newer")
-    assert files.read("a/0") == b"newer"
-    assert paths(files) == ["a/0"]
 
 
 def test_an_empty_file_is_a_file(files: Files) -> None:

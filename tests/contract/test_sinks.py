@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -54,6 +54,14 @@ def exact(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return made(request, tmp_path)
 
 
+@contextmanager
+def started(world: World, attempt: int = 1) -> Iterator[Sink]:
+    """A sink of this attempt."""
+    with closing(world.open()) as sink:
+        sink.fence(attempt)
+        yield sink
+
+
 def opened(sink: Sink, task: int = 0, attempt: int = 1) -> SinkWriter:
     factory = pickle.loads(pickle.dumps(sink.writers))
     writer: SinkWriter = factory.open(WriterContext(task, attempt, "run", WORDS))
@@ -73,16 +81,14 @@ def messages(
 
 
 def test_committed_rows_are_seen(world: World) -> None:
-    with closing(world.open()) as sink:
-        sink.fence(1)
+    with started(world) as sink:
         sink.commit(0, messages(sink, 0, [["w1", "w2"], ["w3"]]))
         sink.commit(1, messages(sink, 1, [["w4"], []]))
         assert world.visible() == ["w1", "w2", "w3", "w4"]
 
 
 def test_rows_after_a_cut_belong_to_the_next_epoch(world: World) -> None:
-    with closing(world.open()) as sink:
-        sink.fence(1)
+    with started(world) as sink:
         with closing(opened(sink)) as writer:
             writer.write(words("w1"))
             first = writer.cut(0)
@@ -99,17 +105,15 @@ def test_rows_after_a_cut_belong_to_the_next_epoch(world: World) -> None:
 
 
 def test_epochs_without_rows_are_committed_too(world: World) -> None:
-    with closing(world.open()) as sink:
-        sink.fence(1)
+    with started(world) as sink:
         for epoch in range(5):
             sink.commit(epoch, messages(sink, epoch, [[], []]))
         assert world.visible() == []
 
 
 def test_nothing_is_seen_before_the_commit(exact: World) -> None:
-    with closing(exact.open()) as sink:
+    with started(exact) as sink:
         assert sink.exactly_once
-        sink.fence(1)
         sink.commit(0, messages(sink, 0, [["w0"]]))
         prepared = messages(sink, 1, [["w1"], ["w2"]])
         assert exact.visible() == ["w0"]
@@ -118,8 +122,7 @@ def test_nothing_is_seen_before_the_commit(exact: World) -> None:
 
 
 def test_a_commit_may_be_repeated(exact: World) -> None:
-    with closing(exact.open()) as sink:
-        sink.fence(1)
+    with started(exact) as sink:
         for epoch in range(8):
             prepared = messages(sink, epoch, [[f"w{epoch}"], []])
             sink.commit(epoch, prepared)
@@ -128,12 +131,10 @@ def test_a_commit_may_be_repeated(exact: World) -> None:
 
 
 def test_a_decided_epoch_is_finished_by_the_next_run(exact: World) -> None:
-    with closing(exact.open()) as sink:
-        sink.fence(1)
+    with started(exact) as sink:
         sink.commit(0, messages(sink, 0, [["w0"]]))
         decided = messages(sink, 1, [["w1"], ["w2"]])
-    with closing(exact.open()) as sink:
-        sink.fence(2)
+    with started(exact, 2) as sink:
         assert [sink.decided(epoch) for epoch in (0, 1)] == [True, False]
         sink.commit(1, decided)
         sink.commit(1, decided)
@@ -143,12 +144,10 @@ def test_a_decided_epoch_is_finished_by_the_next_run(exact: World) -> None:
 
 
 def test_what_an_earlier_attempt_left_is_never_seen(exact: World) -> None:
-    with closing(exact.open()) as sink:
-        sink.fence(1)
+    with started(exact) as sink:
         sink.commit(0, messages(sink, 0, [["w0"]]))
         messages(sink, 1, [["left"], ["over"]])
-    with closing(exact.open()) as sink:
-        sink.fence(2)
+    with started(exact, 2) as sink:
         for epoch in range(1, 5):
             with suppress(StorageError):  # the sweep of leftovers may remove its file at any time
                 messages(sink, epoch, [["zombie"]], attempt=1)
@@ -157,8 +156,7 @@ def test_what_an_earlier_attempt_left_is_never_seen(exact: World) -> None:
 
 
 def test_a_writer_that_leaves_early_shows_nothing(exact: World) -> None:
-    with closing(exact.open()) as sink:
-        sink.fence(1)
+    with started(exact) as sink:
         writer = opened(sink)
         writer.write(words("w1"))
         writer.cut(0)

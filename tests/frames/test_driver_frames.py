@@ -14,8 +14,7 @@ from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, unpack
 from tests.golden.place import Place
 
-from epochal import testing, write_stream
-from epochal.testing.driver.histories import CrashStep
+from epochal import testing
 
 RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 EVENTS = "at timestamp, user string, amount bigint"
@@ -29,19 +28,6 @@ def windows(events: DataFrame) -> DataFrame:
     marked = events.withWatermark("at", "10 seconds")
     totals = marked.groupBy(F.window("at", "1 minute"), "user").agg(F.sum("amount").alias("total"))
     return totals.select("user", "total")
-
-
-@pytest.mark.parametrize("step", ["state", "log", "commit"])
-def test_windows_of_a_data_frame_close_once(spark: SparkSession, step: CrashStep) -> None:
-    driver = testing.Driver(windows(testing.frame(EVENTS, "events", spark=spark)), tasks=2)
-    driver.feed("events", [(at(1), "ada", 1), (at(2), "ada", 2), (at(3), "bob", 4)])
-    assert driver.run() == []
-    driver.feed([(at(71), "eve", 8)])
-    driver.crash(at=step)
-    driver.restart()
-    driver.run()
-    assert testing.rows_equal(driver.output, [("ada", 3), ("bob", 4)])
-    assert driver.watermark_ms == 61_000
 
 
 def in_two_branches(spark: SparkSession, other: str, calls: int) -> DataFrame:
@@ -83,30 +69,6 @@ def test_a_checkpoint_with_a_watermark_per_branch_is_continued(spark: SparkSessi
     driver.run()
     assert driver.watermark_ms == 61_000
     assert testing.rows_equal(driver.output, [("ada", 2), ("bob", 1)])
-
-
-def test_a_function_of_batches_gets_an_epoch_again_after_a_crash(spark: SparkSession) -> None:
-    calls: list[tuple[int, list[str]]] = []
-
-    def note(rows: DataFrame, epoch: int) -> None:
-        calls.append((epoch, sorted(row.user for row in rows.collect())))
-
-    users = testing.frame("user string", spark=spark)
-    driver = testing.Driver(write_stream(users).foreachBatch(note))
-    driver.feed([("ada",), ("bob",)])
-    driver.crash(at="commit")
-    driver.restart()
-    driver.run()
-    assert calls == 2 * [(0, ["ada", "bob"])]
-    assert testing.rows_equal(driver.output, [("ada",), ("bob",)])
-
-
-def test_a_data_frame_is_fuzzed(spark: SparkSession) -> None:
-    users = testing.frame("user string", spark=spark)
-    feed = [("ada",), ("bob",), ("eve",)]
-    testing.Driver(users.dropDuplicates(["user"])).fuzz(feed, seeds=5, duplicates=True)
-    with pytest.raises(testing.FuzzError, match="feed source again"):
-        testing.Driver(users).fuzz(feed, duplicates=True)
 
 
 OF_ALL_RELEASES = (
@@ -178,28 +140,6 @@ def test_a_batch_that_spark_only_planned_is_left_out(spark: SparkSession, tmp_pa
     assert min(driver.output_by_epoch) == planned
     shown = [*place.facts["output"], *map(as_fact, driver.output)]
     assert testing.rows_equal(shown, place.facts["undisturbed"]["output"])
-
-
-def test_the_state_of_a_checkpoint_of_spark_is_shown(spark: SparkSession, tmp_path: Path) -> None:
-    place = unpack(Golden("4.3.0", "per_key"), tmp_path, relocate=True)
-    frame = CASES["per_key"].query(spark, place)
-    driver = testing.Driver(frame, checkpoint=place.checkpoint, output_mode="update")
-    said = place.facts["state"][-1]["rows"]
-    assert driver.state() == {row["key"]["k"]: row["value"] for row in said}
-
-
-def test_a_changed_query_on_a_checkpoint_of_spark_is_refused_as_by_the_engine(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    place = unpack(Golden("4.3.0", "per_key"), tmp_path, relocate=True)
-    right = CASES["per_key"].query(spark, place)
-    driver = testing.Driver(right, checkpoint=place.checkpoint, output_mode="update")
-    changed = CASES["dedup"].query(spark, place)
-    with pytest.raises(Exception, match="stateStoreSave"):
-        driver.restart(changed)
-    driver.restart()
-    driver.feed([{"us": 1, "k": "new", "v": 5, "id": 1}])
-    assert driver.run() == [{"k": "new", "n": 1, "mean": 5.0}]
 
 
 def test_rows_of_a_test_are_of_no_file(spark: SparkSession) -> None:

@@ -108,26 +108,6 @@ def test_the_table_is_sparks_result_after_each_step(
     assert found == results
 
 
-def test_foreach_batch_is_called_with_sparks_result_after_each_step(
-    spark: SparkSession, tmp_path: Path, results: list[Rows]
-) -> None:
-    source, calls = tmp_path / "in", list[Rows]()
-    source.mkdir()
-    writer = epochal.write_stream(rare(spark, source)).outputMode("complete")
-    writer.foreachBatch(lambda batch, _epoch: calls.append(rows_of(batch)))
-    # The name would be a pattern if somebody took it for one.
-    writer.options(checkpointLocation=str(tmp_path / "ck [x] *{a,b}?"), idleEpoch="50 milliseconds")
-    query = writer.trigger(epoch="50 milliseconds").start()
-    found = []
-    for step in range(len(STEPS)):
-        add_words(source, step)
-        query.processAllAvailable()
-        found.append(calls[-1])
-    query.stop()
-    assert found == results
-    assert len(calls) == len(STEPS), "epochs without input are not handed over"
-
-
 def test_a_query_without_input_leaves_the_rows_of_others_alone(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -18,7 +18,6 @@ from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, s
 from tests.waiting import eventually
 
 import epochal
-from epochal.connectors.memory import MemoryOutput
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -215,17 +214,3 @@ def test_engines_take_turns_in_the_middle_of_a_backlog(spark: SparkSession, tmp_
     assert start(frame.writeStream, note, availableNow=True).awaitTermination(PATIENCE_SECONDS)
     sizes = [len(shown_in[epoch]) for epoch in sorted(shown_in)]
     assert sizes == [7 + n % 3 for n in range(2 * FILES)]
-
-
-def test_the_builder_keeps_the_bounds_of_its_source(spark: SparkSession, tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    for n in range(4):
-        (source / f"{n}.txt").write_text("x\n" * (n + 1))
-        os.utime(source / f"{n}.txt", times=(START + n, START + n))
-    output = MemoryOutput()
-    reader = epochal.read_stream(spark).format("text").option("maxBytesPerTrigger", "6")
-    writer = reader.load(str(source)).write_stream.format(output).trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(tmp_path / "ck")).start()
-    assert query.await_termination(PATIENCE_SECONDS)
-    assert [output._epochs[epoch].num_rows for epoch in range(3)] == [3, 3, 4]

@@ -1,4 +1,4 @@
-"""Files are read as Spark reads them: random ones, and the parts that random files do not reach."""
+"""Files are read as Spark reads them, with their hidden column `_metadata`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from tests.frames.fuzz_files import FILES_PER_CASE, difference, drained, read_ours, read_theirs
 from tests.frames.odd_files import Case, make_case
-from tests.frames.streams_of_words import emitted
+from tests.frames.streams_of_words import emitted, sparks
 from tests.spark.sessions import session_with
 
 import epochal
 from epochal.connectors.file import plain_parquet
 from epochal.connectors.file.file_source import FileSource, FileSourceOptions
+from epochal.connectors.file.plain_parquet import ROWS_PER_BATCH
 from epochal.connectors.file.spark_reader import make_reader
 from epochal.errors import OptionError, StorageError
 from epochal.evaluator.evaluator_client import CLIENT
@@ -164,16 +166,6 @@ def test_a_large_file_comes_in_parts_and_its_rows_in_order(
     assert [n for batch in batches for n in batch["n"].to_pylist()] == list(range(30_000))
 
 
-def test_a_reader_continues_in_the_middle_of_a_file(spark: SparkSession, tmp_path: Path) -> None:
-    found = source(spark, tmp_path)
-    (tmp_path / "in" / "a.json").write_text(numbers(20_000))
-    end = found.latest()
-    middle = {"0": '{"batch":0,"file":0,"row":17000,"of":1}'}
-    with closing(found.readers.open(middle)) as reader:
-        rows = [n for batch in drained(reader, end) for n in batch["n"].to_pylist()]
-    assert rows == list(range(17_000, 20_000))
-
-
 def test_rows_are_exact_if_the_evaluator_is_killed_while_a_file_is_open(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -238,14 +230,6 @@ def test_options_that_spark_refuses_are_refused_in_its_words(
         source(spark, tmp_path, form, **options).readers.only(frozenset({"n"}))
 
 
-def test_files_where_hadoop_has_no_way_to_are_copied_first(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    reader = make_reader(spark, "json", {}, SCHEMA, SCHEMA.names, None, "s3://bucket/in")
-    assert reader.copies
-    assert not make_reader(spark, "json", {}, SCHEMA, SCHEMA.names, None, str(tmp_path)).copies
-
-
 def csv_in_partitions(spark: SparkSession, folder: Path) -> DataFrame:
     for day, at in (("2024-5-4", "2024-05-04 01%3A00%3A00"), ("2024-12-31", "x%2Fy")):
         place = folder / f"day={day}" / f"at={at}" / "k=__HIVE_DEFAULT_PARTITION__"
@@ -285,3 +269,73 @@ def test_files_are_read_with_the_settings_of_the_querys_own_session(
     theirs = read_theirs(legacy, case, tmp_path / "in")
     spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     assert read_ours(legacy, case, tmp_path / "in", tmp_path / "state") == theirs
+
+
+def output(frame: DataFrame, engine: str, folder: Path, mode: str = "append") -> list[Any]:
+    """All rows that a query emits."""
+    writer = sparks(frame) if engine == "spark" else epochal.write_stream(frame)
+    return emitted(writer.outputMode(mode), folder / f"ck-{engine}")
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "text", "parquet"])
+def test_all_fields_are_sparks(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    place = tmp_path / "i n%20ü'#^"
+    rows = spark.range(ROWS_PER_BATCH + 10).selectExpr("string(id) value", "id % 2 part")
+    rows.coalesce(1).write.partitionBy("part").format(form).save(str(place))
+    (part,) = place.glob("part=1/part-*")
+    part.rename(part.with_name(f"a b%20ü'#&+{part.suffix}"))
+    stream = spark.readStream.schema("value string, part long").format(form).load(str(place))
+    frame = stream.where("_metadata.file_size > 0 AND int(value) % 1000 < 2").select(
+        "value", "_metadata", "part", "_metadata.file_name"
+    )
+    assert output(frame, "epochal", tmp_path) == output(frame, "spark", tmp_path)
+
+
+def test_a_column_of_the_file_hides_it(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"_metadata": {"file_name": "mine"}}\n')
+    source = spark.readStream.schema("_metadata struct<file_name: string>").json(
+        str(tmp_path / "in")
+    )
+    frame = source.select("_metadata", source.metadataColumn("_metadata").alias("hidden"))
+    found = output(frame, "epochal", tmp_path)
+    assert found == output(frame, "spark", tmp_path)
+    assert [(mine.file_name, hidden.file_name) for mine, hidden in found] == [("mine", "a.json")]
+
+
+FILE_OF_A_ROW = ("input_file_name()", "input_file_block_start()", "input_file_block_length()")
+
+
+def test_functions_of_the_file_of_a_row_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a b%20ü'#&+", "c"):
+        lines = [f'{{"id": {number}, "text": "t{number}"}}\n' for number in range(3)]
+        (tmp_path / "in" / f"{name}.json").write_text("".join(lines))
+    source = spark.readStream.schema("id long, text string, at timestamp").json(
+        str(tmp_path / "in")
+    )
+    source.withWatermark("at", "1 hour").createOrReplaceTempView("lines")
+    frame = (
+        source.select("id", F.upper("text").alias("text"))
+        .where("input_file_name() LIKE '%/c.json' OR id > 0")
+        .selectExpr("id + 1 AS id", "explode(array(text, input_file_name())) AS both")
+        .selectExpr("*", *FILE_OF_A_ROW)
+        .union(source.selectExpr("id", "_metadata.file_path", *FILE_OF_A_ROW))
+        .union(spark.table("lines").alias("l").selectExpr("l.id", "text", *FILE_OF_A_ROW))
+    )
+    found = output(frame, "epochal", tmp_path)
+    assert found == output(frame, "spark", tmp_path)
+    assert len(found) == 22
+    assert all(row[2].startswith("file:///") for row in found)
+
+
+def test_above_an_exchange_no_file_is_known(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(6).coalesce(1).write.json(str(tmp_path / "in"))
+    source = spark.readStream.schema("id long").json(str(tmp_path / "in"))
+    counts = source.groupBy(F.input_file_name().alias("file")).count()
+    frame = counts.selectExpr("*", *FILE_OF_A_ROW)
+    found = output(frame, "epochal", tmp_path, "complete")
+    assert found == output(frame, "spark", tmp_path, "complete")
+    ((file, *rest),) = found
+    assert file.startswith("file:///")
+    assert rest == [6, "", -1, -1]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
-from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +11,6 @@ from pyspark.sql.types import _parse_datatype_string
 from tests.unit.connectors.pubsub.test_parse import parsed, spec
 
 from epochal.connectors.payloads.json_payloads import JsonDecoder
-from epochal.connectors.pubsub.publish.payloads import rows_as_json
 from epochal.continuous.catalyst.given_schema import arrow_schema
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -40,20 +36,6 @@ def test_malformed_json_says_what_is_wrong_and_where() -> None:
     assert "CANNOT_PARSE_JSON_FIELD" in found[2][1]
     assert "'id'" in found[2][1]
     assert "out of range of int" in found[3][1]
-
-
-def test_what_the_sink_writes_can_be_parsed_again() -> None:
-    names = ["a", "b", "c", "d"]
-    columns: list[Any] = [
-        pa.array([1]),
-        pa.array([Decimal("1.20")], pa.decimal128(5, 2)),
-        pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("us", tz="UTC")),
-        pa.array([b"\x01"]),
-    ]
-    (payload,) = rows_as_json(names, columns)
-    kinds = "a bigint, b decimal(5,2), c timestamp, d binary"
-    ((value, error),) = parsed(spec("json", kinds), payload)
-    assert (list(value.values()), error) == ([column[0].as_py() for column in columns], None)
 
 
 FIELDS = (

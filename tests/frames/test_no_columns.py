@@ -118,14 +118,9 @@ def test_a_wrong_count_in_the_state_can_be_corrected(
     assert found == [[(5,)], [(8,)], [(104,)]]
 
 
-def test_the_test_driver_shows_rows_without_columns(spark: SparkSession) -> None:
-    driver = testing.Driver(testing.frame("a bigint", spark=spark).select())
-    driver.feed([(1,), (2,), (3,)])
-    assert driver.run() == [{}, {}, {}]
-
-
-def test_rows_without_columns_pass_through_the_session(spark: SparkSession) -> None:
-    with testing.SparkDriver(testing.frame("a bigint", spark=spark).select()) as driver:
+@pytest.mark.parametrize("make", [testing.Driver, testing.SparkDriver])
+def test_test_drivers_show_rows_without_columns(spark: SparkSession, make: Any) -> None:
+    with make(testing.frame("a bigint", spark=spark).select()) as driver:
         driver.feed([(1,), (2,), (3,)])
         assert driver.run() == [{}, {}, {}]
 
@@ -143,31 +138,25 @@ def ended(writer: Any, home: Path, path: str | None = None) -> None:
     assert query.awaitTermination(PATIENCE_SECONDS)
 
 
-@pytest.mark.parametrize("engine", [sparks, epochal.write_stream])
-def test_memory_has_all_rows(spark: SparkSession, tmp_path: Path, engine: Any) -> None:
+def test_memory_has_all_rows(spark: SparkSession, tmp_path: Path) -> None:
     name = f"t_{uuid4().hex[:12]}"
-    ended(engine(bare(spark, tmp_path)).format("memory").queryName(name), tmp_path)
+    ended(epochal.write_stream(bare(spark, tmp_path)).format("memory").queryName(name), tmp_path)
     assert rows_of(spark.table(name)) == [()] * 7
 
 
-@pytest.mark.parametrize("engine", [sparks, epochal.write_stream])
-def test_foreach_batch_gets_all_rows(spark: SparkSession, tmp_path: Path, engine: Any) -> None:
+def test_functions_get_all_rows(spark: SparkSession, tmp_path: Path) -> None:
     calls: list[tuple[int, list[str]]] = []
-    writer = engine(bare(spark, tmp_path))
-    ended(writer.foreachBatch(lambda rows, _: calls.append((rows.count(), rows.columns))), tmp_path)
-    assert sum(count for count, _ in calls) == 7
-    assert all(columns == [] for _, columns in calls)
-
-
-@pytest.mark.parametrize("engine", [sparks, epochal.write_stream])
-def test_foreach_is_called_for_all_rows(spark: SparkSession, tmp_path: Path, engine: Any) -> None:
-    place = tmp_path / "called"
+    rows, place = bare(spark, tmp_path), tmp_path / "called"
     place.mkdir()
 
     def note(row: Any) -> None:
         (place / uuid4().hex).write_text(repr(tuple(row)))
 
-    ended(engine(bare(spark, tmp_path)).foreach(note), tmp_path)
+    writer = epochal.write_stream(rows)
+    ended(writer.foreachBatch(lambda each, _: calls.append((each.count(), each.columns))), tmp_path)
+    assert sum(count for count, _ in calls) == 7
+    assert all(columns == [] for _, columns in calls)
+    ended(epochal.write_stream(rows).foreach(note), tmp_path / "rows")
     assert [each.read_text() for each in place.iterdir()] == ["()"] * 7
 
 

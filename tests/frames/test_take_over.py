@@ -14,7 +14,7 @@ from tests.frames.turns import publish
 from tests.waiting import eventually
 
 import epochal
-from epochal.checkpoint import Checkpoint, FileSinkLog, OffsetLog
+from epochal.checkpoint import Checkpoint, OffsetLog
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.state import read_state
 
@@ -94,33 +94,6 @@ def forget_last_batch(case: Case) -> int:
     for checksum in case.checkpoint.rglob(f".{newest}*.crc"):
         checksum.unlink()
     return newest
-
-
-def test_a_batch_that_spark_did_not_finish_is_run_as_planned(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    case = Case(spark, tmp_path, "stateless")
-    for turn in range(2):
-        add_file(case.source, str(turn), words(10, turn * 10))
-        case.run(SPARK)
-    expected = case.rows()
-    newest = forget_last_batch(case)
-    planned = Checkpoint(str(case.checkpoint)).offsets.get(newest)
-    assert planned is not None
-    add_file(case.source, "2", words(10, 20))
-    case.run(OURS)
-    rerun = Checkpoint(str(case.checkpoint)).offsets.get(newest)
-    assert rerun is not None
-    assert (rerun.offsets, rerun.timestamp_ms) == (planned.offsets, planned.timestamp_ms)
-    assert rerun.conf == planned.conf
-    of_batch = FileSinkLog(str(case.out / "_spark_metadata")).get(newest)
-    assert of_batch is not None
-    again = spark.read.parquet(*[entry.path for entry in of_batch if entry.path])
-    assert rows_of(again) == [row for row in expected if row[0] >= 10]
-    assert case.rows() == sorted(expected + [(n, "ABC"[n % 3]) for n in range(20, 30, 2)], key=str)
-    add_file(case.source, "3", words(10, 30))
-    case.run(SPARK)
-    assert len(case.rows()) == 20
 
 
 def test_such_a_batch_has_the_time_that_spark_planned(spark: SparkSession, tmp_path: Path) -> None:

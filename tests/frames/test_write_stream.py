@@ -21,7 +21,7 @@ from tests.waiting import eventually
 import epochal
 from epochal.continuous.api.dataframe_writer import DataFrameWriter
 from epochal.continuous.api.query_handle import StreamingQuery
-from epochal.errors import ForeachBatchError, OptionError, QueryFailedError, UnsupportedPlanError
+from epochal.errors import ForeachBatchError, OptionError, QueryFailedError
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -43,23 +43,6 @@ EVEN = [(n, "ABC"[n % 3]) for n in range(0, 20, 2)]
 def end(query: StreamingQuery) -> StreamingQuery:
     assert query.awaitTermination(PATIENCE_SECONDS)
     return query
-
-
-def test_one_line_changes_and_files_are_written_as_by_spark(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
-    writer = epochal.write_stream(even(spark, source))
-    writer.format("parquet").outputMode("append").queryName("evens")
-    writer.option("checkpointLocation", str(tmp_path / "ck"))
-    query = writer.trigger(epoch="50 milliseconds").start(str(tmp_path / "out"))
-    query.processAllAvailable()
-    assert query.isActive
-    assert (query.name, query.runId) == ("evens", query.run_id)
-    add_file(source, "1", words(10, 10))
-    query.processAllAvailable()
-    query.stop()
-    assert not query.isActive
-    assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == sorted(EVEN, key=str)
 
 
 def test_a_joined_table_is_read_again_at_the_refresh_interval(
@@ -208,17 +191,6 @@ def test_what_makes_no_query_is_refused_with_a_reason(
 def test_a_dataframe_that_is_no_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(OptionError, match="not a stream"):
         epochal.write_stream(spark.range(3))
-
-
-def test_what_cannot_run_is_listed_in_full(
-    spark: SparkSession, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    epochal.explain(even(spark, source))
-    shown = capsys.readouterr().out
-    assert "The DataFrame can run." in shown
-    assert f"Source 0: json[{source}]" in shown
-    with pytest.raises(UnsupportedPlanError):
-        epochal.write_stream(even(spark, source).orderBy("id")).format("noop").start()
 
 
 def test_every_method_has_both_spellings() -> None:

@@ -61,6 +61,11 @@ class World:
         )
         return name
 
+    def pair(self, **settings: Any) -> tuple[str, str]:
+        """A topic and a subscription of it."""
+        topic = self.topic()
+        return topic, self.subscription(topic, **settings)
+
     def delete_subscription(self, name: str) -> None:
         request = pubsub.DeleteSubscriptionRequest(subscription=name)
         self.ask(SUBSCRIBER, "DeleteSubscription", request)

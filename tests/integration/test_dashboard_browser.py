@@ -239,24 +239,6 @@ def test_it_can_be_used_with_the_keyboard(stage: Stage, orders: Page) -> None:
         assert orders.evaluate("document.activeElement.id") == panel
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 900, 1440])
-def test_it_fits_the_screen_and_everyones_eyes(
-    stage: Stage, orders: Page, width: int, scheme: Any
-) -> None:
-    orders.look(width, 900, scheme)
-    try:
-        orders.wait(f"innerWidth === {width}")
-        orders.wait(f"document.documentElement.scrollWidth <= {width}", what="nothing sticks out")
-        ground = orders.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (int(re.findall(r"\d+", ground)[0]) < 128) == (scheme == "dark")
-        orders.settle()  # charts are drawn anew after the width has changed
-        assert violations(orders) == []
-        orders.screenshot(SCREENSHOTS / f"dashboard-{width}-{scheme}.png")
-    finally:
-        orders.look(1280, 1000, "light")
-
-
 @contextmanager
 def broken(path: Path, data: bytes) -> Iterator[None]:
     before = path.read_bytes()

@@ -13,7 +13,6 @@ from tests.integration.test_iceberg_race import EPOCHS, commit_all, race
 from tests.rigs.guarded_proxy import guarded_proxy
 from tests.rigs.iceberg_rest import RestCatalog, running_rest_catalog
 from tests.rigs.s3 import S3, running_s3
-from tests.waiting import eventually
 
 from epochal.errors import TableError
 
@@ -63,8 +62,7 @@ def test_epochs_recovery_and_upkeep_are_as_on_local_disks(
     warehouse: Warehouse, tmp_path: Path, table: str
 ) -> None:
     options = warehouse.options(table)
-    with SmallEngine(options, tmp_path / "checkpoint", partition_by=["v"]) as engine:
-        engine.start()
+    with SmallEngine(options, tmp_path / "checkpoint", partition_by=["v"]).started() as engine:
         for epoch in range(12):
             engine.run(epoch, numbers(epoch, text="one"))
         decided = engine.prepare(12, numbers(12, text="two"))
@@ -79,16 +77,6 @@ def test_epochs_recovery_and_upkeep_are_as_on_local_disks(
     assert ids(warehouse, table) == list(range(15))
     assert len(warehouse.named_files(table)) == 4
     assert len(warehouse.table(table).metadata.snapshots) <= 3
-
-
-def test_rows_are_replaced_by_key(warehouse: Warehouse, tmp_path: Path, table: str) -> None:
-    options = warehouse.options(table, mergeKeys="id")
-    with SmallEngine(options, tmp_path / "checkpoint", output_mode="update") as engine:
-        engine.start()
-        engine.run(0, numbers(1, 2, 3))
-        engine.run(1, numbers(2, 4, text="new"))
-    found = {row["id"]: row["v"] for row in warehouse.rows(table)}
-    assert found == {1: "v1", 2: "new", 3: "v3", 4: "new"}
 
 
 def test_two_drivers_commit_every_epoch_once(
@@ -111,8 +99,7 @@ def test_a_rest_catalog_that_denies_access_says_so_and_nothing_is_lost(
             with pytest.raises(TableError, match=denied) as told:
                 SmallEngine(options, tmp_path / "checkpoint")
             assert "wrong-token" not in str(told.value)
-        with SmallEngine(warehouse.options(table), tmp_path / "checkpoint") as engine:
-            engine.start()
+        with SmallEngine(warehouse.options(table), tmp_path / "checkpoint").started() as engine:
             engine.run(0, numbers(1))
             messages = engine.prepare(1, numbers(2))
             engine.decide(1, messages)
@@ -123,20 +110,3 @@ def test_a_rest_catalog_that_denies_access_says_so_and_nothing_is_lost(
             proxy.authorization = "Bearer right-token"
             engine.finish(1, messages)
         assert ids(warehouse, table) == [1, 2]
-
-
-def test_a_rest_catalog_that_is_down_loses_nothing(
-    rest: RestCatalog, tmp_path: Path, table: str
-) -> None:
-    warehouse = Warehouse(tmp_path, rest.settings)
-    with SmallEngine(warehouse.options(table), tmp_path / "checkpoint") as engine:
-        engine.start()
-        engine.run(0, numbers(1))
-        messages = engine.prepare(1, numbers(2))
-        engine.decide(1, messages)
-        rest.stop()
-        with pytest.raises(TableError, match="catalog tests or the table's storage failed"):
-            engine.finish(1, messages)
-        rest.start()
-        engine.finish(1, messages)
-    assert eventually(lambda: ids(warehouse, table)) == [1, 2]

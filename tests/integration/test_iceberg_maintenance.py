@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyiceberg.table.snapshots import Operation
 from tests.iceberg_tables import QUERY_ID, SmallEngine, Warehouse, numbers
 from tests.waiting import eventually
 
@@ -43,40 +42,8 @@ def ids(warehouse: Warehouse) -> list[int]:
     return [row["id"] for row in warehouse.rows()]
 
 
-def test_many_small_files_become_one_and_epochs_go_on(
-    warehouse: Warehouse, checkpoint: Path
-) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
-        for epoch in range(12):
-            engine.run(epoch, numbers(epoch * 2, epoch * 2 + 1), tasks=2)
-        assert len(warehouse.named_files()) == 24
-        maintenance_of(warehouse, engine, compact="true").run_all()
-        assert len(warehouse.named_files()) == 1
-        engine.run(12, numbers(24))
-    assert ids(warehouse) == list(range(25))
-    snapshots = warehouse.table().metadata.snapshots
-    summaries = [s.summary for s in snapshots if s.summary is not None]
-    assert summaries[12].operation is Operation.REPLACE
-    assert summaries[12]["total-records"] == "24"
-    with SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine:
-        assert engine.start() == 13
-
-
-def test_partitions_are_compacted_one_by_one(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint, partition_by=["v"]) as engine:
-        engine.start()
-        for epoch in range(10):
-            engine.run(epoch, numbers(epoch, text=f"p{epoch % 2}"))
-        maintenance = maintenance_of(warehouse, engine, compact="true", compactMinFiles="5")
-        maintenance.run_all()
-    assert len(warehouse.named_files()) == 2
-    assert ids(warehouse) == list(range(10))
-
-
 def test_two_compactors_at_once_double_nothing(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         for turn in range(5):
             for epoch in range(turn * 10, turn * 10 + 10):
                 engine.run(epoch, numbers(epoch))
@@ -115,12 +82,10 @@ def test_epochs_beside_compaction_and_expiry_lose_nothing(
 
 
 def test_a_compactor_that_was_replaced_gives_up(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         for epoch in range(12):
             engine.run(epoch, numbers(epoch))
-        with SmallEngine(warehouse.options(), checkpoint, attempt=2) as successor:
-            successor.start()
+        with SmallEngine(warehouse.options(), checkpoint, attempt=2).started() as successor:
             successor.run(12, numbers(12))
         before = warehouse.named_files()
         maintenance_of(warehouse, engine, compact="true").run_all()
@@ -131,8 +96,7 @@ def test_a_compactor_that_was_replaced_gives_up(warehouse: Warehouse, checkpoint
 def test_expired_snapshots_take_their_files_along_but_not_the_marker(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         for epoch in range(12):
             engine.run(epoch, numbers(epoch))
         table = warehouse.table()
@@ -149,8 +113,7 @@ def test_expired_snapshots_take_their_files_along_but_not_the_marker(
     assert [r["id"] for r in table.scan().use_ref("keep").to_arrow().to_pylist()] == [3, 2, 1, 0]
     # The files of all epochs are still in the snapshot of the last one, which is kept for Spark.
     assert len(warehouse.data_files()) == 13
-    with SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint, attempt=2).started() as engine:
         engine.run(12, numbers(12))
         maintenance_of(warehouse, engine, compact="true", expireSnapshotsKeep="1").run_all()
     # Now only those of the tag, of the compaction and of the newest epoch are left.
@@ -160,8 +123,7 @@ def test_expired_snapshots_take_their_files_along_but_not_the_marker(
 
 def test_files_that_a_failed_attempt_left_are_swept(warehouse: Warehouse, checkpoint: Path) -> None:
     options = warehouse.options()
-    with SmallEngine(options, checkpoint) as engine:
-        engine.start()
+    with SmallEngine(options, checkpoint).started() as engine:
         engine.run(0, numbers(0))
         decided = engine.prepare(1, numbers(1))
         engine.decide(1, decided)

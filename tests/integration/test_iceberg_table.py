@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType, NestedField, StringType
 from tests.iceberg_tables import NUMBERS, QUERY_ID, SmallEngine, Warehouse, numbers
 
 from epochal.errors import (
@@ -85,8 +83,7 @@ def test_an_epoch_is_one_snapshot_with_sparks_keys(warehouse: Warehouse, checkpo
 
 
 def test_readers_can_skip_files_by_their_statistics(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1, 2, 3))
         engine.run(1, numbers(10, 11, 12))
     table = warehouse.table()
@@ -97,81 +94,11 @@ def test_readers_can_skip_files_by_their_statistics(warehouse: Warehouse, checkp
     assert [row["record_count"] for row in found] == [3, 3]
 
 
-@pytest.mark.parametrize(
-    ("field", "partitions"),
-    [
-        (PartitionField(2, 1000, IdentityTransform(), "kind"), 3),
-        (PartitionField(3, 1000, DayTransform(), "at_day"), 3),
-        (PartitionField(1, 1000, BucketTransform(4), "id_bucket"), 4),
-    ],
-    ids=["identity", "day", "bucket"],
-)
-def test_rows_go_to_the_partitions_of_the_table(
-    warehouse: Warehouse, checkpoint: Path, field: PartitionField, partitions: int
-) -> None:
-    catalog = warehouse.catalog()
-    catalog.create_namespace("db")
-    schema = Schema(
-        NestedField(1, "id", LongType()),
-        NestedField(2, "kind", StringType()),
-        NestedField(3, "at", TimestamptzType()),
-    )
-    catalog.create_table("db.events", schema, partition_spec=PartitionSpec(field))
-    with SmallEngine(warehouse.options("db.events"), checkpoint, EVENTS) as engine:
-        engine.start()
-        engine.run(0, events(), tasks=2)
-    table = warehouse.table("db.events")
-    found = table.inspect.partitions().to_pylist()
-    assert len(found) == partitions
-    assert sum(row["record_count"] for row in found) == 12
-    assert warehouse.rows("db.events") == events().to_pylist()
-    one = table.scan(row_filter="id = 5")
-    assert [row["id"] for row in one.to_arrow().to_pylist()] == [5]
-    assert len(list(table.scan(row_filter="at >= '2026-01-03T00:00:00+00:00'").plan_files())) < 8
-
-
-def test_rows_are_replaced_by_key_and_no_reader_sees_half_of_it(
-    warehouse: Warehouse, checkpoint: Path
-) -> None:
-    options = warehouse.options(mergeKeys="id")
-    with SmallEngine(options, checkpoint, output_mode="update") as engine:
-        engine.start()
-        engine.run(0, numbers(1, 2, 3, 4), tasks=2)
-        engine.run(1, pa.concat_tables([numbers(2, 5, text="old"), numbers(2, 9, text="new")]))
-        repeated = engine.run(2, numbers(3, text="three"))
-        engine.sink.commit(2, repeated)
-    assert {row["id"]: row["v"] for row in warehouse.rows()} == {
-        1: "v1",
-        2: "new",
-        3: "three",
-        4: "v4",
-        5: "old",
-        9: "new",
-    }
-    assert epochs(warehouse) == ["0", "1", "2"]
-
-
-def test_in_complete_mode_an_epoch_without_input_leaves_the_table_alone(
-    warehouse: Warehouse, checkpoint: Path
-) -> None:
-    with SmallEngine(warehouse.options(), checkpoint, output_mode="complete") as engine:
-        engine.start()
-        engine.run(0, numbers(1, 2))
-        files = warehouse.data_files()
-        engine.run(1, numbers(1, 2), tasks=2, idle=True)
-        engine.run(2, numbers(), idle=True)
-        assert ids(warehouse) == [1, 2]
-        assert warehouse.data_files() == files
-    assert epochs(warehouse) == ["0"]
-
-
 def test_rows_go_to_a_branch_that_starts_at_main(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
     options, other = warehouse.options(branch="audit"), "11111111-5f0b-4f8f-9f1a-0c1f6f2d7a11"
-    with SmallEngine(options, checkpoint.with_name("other"), query_id=other) as engine:
-        engine.start()
+    with SmallEngine(options, checkpoint.with_name("other"), query_id=other).started() as engine:
         engine.run(0, numbers(2))
         engine.run(1, numbers(3))
     assert ids(warehouse) == [1]
@@ -181,15 +108,13 @@ def test_rows_go_to_a_branch_that_starts_at_main(warehouse: Warehouse, checkpoin
 def test_columns_of_the_query_are_added_if_that_is_allowed(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
     wider = NUMBERS.append(pa.field("more", pa.float64()))
     with pytest.raises(TableMismatchError, match=r"column more \(double\) does not exist"):
         SmallEngine(warehouse.options(), checkpoint, wider)
     options = warehouse.options(mergeSchema="true")
-    with SmallEngine(options, checkpoint, wider, attempt=2) as engine:
-        engine.start()
+    with SmallEngine(options, checkpoint, wider, attempt=2).started() as engine:
         rows = numbers(2).append_column("more", pa.array([0.5]))
         engine.run(1, rows)
     assert warehouse.rows() == [
@@ -238,32 +163,12 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_is_written(
 
 def test_a_null_in_a_required_column_is_refused(warehouse: Warehouse, checkpoint: Path) -> None:
     made(warehouse, NestedField(1, "id", LongType(), required=True), V)
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         rows = pa.table([pa.array([2, None], pa.int64()), pa.array(["a", "b"])], schema=NUMBERS)
         with pytest.raises(TableRowError, match="column id is required, but it is null in a row"):
             engine.prepare(1, rows)
     assert ids(warehouse) == [1]
-
-
-@pytest.mark.parametrize("keys", ["", "id"], ids=["append", "by-key"])
-def test_a_row_without_a_required_value_becomes_a_dead_letter(
-    warehouse: Warehouse, checkpoint: Path, tmp_path: Path, keys: str
-) -> None:
-    made(warehouse, NestedField(1, "id", LongType(), required=True), V)
-    letters = tmp_path / "letters"
-    options = warehouse.options(mergeKeys=keys) if keys else warehouse.options()
-    options = {**options, "onBadRow": "deadLetter", "deadLetterPath": str(letters)}
-    with SmallEngine(options, checkpoint) as engine:
-        engine.start()
-        rows = pa.table([pa.array([2, None], pa.int64()), pa.array(["a", "b"])], schema=NUMBERS)
-        engine.run(0, rows)
-    assert ids(warehouse) == [2]
-    (file,) = letters.iterdir()
-    letter = json.loads(file.read_text())
-    assert letter["reason"] == "column id is null, which the table does not allow"
-    assert letter["row"] == {"v": "b"}
 
 
 @pytest.mark.parametrize(
@@ -292,8 +197,7 @@ def test_options_that_cannot_work_are_refused(
 def test_a_query_whose_table_is_gone_does_not_begin_anew(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         warehouse.catalog().drop_table("db.numbers")
         messages = engine.prepare(1, numbers(2))
@@ -312,8 +216,7 @@ def test_a_query_whose_table_is_gone_does_not_begin_anew(
 def test_a_table_of_the_same_name_is_not_taken_for_the_old_one(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         warehouse.catalog().drop_table("db.numbers")
         warehouse.catalog().create_table("db.numbers", NUMBERS)
@@ -329,8 +232,7 @@ def test_a_table_of_the_same_name_is_not_taken_for_the_old_one(
 
 
 def test_a_table_that_was_rolled_back_is_refused(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         engine.run(1, numbers(2))
     table = warehouse.table()
@@ -348,8 +250,7 @@ def test_a_table_that_was_rolled_back_is_refused(warehouse: Warehouse, checkpoin
 
 
 def test_a_catalog_that_is_down_loses_nothing(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         messages = engine.prepare(1, numbers(2))
         engine.decide(1, messages)
@@ -366,8 +267,7 @@ def test_a_catalog_that_is_down_loses_nothing(warehouse: Warehouse, checkpoint: 
 def test_a_change_of_the_schema_meanwhile_loses_nothing(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         with warehouse.table().update_schema() as change:
             change.add_column("more", StringType())
@@ -382,8 +282,7 @@ def test_a_change_of_the_schema_meanwhile_loses_nothing(
 def test_a_change_of_the_partitioning_meanwhile_loses_nothing(
     warehouse: Warehouse, checkpoint: Path
 ) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1, 2))
         with warehouse.table().update_spec() as change:
             change.add_field("id", BucketTransform(2), "id_bucket")
@@ -395,8 +294,7 @@ def test_a_change_of_the_partitioning_meanwhile_loses_nothing(
 
 
 def test_storage_that_cannot_be_written_is_named(warehouse: Warehouse, checkpoint: Path) -> None:
-    with SmallEngine(warehouse.options(), checkpoint) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))
         data = next(p for p in (warehouse.folder / "warehouse").rglob("data"))
         shutil.rmtree(data)

@@ -160,20 +160,6 @@ class Running:
         self.said = self.process.communicate(timeout=60)[1]
 
 
-def test_a_continuous_query_is_shown_too_though_spark_reports_no_progress_of_it(
-    kafka_spark: SparkSession, broker: Kafka, committer: OffsetCommitter, tmp_path: Path
-) -> None:
-    topic, group = make_topic(broker, unique("orders"), 1), unique("continuous")
-    produce(broker, topic, 50, partitions=1)
-    frame = read(kafka_spark, broker, ("subscribe", topic), group)
-    query = start(frame, tmp_path, continuous="300 milliseconds")
-    wait_for(lambda: held(broker, group) == everything(topic, 50, 1), committer.problems)
-    produce(broker, topic, 25, partitions=1)
-    wait_for(lambda: held(broker, group) == everything(topic, 75, 1), committer.problems)
-    query.stop()
-    assert committer.errors == 0
-
-
 def test_a_real_time_query_is_shown_too(
     kafka_spark: SparkSession, broker: Kafka, committer: OffsetCommitter, tmp_path: Path
 ) -> None:
@@ -297,28 +283,3 @@ def test_commands_say_what_is_wrong(
     assert {text: found for text, found in said.items() if text not in found} == {}
     assert not any("Traceback" in found for found in said.values())
     assert held(broker, group) == {}
-
-
-def test_a_follower_notices_a_rewound_query_that_is_at_the_same_batch_again(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    topic, group = make_topic(broker, unique("orders")), unique("again")
-    frame = read(kafka_spark, broker, ("subscribe", topic), None)
-
-    def run_one_batch() -> None:
-        produce(broker, topic, 10)
-        start(frame, tmp_path, availableNow=True).awaitTermination()
-
-    run_one_batch()
-    run_one_batch()
-    words = ["kafka", "commit", "--bootstrap-servers", broker.bootstrap_servers]
-    words += ["--checkpoint", str(tmp_path), "--group", group]
-    follower = Running(*words, "--follow", "--poll-seconds", "0.2", number=signal.SIGTERM)
-    with follower as process:
-        wait_for(lambda: held(broker, group) == everything(topic, 20))
-        process.send_signal(signal.SIGSTOP)  # it does not look while the query is rewound
-        epochal("checkpoint", "rewind", tmp_path, "--to-batch", "0", "--no-file-sink", "--execute")
-        run_one_batch()  # batch 1 again, which now ends at 30
-        process.send_signal(signal.SIGCONT)
-        wait_for(lambda: held(broker, group) == everything(topic, 30))
-    assert process.returncode == 0, follower.said

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 from tests.integration.kafka_world import (
     admin,
@@ -109,24 +108,6 @@ def test_a_broker_that_source_and_group_share_is_killed_and_restarted(
     wait_for(lambda: held(frail, group) == both(topic, 20), committer.problems)
     assert query.isActive
     assert committer.errors == 0
-
-
-def test_partitions_that_are_added_are_committed(
-    kafka_spark: SparkSession, broker: Kafka, listen: Callable[..., OffsetCommitter], tmp_path: Path
-) -> None:
-    topic, group = make_topic(broker, unique("orders")), unique("grown")
-    committer = listen()
-    fresh = {"kafka.metadata.max.age.ms": "300"}
-    query = start(read(kafka_spark, broker, ("subscribe", topic), group, **fresh), tmp_path)
-    produce(broker, topic, 10)
-    wait_for(lambda: held(broker, group) == both(topic, 10), committer.problems)
-    client = admin(broker)
-    client.create_partitions([NewPartitions(topic, 4)])[topic].result(30)
-    wait_for(lambda: len(client.list_topics(timeout=10).topics[topic].partitions) == 4)
-    produce(broker, topic, 5, partitions=4)
-    grown = {(topic, 0): 15, (topic, 1): 15, (topic, 2): 5, (topic, 3): 5}
-    wait_for(lambda: held(broker, group) == grown, lambda: (held(broker, group), query.exception()))
-    assert query.isActive
 
 
 def test_a_topic_that_is_deleted_and_made_anew_is_followed_from_its_new_beginning(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
-from tests.integration.kafka_world import EPOCHAL, epochal, make_topic, unique
+from tests.integration.kafka_world import epochal, make_topic, unique
 
 from epochal.testing.kafka import Kafka
 
@@ -103,28 +102,3 @@ def test_a_moved_query_reads_exactly_from_where_it_was_sent(
     run_query(kafka_spark, broker, topic, tmp_path)
     expected = values(range(12)) + values(read_again)
     assert written(kafka_spark, tmp_path) == sorted(expected)
-
-
-def test_an_unreachable_broker_is_one_clear_line_and_changes_nothing(
-    kafka_spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path
-) -> None:
-    run_query(kafka_spark, broker, topic, tmp_path)
-    before = shown(tmp_path)["batches"]
-    command = [EPOCHAL, "checkpoint", "set-offsets", str(tmp_path / "checkpoint"), "--source", "0"]
-    run = subprocess.run(
-        [
-            *command,
-            "--no-file-sink",
-            "--to-latest",
-            "--bootstrap-servers",
-            "127.0.0.1:1",
-            "--execute",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 2
-    assert "127.0.0.1:1" in run.stderr
-    assert "Traceback" not in run.stderr
-    assert shown(tmp_path)["batches"] == before

@@ -27,7 +27,6 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from pyspark.sql import SparkSession
 from tests.contract.sinks import Logging
 from tests.integration.kafka_reading import send
 from tests.integration.test_examples import EXAMPLES, ROOT, environment
@@ -36,7 +35,6 @@ from tests.rigs.guarded_proxy import guarded_proxy, make_certificate
 from tests.rigs.registry import running_registry
 from tests.waiting import eventually
 
-from epochal import read_stream
 from epochal.connectors.contract import Sink, WriterContext
 from epochal.connectors.registry import open_sink, open_source, pinned_options, source_schema
 from epochal.errors import OptionError, SchemaRegistryError
@@ -205,20 +203,6 @@ def test_a_schema_that_is_registered_later_does_not_change_a_query(world: World)
     assert source_schema("kafka", pinned, None).field("parsed").type == pa.struct(
         [("id", pa.int32()), ("name", pa.string())]
     )
-
-
-def test_values_that_are_no_records_have_a_reason(world: World) -> None:
-    world.avro(FIRST, {"id": 1, "name": "a"})
-    (good,) = (value for _, _, value in read_topic(world.broker.bootstrap_servers, world.topic))
-    world.write(b'{"id": 2}', b"", good[:5], good + b"more")
-    rows = world.read(5)
-    assert [row["parsed"] is None for row in rows] == [False, True, True, True, True]
-    errors = [row["parse_error"] for row in rows]
-    assert errors[0] is None
-    assert "begins with 7b 22 69 64 22" in errors[1]
-    assert "begins with nothing" in errors[2]
-    assert "ends too early" in errors[3]
-    assert "4 bytes follow the record" in errors[4]
 
 
 def test_an_id_that_the_registry_does_not_know_stops_the_query(world: World) -> None:
@@ -396,41 +380,6 @@ def test_protobuf_that_the_sink_writes_is_read_by_confluents_client(world: World
     assert found[2] is None
 
 
-def test_a_query_reads_and_writes_avro_and_keeps_bad_values_as_letters(
-    world: World, kafka_spark: SparkSession, tmp_path: Path
-) -> None:
-    world.avro(FIRST, *({"id": n, "name": f"n{n}"} for n in range(50)))
-    world.write(b"not avro")
-    target = create_topic(world.broker.bootstrap_servers, f"out-{uuid4()}")
-    query = (
-        read_stream(kafka_spark)
-        .format("kafka")
-        .options(**world.options(subscribe=world.topic, startingOffsets="earliest"))
-        .load()
-        .select("struct(parsed.id, upper(parsed.name) AS name) AS value", "parse_error")
-        .write_stream.format("kafka")
-        .options(**world.options(topic=target, badRowColumn="parse_error"))
-        .option("onBadRow", "deadLetter")
-        .option("deadLetterPath", str(tmp_path / "letters"))
-        .option("checkpointLocation", str(tmp_path / "query"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.await_termination(120)
-    assert query.exception() is None
-    deserialize = AvroDeserializer(world.client)
-    context = SerializationContext(target, MessageField.VALUE)
-    found = [
-        deserialize(value, context)
-        for _, _, value in read_topic(world.broker.bootstrap_servers, target)
-    ]
-    assert sorted(row["id"] for row in found) == list(range(50))
-    assert {row["name"] for row in found} == {f"N{n}" for n in range(50)}
-    (file,) = (tmp_path / "letters").iterdir()
-    assert "not written with a schema registry" in file.read_text()
-
-
-@pytest.mark.long
 def test_the_example_checks_orders(world: World, tmp_path: Path) -> None:
     fields = [{"name": "id", "type": "long"}, {"name": "amount", "type": ["null", "double"]}]
     schema = {"type": "record", "name": "Order", "fields": fields}

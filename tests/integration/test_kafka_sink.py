@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,10 +18,8 @@ from tests.contract.sinks import Logging, written
 from tests.kafka_topics import create_topic, read_messages, read_topic
 from tests.waiting import eventually
 
-from epochal import read_stream
 from epochal.connectors.contract import Sink
 from epochal.connectors.kafka.sink.sink_rows import HEADERS
-from epochal.connectors.memory import MemoryStream
 from epochal.connectors.registry import open_sink
 from epochal.errors import (
     KafkaFencedError,
@@ -65,6 +63,13 @@ class Place:
         found: Sink = Logging(sink, self.checkpoint) if sink.decides else sink
         return found
 
+    @contextmanager
+    def started(self, attempt: int, schema: pa.Schema = VALUE, /, **options: str) -> Iterator[Sink]:
+        """A sink of this attempt."""
+        with closing(self.open(schema, **options)) as sink:
+            sink.fence(attempt)
+            yield sink
+
     def values(self, *, committed_only: bool = True) -> list[str]:
         found = read_topic(self.servers, self.topic, committed_only=committed_only)
         return sorted(value.decode() for _, _, value in found)
@@ -90,8 +95,7 @@ def prepared(
 
 
 def test_rows_of_a_transaction_left_open_are_never_seen(place: Place) -> None:
-    with closing(place.open()) as sink:
-        sink.fence(1)
+    with place.started(1) as sink:
         sink.commit(0, prepared(sink, 0, ["w0"]))
     died = Producer(
         {
@@ -104,8 +108,7 @@ def test_rows_of_a_transaction_left_open_are_never_seen(place: Place) -> None:
     died.begin_transaction()
     died.produce(place.topic, b"half")
     assert died.flush(30) == 0
-    with closing(place.open()) as sink:
-        sink.fence(2)
+    with place.started(2) as sink:
         sink.commit(1, prepared(sink, 1, ["w1"], 2))
     assert place.values() == ["w0", "w1"]
     assert place.values(committed_only=False) == ["half", "w0", "w1"]
@@ -149,8 +152,7 @@ def test_a_sink_that_closes_aborts_what_it_has_begun(place: Place) -> None:
 
 def test_a_missing_marker_stops_the_query_and_says_how_to_go_on(place: Place) -> None:
     prefix = {"idPrefix": f"{place.topic}-"}
-    with closing(place.open(**prefix)) as sink:
-        sink.fence(1)
+    with place.started(1, **prefix) as sink:
         for epoch in range(3):
             sink.commit(epoch, prepared(sink, epoch, [f"w{epoch}"]))
     place.forget_marker(prefix["idPrefix"])
@@ -160,25 +162,21 @@ def test_a_missing_marker_stops_the_query_and_says_how_to_go_on(place: Place) ->
                 sink.fence(2)
     with closing(place.open(**prefix, resetMarker="1")) as sink, pytest.raises(MarkerError):
         sink.fence(2)
-    with closing(place.open(**prefix, resetMarker="2")) as sink:
-        sink.fence(2)
+    with place.started(2, **prefix, resetMarker="2") as sink:
         sink.commit(3, prepared(sink, 3, ["w3"], 2))
-    with closing(place.open(**prefix, resetMarker="2")) as sink:
-        sink.fence(3)
+    with place.started(3, **prefix, resetMarker="2") as sink:
         assert sink.decided(3)
     assert place.values() == ["w0", "w1", "w2", "w3"]
 
 
 def test_an_epoch_without_rows_writes_nothing_until_the_marker_is_old(place: Place) -> None:
-    with closing(place.open()) as sink:
-        sink.fence(1)
+    with place.started(1) as sink:
         sink.commit(0, prepared(sink, 0, ["w0"]))
         ends = len(read_messages(place.servers, place.topic)), offsets_of(place)
         for epoch in range(1, 4):
             sink.commit(epoch, prepared(sink, epoch, []))
         assert (len(read_messages(place.servers, place.topic)), offsets_of(place)) == ends
-    with closing(place.open(markerRefresh="0 ms")) as sink:
-        sink.fence(2)
+    with place.started(2, markerRefresh="0 ms") as sink:
         sink.commit(4, prepared(sink, 4, [], 2))
         assert offsets_of(place) == [5]
 
@@ -197,8 +195,7 @@ def offsets_of(place: Place) -> list[int]:
 def test_what_cannot_be_written_is_told(place: Place, delivery: str) -> None:
     def written(row: Mapping[str, Any], **options: str) -> None:
         given = {"topic": "", "markerTopic": place.topic, "delivery": delivery, **options}
-        with closing(place.open(FULL, **given)) as sink:
-            sink.fence(1)
+        with place.started(1, FULL, **given) as sink:
             sink.commit(0, prepared(sink, 0, [row]))
 
     with pytest.raises(KafkaRecordError, match="no such topic"):
@@ -244,41 +241,6 @@ def test_keys_land_where_javas_producer_puts_them(
         .option("topic", java)
         .save()
     )
-    with closing(place.open(FULL)) as sink:
-        sink.fence(1)
+    with place.started(1, FULL) as sink:
         sink.commit(0, prepared(sink, 0, [{"key": key, "value": key.encode()} for key in keys]))
     assert sorted(read_topic(place.servers, place.topic)) == sorted(read_topic(place.servers, java))
-
-
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_query_writes_what_it_computes(
-    place: Place, kafka_spark: SparkSession, tmp_path: Path, delivery: str
-) -> None:
-    source = MemoryStream(pa.schema([("n", pa.int64())]), partitions=2)
-
-    def start() -> Any:
-        records = (
-            read_stream(kafka_spark)
-            .format(source)
-            .load()
-            .select("CAST(n % 5 AS string) AS key", "CAST(n AS string) AS value")
-        )
-        return (
-            records.write_stream.format("kafka")
-            .option("kafka.bootstrap.servers", place.servers)
-            .option("topic", place.topic)
-            .option("delivery", delivery)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(epoch="50 milliseconds")
-            .start()
-        )
-
-    for first in (0, 500):
-        query = start()
-        for begin in range(first, first + 500, 100):
-            source.add([{"n": n} for n in range(begin, begin + 100)])
-        query.process_all_available()
-        query.stop()
-        assert query.exception() is None
-    found = sorted(map(int, place.values()))
-    assert found == list(range(1_000))

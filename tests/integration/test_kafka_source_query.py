@@ -1,4 +1,4 @@
-"""Continuous queries over Kafka: a checkpoint shared with Spark, new partitions, lost records."""
+"""Continuous queries over Kafka: Spark's offsets and bounds, new partitions, lost records."""
 
 from __future__ import annotations
 
@@ -47,19 +47,6 @@ def spark_runs(spark: SparkSession, given: dict[str, str], home: Path) -> None:
     query.awaitTermination()
 
 
-def epochal_runs(spark: SparkSession, given: dict[str, str], home: Path) -> None:
-    """Read everything available in epochs."""
-    stream = package.read_stream(spark).format("kafka").options(**given).load()
-    query = (
-        stream.select("cast(value as string) as value")
-        .write_stream.format("json")
-        .option("checkpointLocation", str(home / "checkpoint"))
-        .start(str(home / "out"))
-    )
-    query.process_all_available()
-    query.stop()
-
-
 def written(spark: SparkSession, home: Path) -> list[str]:
     rows = spark.read.schema("value string").json(str(home / "out")).collect()
     return sorted(row.value for row in rows)
@@ -67,22 +54,6 @@ def written(spark: SparkSession, home: Path) -> list[str]:
 
 def logged(home: Path, batch: int) -> str:
     return (home / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2]
-
-
-def test_a_checkpoint_goes_from_spark_to_epochal_and_back_without_loss_or_repeat(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    topic = make_topic(broker, unique("orders"))
-    given = options(broker, subscribe=topic)
-    sent: list[str] = []
-    for turn, run in enumerate([spark_runs, epochal_runs, spark_runs, epochal_runs, spark_runs]):
-        for partition in (0, 1):
-            values = [f"{turn}-{partition}-{n}" for n in range(20 + 7 * partition)]
-            texts(broker, topic, values, partition)
-            sent += values
-        run(kafka_spark, given, tmp_path)
-        assert written(kafka_spark, tmp_path) == sorted(sent), turn
-    assert processed(tmp_path / "checkpoint") == {(topic, 0): 100, (topic, 1): 135}
 
 
 def test_records_of_which_no_column_is_read_are_counted_by_both_engines(
@@ -279,14 +250,43 @@ def test_records_that_are_lost_end_the_query_with_sparks_condition(
     assert read_values(output) == ["g"]
 
 
-def test_a_topic_that_is_deleted_while_the_query_runs_ends_it(
+SECONDS = 120.0
+Batches = list[list[str]]
+
+
+def records(broker: Kafka, topic: str, turn: int) -> None:
+    """Many in one partition and few in the other."""
+    texts(broker, topic, [f"{turn}-a{n:02}" for n in range(47)], 0)
+    texts(broker, topic, [f"{turn}-b{n:02}" for n in range(9)], 1)
+
+
+def shown(writer: Any, home: Path, **trigger: Any) -> Batches:
+    batches: Batches = []
+    writer.foreachBatch(lambda rows, _: batches.append(sorted(row[0] for row in rows.collect())))
+    query = writer.option("checkpointLocation", str(home)).trigger(**trigger).start()
+    if trigger.get("availableNow"):
+        assert query.awaitTermination(SECONDS)
+    else:
+        query.processAllAvailable()
+        query.stop()
+    return [batch for batch in batches if batch]
+
+
+def test_epochs_have_the_shares_of_sparks_batches_after_restarts_too(
     kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
 ) -> None:
-    topic = make_topic(broker, unique("deleted"), 1)
-    texts(broker, topic, ["a"])
-    query, _ = started(kafka_spark, options(broker, subscribe=topic), tmp_path)
-    query.process_all_available()
-    client = admin(broker)
-    client.delete_topics([topic])[topic].result(30)
-    with pytest.raises(QueryFailedError, match=r"KAFKA_DATA_LOSS\.PARTITIONS_DELETED"):
-        query.await_termination(60)
+    topic = make_topic(broker, unique("shares"))
+    given = options(broker, subscribe=topic) | {"maxOffsetsPerTrigger": "10"}
+    frame = kafka_spark.readStream.format("kafka").options(**given).load()
+    frame = frame.selectExpr("cast(value as string)")
+    expected: Batches = []
+    found: Batches = []
+    for turn in range(4):
+        records(broker, topic, turn)
+        expected += shown(frame.writeStream, tmp_path / "spark", availableNow=True)
+        ours = turn != 2  # Spark goes on once in between
+        writer = package.write_stream(frame) if ours else frame.writeStream
+        trigger = {"availableNow": True} if turn % 2 == 0 else {"processingTime": "0 seconds"}
+        found += shown(writer, tmp_path / "turns", **trigger)
+    assert found == expected
+    assert len(expected) > 4 * 5

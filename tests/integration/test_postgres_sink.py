@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from decimal import Decimal
@@ -22,7 +22,6 @@ import pytest
 from tests.contract.sinks import Logging, written
 from tests.rigs.lossy_proxy import lossy_proxy
 from tests.rigs.postgres import Postgres, running_postgres
-from tests.waiting import eventually
 
 from epochal.connectors.contract import Sink
 from epochal.connectors.postgres import postgres_table
@@ -63,6 +62,15 @@ class Place:
         )
         return cast(Sink, Logging(sink, self.checkpoint))
 
+    @contextmanager
+    def started(
+        self, attempt: int, schema: pa.Schema = ROWS, mode: str = "append", /, **options: str
+    ) -> Iterator[Sink]:
+        """A sink of this attempt."""
+        with closing(self.open(schema, mode, **options)) as sink:
+            sink.fence(attempt)
+            yield sink
+
     def rows(self) -> list[str]:
         return sorted(self.server.rows(f'SELECT * FROM "{self.table}"'))
 
@@ -92,16 +100,6 @@ def row(number: int, name: str = "a") -> Row:
     return {"id": number, "name": name}
 
 
-def test_an_epoch_of_several_tasks_and_its_marker_become_visible_together(place: Place) -> None:
-    with closing(place.open()) as sink:
-        sink.fence(1)
-        sink.commit(0, prepared(sink, 0, [row(1), row(2)], [row(3)], []))
-        assert place.rows() == ["1|a", "2|a", "3|a"]
-        assert place.marker() == f"1|0|public.{place.table}"
-        sink.commit(1, prepared(sink, 1, [], []))
-        assert place.marker() == f"1|0|public.{place.table}", "an epoch without rows writes nothing"
-
-
 def test_an_attempt_that_is_shut_out_shows_nothing(place: Place) -> None:
     with closing(place.open()) as old, closing(place.open()) as new:
         old.fence(1)
@@ -127,15 +125,13 @@ def test_a_copy_of_the_checkpoint_with_the_same_attempt_is_shut_out_too(place: P
 
 def outlive_a_hanging_driver(place: Place, url: str) -> None:
     """A driver hangs in a transaction at `url`; its successor ends it and goes on."""
-    with closing(place.open(url=url)) as sink:
-        sink.fence(1)
+    with place.started(1, url=url) as sink:
         sink.commit(0, prepared(sink, 0, [row(0)]))
     with psycopg.connect(url) as zombie:
         lock = "SELECT 1 FROM epochal_markers WHERE query_id = %s FOR UPDATE"
         zombie.execute(lock, [place.query])
         zombie.execute(f"INSERT INTO {place.table} VALUES (9, 'zombie')")
-        with closing(place.open(lockTimeout="200 ms")) as sink:
-            sink.fence(2)
+        with place.started(2, lockTimeout="200 ms") as sink:
             sink.commit(1, prepared(sink, 1, [row(1)], attempt=2))
         with pytest.raises(psycopg.OperationalError):
             zombie.execute("SELECT 1")
@@ -191,14 +187,12 @@ def test_a_table_that_another_driver_has_just_created_is_not_missing(
     def look(connection: Any, name: TableName) -> Found | None:
         found = find_table(connection, name)
         if next(looks) == 0:  # the other driver starts and writes right after our first look
-            with closing(place.open()) as other:
-                other.fence(1)
+            with place.started(1) as other:
                 other.commit(0, prepared(other, 0, [row(0)]))
         return found
 
     monkeypatch.setattr(postgres_table, "find_table", look)
-    with closing(place.open()) as sink:
-        sink.fence(2)
+    with place.started(2) as sink:
         sink.commit(1, prepared(sink, 1, [row(1)], attempt=2))
     assert place.rows() == ["0|a", "1|a"]
 
@@ -227,8 +221,7 @@ def test_complete_mode_replaces_all_rows_and_readers_never_see_none(place: Place
 
 
 def test_a_missing_marker_stops_the_query_and_says_how_to_go_on(place: Place) -> None:
-    with closing(place.open()) as sink:
-        sink.fence(1)
+    with place.started(1) as sink:
         for epoch in range(3):
             sink.commit(epoch, prepared(sink, epoch, [row(epoch)]))
     place.server.psql(f"DELETE FROM epochal_markers WHERE query_id = '{place.query}'")
@@ -238,15 +231,13 @@ def test_a_missing_marker_stops_the_query_and_says_how_to_go_on(place: Place) ->
                 sink.fence(2)
     with closing(place.open(resetMarker="1")) as sink, pytest.raises(MarkerError):
         sink.fence(2)
-    with closing(place.open(resetMarker="2")) as sink:
-        sink.fence(2)
+    with place.started(2, resetMarker="2") as sink:
         sink.commit(3, prepared(sink, 3, [row(3)], attempt=2))
     assert place.rows() == ["0|a", "1|a", "2|a", "3|a"]
 
 
 def test_a_server_that_has_lost_a_transaction_stops_the_query(place: Place) -> None:
-    with closing(place.open()) as sink:
-        sink.fence(1)
+    with place.started(1) as sink:
         for epoch in range(2):
             sink.commit(epoch, prepared(sink, epoch, [row(epoch)]))
         place.server.psql(
@@ -269,8 +260,7 @@ def mortal() -> Iterator[Postgres]:
 
 def test_a_commit_waits_for_a_server_that_restarts(mortal: Postgres, tmp_path: Path) -> None:
     place = Place(mortal, tmp_path)
-    with closing(place.open()) as sink:
-        sink.fence(1)
+    with place.started(1) as sink:
         sink.commit(0, prepared(sink, 0, [row(0)]))
         mortal.kill()
         restart = threading.Timer(0.5, mortal.start)
@@ -285,8 +275,7 @@ def test_a_server_that_stays_away_is_an_error_after_a_while(
     mortal: Postgres, tmp_path: Path
 ) -> None:
     place = Place(mortal, tmp_path)
-    with closing(place.open(serverTimeout="300 ms")) as sink:
-        sink.fence(1)
+    with place.started(1, serverTimeout="300 ms") as sink:
         mortal.kill()
         try:
             with pytest.raises(PostgresUnavailableError, match="is unavailable"):
@@ -305,8 +294,7 @@ def test_a_start_waits_for_a_server_that_is_not_up_yet(mortal: Postgres, tmp_pat
     mortal.kill()
     start = threading.Timer(0.5, mortal.start)
     start.start()
-    with closing(place.open()) as sink:
-        sink.fence(1)
+    with place.started(1) as sink:
         sink.commit(0, prepared(sink, 0, [row(0)]))
     start.join()
     assert place.rows() == ["0|a"]
@@ -315,8 +303,7 @@ def test_a_start_waits_for_a_server_that_is_not_up_yet(mortal: Postgres, tmp_pat
 def test_an_answer_that_was_lost_does_not_repeat_the_epoch(place: Place) -> None:
     with lossy_proxy(place.server.port) as proxy:
         url = place.server.url.replace(str(place.server.port), str(proxy.port))
-        with closing(place.open(url=url)) as sink:
-            sink.fence(1)
+        with place.started(1, url=url) as sink:
             sink.commit(0, prepared(sink, 0, [row(0)]))
             proxy.lose(b"COMMIT")
             sink.commit(1, prepared(sink, 1, [row(1)]))
@@ -329,8 +316,7 @@ def test_an_answer_that_was_lost_does_not_repeat_the_epoch(place: Place) -> None
 
 def test_a_session_that_the_server_ends_is_replaced(place: Place) -> None:
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
-    with closing(place.open(**{"connection.application_name": place.table})) as sink:
-        sink.fence(1)
+    with place.started(1, **{"connection.application_name": place.table}) as sink:
         for epoch in range(3):
             sink.commit(epoch, prepared(sink, epoch, [row(epoch)]))
             place.server.psql(f"{end}'{place.table}'")
@@ -338,8 +324,7 @@ def test_a_session_that_the_server_ends_is_replaced(place: Place) -> None:
 
 
 def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(place: Place) -> None:
-    with closing(place.open()) as sink:
-        sink.fence(1)
+    with place.started(1) as sink:
         sink.commit(0, prepared(sink, 0, [row(0)]))
         place.server.psql(f"DROP TABLE {place.table}")
         with pytest.raises(PostgresRejectedError, match=r"does not exist.*Was it dropped"):
@@ -347,8 +332,7 @@ def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(place: Plac
     with pytest.raises(PostgresRejectedError, match=r"does not exist, but .* epochs up to 0"):
         place.open()
     place.server.psql(f"CREATE TABLE {place.table} (id bigint, name text)")
-    with closing(place.open()) as sink:
-        sink.fence(2)
+    with place.started(2) as sink:
         sink.commit(1, prepared(sink, 1, [row(1)], attempt=2))
     assert place.rows() == ["1|a"]
 
@@ -390,8 +374,7 @@ def test_a_row_that_breaks_a_constraint_is_named_and_nothing_is_written(place: P
         r"Key \(id\)=\(0\) already exists(.|\n)*mergeKeys": row(0),
         r"Failing row contains \(7, no\)": row(7, "no"),
     }
-    with closing(place.open()) as sink:
-        sink.fence(1)
+    with place.started(1) as sink:
         sink.commit(0, prepared(sink, 0, [row(0)]))
         for said, bad in cases.items():
             messages = prepared(sink, 1, [row(1)], [bad])
@@ -410,19 +393,6 @@ def test_a_row_that_breaks_a_constraint_is_named_and_nothing_is_written(place: P
     assert place.rows() == ["0|a", "1|a"]
 
 
-def test_rows_that_tasks_can_refuse_become_dead_letters(place: Place) -> None:
-    place.server.psql(f"CREATE TABLE {place.table} (id bigint PRIMARY KEY, name varchar(3))")
-    letters = place.folder.parent / f"letters-{uuid4().hex}"
-    options = {"onBadRow": "deadLetter", "deadLetterPath": str(letters)}
-    with closing(place.open(ROWS, "append", **options)) as sink:
-        sink.fence(1)
-        bad = [row(2, "a\0b"), row(3, "long"), {"id": None, "name": "a"}]
-        sink.commit(0, prepared(sink, 0, [row(1), *bad], [row(4)]))
-    assert place.rows() == ["1|a", "4|a"]
-    (file,) = letters.glob("letters-*.json")
-    assert len(file.read_text().splitlines()) == 3
-
-
 def test_a_user_with_few_rights_is_told_which_are_missing(place: Place) -> None:
     user = f"u_{uuid4().hex[:8]}"
     url, table = place.server.url_of(user), place.table
@@ -439,8 +409,7 @@ def test_a_user_with_few_rights_is_told_which_are_missing(place: Place) -> None:
     with closing(place.open(url=url, markerTable=markers)) as sink, denied:
         sink.fence(1)
     place.server.psql(f"GRANT SELECT, INSERT, UPDATE ON {markers} TO {user}")
-    with closing(place.open(url=url, markerTable=markers)) as sink:
-        sink.fence(1)
+    with place.started(1, url=url, markerTable=markers) as sink:
         sink.commit(0, prepared(sink, 0, [row(0)]))
     with pytest.raises(PostgresRejectedError, match=f"lacks DELETE on table public.{table}"):
         place.open(ROWS, "complete", url=url, markerTable=markers)
@@ -458,8 +427,7 @@ def test_a_wrong_password_ends_the_start_and_is_nowhere_to_be_read(
     with pytest.raises(PostgresRejectedError, match="password authentication failed") as refusal:
         place.open(url=place.server.url_of("asked"), password="wr0ng")
     file.write_text("s3cret\n")
-    with closing(place.open(url=place.server.url_of("asked"), passwordFile=str(file))) as sink:
-        sink.fence(1)
+    with place.started(1, url=place.server.url_of("asked"), passwordFile=str(file)) as sink:
         sink.commit(0, prepared(sink, 0, [row(0)] * 5_000, [row(1)]))
         sink.commit(1, prepared(sink, 1, [row(2)]))
     told = [str(refusal.value), caplog.text]
@@ -514,8 +482,7 @@ def test_every_type_arrives_as_it_was(place: Place) -> None:
     schema = pa.schema([(name, kind) for name, (kind, _, _) in TYPES.items()])
     values = {name: value for name, (_, value, _) in TYPES.items()}
     nulls = dict.fromkeys(TYPES)
-    with closing(place.open(schema)) as sink:
-        sink.fence(1)
+    with place.started(1, schema) as sink:
         sink.commit(0, prepared(sink, 0, [values], [nulls, values], schema=schema))
     with psycopg.connect(place.server.url) as reader:
         reader.execute("SET TimeZone = 'UTC'")
@@ -547,8 +514,7 @@ def test_rows_fit_existing_columns_of_other_types(place: Place) -> None:
     }
     schema = pa.schema(kinds)
     given = {"u": str(uuid4()), "m": "ok", "w": "y", "big": 7, "j": '{"a": [1]}', "l": [1, None]}
-    with closing(place.open(schema, "append", dbtable=f'public."{place.table}"')) as sink:
-        sink.fence(1)
+    with place.started(1, schema, "append", dbtable=f'public."{place.table}"') as sink:
         sink.commit(0, prepared(sink, 0, [given, {**given, "big": 8}], schema=schema))
     read = f'SELECT json_build_array(n, j, l, u, m, w, "Big") FROM {place.table} ORDER BY n LIMIT 1'
     assert json.loads(place.server.psql(read)) == [
@@ -558,8 +524,7 @@ def test_rows_fit_existing_columns_of_other_types(place: Place) -> None:
 
 def test_a_full_disk_is_waited_for_and_then_told(place: Place) -> None:
     """A trigger that raises the server's own error stands for the disk."""
-    with closing(place.open(serverTimeout="300 ms")) as sink:
-        sink.fence(1)
+    with place.started(1, serverTimeout="300 ms") as sink:
         sink.commit(0, prepared(sink, 0, [row(0)]))
         place.server.psql(
             f"CREATE FUNCTION full_{place.table}() RETURNS trigger LANGUAGE plpgsql AS "
@@ -573,22 +538,3 @@ def test_a_full_disk_is_waited_for_and_then_told(place: Place) -> None:
         place.server.psql(f"DROP TRIGGER no_room ON {place.table}")
         sink.commit(1, prepared(sink, 1, [row(1)]))
     assert place.rows() == ["0|a", "1|a"]
-
-
-def test_a_lock_on_the_table_is_waited_for(place: Place) -> None:
-    with closing(place.open()) as sink, psycopg.connect(place.server.url) as other:
-        sink.fence(1)
-        other.execute(f"LOCK TABLE {place.table}")
-        done = threading.Thread(
-            target=lambda: sink.commit(0, prepared(sink, 0, [row(0)])), daemon=True
-        )
-        done.start()
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = "
-        eventually(
-            lambda: place.server.psql(f"{waiting}'{place.table}'::regclass") == "1",
-            lambda: "the commit waits",
-            20,
-        )
-        other.rollback()
-        done.join(20)
-    assert place.rows() == ["0|a"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.integration.pubsub_world import World, pubsub_world
-from tests.spark.continuous import numbers, workers
+from tests.spark.continuous import workers
 from tests.waiting import eventually
 
 from epochal import read_stream, register, streams, write_stream
@@ -21,12 +21,7 @@ from epochal.connectors.memory import MemoryOutput
 from epochal.connectors.pubsub.connection import Subscriptions
 from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.api.stream import Stream
-from epochal.errors import (
-    PubSubRejectedError,
-    QueryFailedError,
-    TaskFailedError,
-    UnsupportedPlanError,
-)
+from epochal.errors import UnsupportedPlanError
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +78,7 @@ def kill_a_worker() -> bool:
 def test_an_idle_stream_acknowledges_what_it_has_committed(
     spark: SparkSession, world: World, tmp_path: Path, delivery: str
 ) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    topic, subscription = world.pair(ack_deadline_seconds=600)
     output = MemoryOutput()
     stream = read(spark, world, subscription, numPartitions=2, delivery=delivery)
     query = run(stream, output, tmp_path / "c")
@@ -108,8 +102,7 @@ def test_a_dataframe_of_messages_runs_with_one_line_changed(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     register(spark)
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     reader = spark.readStream.format("pubsub").options(**world.options)
     frame = reader.option("subscriptionId", subscription).load().selectExpr("upper(data) AS data")
     writer = write_stream(frame).format("memory").queryName("messages")
@@ -128,8 +121,7 @@ def test_a_dataframe_of_messages_runs_with_one_line_changed(
 
 
 def test_what_comes_again_counts_once(spark: SparkSession, world: World, tmp_path: Path) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, retain_acked_messages=True)
+    topic, subscription = world.pair(retain_acked_messages=True)
     output = MemoryOutput()
     stream = read(spark, world, subscription, delivery="exactly-once")
     query = run(stream, output, tmp_path / "c")
@@ -169,8 +161,7 @@ def test_a_query_waits_for_pubsub_and_says_so(spark: SparkSession, tmp_path: Pat
 
 
 def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path: Path) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=10)
+    topic, subscription = world.pair(ack_deadline_seconds=10)
     output = MemoryOutput()
     stream = read(
         spark, world, subscription, delivery="exactly-once", numPartitions=3, ackDeadline="10s"
@@ -184,55 +175,3 @@ def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path
     query.stop()
     assert data(output) == bodies(0, 600)
     assert world.unacknowledged(subscription) == []
-
-
-def test_more_partitions_and_fewer_tasks_go_on(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    output = MemoryOutput()
-    for turn, (partitions, tasks) in enumerate([(1, 1), (4, 2), (2, 1)]):
-        stream = read(spark, world, subscription, numPartitions=partitions)
-        query = run(stream, output, tmp_path / "c", parallelism=tasks)
-        world.publish(topic, bodies(turn * 100, 100))
-        wait_for(output, (turn + 1) * 100)
-        query.stop()
-    assert data(output) == bodies(0, 300)
-
-
-def test_a_deleted_subscription_ends_the_query_with_the_cause(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    output = MemoryOutput()
-    query = run(read(spark, world, subscription), output, tmp_path / "c")
-    world.publish(topic, [b"one"])
-    eventually(lambda: data(output), "the first message")
-    world.delete_subscription(subscription)
-    eventually(lambda: not query.is_active, "the end")
-    error = query.exception()
-    assert isinstance(error, QueryFailedError)
-    # A task that notices it before the driver says it in words.
-    in_task = isinstance(error.__cause__, TaskFailedError)
-    assert in_task or isinstance(error.__cause__, PubSubRejectedError)
-    assert not in_task or "PubSubRejectedError" in str(error)
-    assert subscription in str(error)
-
-
-def test_rows_go_to_a_topic(spark: SparkSession, world: World, tmp_path: Path) -> None:
-    topic = world.topic()
-    subscription = world.subscription(topic)
-    source = numbers(tmp_path / "in")
-    source.add([{"n": number} for number in range(1000)])
-    stream = read_stream(spark).format(source).load()
-    query = run(
-        stream, "pubsub", tmp_path / "c", **world.options, topicId=topic, epochAttributes=True
-    )
-    query.process_all_available(60)
-    found = world.pull(subscription, 1000)
-    query.stop()
-    assert sorted(int(m.message.data[5:-1]) for m in found) == list(range(1000))
-    assert {m.message.attributes["epochal-query"] for m in found} == {query.id}
-    assert len({m.message.attributes["epochal-row"] for m in found}) == 1000

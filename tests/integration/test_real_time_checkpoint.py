@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -88,34 +87,3 @@ def test_a_query_goes_on_where_real_time_mode_has_stopped(
     running.stop()
     assert topics.written() == list(range(10))
     assert read_up_to(checkpoint, topics.source, 10)
-
-
-def test_nothing_in_such_a_checkpoint_tells_the_mode(
-    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
-) -> None:
-    """If this fails, a release of Spark marks them, and `take_over` may look at the mark.
-
-    Only `stateUniqueIds` of a query without state is not compared: it is absent in commits of
-    real-time mode, and empty in those of micro-batches with this format.
-    """
-    topics = Topics(broker)
-    topics.send(*range(5))
-    tuned = kafka_spark.newSession()
-    for key, value in ROCKSDB.items():
-        tuned.conf.set(key, value)
-    found: list[tuple[Any, ...]] = []
-    for session, trigger in ((kafka_spark, {"realTime": "5 seconds"}), (tuned, {"once": True})):
-        checkpoint = tmp_path / str(len(found))
-        writer = topics.write(topics.frame(session).writeStream, checkpoint)
-        query = writer.trigger(**trigger).start()
-        try:
-            eventually(partial(read_up_to, checkpoint, topics.source, 5), "a batch")
-        finally:
-            query.stop()
-        entries = newest(checkpoint)
-        assert entries is not None
-        offsets, commit = entries
-        names = sorted(path.name for path in checkpoint.iterdir())
-        read = (offsets.version, offsets.conf, offsets.by_source, offsets.keys)
-        found.append((*read, commit.version, commit.next_watermark_ms, names))
-    assert found[0] == found[1]

@@ -87,6 +87,25 @@ def environment_of(release: str, *more: Path) -> dict[str, str]:
     }
 
 
+def run_module(
+    module: str, *words: str | Path, env: Mapping[str, str] | None = None, given: str = ""
+) -> str:
+    """Run a module of the tests in a process of its own; return the last line of its output."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, words)],
+        input=given,
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    sys.stderr.write(done.stderr)
+    return (done.stdout.splitlines() or [""])[-1]
+
+
 class Child:
     """A session of a release in a process of its own."""
 

@@ -175,16 +175,15 @@ def test_another_key_of_the_same_type_needs_a_decision_and_a_command(home: Path)
     assert (difference["silent"], difference["command"]) == (True, command)
 
 
-def test_a_key_of_another_type_is_impossible(home: Path) -> None:
-    done = check(home, "v")
-    assert done.returncode == 2, done.stderr
-    assert "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE" in done.stdout
-
-
-def test_a_program_that_fails_is_not_checked(home: Path) -> None:
-    done = check(home, "no_such_column")
-    assert done.returncode == 3
-    assert "no_such_column" in done.stderr
+@pytest.mark.parametrize(
+    ("key", "status", "said"),
+    [("v", 2, "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"), ("no_such_column", 3, "no_such_column")],
+    ids=["a key of another type", "a program that fails"],
+)
+def test_what_cannot_go_on_is_told(home: Path, key: str, status: int, said: str) -> None:
+    done = check(home, key)
+    assert done.returncode == status, done.stderr
+    assert said in done.stdout + done.stderr
 
 
 def test_no_heartbeat_is_sent_before_the_session_is_ready(tmp_path: Path) -> None:

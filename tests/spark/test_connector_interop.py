@@ -54,31 +54,6 @@ def test_values_and_stamps_are_those_of_spark_s_rate_stream(
         assert list(zip(values, stamps, strict=True)) == expected
 
 
-@pytest.mark.parametrize("form", ["parquet", "json", "csv", "text"])
-def test_spark_reads_what_our_sink_committed_and_nothing_else(
-    spark: SparkSession, tmp_path: Path, form: str
-) -> None:
-    schema = pa.schema([pa.field("word", pa.string())])
-    sink = open_sink(
-        form,
-        {"path": str(tmp_path / "out")},
-        schema,
-        checkpoint=LocalFiles(tmp_path / "checkpoint"),
-        query_id=QUERY_ID,
-    )
-    sink.fence(1)
-    writer = sink.writers.open(WriterContext(0, 1, "run", schema))
-    for epoch in range(12):
-        writer.write(pa.record_batch([pa.array([f"w{epoch}", None])], schema=schema))
-        message = writer.cut(epoch)()
-        if epoch < 11:
-            sink.commit(epoch, [message])
-    writer.close()
-    found = spark.read.format(form).schema("word string").load(str(tmp_path / "out")).collect()
-    words = [row.word for row in found if row.word]
-    assert sorted(words) == sorted(f"w{epoch}" for epoch in range(11))
-
-
 NUMBERS: list[dict[str, Any]] = [
     {"n": number, "d": value, "f": value, "s": {"d": value}, "a": [value, None]}
     for number, value in enumerate([float("nan"), float("inf"), -float("inf"), 0.5, -0.0, None])

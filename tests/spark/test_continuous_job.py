@@ -20,8 +20,6 @@ from epochal.clock import SystemClock
 from epochal.continuous.spark_job.barrier_job import (
     MAX_POLL_SECONDS,
     BarrierJob,
-    Slots,
-    count_slots,
     failure_text,
     jvm_is_alive,
     wait_for_slots,
@@ -158,17 +156,6 @@ def test_too_few_slots_are_named_after_the_timeout(sc: SparkContext) -> None:
     assert 1.0 <= clock.monotonic() < 1.0 + 2 * MAX_POLL_SECONDS
     assert (refused.value.needed, refused.value.free, refused.value.total) == (3, 2, 2)
     assert "needs 3 slots" in str(refused.value)
-
-
-def test_slots_that_another_job_holds_are_not_free(sc: SparkContext, tmp_path: Path) -> None:
-    wait_for_slots(sc, 2, 30, CLOCK)
-    job, ends = job_of(sc, touch_and_stay(tmp_path), 1, "holds")
-    wait_for_marks(tmp_path, 1)
-    eventually(lambda: count_slots(sc).free == 1, lambda: f"1 free slot of {count_slots(sc)}")
-    assert count_slots(sc) == Slots(total=2, free=1)
-    assert job.end(30)
-    assert ends.happened.wait(10)
-    wait_for_slots(sc, 2, 30, CLOCK)
 
 
 def test_a_stop_ends_the_wait_for_slots(sc: SparkContext) -> None:

@@ -1,17 +1,21 @@
-"""Continuous queries on a real Spark: restarts, operators, failures, handles."""
+"""Continuous queries on a real Spark: restarts, mishaps, watermarks, and what others see."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
-from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from tests.spark.continuous import (
     NUMBERS,
     PATIENCE_SECONDS,
@@ -28,8 +32,9 @@ from tests.waiting import eventually
 from epochal import read_stream, streams
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.connectors.memory import MemoryOutput, MemoryStream
+from epochal.continuous import tumbling
 from epochal.continuous.api.query_handle import StreamingQuery
-from epochal.errors import CheckpointInUseError, OptionError, QueryFailedError
+from epochal.errors import CheckpointInUseError, CheckpointLostError, OptionError, QueryFailedError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
@@ -38,79 +43,6 @@ def logged(checkpoint: Path) -> tuple[list[int], list[int]]:
     offsets = OffsetLog(str(checkpoint / "offsets"), read_only=True)
     commits = CommitLog(str(checkpoint / "commits"), read_only=True)
     return offsets.batch_ids(), commits.batch_ids()
-
-
-def test_a_restarted_query_goes_on_with_what_came_while_it_was_stopped(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    source, output = numbers(tmp_path / "in"), MemoryOutput()
-    writer = read_stream(spark).format(source).load().write_stream.format(output)
-    add(source, [0, 1, 2])
-    query = run(writer, tmp_path / "checkpoint")
-    query.process_all_available(PATIENCE_SECONDS)
-    assert found(output) == [0, 1, 2]
-    query.stop()
-    add(source, [3, 4, 5])
-    again = run(writer, tmp_path / "checkpoint")
-    again.process_all_available(PATIENCE_SECONDS)
-    assert found(output) == [0, 1, 2, 3, 4, 5]
-    assert (again.id, again.run_id) != (query.id, query.run_id)
-    assert again.id == query.id
-    again.stop()
-    offsets, commits = logged(tmp_path / "checkpoint")
-    assert offsets == commits
-
-
-def test_a_stopped_query_has_ended_where_an_epoch_ends(spark: SparkSession, tmp_path: Path) -> None:
-    output = MemoryOutput()
-    stream = read_stream(spark).format("rate").option("rowsPerSecond", 200).load()
-    query = run(stream.write_stream.format(output), tmp_path / "checkpoint")
-    eventually(lambda: query.status["epoch"] >= 1, "some epochs")
-    query.stop()
-    offsets, commits = logged(tmp_path / "checkpoint")
-    assert offsets == commits
-    values = found(output, "value")
-    assert values == list(range(len(values)))
-    assert len(values) % 200 == 0  # a whole second: Spark can go on from it
-
-
-def test_the_error_of_the_users_code_ends_the_query_at_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if 7 in batch["n"].to_pylist():
-                raise ValueError("seven is not to be digested")
-            yield batch
-
-    source, output = numbers(tmp_path / "in"), MemoryOutput()
-    stream = read_stream(spark).format(source).load().map_in_arrow(refuse, NUMBERS)
-    add(source, [1, 2, 3])
-    query = run(stream.write_stream.format(output), tmp_path / "c")
-    query.process_all_available(PATIENCE_SECONDS)
-    add(source, [7])
-    with pytest.raises(QueryFailedError, match="seven is not to be digested"):
-        query.await_termination(PATIENCE_SECONDS)
-    error = query.exception()
-    assert error is not None
-    assert "ValueError: seven is not to be digested" in error.cause
-    assert query.status["restarts"] == 0
-    assert found(output) == [1, 2, 3]
-
-
-def test_a_killed_worker_costs_a_restart_and_no_row(spark: SparkSession, tmp_path: Path) -> None:
-    source, output = numbers(tmp_path / "in", partitions=2), MemoryOutput()
-    noted = noting_workers(tmp_path / "workers")
-    stream = read_stream(spark).format(source).load().map_in_arrow(noted, NUMBERS)
-    add(source, range(10))
-    query = run(stream.write_stream.format(output), tmp_path / "checkpoint")
-    query.process_all_available(PATIENCE_SECONDS)
-    kill_a_worker(tmp_path / "workers")
-    add(source, range(10, 20))
-    query.process_all_available(PATIENCE_SECONDS)
-    assert found(output) == list(range(20))
-    assert query.status["restarts"] == 1
-    assert query.is_active
 
 
 def test_two_queries_run_in_one_session(spark: SparkSession, tmp_path: Path) -> None:
@@ -220,3 +152,174 @@ def restart(query: StreamingQuery) -> None:
     for pid in workers():
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: query.status["attempt"] > before)
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg", "postgres"])
+def test_a_stream_does_not_replace_a_table_by_a_part_of_its_result(
+    spark: SparkSession, tmp_path: Path, table: str
+) -> None:
+    stream = read_stream(spark).format(numbers(tmp_path / "in")).load()
+    writer = stream.write_stream.format(table).output_mode("complete")
+    with pytest.raises(OptionError, match="Use update with mergeKeys, or write a DataFrame"):
+        writer.option("checkpointLocation", str(tmp_path / "ck")).start(str(tmp_path / "table"))
+
+
+def test_a_checkpoint_that_is_deleted_ends_the_query_and_is_not_created_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, output = numbers(tmp_path / "in"), MemoryOutput()
+    counts = read_stream(spark).format(source).load().group_by("n").count()
+    query = run(counts.write_stream.format(output), tmp_path / "checkpoint", idleEpoch="100 ms")
+    add(source, range(10))
+    query.process_all_available(PATIENCE_SECONDS)
+    (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "elsewhere")
+    with pytest.raises(QueryFailedError) as failed:
+        query.await_termination(PATIENCE_SECONDS)
+    assert isinstance(failed.value.__cause__, CheckpointLostError)
+    assert "the checkpoint was deleted or moved" in str(failed.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+class Interrupting(StreamingQueryListener):  # type: ignore[misc]
+    """Raises what Ctrl-C raises, while the query starts."""
+
+    def onQueryStarted(self, event: Any) -> None:
+        raise KeyboardInterrupt
+
+    def onQueryProgress(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+
+def test_a_start_that_is_interrupted_by_a_listener_releases_the_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, output, listener = numbers(tmp_path / "in"), MemoryOutput(), Interrupting()
+    writer = read_stream(spark).format(source).load().write_stream.format(output)
+    streams(spark).add_listener(listener)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(writer, tmp_path / "checkpoint")
+    finally:
+        streams(spark).remove_listener(listener)
+    assert list((tmp_path / "checkpoint" / ".epochal" / "lease").iterdir()) == []
+    assert streams(spark).active == []
+    add(source, [1, 2])
+    query = run(writer, tmp_path / "checkpoint")
+    query.process_all_available(PATIENCE_SECONDS)
+    query.stop()
+    assert found(output) == [1, 2]
+
+
+class Notes(StreamingQueryListener):  # type: ignore[misc]
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    def onQueryStarted(self, event: Any) -> None:
+        self.events.append(("started", event))
+
+    def onQueryProgress(self, event: Any) -> None:
+        self.events.append(("progress", event))
+
+    def onQueryIdle(self, event: Any) -> None:
+        self.events.append(("idle", event))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.events.append(("terminated", event))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.events]
+
+
+class Thrower(Notes):
+    def onQueryProgress(self, event: Any) -> None:
+        raise RuntimeError("a listener's bug")
+
+
+def rows_of(spark: SparkSession, out: Path, column: str = "n") -> list[int]:
+    return sorted(row[0] for row in spark.read.parquet(str(out)).select(column).collect())
+
+
+def test_sparks_reader_sees_each_row_once_though_workers_are_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = numbers(tmp_path / "in", partitions=2)
+    noted = noting_workers(tmp_path / "workers")
+    stream = read_stream(spark).format(source).load().map_in_arrow(noted, NUMBERS)
+    writer = stream.write_stream.format("parquet").option("path", str(tmp_path / "out"))
+    query = run(writer, tmp_path / "checkpoint")
+    for first in range(0, 60, 20):
+        add(source, range(first, first + 20))
+        query.process_all_available(PATIENCE_SECONDS)
+        add(source, range(100 + first, 120 + first))
+        kill_a_worker(tmp_path / "workers")
+    query.process_all_available(PATIENCE_SECONDS)
+    assert query.status["restarts"] == 3
+    query.stop()
+    assert rows_of(spark, tmp_path / "out") == [*range(60), *range(100, 160)]
+
+
+def test_listeners_hear_of_start_progress_and_end(spark: SparkSession, tmp_path: Path) -> None:
+    manager, notes, thrower = streams(spark), Notes(), Thrower()
+    manager.add_listener(thrower)
+    manager.add_listener(notes)
+    try:
+        source = numbers(tmp_path / "in")
+        writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
+        add(source, [1, 2, 3])
+        query = run(writer.query_name("heard"), tmp_path / "c", progressInterval="50 ms")
+        assert notes.kinds()[:1] == ["started"]  # before start() has returned
+        query.process_all_available(PATIENCE_SECONDS)
+        query.stop()
+        assert notes.kinds()[-1] == "terminated"
+    finally:
+        manager.remove_listener(notes)
+        manager.remove_listener(thrower)
+    events = dict(reversed(notes.events))
+    assert {str(event.id) for kind, event in notes.events if kind != "progress"} == {query.id}
+    assert events["started"].name == "heard"
+    assert events["terminated"].exception is None
+    told = [event.progress for kind, event in notes.events if kind == "progress"]
+    assert [each.json for each in told] == [each.json for each in query.recent_progress]
+    assert sum(each.numInputRows for each in told) == 3
+
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def seconds(*at: int) -> list[dict[str, Any]]:
+    return [{"at": START + timedelta(seconds=each)} for each in at]
+
+
+def test_windows_close_in_an_epoch_without_rows_and_the_logs_say_by_which_watermark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = pa.schema([pa.field("at", pa.timestamp("us", "UTC"))])
+    source, output = MemoryStream(schema, directory=str(tmp_path / "in")), MemoryOutput()
+    marked = read_stream(spark).format(source).load().with_watermark("at", "2 seconds")
+    counts = marked.group_by(window=tumbling("at", "5 seconds")).count("append")
+    writer = counts.write_stream.format(output).options(
+        checkpointLocation=str(tmp_path / "checkpoint"), epoch="50 milliseconds"
+    )
+    closed = []
+    for rows in ([1, 2, 8], [7, 13], [12, 30]):
+        source.add(seconds(*rows))
+        definition = replace(writer.definition(), watermarks_move="epoch")
+        query = streams(spark).start(definition)
+        query.process_all_available(PATIENCE_SECONDS)
+        closed.append(found(output, "count"))
+        query.stop()
+    assert closed == [[2], [2, 2], [2, 2, 2]]
+    offsets = OffsetLog(str(tmp_path / "checkpoint" / "offsets"), read_only=True)
+    commits = CommitLog(str(tmp_path / "checkpoint" / "commits"), read_only=True)
+    ids = offsets.batch_ids()
+    assert ids == commits.batch_ids() == list(range(len(ids)))
+    own = [entry.watermark_ms for entry in map(offsets.get, ids) if entry is not None]
+    after = [entry.next_watermark_ms for entry in map(commits.get, ids) if entry is not None]
+    assert own[1:] == after[:-1]
+    assert sorted(set(own)) == [0, *(int(START.timestamp() + each) * 1000 for each in (6, 11, 28))]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from tests.spark.delta_turns_child import ROWS_PER_TURN
-from tests.spark.releases import ROOT, environment_of
+from tests.spark.releases import ROOT, environment_of, run_module
 
 from epochal.checkpoint import Checkpoint
 from epochal.cli.main import main
@@ -26,17 +24,11 @@ pytestmark = pytest.mark.timeout(900)
 
 def turns(home: Path, *script: tuple[str, str, bool]) -> dict[str, Any]:
     jars = ",".join(map(str, resolve(DELTA)))
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.spark.delta_turns_child", str(home), jars],
-        input=json.dumps(script),
-        env=environment_of(RELEASE, ROOT / "src"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=800,
+    environment = environment_of(RELEASE, ROOT / "src")
+    child = "tests.spark.delta_turns_child"
+    found: dict[str, Any] = json.loads(
+        run_module(child, home, jars, env=environment, given=json.dumps(script))
     )
-    assert run.returncode == 0, f"{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
-    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return found
 
 

@@ -9,7 +9,7 @@ purpose, the rows expected twice are spelled out. Snapshot repair is off: nothin
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,8 @@ def scenarios_of(release: str, chosen: list[Scenario]) -> list[Scenario]:
     ]
 
 
-def run(release: str, scenarios: list[Scenario], base: Path) -> dict[str, tuple[Unpacked, Resumed]]:
+def run(release: str, scenarios: Sequence[Any], base: Path) -> dict[str, tuple[Unpacked, Resumed]]:
+    """Make the edits of scenarios that have an `edit` and a `case`; let a release finish them."""
     edited: dict[str, Unpacked] = {}
     for each in scenarios:
         place = unpack(Golden(release, each.case), base / str(each), relocate=True)

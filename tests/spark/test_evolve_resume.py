@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.spark.evolving import PROVIDERS, Query
 from tests.spark.sessions import session_with
@@ -73,17 +72,3 @@ def test_a_processor_whose_variables_have_one_more_column_goes_on(
         "[((3,), (1, 100)), ((4,), (1, 1)), ((5,), (1, 100))])",
     )
     assert query.latest["d"] == ("((2, 1), [(2, 1)], [((2,), (1, 1))])",)
-
-
-def test_a_processor_with_other_keys_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    query = Query(spark, tmp_path, PROVIDERS[1])
-    query.add("0.json", FIRST)
-    query.run(lambda rows: totals(rows, wide=False))
-    functions = tmp_path / "functions.py"
-    functions.write_text("def longer(key, value):\n    return {'k': 'key ' + key['k']}\n")
-    query.edit("rekey", "--key-function", f"{functions}:longer")
-    query.add("1.json", [("a", 4), ("d", 2)])
-    query.run(lambda rows: totals(rows.withColumn("k", F.concat(F.lit("key "), "k")), wide=False))
-    shown = "((12,), [(5,), (3,), (4,)], [((3,), (1,)), ((4,), (1,)), ((5,), (1,))])"
-    assert query.latest["key a"] == (shown,)
-    assert query.latest["key d"] == ("((2,), [(2,)], [((2,), (1,))])",)

@@ -58,8 +58,7 @@ def partitioned(warehouse: Warehouse, checkpoint: Path) -> None:
         ],
         schema=EVENTS,
     )
-    with SmallEngine(warehouse.options("db.events"), checkpoint, EVENTS) as engine:
-        engine.start()
+    with SmallEngine(warehouse.options("db.events"), checkpoint, EVENTS).started() as engine:
         engine.run(0, rows, tasks=2)
 
 
@@ -72,8 +71,7 @@ def merged(warehouse: Warehouse, checkpoint: Path) -> None:
         expireSnapshotsKeep="1",
         maintenanceInterval="10 milliseconds",
     )
-    with SmallEngine(options, checkpoint, output_mode="update") as engine:
-        engine.start()
+    with SmallEngine(options, checkpoint, output_mode="update").started() as engine:
         for epoch in range(10):
             engine.run(epoch, numbers(epoch, epoch + 1, text=str(epoch)))
         eventually(lambda: len(warehouse.table().metadata.snapshots) <= 2)

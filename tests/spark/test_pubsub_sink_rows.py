@@ -24,7 +24,6 @@ from tests.integration.pubsub_world import World
 
 from epochal.connectors.pubsub.data_source.spark_sink import BatchWriter, Published
 from epochal.connectors.pubsub.pubsub_options import settle_options, sink_options
-from epochal.errors import PayloadError
 
 SCHEMA = StructType(
     [
@@ -46,8 +45,7 @@ def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def written(world: World, schema: StructType, given: list[Any]) -> list[Any]:
-    topic = world.topic()
-    subscription = world.subscription(topic)
+    topic, subscription = world.pair()
     writer = BatchWriter(settle_options(sink_options({**world.options, "topicId": topic})), schema)
     assert writer.write(iter(given)) == Published(len(given), 1)
     return [json.loads(each.message.data) for each in world.pull(subscription, len(given))]
@@ -66,11 +64,3 @@ def test_rows_have_their_times_in_this_machines_zone(world: World, tokyo: None) 
         },
         {"id": 2},
     ]
-
-
-def test_columns_are_looked_at_before_any_task() -> None:
-    options = settle_options(
-        sink_options({"topicId": "topic", "projectId": "p", "dataColumn": "x"})
-    )
-    with pytest.raises(PayloadError, match="dataColumn is x"):
-        BatchWriter(options, SCHEMA)

@@ -151,35 +151,6 @@ def test_payloads_are_parsed_and_bad_ones_do_not_end_the_query(
 
 
 @pytest.mark.long
-def test_a_batch_longer_than_the_deadline_is_not_delivered_again(
-    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
-) -> None:
-    sink = Sink()
-    sink.held_s = 25.0
-    sent = world.publish(topic, [b"x"] * 300)
-    query = start(read(), sink, tmp_path, availableNow=True)
-    assert query.awaitTermination(200)
-    assert sorted(sink.ids) == sorted(sent)
-    assert world.left(subscription, seconds=1) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("count", "size"), [(1, 10), (100_000, 100), (20, 9_000_000)])
-def test_batches_of_any_size(
-    world: World, topic: str, subscription: str, read: Read, tmp_path: Path, count: int, size: int
-) -> None:
-    sink = Sink()
-    sent: list[str] = []
-    for _ in range(count if size > 1000 else 1):
-        sent += world.publish(topic, [b"x" * size] * (1 if size > 1000 else count))
-    query = start(read(numPartitions=2, drainSilence="4s"), sink, tmp_path, availableNow=True)
-    assert query.awaitTermination(250)
-    assert query.exception() is None
-    assert sorted(sink.ids) == sorted(sent)
-    assert world.left(subscription, seconds=1) == []
-
-
-@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_an_empty_stream_for_minutes_still_reads_what_comes(
     world: World, topic: str, subscription: str, read: Read, tmp_path: Path

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from tests.everyday import asked_for
 from tests.golden.library import Golden, Unpacked, unpack
-from tests.spark.releases import NO_REPAIR, RELEASES, Resumed, counted, resume
-from tests.spark.test_edits_resume import as_undisturbed, newest, write
+from tests.spark.releases import RELEASES, Resumed, counted
+from tests.spark.test_edits_resume import as_undisturbed, newest, run, write
 
 from epochal.cli.main import main
 
@@ -130,14 +130,8 @@ SCENARIOS = [
 def resumed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Unpacked, Resumed]]:
-    release, base = RELEASES[-1], tmp_path_factory.mktemp("sinks")
-    edited: dict[str, Unpacked] = {}
-    for each in asked_for(request, "scenario", SCENARIOS):
-        place = unpack(Golden(release, each.case), base / str(each), relocate=True)
-        each.edit(place)
-        edited[str(each)] = place
-    done = resume(release, list(edited.values()), conf=NO_REPAIR)
-    return dict(zip(edited, zip(edited.values(), done, strict=True), strict=True))
+    scenarios = asked_for(request, "scenario", SCENARIOS)
+    return run(RELEASES[-1], scenarios, tmp_path_factory.mktemp("sinks"))
 
 
 @pytest.mark.timeout(1800)

@@ -21,8 +21,9 @@ from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import Read
 from tests.no_file_sink import with_no_sink
-from tests.spark.releases import NO_REPAIR, RELEASES, Resumed, resume
+from tests.spark.releases import RELEASES, Resumed
 from tests.spark.sessions import session_with
+from tests.spark.test_edits_resume import run
 
 from epochal.checkpoint import Checkpoint
 from epochal.cli.main import main
@@ -196,17 +197,6 @@ LEGACY = [Scenario(repartition, "join_v1")]
 def scenarios_of(release: str) -> list[Scenario]:
     chosen = [*EVERYDAY, *MORE, *LEGACY, *([] if release.startswith("3.") else WITH_IDS)]
     return [each for each in chosen if Golden(release, each.case).archive.exists()]
-
-
-def run(release: str, scenarios: list[Scenario], base: Path) -> dict[str, tuple[Unpacked, Resumed]]:
-    places = [
-        unpack(Golden(release, each.case), base / str(each), relocate=True) for each in scenarios
-    ]
-    for each, place in zip(scenarios, places, strict=True):
-        each.edit(place)
-    resumed = resume(release, places, conf=NO_REPAIR)
-    names = map(str, scenarios)
-    return dict(zip(names, zip(places, resumed, strict=True), strict=True))
 
 
 @pytest.fixture(scope="module")

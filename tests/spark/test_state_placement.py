@@ -14,12 +14,11 @@ from pyspark import RDD, SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from tests.jvm import end_jvm
 from tests.unit.state.stores import KEY, VALUE, content_at
-from tests.waiting import eventually
 
 from epochal.checkpoint import Checkpoint, CommitLog, OffsetLog
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS, conf_of_new_query
-from epochal.continuous.spark_job.placement import executors, placed, this_executor
+from epochal.continuous.spark_job.placement import executors, this_executor
 from epochal.continuous.spark_job.state_rdd import StateCoordinator, map_partitions_with_state_store
 from epochal.errors import StateSchemaMismatchError, StateUsageError
 from epochal.state import read_state
@@ -136,18 +135,6 @@ class Query:
         return found
 
 
-def test_versions_do_not_change_when_later_ones_are_made(
-    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
-) -> None:
-    query = Query(tmp_path, coordinator)
-    first = sc.parallelize(["a", "b", "a"], 1)
-    assert sorted(query.run(first, 0)) == [("a", 2), ("b", 1)]
-    assert sorted(query.run(sc.parallelize(["a", "c"], 1), 1)) == [("a", 3), ("c", 1)]
-    assert query.content(2, 1) == {"a": 3, "b": 1, "c": 1}
-    assert sorted(query.run(first, 0)) == [("a", 2), ("b", 1)]
-    assert query.content(1, 1) == {"a": 2, "b": 1}
-
-
 def test_partitions_return_to_the_executor_and_the_cache_that_hold_their_state(
     sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
 ) -> None:
@@ -186,52 +173,6 @@ def test_the_preference_follows_whoever_reported_last(
     )
     assert query.run(words, 2, count_words) == [("a", 3)]
     assert query.content(3, 1) == {"a": 3}
-
-
-def test_a_store_that_another_executor_took_is_unloaded(
-    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
-) -> None:
-    query = Query(tmp_path, coordinator)
-    words = sc.parallelize(["a"], 1)
-    ((_, first, worker, *_),) = query.run(words, 0, say_where)
-    (mine,) = [each for each in executors(sc) if each.executor_id == first]
-    (other,) = [each for each in executors(sc) if each.executor_id != first]
-    place = f"executor_{mine.host}_{mine.executor_id}"
-    provider_id = query.provider_id(0)
-
-    def is_loaded(_: Any) -> Iterator[tuple[int, bool]]:
-        from epochal.continuous.spark_job import state_rdd
-
-        yield (
-            os.getpid(),
-            any(loaded.is_loaded(provider_id) for loaded in state_rdd._loaded.values()),
-        )
-
-    def ask_worker() -> bool:
-        from epochal.continuous.spark_job.state_rdd import _worker_pool
-
-        asked = placed(sc, [b""], [[place]]).mapPartitions(is_loaded)
-        with _worker_pool(sc, "state"):
-            ((pid, found),) = asked.collect()
-        return bool(found) and pid == worker
-
-    assert ask_worker() is True
-    coordinator.ref.report_active_instance(provider_id, other.host, other.executor_id, "", ())
-    eventually(lambda: not ask_worker(), "maintenance unloads the store")
-    assert query.run(words, 1, count_words) == [("a", 2)]
-
-
-def test_a_function_that_does_not_commit_leaves_nothing(
-    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
-) -> None:
-    def forgetful(store: StateStore, words: Iterator[str]) -> Iterable[int]:
-        for word in words:
-            store.put((word, 0), (1,))
-        return [len(store)]
-
-    query = Query(tmp_path, coordinator)
-    assert query.run(sc.parallelize(["a", "b"], 1), 0, forgetful) == [2]
-    assert [path.name for path in (tmp_path / "state" / "0" / "0").iterdir()] == ["_metadata"]
 
 
 def test_what_a_job_wrote_is_read_by_our_tools_and_by_spark(
@@ -279,38 +220,6 @@ def test_a_job_with_other_rows_or_partitions_is_refused_before_it_runs(
             value_schema=KEY,
             coordinator=coordinator,
         )
-
-
-def test_unloading_on_commit_gives_the_same_results(
-    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
-) -> None:
-    conf = StateStoreConf(unload_on_commit=True)
-    query = Query(tmp_path, coordinator, conf)
-    words = sc.parallelize(["a", "b"], 2)
-    for version in range(3):
-        rows = sorted(query.run(words, version, say_where))
-        assert [row[3:] for row in rows] == [(0, 1 if version else 0)] * 2
-    assert query.content(3, 2) == {"a": 3, "b": 3}
-
-
-def test_commits_are_reported_and_validated(
-    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
-) -> None:
-    query = Query(tmp_path, coordinator)
-    coordinator.ref.start_commit_tracking(query.run_id, 0, {0: {"default": 2}})
-    query.run(sc.parallelize(["a", "b"], 2), 0)
-    coordinator.ref.validate_commits(query.run_id, 0)
-
-
-def test_shuffled_and_text_data_meet_their_state_too(
-    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
-) -> None:
-    query = Query(tmp_path, coordinator)
-    pairs = sc.parallelize([("a", 1), ("b", 1), ("a", 1), ("c", 1)], 2).partitionBy(3)
-    assert sorted(query.run(pairs.keys(), 0)) == [("a", 2), ("b", 1), ("c", 1)]
-    (tmp_path / "words.txt").write_text("a\nb\na\n")
-    text = sc.textFile(str(tmp_path / "words.txt"), 1).coalesce(1)
-    assert sorted(Query(tmp_path / "text", coordinator).run(text, 0)) == [("a", 2), ("b", 1)]
 
 
 def test_a_new_context_continues_from_the_files(tmp_path: Path, sc: SparkContext) -> None:

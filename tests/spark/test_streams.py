@@ -71,22 +71,6 @@ class RunningTotal(StatefulProcessor):  # type: ignore[misc]
         yield Row(user=key[0], total=total)
 
 
-def test_a_processor_of_pyspark_keeps_state_over_restarts(driven: Make, orders: Stream) -> None:
-    totals = "user string, total bigint"
-    made = orders.transform_with_state(RunningTotal(), key=["user"], output=totals)
-    driver = driven(made, tasks=2)
-    driver.feed([("a", 1, at(0)), ("b", 2, at(0))])
-    assert rows_equal(driver.run(), [("a", 1), ("b", 2)])
-    driver.restart()
-    driver.feed([("a", 10, at(0)), ("c", 5, at(0))])
-    assert rows_equal(driver.run(), [("a", 11), ("c", 5)])
-    assert driver.state(store="total") == {
-        "a": {"amount": 11},
-        "b": {"amount": 2},
-        "c": {"amount": 5},
-    }
-
-
 def test_mistakes_are_refused_on_the_line_that_makes_them(
     spark: SparkSession, orders: Stream, tmp_path: Path
 ) -> None:

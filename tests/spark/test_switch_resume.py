@@ -20,6 +20,7 @@ from tests.golden.shape import version
 from tests.no_file_sink import with_no_sink
 from tests.spark.releases import NO_REPAIR, RELEASES, ReleaseError, Resumed, counted, resume
 from tests.spark.test_edits_resume import as_undisturbed
+from tests.spark.test_edits_resume import run as run_edits
 
 from epochal.checkpoint.entries import QueryMetadata
 from epochal.cli.main import main
@@ -124,15 +125,8 @@ def resumed(
     found: dict[str, tuple[Unpacked, Resumed]] = {}
     wanted = asked_for(request, "scenario", SCENARIOS)
     for release in RELEASES:
-        edited: dict[str, Unpacked] = {}
-        for each in wanted:
-            if each.release == release:
-                place = unpack(Golden(release, each.case), base / str(each), relocate=True)
-                each.edit(place)
-                edited[str(each)] = place
-        if edited:
-            done = resume(release, list(edited.values()), conf=NO_REPAIR)
-            found |= dict(zip(edited, zip(edited.values(), done, strict=True), strict=True))
+        if scenarios := [each for each in wanted if each.release == release]:
+            found |= run_edits(release, scenarios, base)
     return found
 
 

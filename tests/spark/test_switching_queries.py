@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.test_delta_queries import write_words
 from tests.waiting import eventually
 
 import epochal
@@ -22,6 +21,13 @@ from epochal.errors import CheckpointSwitchedError
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
 EXECUTE = ("--execute", "--settle-seconds", "0")
+
+
+def write_words(folder: Path, name: str, words: str) -> None:
+    folder.mkdir(exist_ok=True)
+    hidden = folder / f".{name}"
+    hidden.write_text("".join(f'{{"word":"{word}"}}\n' for word in words.split()))
+    hidden.rename(folder / name)
 
 
 def counts(spark: SparkSession, tmp_path: Path) -> DataFrame:
@@ -44,42 +50,6 @@ def words_in(table: Path) -> dict[str, int]:
 
 def run(*words: str, status: int = 0) -> None:
     assert main(words) == status, words
-
-
-def test_a_query_is_cloned_while_it_runs_compared_and_switched_over_to_its_clone(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    outputs = ("--output-a", str(tmp_path / "table"), "--output-b", str(tmp_path / "shadow"))
-    write_words(tmp_path / "in", "0", "a b a")
-    first = start(counts(spark, tmp_path), old, tmp_path / "table")
-    first.processAllAvailable()
-    write_words(tmp_path / "in", "1", "b c")
-    first.processAllAvailable()
-    run("checkpoint", "clone", str(old), str(new), "--no-file-sink", "--execute")
-    run("switch", str(old), "--to", str(tmp_path / "third"), *EXECUTE, status=2)  # it runs
-
-    second = start(counts(spark, tmp_path), new, tmp_path / "shadow")
-    for name, words in (("2", "a d"), ("3", "c c e")):
-        write_words(tmp_path / "in", name, words)
-        for query in (first, second):
-            query.processAllAvailable()
-    assert first.id != second.id
-    for query in (first, second):
-        query.stop()
-    capsys.readouterr()
-    run("shadow", str(old), str(new), *outputs, "--key", "word", "--json")
-    assert json.loads(capsys.readouterr().out)["verdict"] == "same"
-    assert words_in(tmp_path / "shadow") == {"a": 3, "d": 1, "c": 3, "e": 1}
-
-    run("switch", str(old), "--to", str(new), "--no-file-sink", *EXECUTE)
-    with pytest.raises(CheckpointSwitchedError, match=f"switched to {new}"):
-        start(counts(spark, tmp_path), old, tmp_path / "table")
-    write_words(tmp_path / "in", "4", "a z")
-    second = start(counts(spark, tmp_path), new, tmp_path / "table")
-    second.processAllAvailable()
-    second.stop()
-    assert words_in(tmp_path / "table") == {"a": 4, "b": 2, "c": 3, "d": 1, "e": 1, "z": 1}
 
 
 def test_a_running_query_is_stopped_by_a_request_and_switched_over(

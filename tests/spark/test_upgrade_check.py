@@ -79,9 +79,3 @@ def test_two_queries_are_compared_without_a_checkpoint(tmp_path: Path) -> None:
         if (outcome := check(new, before=old).outcome) != pair.outcome:
             found[name_of(pair)] = outcome
     assert found == {}
-
-
-def test_there_are_many_pairs_and_none_twice() -> None:
-    names = [name_of(pair) for pair in PAIRS]
-    assert len(names) == len(set(names))
-    assert len(names) >= 110

@@ -127,15 +127,6 @@ def test_a_failing_foreach_writer_is_closed_with_its_error_and_stops_the_epoch()
     assert user.calls == [("open", 0, 0), 1, ("close", "no such number")]
 
 
-def test_foreach_accepts_a_plain_function_of_rows() -> None:
-    seen: list[Any] = []
-    writer = ForeachSink(seen.append).writers.open(WriterContext(0, 1, "run", SCHEMA))
-    writer.write(rows(1, 2))
-    writer.cut(0)()
-    writer.close()
-    assert [row.n for row in seen] == [1, 2]
-
-
 def test_a_function_of_batches_gets_all_rows_of_an_epoch_in_one_call() -> None:
     seen: list[tuple[list[Any], int]] = []
     user = lambda batch, epoch: seen.append((batch.column(0).to_pylist(), epoch))  # noqa: E731

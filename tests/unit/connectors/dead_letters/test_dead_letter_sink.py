@@ -1,11 +1,13 @@
-"""Bad rows in front of a real file sink: good rows are written, letters appear with the epoch."""
+"""Bad rows in front of a real file sink, and what letters of them contain."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import pickle
 from collections.abc import Sequence
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,25 @@ import pytest
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.file_log import FileSinkLog
 from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.dead_letters.dead_letter_rules import (
+    BadRowOptions,
+    OnBadRow,
+    letters_of,
+    readable,
+    split_bad_row_options,
+)
 from epochal.connectors.dead_letters.dead_letter_sink import (
     STAGING,
     CheckedWriter,
     dead_letter_name,
 )
 from epochal.connectors.registry import open_sink
+from epochal.connectors.staging.epoch_marker import (
+    StagedDeadLetters,
+    sink_messages,
+    unwrap_letters,
+    wrap_letters,
+)
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.errors import OptionError, SinkConflictError, StorageError
 from epochal.files.local import LocalFiles
@@ -98,7 +113,9 @@ def prepared(
 
 def test_good_rows_are_written_and_bad_rows_become_letters(place: Place) -> None:
     sink = place.open()
-    sink.commit(0, prepared(sink, 0, [[1, -2, 3], [-4]]))
+    messages = prepared(sink, 0, [[1, -2, 3], [-4]])
+    assert place.read_letters() == []
+    sink.commit(0, messages)
     sink.commit(1, prepared(sink, 1, [[5], []]))
     assert place.written() == [1, 3, 5]
     first, second = place.read_letters()
@@ -109,23 +126,6 @@ def test_good_rows_are_written_and_bad_rows_become_letters(place: Place) -> None
     assert (second["task"], second["row"]["id"]) == (1, -4)
 
 
-def test_letters_are_seen_only_after_the_commit(place: Place) -> None:
-    sink = place.open()
-    messages = prepared(sink, 0, [[1, -2]])
-    assert place.read_letters() == []
-    sink.commit(0, messages)
-    assert place.lost() == [-2]
-
-
-def test_a_repeated_commit_changes_nothing(place: Place) -> None:
-    sink = place.open()
-    messages = prepared(sink, 0, [[1, -2]])
-    for _ in range(3):
-        sink.commit(0, messages)
-    assert (place.written(), place.lost()) == ([1], [-2])
-    assert place.staged() == []
-
-
 def test_a_decided_epoch_is_finished_by_the_next_run(place: Place) -> None:
     decided = prepared(place.open(), 0, [[1, -2], [-3]])
     later = place.open(attempt=2)
@@ -133,6 +133,7 @@ def test_a_decided_epoch_is_finished_by_the_next_run(place: Place) -> None:
     later.commit(0, decided)
     later.commit(1, prepared(later, 1, [[4, -5]], attempt=2))
     assert (place.written(), place.lost()) == ([1, 4], [-2, -3, -5])
+    assert place.staged() == []
 
 
 def test_letters_of_an_attempt_that_failed_are_never_seen_and_are_deleted(place: Place) -> None:
@@ -180,10 +181,6 @@ def test_a_query_without_a_place_for_pending_letters_does_not_start(place: Place
         place.open(onBadRow="", deadLetterPath="")
     CommitLog(place.checkpoint.at("commits")).add(0, CommitEntry(next_watermark_ms=0))
     place.open(onBadRow="", deadLetterPath="")
-
-
-def test_two_queries_share_a_directory_of_letters(place: Place, tmp_path: Path) -> None:
-    assert dead_letter_name("a", 1, 0) != dead_letter_name("b", 1, 0)
 
 
 def test_a_writer_counts_the_letters_of_each_epoch(place: Place) -> None:
@@ -247,3 +244,84 @@ def test_options_that_the_sink_cannot_keep_are_refused(
             checkpoint=place.checkpoint,
             query_id=QUERY,
         )
+
+
+ORIGIN = {"query": "q", "epoch": 41, "task": 3}
+LATE = pa.array([8_000_000], pa.int32()).cast(pa.date32())
+"""A day of the year 23873, which Python's dates do not reach."""
+
+
+def letters(batch: pa.RecordBatch, bad: dict[int, str], **more: Any) -> list[Any]:
+    return [json.loads(each) for each in letters_of(batch, bad, ORIGIN, **more)]
+
+
+def test_a_letter_names_its_query_epoch_task_and_reason_and_has_the_row() -> None:
+    batch = pa.record_batch({"id": [1, 2, 3], "name": ["a", None, "c"]})
+    assert letters(batch, {2: "too bad", 1: "sad"}) == [
+        {"query": "q", "epoch": 41, "task": 3, "reason": "sad", "row": {"id": 2}},
+        {"query": "q", "epoch": 41, "task": 3, "reason": "too bad", "row": {"id": 3, "name": "c"}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (pa.scalar(b"\x00\xff"), "AP8="),
+        (pa.scalar(float("nan")), "NaN"),
+        (pa.scalar(float("-inf")), "-Infinity"),
+        (pa.scalar(Decimal("1.50")), Decimal("1.50")),
+        (pa.scalar(dt.date(2024, 2, 29)), "2024-02-29"),
+        (LATE[0], "23873-04-04"),
+        (pa.array([{"at": LATE[0]}], pa.struct([("at", pa.date32())]))[0], {"at": "23873-04-04"}),
+        (pa.scalar(1709168523000004, pa.timestamp("us")), "2024-02-29T01:02:03.000004"),
+        (pa.scalar(dt.datetime(2024, 1, 1, tzinfo=dt.UTC)), "2024-01-01T00:00:00.000000Z"),
+        (pa.scalar([1, None], pa.list_(pa.int64())), [1, None]),
+        (pa.scalar([("a", 1), ("a", 2)], pa.map_(pa.string(), pa.int64())), {"a": 2}),
+        (pa.array([b"a\xffb"]).view(pa.string())[0], "a\\xffb"),
+        (pa.scalar(None, pa.string()), None),
+    ],
+)
+def test_every_value_has_a_form_in_json(value: Any, written: Any) -> None:
+    assert readable(value) == written
+
+
+def test_the_row_of_a_letter_is_cut_to_the_size_that_a_topic_takes() -> None:
+    batch = pa.record_batch({"text": ['"' * 20_000]})
+    (cut,) = letters_of(batch, {0: "too large"}, ORIGIN, max_bytes=10_000)
+    assert len(cut) <= 10_000
+    found = json.loads(cut)
+    assert found["reason"] == "too large"
+    assert found["rowCut"].startswith('{"text":"\\"\\"')
+    assert len(found["rowCut"]) > 2_000
+
+
+def test_an_envelope_returns_the_message_and_the_file() -> None:
+    staged = StagedDeadLetters("e1-a2-t3.json", 77, 5)
+    assert unwrap_letters(wrap_letters(b"the sink's", staged)) == (b"the sink's", staged)
+    assert unwrap_letters(b"bare") == (b"bare", None)
+    assert sink_messages([wrap_letters(b"one", staged), b"two"]) == (b"one", b"two")
+
+
+def test_options_about_bad_rows_are_taken_from_those_of_the_sink() -> None:
+    found, rest = split_bad_row_options(
+        {"ONBADROW": "deadletter", "deadLetterPath": "/tmp/x", "header": "true"}, "csv"
+    )
+    assert found == BadRowOptions(on_bad_row=OnBadRow.DEAD_LETTER, dead_letter_path="/tmp/x")
+    assert rest == {"header": "true"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"onBadRow": "deadLetter"}, "but neither is given"),
+        (
+            {"onBadRow": "deadLetter", "deadLetterPath": "a", "deadLetterTopic": "b"},
+            "but deadLetterPath and deadLetterTopic is given",
+        ),
+        ({"deadLetterPath": "a"}, "deadLetterPath has no effect with onBadRow=fail"),
+        ({"onBadRow": "skip"}, "must be one of fail, deadLetter, not 'skip'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        split_bad_row_options(given, "json")

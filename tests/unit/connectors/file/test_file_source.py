@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import eventually
 
 from epochal.checkpoint.file_log import FileEntry, FileSourceLog
-from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
+from epochal.connectors.file.file_names import entry_path, path_below
 from epochal.connectors.file.file_reader import own_files
 from epochal.connectors.file.file_source import (
     BATCHES_AHEAD,
@@ -186,12 +186,6 @@ def test_paths_in_logs_match_in_every_form_of_their_scheme() -> None:
     assert path_below("/a", "file:/a/b") == "b"
     assert path_below("s3://bucket/x", "s3a://bucket/x/y") == "y"
     assert path_below("/a", "file:///ab/c") is None
-
-
-def test_partition_directories_are_named_as_in_spark() -> None:
-    assert partition_directory(["k", "d"], ["a/b=c:d", None]) == (
-        "k=a%2Fb%3Dc%3Ad/d=__HIVE_DEFAULT_PARTITION__"
-    )
 
 
 def test_the_end_counts_all_files_although_a_batch_of_the_log_takes_few(tmp_path: Path) -> None:

@@ -74,35 +74,25 @@ def test_rows_of_a_long_epoch_are_written_before_it_ends_and_deleted_after_it(
     writer.close()
 
 
-def test_the_checkpoint_may_have_a_name_that_urls_escape(tmp_path: Path) -> None:
-    (tmp_path / "my 100% checkpoint").mkdir()
-    world = World(tmp_path / "my 100% checkpoint")
-    world.sink().commit(4, [world.stage(4, 1, 2)])
-    assert world.calls == [(4, [1, 2])]
-
-
-def test_an_epoch_without_rows_is_not_handed_over(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.sink().commit(4, [world.stage(4), b""])
-    assert world.calls == []
-
-
-def test_an_empty_result_is_handed_over_if_a_task_had_input(tmp_path: Path) -> None:
-    world = World(tmp_path, complete=True)
-    world.sink().commit(4, [world.stage(4), world.stage(4, idle=True)])
-    assert world.calls == [(4, [])]
-
-
-def test_a_whole_result_has_the_rows_of_idle_tasks_too(tmp_path: Path) -> None:
-    world = World(tmp_path, complete=True)
-    world.sink().commit(4, [world.stage(4, 1), world.stage(4, 2, task=1, idle=True)])
-    assert world.calls == [(4, [1, 2])]
-
-
-def test_a_result_is_not_handed_over_again_if_no_task_had_input(tmp_path: Path) -> None:
-    world = World(tmp_path, complete=True)
-    world.sink().commit(4, [world.stage(4, 1, idle=True), world.stage(4, task=1, idle=True)])
-    assert world.calls == []
+@pytest.mark.parametrize(
+    ("complete", "tasks", "calls"),
+    [
+        (False, [((), False), ((), False)], []),
+        (True, [((), False), ((), True)], [(4, [])]),
+        (True, [((1,), True), ((2,), False)], [(4, [1, 2])]),
+        (True, [((1,), True), ((), True)], []),
+    ],
+    ids=["no rows", "an empty result", "rows of an idle task too", "no task had input"],
+)
+def test_a_whole_result_is_handed_over_if_a_task_had_input_and_rows_if_there_are_any(
+    tmp_path: Path, *, complete: bool, tasks: list[tuple[tuple[int, ...], bool]], calls: list[Any]
+) -> None:
+    world = World(tmp_path, complete=complete)
+    staged = [
+        world.stage(4, *numbers, task=task, idle=idle) for task, (numbers, idle) in enumerate(tasks)
+    ]
+    world.sink().commit(4, staged)
+    assert world.calls == calls
 
 
 def test_an_epoch_that_an_earlier_release_decided_is_handed_over(tmp_path: Path) -> None:

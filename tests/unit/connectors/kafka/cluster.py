@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import uuid
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from tests.waiting import SECONDS
@@ -71,3 +74,28 @@ def commit_request(
     offset: int, *, query: str = QUERY, group: str = "g", batch: int = 0
 ) -> CommitRequest:
     return CommitRequest(CLUSTER, group, query, batch, {("t", 0): offset})
+
+
+class Query:
+    """The events of a query, in the shape that PySpark gives them."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.id, self.name = uuid.uuid4(), name
+        self.runId = uuid.uuid4()
+
+    def started(self) -> SimpleNamespace:
+        return SimpleNamespace(id=self.id, runId=self.runId, name=self.name, timestamp="")
+
+    def progress(self, *offsets: int, batch: int = 0, topic: str = "t") -> SimpleNamespace:
+        ends = [json.dumps({topic: {"0": offset}}) for offset in offsets]
+        progress = SimpleNamespace(
+            id=self.id,
+            runId=self.runId,
+            name=self.name,
+            batchId=batch,
+            sources=[SimpleNamespace(endOffset=end) for end in ends],
+        )
+        return SimpleNamespace(progress=progress)
+
+    def ended(self) -> SimpleNamespace:
+        return SimpleNamespace(id=self.id, runId=self.runId, exception=None)

@@ -1,12 +1,19 @@
-"""A start waits for brokers that are silent, and for nothing else."""
+"""A start waits for brokers that are silent, and for nothing else; why a request failed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 
-from epochal.connectors.kafka.kafka_client import LOG_SECONDS, RETRY_SECONDS, await_brokers
+from epochal.connectors.kafka.kafka_client import (
+    LOG_SECONDS,
+    RETRY_SECONDS,
+    ConnectionErrors,
+    await_brokers,
+)
 from epochal.errors import EpochalError, KafkaRejectedError, KafkaTopicError, KafkaUnavailableError
 from epochal.testing.clock import ManualClock
 
@@ -63,3 +70,43 @@ def test_the_wait_is_logged_once_per_interval(caplog: pytest.LogCaptureFixture) 
     assert len(warned) == 3
     assert "Kafka at kafka:9092 is unavailable: connection refused" in warned[0]
     assert "within 60 s" in warned[0]
+
+
+DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL]
+)
+def test_a_rejection_counts_more_than_the_silence_that_follows(code: int) -> None:
+    errors = ConnectionErrors(confluent_kafka)
+    errors.note(KafkaError(code, "no such user"))
+    errors.note(DOWN)
+    found = errors.error("kafka:9092", "timed out")
+    assert (type(found), found.reason) == (KafkaRejectedError, "no such user")
+
+
+def test_silence_is_reported_with_its_cause() -> None:
+    errors = ConnectionErrors(confluent_kafka)
+    errors.note(DOWN)
+    found = errors.error("kafka:9092", "timed out")
+    assert (type(found), found.reason) == (
+        KafkaUnavailableError,
+        "timed out (1/1 brokers are down)",
+    )
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_why_a_connection_failed_counts_more_than_that_all_have(order: int) -> None:
+    errors = ConnectionErrors(confluent_kafka)
+    for error in (KafkaError(KafkaError._TRANSPORT, "Connection refused"), DOWN)[::order]:
+        errors.note(error)
+    found = errors.error("kafka:9092", "timed out")
+    assert found.reason == "timed out (Connection refused)"
+
+
+def test_a_rejection_is_forgotten_with_its_request() -> None:
+    errors = ConnectionErrors(confluent_kafka)
+    errors.note(KafkaError(KafkaError._AUTHENTICATION, "no such user"))
+    errors.forget()
+    assert type(errors.error("kafka:9092", "timed out")) is KafkaUnavailableError

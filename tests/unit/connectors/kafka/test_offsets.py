@@ -12,7 +12,6 @@ from tests.unit.connectors.kafka.cluster import CLUSTER, OTHER, QUERY, commit_re
 from epochal.connectors.kafka.offsets import (
     FIRST_RETRY_SECONDS,
     LAST_RETRY_SECONDS,
-    Claims,
     Cluster,
     CommitPlan,
     CommitRequest,
@@ -33,50 +32,45 @@ ONE = Cluster.of({"bootstrap.servers": "one:9092"})
 TWO = Cluster.of({"bootstrap.servers": "two:9092"})
 
 
-def position(*ends: str | None) -> Position:
-    return Position("q", 7, ends)
+A, B, C = '{"a":{"0":10,"1":9}}', '{"b":{"0":2}}', '{"c":{"0":3}}'
 
 
-def request_to(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> CommitRequest:
-    return CommitRequest(cluster, group, "q", 7, offsets)
-
-
-def test_the_end_offset_is_the_next_to_read_and_is_committed_unchanged() -> None:
-    assert commit_requests(position('{"t":{"1":789,"0":456}}'), [CommitTarget("g", ONE, 0)]) == [
-        request_to(ONE, "g", {("t", 0): 456, ("t", 1): 789})
-    ]
-
-
-def test_each_source_is_committed_to_its_own_group_if_it_has_one() -> None:
-    ends = position('{"a":{"0":1}}', '{"b":{"0":2}}', '{"c":{"0":3}}')
-    assert commit_requests(ends, [CommitTarget("g1", ONE, 0), CommitTarget("g2", TWO, 2)]) == [
-        request_to(ONE, "g1", {("a", 0): 1}),
-        request_to(TWO, "g2", {("c", 0): 3}),
-    ]
-
-
-def test_sources_that_share_a_group_make_one_request() -> None:
-    ends = position('{"a":{"0":1}}', '{"b":{"0":2}}')
-    assert commit_requests(ends, [CommitTarget("g", ONE, 0), CommitTarget("g", ONE, 1)]) == [
-        request_to(ONE, "g", {("a", 0): 1, ("b", 0): 2})
-    ]
-
-
-def test_of_two_sources_on_one_partition_the_lower_offset_counts() -> None:
-    ends = position('{"a":{"0":10}}', '{"a":{"0":4}}')
-    assert commit_requests(ends, [CommitTarget("g", ONE, 0), CommitTarget("g", ONE, 1)]) == [
-        request_to(ONE, "g", {("a", 0): 4})
-    ]
-
-
-def test_a_target_for_all_sources_skips_those_that_are_not_kafka() -> None:
-    ends = position('{"logOffset":3}', '{"a":{"0":1}}', "42", None, "None")
-    assert commit_requests(ends, [CommitTarget("g", ONE)]) == [request_to(ONE, "g", {("a", 0): 1})]
-
-
-def test_a_source_without_an_offset_makes_no_request() -> None:
-    assert commit_requests(position(None), [CommitTarget("g", ONE, 0)]) == []
-    assert commit_requests(position('{"a":{"0":1}}'), [CommitTarget("g", ONE, 5)]) == []
+@pytest.mark.parametrize(
+    ("ends", "targets", "expected"),
+    [
+        ([A], [CommitTarget("g", ONE, 0)], [(ONE, "g", {("a", 0): 10, ("a", 1): 9})]),
+        (
+            [A, B, C],
+            [CommitTarget("g1", ONE, 1), CommitTarget("g2", TWO, 2)],
+            [(ONE, "g1", {("b", 0): 2}), (TWO, "g2", {("c", 0): 3})],
+        ),
+        (
+            [B, C],
+            [CommitTarget("g", ONE, 0), CommitTarget("g", ONE, 1)],
+            [(ONE, "g", {("b", 0): 2, ("c", 0): 3})],
+        ),
+        (
+            [B, '{"b":{"0":1}}'],
+            [CommitTarget("g", ONE, 0), CommitTarget("g", ONE, 1)],
+            [(ONE, "g", {("b", 0): 1})],
+        ),
+        (
+            ['{"logOffset":3}', B, "42", None, "None"],
+            [CommitTarget("g", ONE)],
+            [(ONE, "g", {("b", 0): 2})],
+        ),
+        ([None], [CommitTarget("g", ONE, 0)], []),
+        ([A], [CommitTarget("g", ONE, 5)], []),
+    ],
+    ids=["one", "apart", "one group", "the lower", "not of Kafka", "no offset", "no such source"],
+)
+def test_the_ends_of_sources_are_committed_to_the_groups_that_they_have(
+    ends: list[str | None],
+    targets: list[CommitTarget],
+    expected: list[tuple[Cluster, str, dict[tuple[str, int], int]]],
+) -> None:
+    requests = [CommitRequest(cluster, group, "q", 7, at) for cluster, group, at in expected]
+    assert commit_requests(Position("q", 7, tuple(ends)), targets) == requests
 
 
 @pytest.mark.parametrize(
@@ -124,48 +118,33 @@ def committed(offset: int, query: str | None = None) -> dict[tuple[str, int], Co
     return {PARTITION: CommittedOffset(offset, "" if query is None else Mark(query, 0).to_text())}
 
 
-def test_a_group_without_offsets_gets_them() -> None:
-    plan = plan_commit(commit_request(5), {}, owned=False, allow_backwards=False)
-    assert plan == CommitPlan({PARTITION: 5})
-
-
-def test_a_group_moves_forward() -> None:
-    plan = plan_commit(commit_request(5), committed(3, QUERY), owned=True, allow_backwards=False)
-    assert plan == CommitPlan({PARTITION: 5})
-
-
-def test_never_moves_a_group_backwards() -> None:
-    plan = plan_commit(commit_request(3), committed(5, QUERY), owned=True, allow_backwards=False)
-    assert plan == CommitPlan({}, behind={PARTITION: (5, 3)})
-
-
-def test_moves_a_group_backwards_when_asked() -> None:
-    plan = plan_commit(commit_request(3), committed(5, QUERY), owned=True, allow_backwards=True)
-    assert plan == CommitPlan({PARTITION: 3})
-
-
-def test_an_offset_that_is_already_committed_is_not_committed_again() -> None:
-    assert plan_commit(
-        commit_request(5), committed(5, QUERY), owned=True, allow_backwards=False
-    ) == CommitPlan({})
-    assert plan_commit(
-        commit_request(5), committed(5), owned=False, allow_backwards=False
-    ) == CommitPlan({})
-
-
-def test_takes_over_the_group_of_another_query_and_reports_it() -> None:
-    plan = plan_commit(commit_request(5), committed(5, OTHER), owned=False, allow_backwards=False)
-    assert plan == CommitPlan({PARTITION: 5}, taken_from=OTHER)
-
-
-def test_stops_when_another_query_took_the_group() -> None:
-    plan = plan_commit(commit_request(9), committed(5, OTHER), owned=True, allow_backwards=True)
-    assert plan == CommitPlan({}, taken_by=OTHER)
-
-
-def test_offsets_committed_by_other_tools_do_not_count_as_another_query() -> None:
-    plan = plan_commit(commit_request(9), committed(2), owned=True, allow_backwards=False)
-    assert plan == CommitPlan({PARTITION: 9})
+@pytest.mark.parametrize(
+    ("offset", "there", "owned", "backwards", "plan"),
+    [
+        (5, {}, False, False, CommitPlan({PARTITION: 5})),
+        (5, committed(3, QUERY), True, False, CommitPlan({PARTITION: 5})),
+        (3, committed(5, QUERY), True, False, CommitPlan({}, behind={PARTITION: (5, 3)})),
+        (3, committed(5, QUERY), True, True, CommitPlan({PARTITION: 3})),
+        (5, committed(5, QUERY), True, False, CommitPlan({})),
+        (5, committed(5), False, False, CommitPlan({})),
+        (5, committed(5, OTHER), False, False, CommitPlan({PARTITION: 5}, taken_from=OTHER)),
+        (9, committed(5, OTHER), True, True, CommitPlan({}, taken_by=OTHER)),
+        (9, committed(2), True, False, CommitPlan({PARTITION: 9})),
+    ],
+    ids=[
+        *("a new group", "forward", "never backwards", "backwards when asked", "there already"),
+        *("there by another tool", "taken over", "taken away", "another tool is no query"),
+    ],
+)
+def test_a_group_moves_forward_and_belongs_to_one_query(
+    offset: int,
+    there: dict[tuple[str, int], CommittedOffset],
+    owned: bool,
+    backwards: bool,
+    plan: CommitPlan,
+) -> None:
+    request = commit_request(offset)
+    assert plan_commit(request, there, owned=owned, allow_backwards=backwards) == plan
 
 
 def test_partitions_are_decided_one_by_one() -> None:
@@ -208,16 +187,6 @@ def test_waits_longer_after_each_failure_up_to_a_limit() -> None:
     assert waits[-1] == LAST_RETRY_SECONDS
     assert retry_seconds(10_000, 1.0) == LAST_RETRY_SECONDS
     assert retry_seconds(1, 0.0) == FIRST_RETRY_SECONDS / 2
-
-
-def test_the_first_query_keeps_a_group_until_it_ends() -> None:
-    claims = Claims()
-    assert claims.claim(CLUSTER, "g", QUERY) is None
-    assert claims.claim(CLUSTER, "g", QUERY) is None
-    assert claims.claim(CLUSTER, "g", OTHER) == QUERY
-    assert claims.claim(CLUSTER, "h", OTHER) is None
-    claims.release(QUERY)
-    assert claims.claim(CLUSTER, "g", OTHER) is None
 
 
 def test_the_same_brokers_in_another_order_are_the_same_cluster() -> None:

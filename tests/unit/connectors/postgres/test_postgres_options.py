@@ -1,18 +1,25 @@
-"""Addresses, passwords and names of tables."""
+"""Addresses, passwords and names of tables; which errors of the server are waited out."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from epochal.connectors.postgres.postgres_failures import failure
 from epochal.connectors.postgres.postgres_options import (
     PostgresSinkOptions,
     connection_settings,
     server_name,
     table_name,
 )
-from epochal.errors import OptionError
+from epochal.errors import (
+    OptionError,
+    PostgresRejectedError,
+    PostgresRowError,
+    PostgresUnavailableError,
+)
 from epochal.options import read_options
 
 
@@ -130,3 +137,49 @@ def test_what_is_no_name_of_a_table_is_refused(text: str) -> None:
         table_name(text, None)
     with pytest.raises(OptionError, match="already names"):
         table_name("a.b", "c")
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("08006", PostgresUnavailableError),
+        ("57P01", PostgresUnavailableError),
+        ("57P03", PostgresUnavailableError),
+        ("53100", PostgresUnavailableError),
+        ("40P01", PostgresUnavailableError),
+        ("25006", PostgresUnavailableError),
+        ("23505", PostgresRowError),
+        ("22003", PostgresRowError),
+        ("42501", PostgresRejectedError),
+        ("42P01", PostgresRejectedError),
+    ],
+)
+def test_the_state_decides(state: str, kind: type[Exception]) -> None:
+    assert type(failure(psycopg.errors.lookup(state)("said"), "db:5432/x", "t")) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('connection failed: FATAL:  password authentication failed for user "u"', "Rejected"),
+        ('connection failed: FATAL:  database "x" does not exist', "Rejected"),
+        ("connection failed: FATAL:  the database system is starting up", "Unavailable"),
+        (
+            "connection failed: FATAL:  the database system is not yet accepting connections",
+            "Unavailable",
+        ),
+        ("connection failed: FATAL:  the database system is in recovery mode", "Unavailable"),
+        ('connection failed: FATAL:  no pg_hba.conf entry for host "h"', "Rejected"),
+        ("connection failed: FATAL:  sorry, too many clients already", "Unavailable"),
+        ("connection failed: fe_sendauth: no password supplied", "Rejected"),
+        ('invalid sslmode value: "yes"', "Rejected"),
+        ("connection failed: server does not support SSL, but SSL was required", "Rejected"),
+        ("SSL SYSCALL error: EOF detected", "Unavailable"),
+        ("SSL connection has been closed unexpectedly", "Unavailable"),
+        ("connection failed: Connection refused", "Unavailable"),
+        ("server closed the connection unexpectedly", "Unavailable"),
+    ],
+)
+def test_without_a_state_the_text_decides(text: str, kind: str) -> None:
+    found = failure(psycopg.OperationalError(text), "db:5432/x", "t")
+    assert type(found).__name__ == f"Postgres{kind}Error"

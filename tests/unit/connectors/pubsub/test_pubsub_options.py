@@ -1,4 +1,4 @@
-"""Options of the source and the sink, the table of statuses, and waits between retries."""
+"""Options of the source and the sink, the table of statuses, calls and waits between retries."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.api_core.gapic_v1.routing_header import to_grpc_metadata
 
-from epochal.connectors.pubsub.connection import Connection, Retry
+from epochal.connectors.pubsub.connection import Connection, Retry, routing
 from epochal.connectors.pubsub.continuous_pubsub import row_schema
 from epochal.connectors.pubsub.pubsub_options import (
     Access,
@@ -202,3 +203,17 @@ def test_missing_credentials_say_when_the_emulators_address_must_be_known(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere.json"))
     with pytest.raises(OptionError, match=r"PUBSUB_EMULATOR_HOST before epochal\.register\(spark"):
         find_credentials(Access(project_id="p"))
+
+
+@pytest.mark.parametrize(
+    ("method", "field", "resource"),
+    [
+        ("Publish", "topic", "projects/p/topics/t%+~"),
+        ("StreamingPull", "subscription", "projects/p/subscriptions/s"),
+        ("Acknowledge", "subscription", "projects/p:x/subscriptions/s"),
+        ("CreateSubscription", "name", "projects/p/subscriptions/s"),
+        ("DeleteSnapshot", "snapshot", "projects/p/snapshots/s"),
+    ],
+)
+def test_the_routing_header_is_googles(method: str, field: str, resource: str) -> None:
+    assert routing(method, resource) == (to_grpc_metadata([(field, resource)]),)

@@ -84,22 +84,20 @@ def lag(committed: int | None, processed: int | None, latest: int | None) -> Par
     return PartitionLag("q", "g", "t", 0, committed, processed, 0, latest)
 
 
-def test_lag_counts_from_what_was_processed() -> None:
-    found = lag(5, 7, 10)
-    assert (found.lag, found.committed_lag, found.processed_lag) == (3, 5, 3)
-
-
-def test_without_a_checkpoint_lag_counts_from_the_group() -> None:
-    assert lag(5, None, 10).lag == 5
-
-
-def test_a_recreated_topic_has_no_negative_lag() -> None:
-    assert lag(500, 500, 10).lag == 0
-
-
-def test_unknown_values_are_none() -> None:
-    assert lag(None, None, 10).lag is None
-    assert lag(5, 5, None).lag is None
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (lag(5, 7, 10), (3, 5, 3)),  # from what was processed
+        (lag(5, None, 10), (5, 5, None)),  # without a checkpoint from the group
+        (lag(500, 500, 10), (0, 0, 0)),  # of a topic that was made again
+        (lag(None, None, 10), (None, None, None)),
+        (lag(5, 5, None), (None, None, None)),
+    ],
+)
+def test_lag_counts_from_what_was_processed_else_from_the_group(
+    found: PartitionLag, expected: tuple[int | None, int | None, int | None]
+) -> None:
+    assert (found.lag, found.committed_lag, found.processed_lag) == expected
 
 
 def test_partitions_of_group_checkpoint_and_topics_are_all_listed() -> None:

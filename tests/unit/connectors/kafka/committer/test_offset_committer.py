@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import uuid
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from tests.unit.connectors.kafka.cluster import QUERY, MemoryCluster
+from tests.unit.connectors.kafka.cluster import QUERY, MemoryCluster, Query
 from tests.waiting import eventually
 
 from epochal.connectors.kafka.committer.offset_committer import (
@@ -25,31 +23,6 @@ from epochal.errors import OptionError
 from epochal.kafka import KafkaGroup, OffsetCommitter
 
 SECONDS = 20.0
-
-
-class Query:
-    """The events of a query, in the shape that PySpark gives them."""
-
-    def __init__(self, name: str | None = None) -> None:
-        self.id, self.name = uuid.uuid4(), name
-        self.runId = uuid.uuid4()
-
-    def started(self) -> SimpleNamespace:
-        return SimpleNamespace(id=self.id, runId=self.runId, name=self.name, timestamp="")
-
-    def progress(self, *offsets: int, batch: int = 0, topic: str = "t") -> SimpleNamespace:
-        ends = [json.dumps({topic: {"0": offset}}) for offset in offsets]
-        progress = SimpleNamespace(
-            id=self.id,
-            runId=self.runId,
-            name=self.name,
-            batchId=batch,
-            sources=[SimpleNamespace(endOffset=end) for end in ends],
-        )
-        return SimpleNamespace(progress=progress)
-
-    def ended(self) -> SimpleNamespace:
-        return SimpleNamespace(id=self.id, runId=self.runId, exception=None)
 
 
 @pytest.fixture

@@ -59,12 +59,6 @@ def test_value_alone_is_enough() -> None:
     ]
 
 
-def test_keys_go_with_values() -> None:
-    schema = schema_of(key=pa.large_binary(), value=pa.large_string())
-    batch = rows(schema, {"key": b"k", "value": "v"}, {"key": None, "value": "w"})
-    assert records(record_plan(schema, "t"), batch) == [("t", b"v", b"k"), ("t", b"w", None)]
-
-
 def test_rows_may_set_every_part_of_a_record() -> None:
     header = [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     batch = rows(

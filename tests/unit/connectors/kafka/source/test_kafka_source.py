@@ -181,12 +181,12 @@ def test_fewer_records_than_the_least_wait_except_in_the_first_epoch_and_at_a_fi
 
 
 def test_a_partition_that_ends_before_its_position_has_lost_records() -> None:
-    logs = Logs({("t", 0): (0, 3), ("t", 1): (0, 9)})
-    with (
-        closing(bounded(logs, maxOffsetsPerTrigger="5")) as source,
-        pytest.raises(KafkaDataLossError, match="the end of t-0 is 3, but 7 was next"),
-    ):
-        source.next_end(at(7, 0), None)
+    logs, lost = Logs({("t", 0): (0, 3), ("t", 1): (0, 9)}), "the end of t-0 is 3, but 7 was next"
+    with closing(bounded(logs, maxOffsetsPerTrigger="5")) as source:
+        with pytest.raises(KafkaDataLossError, match=lost):
+            source.next_end(at(7, 0), None)
+        with pytest.raises(KafkaDataLossError, match=lost):
+            source.last_end(at(7, 0))
     with closing(bounded(logs, maxOffsetsPerTrigger="5", failOnDataLoss="false")) as source:
         assert source.next_end(at(7, 0), None) == at(7, 5)
 

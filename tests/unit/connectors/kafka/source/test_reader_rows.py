@@ -57,21 +57,6 @@ def made(
     return batch.to_pylist(), last
 
 
-@pytest.mark.parametrize(
-    "partitions",
-    [[("a", 0)], [("a", 0), ("a", 1)], [("a", 0), ("a", 1), ("b", 0)]],
-    ids=["one", "partitions", "topics"],
-)
-def test_rows_name_their_partition_for_any_number_of_partitions(
-    partitions: list[KafkaPartition],
-) -> None:
-    messages = [Sent(tp, n) for n in range(3) for tp in partitions]
-    rows, last = made(messages, partitions)
-    found = [((row["topic"], row["partition"]), row["offset"]) for row in rows]
-    assert found == [(each.tp, each.at) for each in messages]
-    assert last == dict.fromkeys(partitions, 2)
-
-
 def test_kinds_of_timestamps_have_javas_numbers() -> None:
     messages = [Sent(("a", 0), n, stamp=(n, 1)) for n in range(3)]
     assert [row["timestampType"] for row in made(messages, [("a", 0)])[0]] == [-1, 0, 1]

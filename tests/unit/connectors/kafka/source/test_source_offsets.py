@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pytest
@@ -11,7 +10,6 @@ from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.connectors.kafka.source.source_offsets import (
     AtOffsets,
     AtTimes,
-    Everywhere,
     NoMatch,
     Starting,
     parse_assigned,
@@ -21,7 +19,6 @@ from epochal.connectors.kafka.source.source_offsets import (
     partition_id,
     partition_names,
     settle_start,
-    spark_json,
     to_offsets,
     to_positions,
     wanted_offsets,
@@ -38,18 +35,6 @@ def test_positions_are_offsets() -> None:
     offsets = {("a", 0): 4, ("a", 1): 2**53}
     assert to_offsets(to_positions(offsets)) == offsets
     assert to_positions(offsets) == {"a-0": "4", "a-1": "9007199254740992"}
-
-
-def test_json_is_in_the_order_of_a_scala_hash_map() -> None:
-    few = {("orders", 1): 7, ("orders", 0): 3}
-    assert spark_json(few) == '{"orders":{"0":3,"1":7}}'
-    topics = {(name, 0): 0 for name in ("clicks", "orders", "payments", "users")}
-    assert list(json.loads(spark_json(topics))) == ["payments", "clicks", "orders", "users"]
-
-
-def test_partitions_fold_back_into_a_small_table() -> None:
-    sparse = {("t", n): 0 for n in (100, 3, 16)}
-    assert spark_json(sparse) == '{"t":{"16":0,"3":0,"100":0}}'
 
 
 def test_offsets_that_spark_logged_are_read() -> None:
@@ -71,19 +56,6 @@ def starting(
     offsets: str = "latest", by_timestamp: str | None = None, timestamp_ms: int | None = None
 ) -> Starting:
     return parse_starting(offsets, by_timestamp, timestamp_ms, NoMatch.ERROR)
-
-
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("earliest", Everywhere(-2)),
-        (" LATEST ", Everywhere(-1)),
-        ('{"t":{"0":23,"1":-1}}', AtOffsets({("t", 0): 23, ("t", 1): -1})),
-        (' {"a":{"0":-2},"b":{"7":0}} ', AtOffsets({("a", 0): -2, ("b", 7): 0})),
-    ],
-)
-def test_starting_offsets_are_read_as_spark_reads_them(text: str, meant: Starting) -> None:
-    assert starting(text) == meant
 
 
 def test_a_time_for_all_overrides_times_per_partition_which_override_offsets() -> None:

@@ -1,4 +1,4 @@
-"""The lease book, compared with a plain dictionary of ids."""
+"""The lease book, compared with a plain dictionary of ids, and ids that are handed back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from epochal.connectors.pubsub.pull import ack_leases as leases
 from epochal.connectors.pubsub.pull.ack_leases import Ids, LeaseBook, id_rows
+from epochal.connectors.pubsub.pull.hand_back import decode_ids, encode_ids
 
 
 def texts(lots: list[Ids]) -> list[str]:
@@ -87,3 +88,11 @@ def test_the_book_holds_what_a_dictionary_would(
         assert sorted(texts(book.settle([(start, start + length)]))) == sorted(due)
         assert book.held == len(model)
     assert sorted(texts(book.all_held())) == sorted(model.values())
+
+
+@pytest.mark.parametrize("ids", [["one", "two"], ["one", "three"], ["", ""], ["x" * 180] * 100])
+def test_ids_survive_the_pipe(ids: list[str]) -> None:
+    rows = id_rows(pa.array(ids))
+    found = decode_ids(encode_ids(rows))
+    assert type(found) is type(rows)
+    assert np.array_equal(found, rows)

@@ -16,27 +16,6 @@ SNAPSHOT = "projects/p/snapshots/snap"
 RETAINING = Settings(retain_acked=True)
 
 
-def test_message_ids_are_new_and_ascending() -> None:
-    world = World()
-    first, second = world.publish("a", "b")
-    (third,) = world.publish("c")
-    assert first < second < third
-
-
-def test_two_brokers_of_one_seed_give_the_same_ids() -> None:
-    one, two = World(), World()
-    assert one.publish("a") == two.publish("a")
-    assert one.subscription.envelopes.ack_id(1) == two.subscription.envelopes.ack_id(1)
-
-
-def test_a_filter_settles_what_does_not_pass() -> None:
-    world = World(filter_text='attributes.kind = "yes"')
-    world.publish("a", kind="yes")
-    world.publish("b", kind="no")
-    assert world.pull() == ["a"]
-    assert world.counts() == (0, 1)
-
-
 def test_a_topic_without_subscriptions_keeps_nothing() -> None:
     broker = MessageBroker()
     broker.create_topic(TOPIC, b"")
@@ -99,22 +78,6 @@ def buried_world(settings: Settings) -> World:
     world.broker.create_topic(GRAVE, b"")
     world.add(GRAVES, Settings(), topic=GRAVE)
     return world
-
-
-def test_a_message_that_fails_too_often_moves_to_the_dead_letters() -> None:
-    world = buried_world(Settings(dead_letter_topic=GRAVE, max_attempts=5))
-    world.publish("a")
-    for _ in range(4):
-        world.nack(*world.entries())
-    assert world.pull(name=GRAVES) == []
-    (entry,) = world.entries()
-    assert entry.attempts == 5
-    world.wait(10)
-    assert world.pull() == []
-    (dead,) = world.entries(name=GRAVES)
-    assert dead.message.attributes["CloudPubSubDeadLetterSourceDeliveryCount"] == "5"
-    world.ack(dead, name=GRAVES)
-    assert world.broker.memory.used == 0
 
 
 def test_a_dead_letter_does_not_block_the_rest_of_its_key() -> None:
