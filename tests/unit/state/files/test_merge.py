@@ -37,16 +37,6 @@ def test_the_last_record_of_a_key_wins_as_in_a_dictionary(
     assert merged(base, deltas) == sorted(model.items())
 
 
-def test_a_key_that_is_deleted_and_put_again_stays() -> None:
-    key, one, two = b"k" * 8, b"1" * 8, b"2" * 8
-    assert merged({key: one}, [[(key, None), (key, two)]]) == [(key, two)]
-    assert merged({key: one}, [[(key, two), (key, None)]]) == []
-
-
-def test_empty_keys_are_keys_too() -> None:
-    assert merged({b"": b"1" * 8}, [[(b"", b"2" * 8)]]) == [(b"", b"2" * 8)]
-
-
 def test_large_files_are_cut_into_parts_that_hold_every_row_once() -> None:
     rows = puts_of(records([(bytes([n]) * 8, bytes(8)) for n in range(20)]))
     assert rows.parts(1 << 30) == [rows]

@@ -120,12 +120,6 @@ def test_a_damaged_row_is_found_in_whichever_part_it_lies(
     assert caught.value.offset == 16 * damaged
 
 
-def test_reads_no_rows_as_an_empty_column() -> None:
-    schema = struct_of([LONG, STRING, ArrayType(STRING), MapType(STRING, DecimalType(38, 2))])
-    assert len(decode_rows(spans_of([]), schema)) == 0
-    assert len(encode_rows(to_arrow([], schema), schema)) == 0
-
-
 def test_counts_rows_that_have_no_fields() -> None:
     schema = struct_of([])
     assert len(decode_rows(spans_of([b"", b"", b""]), schema)) == 3

@@ -51,13 +51,6 @@ def test_gives_back_any_schema(table: Table) -> None:
     assert parse_schema(schema_json(schema)) == schema
 
 
-def test_knows_each_type_by_its_name() -> None:
-    names = ["void", "boolean", "interval day to minute", "time(0)", "timestamp_ltz(9)", "variant"]
-    for name in names:
-        parsed = parse_schema(field_json(f'"{name}"'))
-        assert parsed == struct_of([AtomicType(name)])
-
-
 @pytest.mark.parametrize(
     ("written", "meant"),
     [

@@ -8,11 +8,6 @@ from epochal.errors import OptionError
 from epochal.state.store.conf import StateStoreConf, StateStoreId, StateStoreProviderId
 
 
-def test_the_default_store_adds_no_directory_level() -> None:
-    assert StateStoreId("/c/state", 3, 7).location == "/c/state/3/7"
-    assert StateStoreId("s3://b/c/state/", 3, 7, "left").location == "s3://b/c/state/3/7/left"
-
-
 def test_ids_are_written_as_spark_writes_them() -> None:
     store = StateStoreId("/c/state", 0, 1)
     assert str(store) == "StateStoreId[ operatorId=0, partitionId=1, storeName=default ]"
@@ -20,23 +15,6 @@ def test_ids_are_written_as_spark_writes_them() -> None:
         "StateStoreProviderId[ storeId=StateStoreId[ operatorId=0, partitionId=1, "
         "storeName=default ], queryRunId=53b62e34-0476-452d-8313-c1786e091891 ]"
     )
-
-
-def test_two_runs_of_one_store_have_different_providers() -> None:
-    store = StateStoreId("/c/state", 0, 1)
-    assert StateStoreProviderId(store, "run-1") != StateStoreProviderId(store, "run-2")
-    assert StateStoreProviderId(store, "run-1") == StateStoreProviderId(store, "run-1")
-
-
-def test_settings_missing_from_an_offset_log_take_their_defaults() -> None:
-    conf = StateStoreConf.from_spark({"spark.sql.shuffle.partitions": "3"})
-    assert conf == StateStoreConf()
-    assert conf.compression_codec == "lz4"
-    assert conf.row_checksum_enabled is False
-    assert conf.min_deltas_for_snapshot == 10
-    assert conf.min_versions_to_retain == 100
-    assert conf.max_versions_to_retain_in_memory == 2
-    assert conf.maintenance_interval_ms == 60_000
 
 
 def test_settings_are_read_by_sparks_keys() -> None:

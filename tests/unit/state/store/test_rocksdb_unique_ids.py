@@ -50,15 +50,6 @@ def value_at(files: Files, item: LineageItem) -> int:
     return content(store)["a", 0]
 
 
-def test_a_version_has_an_id_and_lists_those_before_it() -> None:
-    files = MemoryFiles()
-    items = list(publish_to(provider(files, IDS), 1, 3))
-    assert names(files) == {f"{item.version}_{item.unique_id}.changelog" for item in items}
-    assert len({item.unique_id for item in items}) == 3
-    assert [lineage(files, item) for item in items] == [(), tuple(items[:1]), tuple(items[:2])]
-    assert [value_at(files, item) for item in items] == [1, 2, 3]
-
-
 def test_the_same_attempt_gives_a_version_the_same_id_and_another_attempt_another() -> None:
     prepared = [
         prepare(provider(MemoryFiles(), IDS), 1, label).name for label in ("a1", "a1", "a2")
@@ -169,11 +160,6 @@ def test_a_list_that_would_become_too_long_makes_the_version_a_snapshot(
     prepared = PreparedVersion(4, f"4_{items[3].unique_id}.zip.prepared-a1", 0)
     with pytest.raises(StateLoadError):
         provider(files, IDS).get_store(4, from_prepared=prepared)  # its checksum is another
-
-
-def test_a_list_of_the_longest_size_fits_where_spark_keeps_it() -> None:
-    items = [{"version": 10**12, "checkpointUniqueId": "x" * 36}] * rocksdb_files.MAX_LINEAGE
-    assert len(str(items)) < 1 << 16
 
 
 @pytest.mark.parametrize("changes", range(4))
