@@ -18,19 +18,6 @@ def quarter_of(incident: Incident, seconds: float = HOURS) -> int:
     return int(4 * incident.at_seconds / seconds)
 
 
-def test_a_seed_gives_the_same_incidents_and_another_seed_gives_others() -> None:
-    assert plan(HOURS, 1) == plan(HOURS, 1)
-    assert plan(HOURS, 1) != plan(HOURS, 2)
-
-
-def test_incidents_are_in_order_and_within_their_quarter() -> None:
-    found = plan(HOURS, 3)
-    assert found == sorted(found, key=lambda each: each.at_seconds)
-    assert [each.expires_seconds for each in found] == [
-        HOURS / 4 * (quarter_of(each) + 1) for each in found
-    ]
-
-
 def test_two_hours_have_every_kind_of_incident() -> None:
     assert {each.kind for each in plan(HOURS, 4)} == {
         "worker",
@@ -139,10 +126,6 @@ def test_the_model_sees_a_total_that_was_computed_from_old_state() -> None:
     model = rows(0, 1)
     model.add("later", [[7], [1 + 2 + 3 + 4], [2], [0], [None]])
     assert model.faults == ["later: row 2 of key 7 has the total 10, not 6"]
-
-
-def test_the_model_sees_which_row_is_missing() -> None:
-    assert rows(0, 1, 3).complete == 2
 
 
 def test_the_model_knows_what_each_release_adds() -> None:

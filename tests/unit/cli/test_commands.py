@@ -21,7 +21,6 @@ from epochal.checkpoint.entries import (
     SinkMetadata,
 )
 from epochal.cli.main import app, describe, main
-from epochal.cli.printing.output import print_table
 from epochal.cli.programs import print_check
 from epochal.errors import CheckpointError, StorageError
 from epochal.files.local import LocalFiles
@@ -99,15 +98,6 @@ def test_shows_the_sink_in_use_and_the_one_before_it(
     assert ["orders", "org.example.Delta", "DSv2", "yes"] in lines
 
 
-def test_shows_only_the_newest_batches_when_asked(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, out, _ = run(capsys, "checkpoint", "show", checkpoint, "--json", "--limit", 1)
-    assert [batch["batch_id"] for batch in json.loads(out)["batches"]] == [2]
-    _, out, _ = run(capsys, "checkpoint", "show", checkpoint, "--limit", 0)
-    assert "batch  committed" not in out
-
-
 def test_shows_what_a_restart_would_do(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,16 +117,6 @@ def test_shows_every_pinned_setting(checkpoint: Path, capsys: pytest.CaptureFixt
     assert shown[1:3] == ["spark.other = a b", "spark.sql.shuffle.partitions = 3"]
 
 
-def test_prints_a_log_as_one_line_per_entry(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, out, _ = run(capsys, "checkpoint", "log", checkpoint / "commits", "--json")
-    assert [json.loads(line) for line in out.splitlines()] == [
-        {"batch_id": batch_id, "entry": {"version": 1, "next_watermark_ms": 0}}
-        for batch_id in range(2)
-    ]
-
-
 def test_compares_the_offsets_of_two_batches_part_by_part(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,11 +128,6 @@ def test_compares_the_offsets_of_two_batches_part_by_part(
         {"path": "timestamp_ms", "before": 1_700_000_000_000, "after": 1_700_000_000_002},
         {"path": "committed", "before": True, "after": False},
     ]
-
-
-def test_python_m_epochal_has_the_exit_status_of_the_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "epochal", "checkpoint", "show", str(tmp_path / "nowhere")]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 2
 
 
 def test_an_entry_that_cannot_be_read_differs_in_few_words(
@@ -308,9 +283,3 @@ def test_showing_a_checkpoint_imports_no_columns_and_no_rich(checkpoint: Path) -
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stderr == "[]\n"
-
-
-def test_plain_tables_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    long = "x" * 300
-    print_table(("a", "b"), [("1", long), ("222", "[red]")], title="things")
-    assert capsys.readouterr().out == f"things\na    b\n1    {long}\n222  [red]\n"

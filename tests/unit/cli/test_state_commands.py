@@ -210,14 +210,6 @@ def test_export_writes_parquet_csv_and_json_lines(sample: Sample, tmp_path: Path
     assert ".parquet, .csv, .jsonl" in run.errors
 
 
-def test_verify_names_a_damaged_file(sample: Sample, run: Run) -> None:
-    assert json.loads(run("verify", sample.path, "--json")) == {"healthy": True, "findings": []}
-    sample.delta(1, 2).write_bytes(b"damaged")
-    found = json.loads(run("verify", sample.path, "--json"))
-    assert run.status == 1
-    assert any(each["path"] == "state/0/1/2.delta" for each in found["findings"])
-
-
 def test_unreadable_input_is_one_line_with_the_file_and_status_2(sample: Sample, run: Run) -> None:
     sample.delta(1, 2).unlink()
     run("read", sample.path, "--partition", "1", "--json")
@@ -254,13 +246,6 @@ def test_what_an_edit_does_not_find_is_named_as_the_user_wrote_it(sample: Sample
     run("evolve", sample.path, "--rename", "nothing=something", "--no-file-sink")
     assert run.status == 2
     assert "There is no column 'nothing'; the columns are k, " in run.errors
-
-
-def test_editing_commands_change_nothing_without_execute(sample: Sample, run: Run) -> None:
-    key = json.dumps({"k": "a"})
-    run("delete", sample.path, "--key", key, "--no-file-sink")
-    assert run.status == 0
-    assert len(run.lines("read", sample.path)) == 3
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,9 @@ from tests.golden.library import Golden, unpack
 from epochal.dashboard.batch_history import (
     COPIED,
     MAX_MEASURED_BATCHES,
-    NO_BROKER,
-    NOT_ASKED,
-    WHY_NO_LAG,
     BatchFacts,
     EndOffset,
     Offset,
-    StateSize,
     batches_to_measure,
     history_json,
     offset_of,
@@ -63,15 +59,6 @@ def test_a_source_is_recognized_by_its_offset(value: Any, expected: Offset) -> N
     assert offset_of(value) == expected
 
 
-def test_a_batch_lasts_from_its_timestamp_to_its_commit() -> None:
-    told = history_json([batch(0, 1), batch(1, 2, committed_ms=11_450)], {}, {})
-    assert [each["took_ms"] for each in told["batches"]] == [300, 450]
-    figures = told["figures"]
-    assert (figures["took_ms"], figures["took_p50_ms"], figures["took_p99_ms"]) == (450, 300, 450)
-    assert (figures["newest"], figures["committed"], figures["interval_ms"]) == (1, 1, 1_000)
-    assert told["note"] is None
-
-
 def test_the_times_of_a_copy_are_not_taken_for_durations() -> None:
     copied_ms = 99_000_000
     told = history_json([batch(n, n, committed_ms=copied_ms) for n in range(3)], {}, {})
@@ -111,17 +98,6 @@ def test_the_watermark_is_compared_with_the_clock_of_its_batch() -> None:
     assert [each["behind_ms"] for each in told["batches"]] == [None, 7_000]
 
 
-def test_state_is_shown_where_it_was_measured() -> None:
-    told = history_json([batch(0, 1), batch(1, 2)], {}, {1: StateSize(40, 1_600)})
-    sizes = [(each["state_rows"], each["state_bytes"]) for each in told["batches"]]
-    assert sizes == [(None, None), (40, 1_600)]
-
-
-def test_a_checkpoint_without_batches_has_a_history_without_batches() -> None:
-    told = history_json([], {}, {})
-    assert (told["batches"], told["sources"], told["figures"]["newest"]) == ([], [], None)
-
-
 def source(offset: Any) -> dict[str, Any]:
     (found,) = history_json([batch(0, offset)], {}, {})["sources"]
     return dict(found)
@@ -138,21 +114,9 @@ def test_a_topic_that_was_made_anew_has_no_negative_lag() -> None:
     assert with_lag(source(kafka(50)), {("orders", 0): EndOffset(3)}, None)["lag"] == 0
 
 
-@pytest.mark.parametrize("why", [NO_BROKER, NOT_ASKED, "Broker transport failure"])
-def test_lag_that_cannot_be_known_says_why(why: str) -> None:
-    found = with_lag(source(kafka(5)), {}, why)
-    assert (found.get("lag"), found["why"]) == (None, why)
-
-
 def test_partitions_that_the_brokers_do_not_have_are_named_so() -> None:
     found = with_lag(source(kafka(5)), {}, None)
     assert (found["lag"], found["why"]) == (None, "The brokers know none of these partitions.")
-
-
-@pytest.mark.parametrize("offset", [{"logOffset": 1}, {"offset": 1, "timestamp": 0}, 4])
-def test_a_source_without_a_known_end_says_why(offset: Any) -> None:
-    found = with_lag(source(offset), {}, NO_BROKER)
-    assert found["why"] == WHY_NO_LAG[found["kind"]]
 
 
 def test_the_same_batches_are_measured_while_others_are_added() -> None:

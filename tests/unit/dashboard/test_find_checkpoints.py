@@ -19,10 +19,6 @@ def found(path: Path) -> list[str]:
     return find_checkpoints(LocalFiles(path))
 
 
-def test_a_checkpoint_is_itself(tmp_path: Path) -> None:
-    assert found(Path(checkpoint(tmp_path / "one"))) == [str(tmp_path / "one")]
-
-
 def test_all_checkpoints_below_a_directory_are_found_in_order(tmp_path: Path) -> None:
     made = [checkpoint(tmp_path / name) for name in ("a", "b/c/checkpoint", "b/checkpoint")]
     checkpoint(tmp_path / "much" / "too" / "far" / "below")

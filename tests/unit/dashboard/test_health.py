@@ -33,26 +33,6 @@ class Looks:
 BROKEN = finding("LOG_ENTRY_UNREADABLE", "offsets/3", "it is empty")
 
 
-def test_a_whole_checkpoint_is_healthy_and_described(tmp_path: Path) -> None:
-    health = HealthMonitor(checkpoint(tmp_path), ManualClock()).check()
-    assert health.status == "healthy"
-    told = health.as_json()
-    assert told["checkpoint"]["batches"] > 0
-    assert told["checkpoint"]["committed"] == told["checkpoint"]["newest"]
-
-
-def test_a_file_that_breaks_is_found_at_the_next_look(tmp_path: Path) -> None:
-    files, clock = checkpoint(tmp_path), ManualClock()
-    monitor = HealthMonitor(files, clock)
-    monitor.check()
-    newest = max(int(each.name) for each in files.list("offsets") if each.name.isdigit())
-    Path(files.url, "offsets", str(newest)).write_text("v1\nnot json")
-    clock.advance(monitor.due - clock.monotonic())
-    health = monitor.check()
-    assert health.status == "unhealthy"
-    assert f"offsets/{newest}" in {each.path for each in health.findings}
-
-
 def test_a_finding_counts_when_a_second_look_finds_it_too(tmp_path: Path) -> None:
     files, clock = checkpoint(tmp_path), ManualClock()
     looks = Looks(clock, [BROKEN], [])
@@ -101,13 +81,3 @@ def test_what_only_reading_everything_shows_stays_until_everything_is_read_again
     clock.advance(2.0)
     assert monitor.check().findings == ()
     assert looks.depths[3:] == [Depth.NORMAL]
-
-
-def test_where_there_is_no_checkpoint_that_is_said(tmp_path: Path) -> None:
-    health = HealthMonitor(LocalFiles(str(tmp_path / "gone")), ManualClock()).check()
-    assert health.status == "missing"
-    assert health.problem == f"There is no directory {tmp_path / 'gone'}."
-
-
-def test_a_directory_that_is_no_checkpoint_is_not_missing(tmp_path: Path) -> None:
-    assert HealthMonitor(LocalFiles(str(tmp_path)), ManualClock()).check().status == "unreadable"

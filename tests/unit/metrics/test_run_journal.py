@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
-import pytest
 from tests.unit.metrics.runs import RUN, epoch, progress
 
-from epochal.errors import OptionError
 from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files, runs_directory
 from epochal.metrics.run_records import RunEnded, RunStarted, decode
 
@@ -68,19 +65,6 @@ def test_records_of_another_release_are_passed_over() -> None:
     assert decode(b'{"kind":"hologram","at_ms":1}') is None
     assert decode(b"not json") is None
     assert decode(b'{"kind":"end","at_ms":1,"error":null,"mood":"fine"}') == RunEnded(1)
-
-
-def test_directory_and_file_are_for_their_user_alone(tmp_path: Path) -> None:
-    JournalWriter(private(tmp_path), RUN)
-    assert stat.S_IMODE(private(tmp_path).stat().st_mode) == 0o700
-    (path,) = run_files(private(tmp_path))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
-    private(tmp_path).mkdir(mode=0o755)
-    with pytest.raises(OptionError, match="mode 755"):
-        JournalWriter(private(tmp_path), RUN)
 
 
 def test_a_writer_that_was_killed_is_known_from_one_that_is_silent(tmp_path: Path) -> None:

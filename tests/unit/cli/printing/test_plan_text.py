@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochal.cli.editing import directory_rows, file_rows, word_for_epochs
+from epochal.cli.editing import directory_rows, word_for_epochs
 from epochal.tools.edit.edit_plan import Change, Plan, Stamp
 
 
@@ -53,13 +53,6 @@ def test_a_plan_for_a_continuous_query_speaks_of_epochs_but_leaves_the_rows_alon
         ("batch 3",),
     )
     assert [each.why for each in said.changes] == ["epoch after 6"]
-
-
-def test_verbose_names_every_file() -> None:
-    rows = file_rows(CHANGES)
-    assert len(rows) == len(CHANGES)
-    assert rows[0] == ("delete", "state/0/0/7.delta", "100 B", "delta of version 7")
-    assert rows[-1] == ("delete", "sink:part-0.parquet", "2.0 KiB", "written after batch 6")
 
 
 def test_a_dry_run_says_what_is_to_be_done_and_an_edit_what_was_done() -> None:

@@ -22,11 +22,6 @@ def test_a_table_that_fits_is_only_aligned() -> None:
     assert (head, lines) == ("a    long name", ["1    x", "222  y"])
 
 
-def test_without_a_width_nothing_is_folded() -> None:
-    long = "x" * 300
-    assert table_lines(("a",), [(long,)]) == ("a", [long])
-
-
 def test_the_widest_column_is_folded_at_words() -> None:
     head, lines = table_lines(("batch", "change"), [("1", "offset 5 to 7, watermark later")], 24)
     assert head == "batch  change"

@@ -21,18 +21,56 @@ from epochal.tools.edit.offset_targets import (
 KAFKA = '{"a":{"0":10,"1":20},"b":{"0":5}}'
 
 
+FILES, OTHER = '{"logOffset":7}', '{"offset":15,"timestamp":3000}'
+
+
 @pytest.mark.parametrize(
-    ("target", "expected"),
+    ("current", "target", "expected"),
     [
-        (ToOffset(('{"a":{"0":1}}',)), '{"a":{"0":1,"1":20},"b":{"0":5}}'),
-        (ToOffset(("a:1:7", "b:0:0")), '{"a":{"0":10,"1":7},"b":{"0":0}}'),
-        (ToOffset(("c:2:9",)), '{"a":{"0":10,"1":20},"b":{"0":5},"c":{"2":9}}'),
-        (ShiftBy(-7), '{"a":{"0":3,"1":13},"b":{"0":0}}'),
-        (ShiftBy(3), '{"a":{"0":13,"1":23},"b":{"0":8}}'),
+        # Of Kafka's partitions only those that are named move.
+        (KAFKA, ToOffset(('{"a":{"0":1}}',)), '{"a":{"0":1,"1":20},"b":{"0":5}}'),
+        (KAFKA, ToOffset(("a:1:7", "b:0:0")), '{"a":{"0":10,"1":7},"b":{"0":0}}'),
+        (KAFKA, ToOffset(("c:2:9",)), '{"a":{"0":10,"1":20},"b":{"0":5},"c":{"2":9}}'),
+        (KAFKA, ShiftBy(-7), '{"a":{"0":3,"1":13},"b":{"0":0}}'),
+        (KAFKA, ShiftBy(3), '{"a":{"0":13,"1":23},"b":{"0":8}}'),
+        (FILES, ToOffset(("4",)), '{"logOffset":4}'),
+        (FILES, ToOffset(('{"logOffset":4}',)), '{"logOffset":4}'),
+        (FILES, ShiftBy(-2), '{"logOffset":5}'),
+        (FILES, ShiftBy(-100), '{"logOffset":-1}'),
+        (FILES, ToEarliest(), '{"logOffset":-1}'),
+        (FILES, ToLatest(), '{"logOffset":9}'),
+        ("7", ToOffset(("3",)), "3"),
+        ("7", ShiftBy(-2), "5"),
+        ("7", ToEarliest(), "0"),
+        # What has another form, or no offset yet, can only be replaced whole.
+        (OTHER, ToOffset(('{"offset":5,"timestamp":1000}',)), '{"offset":5,"timestamp":1000}'),
+        (None, ToOffset(('{"logOffset":1}',)), '{"logOffset":1}'),
     ],
 )
-def test_kafka_moves_only_the_partitions_that_were_named(target: Target, expected: str) -> None:
-    assert move(KAFKA, target) == expected
+def test_an_offset_moves_in_its_own_form(
+    current: str | None, target: Target, expected: str
+) -> None:
+    assert move(current, target, latest_log_batch=9) == expected
+
+
+@pytest.mark.parametrize(
+    ("current", "target", "reason"),
+    [
+        (FILES, ShiftBy(5), "log ends at 9, so the source cannot continue from 12"),
+        (OTHER, ShiftBy(1), "give the complete new offset"),
+        (None, ShiftBy(1), "has no offset yet"),
+        (KAFKA, ToEarliest(), "--bootstrap-servers"),
+        *(
+            (KAFKA, ToOffset((value,)), "--to-offset")
+            for value in ("a:1", "a:x:1", "a:1:-5", ":0:1", "{", '{"a":[1]}')
+        ),
+    ],
+)
+def test_a_move_that_cannot_be_made_is_refused_with_the_reason(
+    current: str | None, target: Target, reason: str
+) -> None:
+    with pytest.raises(OptionError, match=reason):
+        move(current, target, latest_log_batch=9)
 
 
 @pytest.mark.parametrize("target", [ToEarliest(), ToLatest(), ToTime(1_700_000_000_000)])
@@ -53,58 +91,6 @@ def test_kafkas_ends_and_moments_are_the_brokers_to_say(target: Target) -> None:
 def test_a_partition_that_the_broker_does_not_know_is_named() -> None:
     with pytest.raises(OptionError, match="did not answer for a:1"):
         move(KAFKA, ToLatest(), ask_broker=lambda _, __: {"a": {0: 1}, "b": {0: 1}})
-
-
-def test_without_a_broker_the_message_says_which_option_is_missing() -> None:
-    with pytest.raises(OptionError, match="--bootstrap-servers"):
-        move(KAFKA, ToEarliest())
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        (ToOffset(("4",)), '{"logOffset":4}'),
-        (ToOffset(('{"logOffset":4}',)), '{"logOffset":4}'),
-        (ShiftBy(-2), '{"logOffset":5}'),
-        (ShiftBy(-100), '{"logOffset":-1}'),
-        (ToEarliest(), '{"logOffset":-1}'),
-        (ToLatest(), '{"logOffset":9}'),
-    ],
-)
-def test_a_file_source_moves_within_its_own_log(target: Target, expected: str) -> None:
-    assert move('{"logOffset":7}', target, latest_log_batch=9) == expected
-
-
-def test_a_file_source_cannot_go_beyond_its_log() -> None:
-    with pytest.raises(OptionError, match="log ends at 9, so the source cannot continue from 12"):
-        move('{"logOffset":7}', ShiftBy(5), latest_log_batch=9)
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"), [(ToOffset(("3",)), "3"), (ShiftBy(-2), "5"), (ToEarliest(), "0")]
-)
-def test_a_number_is_moved_as_a_number(target: Target, expected: str) -> None:
-    assert move("7", target) == expected
-
-
-def test_an_unknown_form_can_only_be_replaced_whole() -> None:
-    held = '{"offset":15,"timestamp":3000}'
-    whole = '{"offset":5,"timestamp":1000}'
-    assert move(held, ToOffset((whole,))) == whole
-    with pytest.raises(OptionError, match="give the complete new offset"):
-        move(held, ShiftBy(1))
-
-
-def test_a_source_without_an_offset_needs_a_whole_one() -> None:
-    assert move(None, ToOffset(('{"logOffset":1}',))) == '{"logOffset":1}'
-    with pytest.raises(OptionError, match="has no offset yet"):
-        move(None, ShiftBy(1))
-
-
-@pytest.mark.parametrize("value", ["a:1", "a:x:1", "a:1:-5", ":0:1", "{", '{"a":[1]}'])
-def test_what_is_no_offset_is_refused(value: str) -> None:
-    with pytest.raises(OptionError, match="--to-offset"):
-        move(KAFKA, ToOffset((value,)))
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,20 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from tests.unit.checkpoint.samples import CONF, checkpoint, commit, content, offsets, source_batch
+from tests.unit.checkpoint.samples import CONF, checkpoint, commit, content
 
 from epochal.checkpoint.entries import OFFSET_FORMAT
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
-from epochal.errors import EditError, OptionError
+from epochal.errors import EditError
 from epochal.files import Files
 from epochal.files.local import LocalFiles
-from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.repair import HANDLERS, Repair, plan_repair
 from epochal.tools.edit.repair_draft import RepairOptions
 from epochal.tools.edit.rewind import plan_rewind
 from epochal.tools.edit.survey import survey
 from epochal.tools.inspect.show import inspect
-from epochal.tools.verify.findings import RULES, Finding, finding
+from epochal.tools.verify.findings import RULES, finding
 
 NEW_ID = "11111111-2222-3333-4444-555555555555"
 
@@ -79,11 +78,6 @@ def test_only_named_codes_are_mended_if_any_is_named() -> None:
     assert [left.reason for left in repair.left] == ["not asked for"]
 
 
-def test_an_unknown_code_is_refused() -> None:
-    with pytest.raises(OptionError, match="No repair for NO_SUCH_CODE"):
-        repaired(checkpoint(2), codes=["NO_SUCH_CODE"])
-
-
 def test_an_interrupted_edit_comes_first() -> None:
     with pytest.raises(EditError, match="an edit was interrupted here"):
         repaired(checkpoint(2), ("EDIT_UNFINISHED", ".epochal/journal/0001-rewind"))
@@ -117,16 +111,6 @@ def test_a_directory_with_the_name_of_a_batch_goes_with_all_that_is_in_it(tmp_pa
     Journal(files).undo()
     assert files.info("offsets/3") is not None
     assert files.read("commits/3/inside") == b"x"
-
-
-def test_unreadable_offsets_of_a_committed_batch_are_gone_back_from_only_if_allowed() -> None:
-    files = checkpoint(6)
-    files.replace("offsets/5", b"")
-    refused = repaired(files, ("LOG_ENTRY_UNREADABLE", "offsets/5"))
-    assert actions(refused) == []
-    assert "rewind CHECKPOINT --to-batch 4" in refused.left[0].reason
-    repaired(files, ("LOG_ENTRY_UNREADABLE", "offsets/5"), may_go_back=True)
-    assert restart(files).batch_id == 5
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -178,65 +162,3 @@ def test_a_broken_snapshot_without_its_deltas_needs_a_rewind_and_there_may_be_no
     repair = repaired(files, ("STATE_FILE_UNREADABLE", "state/0/1/3.snapshot"), may_go_back=True)
     assert actions(repair) == []
     assert "restore files from a backup" in repair.left[0].reason
-
-
-def test_of_two_broken_snapshots_neither_counts_as_the_base_of_the_other() -> None:
-    files = checkpoint(6, snapshots=(3, 5))
-    for version in (1, 2, 3):
-        files.delete(f"state/0/1/{version}.delta")
-    broken = [("STATE_FILE_UNREADABLE", f"state/0/1/{version}.snapshot") for version in (5, 3)]
-    repair = repaired(files, *broken, may_go_back=True)
-    assert actions(repair) == []
-    assert len(repair.left) == 2
-
-
-def test_a_broken_snapshot_over_a_broken_delta_is_not_taken_for_replaceable() -> None:
-    files = checkpoint(6, snapshots=(3, 5))
-    broken = ("STATE_FILE_UNREADABLE", "state/0/1/5.snapshot")
-    delta = ("STATE_FILE_UNREADABLE", "state/0/1/5.delta")
-    repaired(files, broken, delta, may_go_back=True)
-    assert restart(files).batch_id == 4
-    assert survey(files).missing_state(3) is None
-
-
-def test_a_broken_delta_is_gone_back_from_to_the_last_version_that_loads() -> None:
-    files = checkpoint(6, snapshots=(3,))
-    found = ("STATE_FILE_UNREADABLE", "state/0/1/5.delta")
-    refused = repaired(files, found)
-    assert "rewind CHECKPOINT --to-batch 3" in refused.left[0].reason
-    repaired(files, found, may_go_back=True)
-    assert restart(files).batch_id == 4
-    assert survey(files).missing_state(3) is None
-
-
-def test_a_broken_delta_below_the_snapshot_in_use_is_left_alone() -> None:
-    repair = repaired(checkpoint(6), ("STATE_FILE_UNREADABLE", "state/0/1/2.delta"))
-    assert actions(repair) == []
-    assert "a restart does not need it" in repair.left[0].reason
-
-
-def with_source_log(batches: int, *, interval: int) -> MemoryFiles:
-    files = checkpoint(0, stateful=False)
-    for batch_id in range(batches):
-        files.create(f"offsets/{batch_id}", offsets(batch_id))
-        files.create(f"commits/{batch_id}", commit(batch_id))
-        for path, data in source_batch(batch_id, interval=interval).items():
-            files.create(path, data)
-    return files
-
-
-def test_a_source_batch_that_is_recorded_nowhere_else_is_left() -> None:
-    files = with_source_log(7, interval=3)
-    files.replace("sources/0/6", b"v1\n{")
-    repair = repaired(files, ("LOG_ENTRY_UNREADABLE", "sources/0/6"))
-    assert actions(repair) == []
-    assert "recorded nowhere else" in repair.left[0].reason
-
-
-@pytest.mark.parametrize("code", sorted(RULES.keys() - HANDLERS.keys() - {"EDIT_UNFINISHED"}))
-def test_what_has_no_repair_is_left_with_its_remedy(code: str) -> None:
-    repair = repaired(checkpoint(3), (code, "offsets/1"))
-    assert actions(repair) == []
-    expected: list[Finding] = [finding(code, "offsets/1", "")]
-    is_worth_saying = expected[0].severity != "info"
-    assert [each.finding for each in repair.left] == (expected if is_worth_saying else [])

@@ -12,7 +12,6 @@ from tests.unit.state.samples import KEY, VALUE
 from epochal.errors import EditError
 from epochal.files import Files
 from epochal.state.files.schema_file import FamilySchema, encode_schema_file
-from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
@@ -110,11 +109,6 @@ def test_odd_names_that_spark_would_count_as_later_batches_go() -> None:
     assert deleted(plan_rewind(survey(files), 3)) == ["offsets/007"]
 
 
-def test_rewinding_to_the_newest_batch_changes_nothing() -> None:
-    plan = plan_rewind(survey(checkpoint(6)), 5)
-    assert (plan.changes, plan.warnings) == ((), ())
-
-
 @pytest.mark.parametrize(
     ("to_batch", "reason"),
     [
@@ -205,22 +199,6 @@ def test_an_unreadable_batch_can_be_rewound_past_but_not_to() -> None:
     assert "offsets/4" in deleted(plan_rewind(survey(files), 3))
 
 
-def test_the_sinks_log_and_the_files_it_unlists_go_back_too() -> None:
-    files, output = checkpoint(6), sink(6)
-    plan = plan_rewind(survey(files), 3, sink=survey_sink(output))
-    assert deleted(plan, "sink") == [
-        "_spark_metadata/5.compact",
-        "_spark_metadata/4",
-        "part-4.parquet",
-        "part-5.parquet",
-    ]
-    before = content(output)
-    execute(files, plan)
-    assert content(output) == content(sink(4))
-    Journal(files, places=[output]).undo()
-    assert content(output) == before
-
-
 def test_the_sinks_files_can_be_kept() -> None:
     plan = plan_rewind(survey(checkpoint(6)), 3, sink=survey_sink(sink(6)), keep_sink_files=True)
     assert deleted(plan, "sink") == ["_spark_metadata/5.compact", "_spark_metadata/4"]
@@ -237,21 +215,9 @@ def test_a_sink_whose_log_was_compacted_and_cleaned_cannot_go_below() -> None:
         plan_rewind(survey(checkpoint(6)), 3, sink=survey_sink(output))
 
 
-def test_a_directory_without_a_sinks_log_is_refused() -> None:
-    output = MemoryFiles(prefix="out")
-    output.create("part-0.parquet", b"rows")
-    with pytest.raises(EditError, match="no file sink has written to this directory"):
-        survey_sink(output)
-
-
 @pytest.mark.parametrize(
     ("seconds", "batch"), [(0, 0), (59, 0), (60, 1), (61, 1), (5 * 60, 4), (10**6, 4)]
 )
 def test_a_moment_means_the_last_committed_batch_cut_by_then(seconds: int, batch: int) -> None:
     found = survey(checkpoint(6, uncommitted=True))
     assert batch_at(found, START_MS + 1000 * seconds) == batch
-
-
-def test_a_moment_before_every_batch_is_refused() -> None:
-    with pytest.raises(EditError, match=r"the oldest is of 2023-11-14T22:13:20\.000Z"):
-        batch_at(survey(checkpoint(3)), START_MS - 1)

@@ -6,17 +6,13 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from tests.unit.checkpoint.samples import EMPTY_DELTA, checkpoint, content, sink
+from tests.unit.checkpoint.samples import EMPTY_DELTA, checkpoint
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry
-from epochal.checkpoint.file_log import FileSinkLog
-from epochal.checkpoint.restart import RestartAction, plan_restart
-from epochal.errors import EditError, OptionError
+from epochal.errors import EditError
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import LineageItem, parse_changelog
 from epochal.testing.files import MemoryFiles
-from epochal.tools.edit.edit_file_log import survey_sink
-from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import FileRef, Plan
 from epochal.tools.edit.offset_targets import ShiftBy, ToOffset
 from epochal.tools.edit.set_offsets import plan_set_offsets
@@ -60,19 +56,6 @@ def test_the_batch_copies_settings_and_goes_on_with_the_watermark() -> None:
     assert commit == CommitEntry(1, 6000)
 
 
-def test_a_restart_continues_after_the_added_batch() -> None:
-    files = checkpoint(6, source_offsets=[KAFKA])
-    Journal(files).execute(plan_set_offsets(survey(files), "0", ToOffset(("t:0:99",))))
-    found = survey(files)
-    restart = plan_restart(
-        sorted(found.offsets), sorted(found.commits), found.offsets, found.commits
-    )
-    assert (restart.action, restart.batch_id) == (RestartAction.CONTINUE, 7)
-    assert restart.start is not None
-    assert restart.start.offsets == ('{"t":{"0":99,"1":20}}',)
-    assert found.missing_state(6) is None
-
-
 def test_a_file_source_goes_back_in_two_batches_because_spark_asks_it_for_the_last_again() -> None:
     files = checkpoint(6)
     plan = plan_set_offsets(survey(files), "0", ShiftBy(-3))
@@ -80,19 +63,6 @@ def test_a_file_source_goes_back_in_two_batches_because_spark_asks_it_for_the_la
     assert "state/0/1/8.delta" in created(plan)
     assert written(plan, "offsets/6") == written(plan, "offsets/7")
     assert "rows will be read again, and the state will count them again" in plan.warnings[0]
-
-
-def test_a_file_source_goes_forward_in_one_batch() -> None:
-    files = checkpoint(6, source_offsets=['{"logOffset":2}'])
-    assert created(plan_set_offsets(survey(files), "0", ShiftBy(3)))[-2:] == [
-        "offsets/6",
-        "commits/6",
-    ]
-
-
-def test_an_unknown_source_is_named_with_the_known_ones() -> None:
-    with pytest.raises(OptionError, match=r"no source 'x' in offsets/5\. It has: 0"):
-        plan_set_offsets(survey(checkpoint(6)), "x", ShiftBy(0))
 
 
 def test_a_batch_that_is_under_way_is_not_overtaken() -> None:
@@ -105,27 +75,6 @@ def test_a_state_that_cannot_be_loaded_is_not_built_upon() -> None:
     files.delete("state/0/1/6.delta")
     with pytest.raises(EditError, match=r"needs state/0/1/6\.delta"):
         plan_set_offsets(survey(files), "0", ShiftBy(0))
-
-
-def test_undo_leaves_nothing_of_it() -> None:
-    files = checkpoint(6)
-    before = content(files)
-    journal = Journal(files)
-    journal.execute(plan_set_offsets(survey(files), "0", ShiftBy(-1)))
-    journal.undo()
-    assert content(files) == before
-
-
-def test_the_sinks_log_gets_the_batch_too_also_where_it_must_compact() -> None:
-    files, output = checkpoint(7, source_offsets=[KAFKA]), sink(7)
-    for expected in ("_spark_metadata/7", "_spark_metadata/8.compact"):
-        plan = plan_set_offsets(survey(files), "0", ShiftBy(1), sink=survey_sink(output))
-        assert [change.path for change in plan.changes if change.root] == [expected]
-        Journal(files).execute(plan)
-    log = FileSinkLog(output.at("_spark_metadata"), read_only=True)
-    assert [entry.path for entry in log.all_files()] == [
-        f"memory:/out/part-{batch_id}.parquet" for batch_id in range(7)
-    ]
 
 
 def rocks(commit: bytes, names: dict[str, bytes]) -> MemoryFiles:

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.state.samples import Sample, home_of, make, write
+from tests.unit.state.samples import Sample, files, home_of, make, write
 from tests.unit.state.stores import checksum_file
 
 from epochal.errors import StateFormatError
-from epochal.files.local import LocalFiles
 from epochal.state.store.store_files import verify_checksum
 from epochal.state.store.store_format import ROCKSDB
 from epochal.tools.edit.edit_journal import Journal
@@ -71,9 +70,9 @@ def damage(sample: Sample) -> None:
 
 
 def run(sample: Sample, edit: Callable[[Survey], Plan]) -> Plan:
-    files = LocalFiles(sample.root, durable=False)
-    plan = edit(survey(files))
-    Journal(files).execute(plan)
+    where = files(sample)
+    plan = edit(survey(where))
+    Journal(where).execute(plan)
     return plan
 
 
@@ -94,7 +93,7 @@ def test_every_checksum_there_is_after_an_edit_is_of_the_file_beside_it(
     ]
     kept = {checksum.name for checksum in checksums(sample)}
     assert kept >= {f"{path.name}.crc" for path in untouched if path.name != "2.snapshot"}
-    assert "CHECKSUM" not in " ".join(each.code for each in verify(files_of(sample)).findings)
+    assert "CHECKSUM" not in " ".join(each.code for each in verify(files(sample)).findings)
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -106,21 +105,17 @@ def test_an_edit_makes_no_checksums_where_there_were_none(tmp_path: Path, name: 
     assert checksums(sample) == []
 
 
-def files_of(sample: Sample) -> LocalFiles:
-    return LocalFiles(sample.root)
-
-
 def test_the_checksum_of_a_damaged_snapshot_goes_with_the_snapshot(tmp_path: Path) -> None:
     sample = with_checksums(make(tmp_path, BATCHES, snapshots=[2]))
     damage(sample)
-    assert {each.code for each in verify(files_of(sample)).findings} == {"STATE_FILE_UNREADABLE"}
+    assert {each.code for each in verify(files(sample)).findings} == {"STATE_FILE_UNREADABLE"}
     plan = run(sample, plan_state_repair)
     assert [(change.action, change.path) for change in plan.changes] == [
         ("delete", f"state/0/{partition}/{name}")
         for partition in range(3)
         for name in ("2.snapshot", "2.snapshot.crc")
     ]
-    assert verify(files_of(sample)).findings == ()
+    assert verify(files(sample)).findings == ()
     held = {row["key"]["k"]: row["value"] for row in read_state(sample.path).to_pylist()}
     assert held == {"a": {"count": 2, "sum": 2}, "b": {"count": 2, "sum": 2}}
 
@@ -155,5 +150,5 @@ def test_repair_removes_a_snapshot_that_is_not_what_its_checksum_says(tmp_path: 
         "2.snapshot",
         "2.snapshot.crc",
     ]
-    assert verify(files_of(sample)).findings == ()
+    assert verify(files(sample)).findings == ()
     assert sorted(row["key"]["k"] for row in read_state(sample.path).to_pylist()) == ["a", "b"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from epochal.tools.switch.boundaries import Boundary, ReadPosition, common_boundaries, why_none
 
 
@@ -22,13 +24,27 @@ def found(
     return [(each.a, each.b, each.offsets[0] or "") for each in common_boundaries(a, b)]
 
 
-def test_epochs_with_the_same_end_belong_together_whatever_their_numbers_are() -> None:
-    assert found(log(5, 50, 60, 70, 80), log(5, 50, 55, 70, 80)) == [
-        (5, 5, "50"),
-        (7, 7, "70"),
-        (8, 8, "80"),
-    ]
-    assert found(log(5, 50, 60, 70), log(9, 50, 70)) == [(5, 9, "50"), (7, 10, "70")]
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (
+            log(5, 50, 60, 70, 80),
+            log(5, 50, 55, 70, 80),
+            [(5, 5, "50"), (7, 7, "70"), (8, 8, "80")],
+        ),
+        (log(5, 50, 60, 70), log(9, 50, 70), [(5, 9, "50"), (7, 10, "70")]),
+        # The last of several epochs with one end counts.
+        (log(0, 10, 20, 20, 20), log(0, 10, 20), [(0, 0, "10"), (3, 1, "20")]),
+        # Boundaries never go back.
+        (log(0, 10, 20, 30), log(0, 20, 10, 30), [(0, 1, "10"), (2, 2, "30")]),
+    ],
+)
+def test_epochs_with_the_same_end_belong_together_whatever_their_numbers_are(
+    a: Mapping[int, ReadPosition],
+    b: Mapping[int, ReadPosition],
+    expected: list[tuple[int, int, str]],
+) -> None:
+    assert found(a, b) == expected
 
 
 def test_the_watermark_is_part_of_a_boundary() -> None:
@@ -38,18 +54,10 @@ def test_the_watermark_is_part_of_a_boundary() -> None:
     assert [(each.a, each.b) for each in without_state] == [(0, 0), (2, 1)]
 
 
-def test_the_last_of_several_epochs_with_one_end_counts() -> None:
-    assert found(log(0, 10, 20, 20, 20), log(0, 10, 20)) == [(0, 0, "10"), (3, 1, "20")]
-
-
 def test_what_was_read_counts_and_not_how_it_is_logged() -> None:
     one = {3: ReadPosition(('{"logOffset":5}',), 0, ("6 files",))}
     other = {4: ReadPosition(('{"logOffset":2}',), 0, ("6 files",))}
     assert common_boundaries(one, other) == [Boundary(3, 4, ('{"logOffset":5}',), 0)]
-
-
-def test_boundaries_never_go_back() -> None:
-    assert found(log(0, 10, 20, 30), log(0, 20, 10, 30)) == [(0, 1, "10"), (2, 2, "30")]
 
 
 def test_says_why_there_is_no_common_boundary() -> None:

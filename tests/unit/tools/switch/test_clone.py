@@ -46,12 +46,6 @@ def test_of_our_own_files_only_the_plan_of_the_state_is_cloned() -> None:
     assert ours == {".epochal/plan"}
 
 
-def test_a_batch_that_is_only_planned_is_not_cloned() -> None:
-    target, plan = cloned(checkpoint(6, uncommitted=True))
-    assert max(survey(target).offsets) == 4
-    assert plan.arguments["at"] == "4"
-
-
 def test_files_that_appear_while_the_query_is_cloned_are_left_out() -> None:
     files, later = checkpoint(6), checkpoint(8)
     surveyed, target = survey(files), MemoryFiles(prefix="there")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.checkpoint.samples import QUERY_ID, checkpoint, commit, content, offsets, sink
+from tests.unit.checkpoint.samples import QUERY_ID, checkpoint, commit, offsets, sink
 
 from epochal.checkpoint.entries import QueryMetadata, Switched
 from epochal.errors import CheckpointSwitchedError, EditError
@@ -96,32 +96,6 @@ def test_a_file_sink_that_is_further_than_the_clone_would_skip_its_batches() -> 
     with pytest.raises(EditError, match="The sink would skip the epochs up to it"):
         plan_existing(survey(old), survey(new), survey_sink(output))
     assert len(plan_existing(survey(old), survey(new), None).changes) == 1
-
-
-def test_the_way_back_opens_the_old_one_and_closes_the_new_one() -> None:
-    old = checkpoint(6)
-    before = {path: data for path, data in content(old).items() if ".metadata" not in path}
-    new = switched_over(old)
-    execute(old, plan_back(survey(old), survey(new), SwitchedOutput()), new)
-    after = {path: data for path, data in content(old).items() if ".metadata" not in path}
-    assert after == before
-    with pytest.raises(CheckpointSwitchedError):
-        QueryMetadata.read(new)
-
-
-def test_the_way_back_takes_the_new_querys_files_out_of_the_sinks_log() -> None:
-    old, output = checkpoint(6), sink(6)
-    new = switched_over(old)
-    add_batch(new, 6)
-    written = sink(7).read("_spark_metadata/6")
-    output.create("_spark_metadata/6", written)
-    output.create("part-6.parquet", b"rows of 6")
-    execute(
-        old, plan_back(survey(old), survey(new), SwitchedOutput(survey_sink(output))), new, output
-    )
-    assert output.info("_spark_metadata/6") is None
-    assert output.info("part-6.parquet") is None
-    assert output.info("part-5.parquet") is not None
 
 
 def test_without_knowing_the_output_there_is_no_way_back_once_the_new_query_has_written() -> None:

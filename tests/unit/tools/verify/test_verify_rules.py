@@ -15,7 +15,7 @@ from epochal.tools.inspect.state_listing import OperatorListing, operators_of
 from epochal.tools.verify.check_files import crc_agrees, file_log_rules, orphan_rules
 from epochal.tools.verify.check_logs import log_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
-from epochal.tools.verify.findings import RULES, Finding, Severity, by_weight, finding, is_healthy
+from epochal.tools.verify.findings import Finding, Severity, by_weight
 from epochal.tools.verify.verify import escaped, state_facts, unescaped, verify
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -85,14 +85,6 @@ def test_judges_gaps_of_a_stateless_query(
     offsets: list[int], commits: list[int], expected: list[tuple[str, str, str]]
 ) -> None:
     assert found(list(log_rules(listing(offsets, commits)))) == expected
-
-
-@pytest.mark.parametrize(
-    ("offsets", "severity"), [([0, 3, 7], "error"), ([0, 1, 2, 4], "error"), ([0, 2, 3], "warning")]
-)
-def test_a_stateful_query_may_have_no_gaps(offsets: list[int], severity: str) -> None:
-    gaps = list(log_rules(listing(offsets, offsets, stateful=True)))
-    assert [(each.code, each.severity) for each in gaps] == [("OFFSETS_GAP", severity)]
 
 
 def test_a_newer_release_may_pin_more_settings_and_an_older_one_fewer() -> None:
@@ -177,12 +169,6 @@ def test_judges_the_files_of_a_store_whose_restart_needs_version_4(
     assert paths == expected
 
 
-def test_a_delta_that_cleanup_left_behind_is_legal() -> None:
-    names = [*deltas(2, 6, 7), "6.snapshot"]
-    facts = facts_of(7, from_the_start=False)
-    assert list(operator_rules(operator(names), facts, is_keyed=None)) == []
-
-
 @pytest.mark.parametrize(("is_keyed", "missing"), [(False, []), (None, []), (True, ["state/0/1"])])
 def test_only_an_operator_without_key_columns_may_have_one_partition_of_many(
     is_keyed: bool | None, missing: list[str]
@@ -260,23 +246,6 @@ def test_runs_never_count_up_to_an_id() -> None:
     assert listed(missing_runs([0, 2, 3, 9], 0, 9)) == "1, 4..8"
     assert listed(runs_of([5, 3, 4, 9])) == "3..5, 9"
     assert listed([range(n, n + 1) for n in range(0, 40, 2)]) == "0, 2, 4, 6, …, 34, 36, 38"
-
-
-def test_only_info_is_healthy_and_the_worst_comes_first() -> None:
-    info, warning, error = (
-        finding(code, "p", "m") for code in ("STATE_HOLE", "STATE_AHEAD", "STATE_BEHIND")
-    )
-    assert is_healthy([info])
-    assert not is_healthy([info, warning])
-    assert by_weight([info, warning, error]) == [error, warning, info]
-
-
-@pytest.mark.parametrize("code", RULES)
-def test_every_code_says_what_it_means_and_what_to_do(code: str) -> None:
-    rule = RULES[code]
-    assert code == code.upper()
-    assert rule.meaning.endswith(".")
-    assert rule.remedy.endswith((".", ".)"))
 
 
 QUERY = QueryMetadata("53b62e34-0476-452d-8313-c1786e091891")
