@@ -6,10 +6,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 import epochal
 from epochal.checkpoint.entries import (
@@ -20,7 +18,7 @@ from epochal.checkpoint.entries import (
     QueryMetadata,
     SinkMetadata,
 )
-from epochal.cli.main import app, describe, main
+from epochal.cli.main import describe, main
 from epochal.cli.programs import print_check
 from epochal.errors import CheckpointError, StorageError
 from epochal.files.local import LocalFiles
@@ -221,17 +219,6 @@ def test_turns_an_error_into_one_line_and_exit_code_2(
     assert err.endswith(".\n"), "an error ends with what to do"
 
 
-@pytest.mark.parametrize(
-    "arguments", [("bogus",), ("checkpoint", "bogus"), ("checkpoint", "show", "x", "--bogus")]
-)
-def test_wrong_usage_exits_with_2(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, err = run(capsys, *arguments)
-    assert (status, out) == (2, "")
-    assert "Usage: epochal" in err
-
-
 def test_shows_the_traceback_when_debugging(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         main(["--debug", "checkpoint", "show", str(tmp_path / "nothing")])
@@ -259,19 +246,6 @@ def test_stops_quietly_when_the_reader_of_the_output_ends(checkpoint: Path) -> N
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode in (0, 141)
-
-
-@pytest.mark.parametrize("group", ["", "checkpoint", "state", "kafka", "pubsub"])
-def test_every_command_of_a_group_exists_and_has_help(
-    group: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root: Any = typer.main.get_group(app)
-    commands = root.get_command(None, group).list_commands(None) if group else root.table
-    assert commands
-    for name in commands:
-        status, out, _ = run(capsys, *group.split(), name, "--help")
-        assert status == 0, name
-        assert len(out.splitlines()) > 4, f"{name} says too little"
 
 
 def test_showing_a_checkpoint_imports_no_columns_and_no_rich(checkpoint: Path) -> None:

@@ -151,18 +151,6 @@ def test_a_checkpoint_that_cannot_be_read_is_an_answer_and_no_failed_request(
     assert world.ask(f"/api/queries/{world.keys()[0]}/{path}").status == 200
 
 
-def test_state_over_time_is_measured_bit_by_bit(world: World) -> None:
-    history = world.query("history")
-    listed = world.query("stores")
-    shown = {each["batch_id"]: each["state_rows"] for each in history["batches"]}
-    rows = 0
-    for store in listed["stores"]:
-        place = f"operator={store['operator_id']}&store={store['name']}"
-        rows += world.query(f"stats?{place}&batch={listed['newest'] - 2}")["rows"]
-    assert history["stateful"]
-    assert shown[listed["newest"] - 2] == rows > 0
-
-
 @pytest.mark.parametrize(
     "store", ["../../../offsets", "../default", "/etc/passwd", "default/../default", "nowhere", ""]
 )

@@ -8,7 +8,6 @@ from tests.unit.metrics.runs import RUN, epoch, progress
 from epochal.dashboard.query_runs import (
     KEPT_EPOCHS,
     RunView,
-    epoch_json,
     group_of,
     names_of,
     place_of,
@@ -76,13 +75,6 @@ def test_a_summary_tells_what_a_list_needs() -> None:
     assert (summary["epoch"], summary["attempt"], summary["restarts"]) == (4, 3, 2)
     assert (summary["input_rate"], summary["p50_ms"], summary["p99_ms"]) == (120.5, 30, 40)
     assert (summary["behind"], summary["state_rows"]) == (20, 42)
-
-
-def test_phases_are_given_from_the_cut_on() -> None:
-    assert epoch_json(epoch(0))["phases"] == [
-        *(["cut", 0.0, 5.0], ["state", 5.0, 6.0], ["prepare", 11.0, 4.0]),
-        *(["log", 15.0, 3.0], ["commit", 18.0, 12.0], ["ack", 30.0, 1.5]),
-    ]
 
 
 def test_a_report_tells_lag_by_source_and_partition() -> None:

@@ -21,7 +21,7 @@ from epochal.state.store import rocksdb_files
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import read_metadata
 from epochal.state.store.store_files import PreparedVersion
-from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
+from epochal.testing.files import MemoryFiles
 
 IDS = replace(CONF, checkpoint_format_version=2)
 
@@ -160,26 +160,6 @@ def test_a_list_that_would_become_too_long_makes_the_version_a_snapshot(
     prepared = PreparedVersion(4, f"4_{items[3].unique_id}.zip.prepared-a1", 0)
     with pytest.raises(StateLoadError):
         provider(files, IDS).get_store(4, from_prepared=prepared)  # its checksum is another
-
-
-@pytest.mark.parametrize("changes", range(4))
-def test_a_crash_between_prepare_and_publish_leaves_a_state_that_loads(changes: int) -> None:
-    files = MemoryFiles()
-    [first] = publish_to(provider(files, IDS), 1, 1)
-    states = provider(FaultyFiles(files, crash_after(changes)), IDS)
-    states.get_store(1, unique_id=first.unique_id)
-    prepared = None
-    try:
-        prepared = prepare(states, 2)
-        states.publish(prepared)
-        crashed = False
-    except Crash:
-        crashed = True
-    assert crashed == (changes < 3)
-    assert value_at(files, first) == 1
-    if prepared is not None:
-        provider(files, IDS).publish(prepared)
-        assert value_at(files, LineageItem(2, id_of_prepared(prepared.name))) == 2
 
 
 def test_a_commit_without_a_name_is_refused() -> None:

@@ -19,7 +19,7 @@ from tests.unit.state.stores import (
 from epochal.errors import StateCommitError, StateLoadError, StateUsageError, StateValueError
 from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
-from epochal.state.store.store import CACHE_HITS, FORCED_SNAPSHOTS, combine
+from epochal.state.store.store import CACHE_HITS, CACHE_MISSES, FORCED_SNAPSHOTS, combine
 from epochal.testing.files import FaultyFiles, MemoryFiles
 
 pytestmark = pytest.mark.usefixtures("rows_in")
@@ -173,6 +173,29 @@ def test_values_that_do_not_fit_are_refused_and_change_nothing(tmp_path: Path) -
     assert content(store) == {}
 
 
+def test_no_file_is_made_before_the_first_change_and_none_but_the_delta_stays(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "store"
+    states = provider(where)
+    store = states.get_store(0)
+    assert not where.exists()
+    store.put(("a", 0), (1,))
+    assert len(temp_files_in(where)) == 1
+    store.put(("b", 0), (1,))
+    store.remove(("a", 0))
+    assert len(temp_files_in(where)) == 1
+    store.commit()
+    assert temp_files_in(where) == []
+    assert files_in(where) == {"1.delta"}
+    removing = states.get_store(1)
+    assert temp_files_in(where) == []
+    removing.remove(("b", 0))
+    assert len(temp_files_in(where)) == 1
+    removing.abort()
+    assert temp_files_in(where) == []
+
+
 def test_a_commit_without_changes_still_writes_a_delta(tmp_path: Path) -> None:
     states = provider(tmp_path)
     put(states, 0, ("a", 0, 1))
@@ -221,6 +244,22 @@ def test_a_checksum_left_by_spark_does_not_outlive_the_file_it_is_of(tmp_path: P
         (tmp_path / name).write_bytes(b"{}")
     put(states, 0, ("a", 0, 2))
     assert {path.name for path in tmp_path.iterdir()} == {"1.delta"}
+
+
+def test_cache_hits_and_misses_are_counted(tmp_path: Path) -> None:
+    def counts(states: HDFSBackedStateStoreProvider, version: int) -> tuple[int, int]:
+        custom = states.get_store(version).metrics.custom
+        return custom[CACHE_HITS], custom[CACHE_MISSES]
+
+    states = provider(tmp_path)
+    assert counts(states, 0) == (0, 0)
+    put(states, 0, ("a", 0, 1))
+    assert counts(states, 1) == (1, 0)
+    put(states, 1, ("b", 0, 1))
+    reloaded = provider(tmp_path)
+    assert counts(reloaded, 1) == (0, 1)
+    assert counts(reloaded, 2) == (0, 2)
+    assert counts(reloaded, 1) == (1, 2)
 
 
 def test_metrics_of_several_stores_add_up_by_name(tmp_path: Path) -> None:

@@ -121,6 +121,14 @@ def test_undoing_an_unknown_edit_names_the_known_ones(files: Files) -> None:
         Journal(files).undo("9")
 
 
+def test_an_unfinished_edit_blocks_the_next_one() -> None:
+    files = started()
+    with pytest.raises(Crash):
+        execute(FaultyFiles(files, crash_after(5)))
+    with pytest.raises(EditError, match=r"a rewrite that was interrupted is unfinished here"):
+        Journal(files).execute(Plan("other", "", ()))
+
+
 def test_what_remains_of_a_finished_edit_is_its_plan_marks_and_backups(files: Files) -> None:
     journal = Journal(files)
     journal.execute(plan(files))
@@ -183,6 +191,24 @@ def test_packs_split_at_their_size_and_give_every_blob_back() -> None:
     assert [info.size for info in files.list()] == [7, 9, 5, 6]
     reader = PackReader(files, "before")
     assert [reader.get(blob) for blob in reversed(blobs)] == contents[::-1]
+
+
+def test_undo_goes_back_step_by_step_from_the_last_change() -> None:
+    files = executed()
+    done: list[str] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation in ("create", "replace", "delete") and not path.startswith(".epochal"):
+            done.append(path)
+
+    undo(FaultyFiles(files, note))
+    assert [path for path in done if "crc" not in path and path != "metadata"] == [
+        "state/0/1/1.delta",
+        "commits/7",
+        "offsets/2",
+        "offsets/1",
+        "offsets/0",
+    ]
 
 
 def test_a_file_that_somebody_creates_at_the_last_moment_is_not_overwritten() -> None:

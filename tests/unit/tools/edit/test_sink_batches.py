@@ -113,27 +113,6 @@ def repair(files: Files, output: Files) -> Repair:
     return plan_repair(survey(files), holes, options, sink=survey_sink(output))
 
 
-@pytest.mark.parametrize("batches", [5, 6])
-def test_verify_finds_the_hole_and_repair_fills_it(batches: int) -> None:
-    files, output = edited_without_its_sink(batches)
-    holes = [each for each in verify(files, sink=output).findings if "LOG_HOLE" in each.code]
-    assert [(each.path, each.message) for each in holes] == [
-        (
-            f"_spark_metadata/{batches}",
-            f"batch {batches} is committed, but the sink's log ends at batch {batches - 1}",
-        )
-    ]
-    before = content(output)
-    found = repair(files, output)
-    assert found.left == ()
-    journal = Journal(files, places=[output])
-    journal.execute(found.plan)
-    assert "FILE_LOG_HOLE" not in {each.code for each in verify(files, sink=output).findings}
-    assert entries(output) == [f"part-{each}.parquet" for each in range(batches)]
-    journal.undo()
-    assert content(output) == before
-
-
 def test_a_hole_after_which_the_query_went_on_is_filled_too() -> None:
     files, output = edited_without_its_sink(5)
     for batch_id in (6, 7):

@@ -20,7 +20,7 @@ from epochal.errors import CheckpointError, MissingBatchError
 from epochal.files.local import LocalFiles
 from epochal.tools.inspect.log_entries import LogKind, read_lines
 from epochal.tools.inspect.show import inspect
-from epochal.tools.inspect.view_models import ConfChange, SourceView, StoreVersions
+from epochal.tools.inspect.view_models import ConfChange, Gap, SourceView, StoreVersions
 
 QUERY_ID = "53b62e34-0476-452d-8313-c1786e091891"
 
@@ -40,6 +40,14 @@ def fill(files: LocalFiles, offsets: list[int], commits: list[int]) -> None:
         log.add(batch_id, entry)
     for batch_id in commits:
         CommitLog(files.at("commits")).add(batch_id, CommitEntry(next_watermark_ms=batch_id))
+
+
+def test_an_asynchronous_log_restarts_only_as_such(files: LocalFiles) -> None:
+    fill(files, [0, 3], [0])
+    view = inspect(files)
+    assert (view.restart.action, view.restart.batch_id) == (RestartAction.RERUN, 3)
+    assert "only with asyncProgressTrackingEnabled" in view.restart.notes[-1]
+    assert view.gaps == (Gap("offsets", 1, 2),)
 
 
 def test_shows_what_can_be_read_and_names_what_cannot(files: LocalFiles) -> None:

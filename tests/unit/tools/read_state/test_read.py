@@ -146,7 +146,8 @@ def test_reading_a_snapshot_imports_nothing_it_does_not_need(tmp_path: Path) -> 
     # Arrow imports pandas, where it is installed, for innocent calls; that takes longer than the
     # read, and so do Arrow's functions and the codecs that are not used.
     sample = make(tmp_path, BATCHES[:1], snapshots=[1])
-    heavy = ["pandas", "pyarrow.compute", "rich", "typer", "zmq", "zipfile", "zstandard", "cramjam"]
+    heavy = ["pyspark", "pandas", "pyarrow.compute", "rich", "typer", "zmq", "zipfile"]
+    heavy += ["zstandard", "cramjam"]
     code = (
         "import sys; from epochal.state import read_state; rows = read_state(sys.argv[1]).num_rows;"
         f"print(rows, [name for name in {heavy} if name in sys.modules])"

@@ -170,19 +170,15 @@ def test_a_supervisor_that_starts_the_query_again_is_told_of() -> None:
         world.stop()
 
 
-def test_a_query_of_sparks_cannot_be_asked() -> None:
-    world = World(ours=False)
+@pytest.mark.parametrize("has_taken_over", [False, True])
+def test_a_query_of_sparks_cannot_be_asked(has_taken_over: bool) -> None:
+    world = World(ours=has_taken_over)
+    if has_taken_over:
+        world.claim().release()
+        OffsetLog(world.files.at(OFFSETS)).add(4, OffsetEntry(1, ("{}",)))
     with pytest.raises(EditError, match="query of Spark's cannot be asked to stop"):
         world.stop()
     assert world.requests() == []
-
-
-def test_nor_can_one_that_has_taken_over_the_checkpoint_since() -> None:
-    world = World()
-    world.claim().release()
-    OffsetLog(world.files.at(OFFSETS)).add(4, OffsetEntry(1, ("{}",)))
-    with pytest.raises(EditError, match="query of Spark's cannot be asked to stop"):
-        world.stop()
 
 
 def test_an_edit_is_not_asked() -> None:

@@ -85,16 +85,6 @@ def keyed(columns: str, value: str = "sum long") -> OperatorFact:
     return replace(operator(columns, value), keys=(names,))
 
 
-def join(left: str, right: str, on: str) -> OperatorFact:
-    def store(name: str, value: str) -> StoreFact:
-        family = FamilySchema(DEFAULT_FAMILY, columns("field0 string, index long"), columns(value))
-        return StoreFact(name, {DEFAULT_FAMILY: family}, 2)
-
-    names = ("left-keyWithIndexToValue", "right-keyWithIndexToValue")
-    stores = {name: store(name, value) for name, value in zip(names, (left, right), strict=True)}
-    return OperatorFact(0, "symmetricHashJoin", stores, keys=((on,), (on,)))
-
-
 @pytest.mark.parametrize("fails", [True, False])
 def test_topics_that_change_places_are_impossible_also_where_spark_starts(fails: bool) -> None:
     def source(key: str, topic: str) -> SourceFact:
@@ -117,15 +107,6 @@ def test_topics_may_be_added_but_not_removed_without_a_decision(
     found = differences(None, None, sources=((was,), (wants,)))
     assert [type(each.verdict) for each in found] == ([verdict] if verdict else [])
     assert [each.refusal for each in found if verdict is Unclear] in ([], ["have been deleted"])
-
-
-def test_one_more_source_needs_names() -> None:
-    more = (TOPIC, SourceFact("1", KAFKA, frozenset({"refunds"})))
-    (found,) = differences(None, None, sources=((TOPIC,), more))
-    assert isinstance(found.verdict, AfterCommand)
-    assert found.verdict.command == (
-        "epochal checkpoint migrate-offsets /c --name 0=source0 --execute"
-    )
 
 
 def test_one_more_source_is_impossible_before_spark_had_names() -> None:
@@ -217,24 +198,6 @@ def test_spark_needs_state_under_its_own_names_first() -> None:
     assert first.verdict.command == "epochal checkpoint publish /c --execute"
     assert isinstance(second.verdict, AfterCommand)
     assert second.verdict.command.startswith("epochal state evolve")
-
-
-def test_a_join_by_a_column_that_stored_rows_lack_is_impossible() -> None:
-    was = join("k string, v long", "k string, w long", "k")
-    wants = join("k string, j string, v long", "k string, w long", "j")
-    (found,) = differences(was, wants)
-    assert isinstance(found.verdict, Impossible)
-
-
-def test_a_join_can_keep_one_more_column() -> None:
-    was = join("k string, v long, matched boolean", "k string, w long", "k")
-    wants = join("k string, v long, d long, matched boolean", "k string, w long", "k")
-    (found,) = differences(was, wants)
-    assert isinstance(found.verdict, AfterCommand)
-    assert found.verdict.command == (
-        "epochal state evolve /c --operator 0 --store left-keyWithIndexToValue "
-        "--add d:long=null --after v --sink OUTPUT --execute"
-    )
 
 
 def test_a_column_with_the_name_of_another_one_has_changed_places() -> None:

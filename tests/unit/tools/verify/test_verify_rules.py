@@ -1,5 +1,7 @@
 """The rules, applied to listings made by hand: what is legal, what is not, and how severe it is."""
 
+from __future__ import annotations
+
 import zlib
 from pathlib import Path
 
@@ -9,11 +11,14 @@ from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
 from epochal.checkpoint.metadata_log import listed, missing_runs, runs_of
 from epochal.files.local import LocalFiles
+from epochal.state.files.rocksdb_changelog import Changelog, LineageItem
+from epochal.state.store.rocksdb_directory import file_name
 from epochal.testing.files import MemoryFiles
 from epochal.tools.inspect.listing import CheckpointListing, Directories, Directory, LogListing
-from epochal.tools.inspect.state_listing import OperatorListing, operators_of
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
 from epochal.tools.verify.check_files import crc_agrees, file_log_rules, orphan_rules
 from epochal.tools.verify.check_logs import log_rules
+from epochal.tools.verify.check_rocksdb import lineage_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
 from epochal.tools.verify.findings import Finding, Severity, by_weight
 from epochal.tools.verify.verify import escaped, state_facts, unescaped, verify
@@ -340,3 +345,32 @@ def test_the_log_of_a_sink_was_escaped_once(tmp_path: Path) -> None:
     assert [(each.code, each.path) for each in report.findings] == [
         ("PATH_ESCAPED", "_spark_metadata")
     ]
+
+
+def listing_of(*names: str) -> StoreListing:
+    folders = {
+        "": Directory(("state",)),
+        "state": Directory(("0",)),
+        "state/0": Directory(("0",)),
+        "state/0/0": Directory((), names),
+    }
+    return operators_of(Directories(folders))[0].stores[0]
+
+
+def item(version: int) -> LineageItem:
+    return LineageItem(version, f"id{version}")
+
+
+def test_verify_reports_a_changelog_that_the_lineage_names_and_that_is_gone() -> None:
+    store = listing_of("1_id1.changelog", "3_id3.changelog")
+    (found,) = lineage_rules(store, item(3), Changelog(3, (item(1), item(2)), ()))
+    assert found.path == "state/0/0/2_id2.changelog"
+
+
+def test_verify_reports_a_lineage_that_starts_at_a_snapshot_which_is_gone() -> None:
+    names = [file_name(item(each), "changelog") for each in (3, 4)]
+    changelog = Changelog(3, (item(3),), ())
+    (found,) = lineage_rules(listing_of(*names), item(4), changelog)
+    assert found.path == "state/0/0/4_id4.changelog"
+    assert "1..2" in found.message
+    assert not list(lineage_rules(listing_of(*names, "3_id3.zip"), item(4), changelog))
