@@ -262,6 +262,23 @@ def test_cache_hits_and_misses_are_counted(tmp_path: Path) -> None:
     assert counts(reloaded, 1) == (1, 2)
 
 
+@pytest.mark.parametrize("rows_in", ["memory"], indirect=True)
+def test_memory_used_grows_with_the_data(tmp_path: Path) -> None:
+    states = provider(tmp_path)
+    store = states.get_store(0)
+    empty = store.metrics.memory_used_bytes
+    assert empty >= 0
+    put(states, 0, ("a", 0, 1))
+    one = states.get_store(1).metrics
+    assert one.memory_used_bytes > empty
+    put(states, 1, *(("k", n, n) for n in range(100)))
+    many = states.get_store(2).metrics
+    assert many.memory_used_bytes > one.memory_used_bytes
+    assert (
+        many.custom["stateOnCurrentVersionSizeBytes"] > one.custom["stateOnCurrentVersionSizeBytes"]
+    )
+
+
 def test_metrics_of_several_stores_add_up_by_name(tmp_path: Path) -> None:
     first, second = provider(tmp_path / "0"), provider(tmp_path / "1", partition=1)
     put(first, 0, ("a", 0, 1))

@@ -18,6 +18,7 @@ from epochal.checkpoint.file_log import (
 from epochal.checkpoint.restart import RestartAction
 from epochal.errors import CheckpointError, MissingBatchError
 from epochal.files.local import LocalFiles
+from epochal.tools.inspect.checkpoint_diff import diff_checkpoints
 from epochal.tools.inspect.log_entries import LogKind, read_lines
 from epochal.tools.inspect.show import inspect
 from epochal.tools.inspect.view_models import ConfChange, Gap, SourceView, StoreVersions
@@ -163,3 +164,14 @@ def test_a_log_of_files_that_lacks_one_cannot_be_listed(files: LocalFiles) -> No
     files.delete("log/2.compact")
     with pytest.raises(MissingBatchError, match="the live entries up to batch 4 depend on it"):
         read_lines(files.at("log"))
+
+
+def test_compares_checkpoints(files: LocalFiles, tmp_path: Path) -> None:
+    fill(files, [0, 1], [0])
+    other = LocalFiles(tmp_path / "other", durable=False)
+    fill(other, [0], [0])
+    other.create("state/0/0/1.delta", b"")
+    paths = {each.path: each for each in diff_checkpoints(inspect(files), inspect(other))}
+    assert list(paths) == ["batches.1", "state.0"]
+    assert paths["batches.1"].after is None
+    assert paths["state.0"].before is None

@@ -99,6 +99,21 @@ def test_a_file_sink_that_is_further_than_the_clone_would_skip_its_batches() -> 
     assert len(plan_existing(survey(old), survey(new), None).changes) == 1
 
 
+def test_the_way_back_takes_the_new_querys_files_out_of_the_sinks_log() -> None:
+    old, output = checkpoint(6), sink(6)
+    new = switched_over(old)
+    add_batch(new, 6)
+    written = sink(7).read("_spark_metadata/6")
+    output.create("_spark_metadata/6", written)
+    output.create("part-6.parquet", b"rows of 6")
+    execute(
+        old, plan_back(survey(old), survey(new), SwitchedOutput(survey_sink(output))), new, output
+    )
+    assert output.info("_spark_metadata/6") is None
+    assert output.info("part-6.parquet") is None
+    assert output.info("part-5.parquet") is not None
+
+
 def test_without_knowing_the_output_there_is_no_way_back_once_the_new_query_has_written() -> None:
     old = checkpoint(6)
     new = switched_over(old)

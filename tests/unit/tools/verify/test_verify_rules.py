@@ -20,7 +20,7 @@ from epochal.tools.verify.check_files import crc_agrees, file_log_rules, orphan_
 from epochal.tools.verify.check_logs import log_rules
 from epochal.tools.verify.check_rocksdb import lineage_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
-from epochal.tools.verify.findings import Finding, Severity, by_weight
+from epochal.tools.verify.findings import Finding, Severity, by_weight, finding, is_healthy
 from epochal.tools.verify.verify import escaped, state_facts, unescaped, verify
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -251,6 +251,15 @@ def test_runs_never_count_up_to_an_id() -> None:
     assert listed(missing_runs([0, 2, 3, 9], 0, 9)) == "1, 4..8"
     assert listed(runs_of([5, 3, 4, 9])) == "3..5, 9"
     assert listed([range(n, n + 1) for n in range(0, 40, 2)]) == "0, 2, 4, 6, …, 34, 36, 38"
+
+
+def test_only_info_is_healthy_and_the_worst_comes_first() -> None:
+    info, warning, error = (
+        finding(code, "p", "m") for code in ("STATE_HOLE", "STATE_AHEAD", "STATE_BEHIND")
+    )
+    assert is_healthy([info])
+    assert not is_healthy([info, warning])
+    assert by_weight([info, warning, error]) == [error, warning, info]
 
 
 QUERY = QueryMetadata("53b62e34-0476-452d-8313-c1786e091891")
