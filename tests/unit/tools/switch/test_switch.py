@@ -99,6 +99,17 @@ def test_a_file_sink_that_is_further_than_the_clone_would_skip_its_batches() -> 
     assert len(plan_existing(survey(old), survey(new), None).changes) == 1
 
 
+def test_the_way_back_opens_the_old_one_and_closes_the_new_one() -> None:
+    old = checkpoint(6)
+    before = {path: data for path, data in content(old).items() if ".metadata" not in path}
+    new = switched_over(old)
+    execute(old, plan_back(survey(old), survey(new), SwitchedOutput()), new)
+    after = {path: data for path, data in content(old).items() if ".metadata" not in path}
+    assert after == before
+    with pytest.raises(CheckpointSwitchedError):
+        QueryMetadata.read(new)
+
+
 def test_the_way_back_takes_the_new_querys_files_out_of_the_sinks_log() -> None:
     old, output = checkpoint(6), sink(6)
     new = switched_over(old)
