@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from benchmarks import harness
-from benchmarks.report import COMMANDS, SECTIONS, page, write
+from benchmarks.report import SECTIONS, page, write
 from benchmarks.rows import read_suite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,11 +78,6 @@ def page_of(folder: Path) -> str:
     return page([read_suite(folder, name) for name in SECTIONS])[0]
 
 
-def behind(text: str) -> str:
-    """Return the section that lists what is not better."""
-    return text.partition("## What is not better\n")[2].partition("\n## ")[0]
-
-
 def table(text: str, what: str) -> list[str]:
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {what} |")]
     return [cell.strip() for cell in line.strip("|").split("|")]
@@ -95,33 +90,8 @@ def full(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_page_without_any_results_says_how_to_get_them(tmp_path: Path) -> None:
-    text = page_of(tmp_path)
-    for name in SECTIONS:
-        assert f"`make {COMMANDS.get(name, f'bench-{name}')}`" in text
-
-
 def test_the_page_in_the_docs_is_made_of_the_results_in_this_repository() -> None:
     assert page_of(RESULTS) == (ROOT / "docs" / "benchmarks.md").read_text()
-
-
-def test_what_misses_its_target_or_is_behind_a_peer_comes_first(full: Path) -> None:
-    *listed, _, without_results = behind(page_of(full)).strip().splitlines()
-    assert "Without results: " in without_results
-    assert listed == [
-        "**[The metadata log and the tools](#the-metadata-log-and-the-tools)**",
-        "",
-        "- durable `add`, p50: 1.6 ms, write and two fsyncs 1 ms; "
-        "the target is ≤ 1.5 of a bare fsync (it is 1.6).",
-        "",
-        "**[Continuous queries](#continuous-queries)**",
-        "",
-        "- Python map at 1 000 rows/s, p50: 0.8 ms, Spark continuous (JVM) 0.4 ms, 0.5x.",
-        "",
-        "**[Kafka in, Python, Kafka out](#kafka-in-python-kafka-out)**",
-        "",
-        "- latency at 1000 records/s: bytewax: …: no",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -137,29 +107,8 @@ def test_a_driver_must_reach_its_epochs_within_its_cores(
     assert shown[2:] == ["≥ 10 epochs/s on ≤ 0.6 cores", verdict]
 
 
-def test_a_suite_that_was_not_run_is_named_among_what_is_not_better(tmp_path: Path) -> None:
-    save(tmp_path, "log", FIGURES["log"])
-    assert "Without results: `state`, `big_state`, `coordinator`" in behind(page_of(tmp_path))
-
-
-def test_a_round_that_failed_does_not_hide_the_others(tmp_path: Path) -> None:
-    figure = "map at 1000 rows/s: epochal"
-    rounds: list[dict[str, Any]]
-    rounds = [{"figure": figure, "p50_ms": 0.5, "p99_ms": 1.0}, {"figure": figure, "failed": "x"}]
-    save(tmp_path, "continuous", rounds)
-    assert table(page_of(tmp_path), "Python map at 1 000 rows/s, p50")[1] == "0.5 ms"
-
-
 def under_load(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("Taken under load")]
-
-
-def test_the_page_names_the_figures_that_were_taken_under_load(tmp_path: Path) -> None:
-    for row, cores in zip(FIGURES["coordinator"], (0.1, 0.9), strict=True):
-        save(tmp_path, "coordinator", [row], others_cores=cores)
-    assert under_load(page_of(tmp_path)) == [
-        "Taken under load, so less reliable: driver over sockets, 1 000 tasks."
-    ]
 
 
 def test_without_a_measurement_of_other_processes_the_load_average_counts(tmp_path: Path) -> None:
@@ -266,8 +215,3 @@ def test_every_suite_of_make_bench_is_on_the_page() -> None:
     makefile = (ROOT / "Makefile").read_text()
     (listed,) = [line for line in makefile.splitlines() if line.startswith("BENCHES :=")]
     assert {*listed.split()[2:], "soak"} == set(SECTIONS)  # a soak has a target of its own
-
-
-def widths(svg: str) -> list[float]:
-    bars = [each for each in ET.fromstring(svg).iter() if each.get("class") in ("ours", "peer")]
-    return [float(bar.get("width", "nan")) for bar in bars]

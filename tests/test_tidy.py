@@ -6,7 +6,6 @@ import ast
 import io
 import re
 import subprocess
-import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
@@ -287,12 +286,3 @@ def test_a_command_that_installs_a_package_is_in_backticks_so_that_it_can_be_cop
     ]
     assert said
     assert [each for each in said if "`pip install" not in str(each[1])] == []
-
-
-def test_importing_the_tools_does_not_import_pyspark() -> None:
-    code = (
-        "import sys, epochal, epochal.checkpoint, epochal.state, epochal.cli.main; "
-        "print(sorted(m for m in sys.modules if m.split('.')[0] in ('pyspark', 'py4j')))"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"

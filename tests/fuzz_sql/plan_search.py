@@ -77,6 +77,7 @@ class PlanDifference:
             f"Spark has {str(self.wanted)[:500]}, we have {str(self.found)[:500]}"
         )
 
+
 REFUSALS = ("UnsupportedPlanError", "PLAN_VALIDATION_FAILED_RULE_IN_BATCH")
 """How a plan ends that cannot run. The second is from Spark's optimizer, which fails for its own
 streams, too, such as a rollup of a union of a stream with itself."""

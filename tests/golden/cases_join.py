@@ -1,10 +1,12 @@
 """Stream-stream joins: four stores per partition in formats 1 and 2, one from format 3 on."""
 
+from typing import Any
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.golden.inputs import clicks, events, read_events
 from tests.golden.place import Place
-from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Read
+from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Query, Read
 
 VIEWS = events("views", rows=8)
 CLICKS = clicks("clicks", VIEWS)
@@ -42,61 +44,52 @@ def left_outer(spark: SparkSession, place: Place) -> DataFrame:
     return _joined(spark, place, "left_outer")
 
 
+def over_views(name: str, about: str, query: Query, **more: Any) -> Case:
+    """A case whose state is read by store and by side if nothing else is said."""
+    usual = {"files": VIEWS + CLICKS, "reads": BY_STORE + BY_SIDE}
+    return Case(name=name, about=about, query=query, **{**usual, **more})
+
+
 CASES = (
-    Case(
-        name="join_inner",
-        about="inner stream-stream join with watermarks and a time range, state format 2",
-        query=inner,
-        files=VIEWS + CLICKS,
-        reads=BY_STORE + BY_SIDE,
+    over_views(
+        "join_inner",
+        "inner stream-stream join with watermarks and a time range, state format 2",
+        inner,
     ),
-    Case(
-        name="join_outer",
-        about="left outer stream-stream join, state format 2 (`matched` flags)",
-        query=left_outer,
-        files=VIEWS + CLICKS,
-        reads=BY_STORE + BY_SIDE,
+    over_views(
+        "join_outer", "left outer stream-stream join, state format 2 (`matched` flags)", left_outer
     ),
-    Case(
-        name="join_v1",
-        about="inner stream-stream join, state format 1 (no `matched` flags)",
-        query=inner,
-        files=VIEWS + CLICKS,
+    over_views(
+        "join_v1",
+        "inner stream-stream join, state format 1 (no `matched` flags)",
+        inner,
         conf={FORMAT: "1"},
-        reads=BY_STORE + BY_SIDE,
         until="4.0",
     ),
-    Case(
-        name="join_rocksdb",
-        about="left outer join, state format 2, four RocksDB stores per partition",
-        query=left_outer,
-        files=VIEWS + CLICKS,
+    over_views(
+        "join_rocksdb",
+        "left outer join, state format 2, four RocksDB stores per partition",
+        left_outer,
         conf=CHANGELOG,
-        reads=BY_STORE + BY_SIDE,
     ),
-    Case(
-        name="join_rocksdb_ids",
-        about="inner join, state format 2, RocksDB checkpoint format 2: four ids per partition",
-        query=inner,
-        files=VIEWS + CLICKS,
+    over_views(
+        "join_rocksdb_ids",
+        "inner join, state format 2, RocksDB checkpoint format 2: four ids per partition",
+        inner,
         conf={**CHANGELOG, **UNIQUE_IDS},
-        reads=BY_STORE + BY_SIDE,
         since="4.1",  # 4.0's reader does not find the files of such a join
     ),
-    Case(
-        name="join_v3",
-        about="left outer join, state format 3: one RocksDB store with column families",
-        query=left_outer,
-        files=VIEWS + CLICKS,
+    over_views(
+        "join_v3",
+        "left outer join, state format 3: one RocksDB store with column families",
+        left_outer,
         conf={**CHANGELOG, FORMAT: "3"},
-        reads=BY_STORE + BY_SIDE,
         since="4.1",
     ),
-    Case(
-        name="join_v4",
-        about="left outer join, state format 4: one RocksDB store keyed by time",
-        query=left_outer,
-        files=VIEWS + CLICKS,
+    over_views(
+        "join_v4",
+        "left outer join, state format 4: one RocksDB store keyed by time",
+        left_outer,
         conf={**ROCKSDB, FORMAT: "4"},
         reads=BY_TIME + BY_SIDE,
         since="4.3",  # 4.2 knows the format and refuses it as unfinished

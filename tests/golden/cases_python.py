@@ -1,13 +1,14 @@
 """State kept by Python functions: applyInPandasWithState and transformWithStateInPandas."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from tests.golden.inputs import events, json_rows, over_events, read_events
 from tests.golden.place import Place
-from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Read
+from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Read
 
 HOUR_MS = 3_600_000
 
@@ -93,58 +94,35 @@ def expiring(spark: SparkSession, place: Place) -> DataFrame:
 VARIABLES = tuple(Read({"stateVarName": name}) for name in ("total", "recent", "seen"))
 TIMERS = Read({"readRegisteredTimers": "true"})
 
+by_key = partial(over_events, mode="update", key=("k",), since="4.0")
+with_variables = partial(by_key, files=events("events", files=10), reads=(*VARIABLES, TIMERS))
+
 CASES = (
-    over_events(
-        "pandas_state",
-        "applyInPandasWithState with an event-time timeout",
-        running_totals,
-        mode="update",
-        key=("k",),
-        since="4.0",
-    ),
-    Case(
-        name="transform",
-        about="transformWithStateInPandas: value, list and map state, event-time timers",
-        query=event_timers,
-        files=events("events", files=10),
-        mode="update",
-        key=("k",),
+    by_key("pandas_state", "applyInPandasWithState with an event-time timeout", running_totals),
+    with_variables(
+        "transform",
+        "transformWithStateInPandas: value, list and map state, event-time timers",
+        event_timers,
         conf=ROCKSDB,
-        reads=(*VARIABLES, TIMERS),
-        since="4.0",
     ),
-    Case(
-        name="transform_ttl",
-        about="transformWithStateInPandas with TTL and processing-time timers, changelogs",
-        query=expiring,
+    with_variables(
+        "transform_ttl",
+        "transformWithStateInPandas with TTL and processing-time timers, changelogs",
+        expiring,
         files=events("events", files=9, one_per_step=True),
-        mode="update",
-        key=("k",),
         conf=CHANGELOG,
         trigger={"once": True},
-        reads=(*VARIABLES, TIMERS),
-        since="4.0",
     ),
-    Case(
-        name="transform_ids",
-        about="transformWithStateInPandas on RocksDB checkpoint format 2",
-        query=event_timers,
-        files=events("events", files=10),
-        mode="update",
-        key=("k",),
+    with_variables(
+        "transform_ids",
+        "transformWithStateInPandas on RocksDB checkpoint format 2",
+        event_timers,
         conf={**CHANGELOG, **UNIQUE_IDS},
-        reads=(*VARIABLES, TIMERS),
-        since="4.0",
     ),
-    Case(
-        name="transform_avro",
-        about="transformWithStateInPandas with state rows encoded as Avro",
-        query=event_timers,
-        files=events("events", files=10),
-        mode="update",
-        key=("k",),
+    with_variables(
+        "transform_avro",
+        "transformWithStateInPandas with state rows encoded as Avro",
+        event_timers,
         conf={**CHANGELOG, "spark.sql.streaming.stateStore.encodingFormat": "avro"},
-        reads=(*VARIABLES, TIMERS),
-        since="4.0",
     ),
 )

@@ -4,11 +4,13 @@ The input is one number per row; SQL turns it into all the types, so that the fi
 of their own and a row's values follow from its number alone.
 """
 
+from typing import Any
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.golden.inputs import json_rows, numbers
 from tests.golden.place import Place
-from tests.golden.shape import ROCKSDB, Case, Read
+from tests.golden.shape import ROCKSDB, Case, Query, Read
 
 ODD_NUMBERS = "CASE n % 6 WHEN 0 THEN 'NaN' WHEN 1 THEN '-Infinity' WHEN 2 THEN '-0.0' ELSE {} END"
 TEXTS = "'', 'plain', 'žluťoučký kůň', '漢字かな', '😀 astral', concat('nul', char(0), 'inside')"
@@ -98,49 +100,40 @@ def gathered(spark: SparkSession, place: Place) -> DataFrame:
     return lists.selectExpr("r", "array_sort(l) AS l", "array_sort(s) AS s")
 
 
+def over_numbers(name: str, about: str, query: Query, **more: Any) -> Case:
+    usual = {"files": numbers("numbers"), "mode": "complete", "reads": (Read(),)}
+    return Case(name=name, about=about, query=query, **{**usual, **more})
+
+
 CASES = (
-    Case(
-        name="types",
-        about="every type in the key and in the value, complete mode, 3 partitions, HDFS",
-        query=every_type,
-        files=numbers("numbers"),
-        mode="complete",
+    over_numbers(
+        "types",
+        "every type in the key and in the value, complete mode, 3 partitions, HDFS",
+        every_type,
         conf={"spark.sql.shuffle.partitions": "3"},
         reads=(Read(changes=True),),
     ),
-    Case(
-        name="types_variant",
-        about="as `types`, with a variant among the values",
-        query=every_type_and_variant,
-        files=numbers("numbers"),
-        mode="complete",
-        reads=(Read(),),
+    over_numbers(
+        "types_variant",
+        "as `types`, with a variant among the values",
+        every_type_and_variant,
         since="4.0",
     ),
-    Case(
-        name="types_rocksdb",
-        about="as `types`, on RocksDB",
-        query=every_type,
+    over_numbers(
+        "types_rocksdb",
+        "as `types`, on RocksDB",
+        every_type,
         files=numbers("numbers", files=7),
-        mode="complete",
         conf=ROCKSDB,
-        reads=(Read(),),
     ),
-    Case(
-        name="null_intervals",
-        about="null calendar intervals, whose reserved bytes Spark leaves to chance",
-        query=null_calendars,
-        files=numbers("numbers"),
-        mode="complete",
+    over_numbers(
+        "null_intervals",
+        "null calendar intervals, whose reserved bytes Spark leaves to chance",
+        null_calendars,
         conf={"spark.sql.streaming.stateStore.formatValidation.enabled": "false"},
         reads=(Read(changes=True),),
     ),
-    Case(
-        name="collected",
-        about="collect_list and collect_set: buffers that are opaque binaries",
-        query=gathered,
-        files=numbers("numbers"),
-        mode="complete",
-        reads=(Read(),),
+    over_numbers(
+        "collected", "collect_list and collect_set: buffers that are opaque binaries", gathered
     ),
 )

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog, QueryMetadata, Switched
 from epochal.epoch.epoch_files.epoch_file import Header, StoreFileEntry, checksum_of, encode_epoch
@@ -327,6 +328,19 @@ def flipped_byte(data: bytes) -> bytes:
 
 ALL = tuple(range(11))
 
+
+def lost(code: str, path: str, **more: Any) -> Fault:
+    return Fault(code, path, remove(path), **more)
+
+
+def holding(code: str, path: str, data: bytes, **more: Any) -> Fault:
+    return Fault(code, path, content(path, data), **more)
+
+
+def copied(code: str, source: str, path: str, **more: Any) -> Fault:
+    return Fault(code, path, copy(source, path), **more)
+
+
 FAULTS = (
     Fault("FILE_UNREADABLE", "commits/5", dangling_link),
     Fault(
@@ -335,21 +349,15 @@ FAULTS = (
         every(remove("sources"), lambda root: grow(root / "sources", b"a file")),
         case="rate",
     ),
-    Fault("METADATA_MISSING", "metadata", remove("metadata")),
-    Fault("METADATA_UNREADABLE", "metadata", content("metadata", b"{}")),
+    lost("METADATA_MISSING", "metadata"),
+    holding("METADATA_UNREADABLE", "metadata", b"{}"),
     Fault(
         "OFFSETS_MISSING", "offsets", remove(*(f"offsets/{n}" for n in ALL)), note="beside-commits"
     ),
-    Fault(
-        "LOG_ENTRY_UNREADABLE",
-        "offsets/5",
-        content("offsets/5", b"v1"),
-        severity="info",
-        note="truncated",
-    ),
-    Fault("LOG_ENTRY_UNREADABLE", "sources/0/5", content("sources/0/5", b"v1\n{"), note="source"),
-    Fault("LOG_VERSION_UNKNOWN", "offsets/5", content("offsets/5", b"v99999\n{}")),
-    Fault("LOG_NAME_NOT_CANONICAL", "commits/007", copy("commits/7", "commits/007")),
+    holding("LOG_ENTRY_UNREADABLE", "offsets/5", b"v1", severity="info", note="truncated"),
+    holding("LOG_ENTRY_UNREADABLE", "sources/0/5", b"v1\n{", note="source"),
+    holding("LOG_VERSION_UNKNOWN", "offsets/5", b"v99999\n{}"),
+    copied("LOG_NAME_NOT_CANONICAL", "commits/7", "commits/007"),
     Fault("LOG_NAME_TAKEN", "commits/11", lambda root: (root / "commits/11").mkdir()),
     Fault("OFFSETS_GAP", "offsets/9", remove("offsets/9", "commits/9"), note="before-the-newest"),
     Fault(
@@ -373,10 +381,10 @@ FAULTS = (
         remove("offsets/2", "commits/2", "offsets/5", "commits/5", "offsets/7", "commits/7"),
         case="several_sources",
     ),
-    Fault("COMMITS_GAP", "commits/4", remove("commits/4")),
+    lost("COMMITS_GAP", "commits/4"),
     Fault("COMMITS_BEHIND", "commits", remove("commits/9", "commits/10")),
     Fault("COMMITS_BEHIND", "commits", remove(*(f"commits/{n}" for n in ALL)), note="no-commits"),
-    Fault("COMMIT_WITHOUT_OFFSETS", "commits/11", copy("commits/10", "commits/11")),
+    copied("COMMIT_WITHOUT_OFFSETS", "commits/10", "commits/11"),
     Fault(
         "SOURCE_COUNT_CHANGED",
         "offsets/8",
@@ -392,7 +400,7 @@ FAULTS = (
     Fault("WATERMARK_BACKWARDS", "offsets/10", offsets(10, batchWatermarkMs=1)),
     Fault("TIMESTAMP_BACKWARDS", "offsets/10", offsets(10, batchTimestampMs=1)),
     Fault("SOURCE_LOG_BEHIND", "sources/0", remove("sources/0/8")),
-    Fault("FILE_LOG_HOLE", "sources/0/4", remove("sources/0/4")),
+    lost("FILE_LOG_HOLE", "sources/0/4"),
     Fault(
         "FILE_LOG_HOLE",
         "sources/0/5",
@@ -438,7 +446,7 @@ FAULTS = (
         with_sink=True,
         note="state-is-missing",
     ),
-    Fault("CRC_ORPHAN", "offsets/.11.crc", copy("offsets/.10.crc", "offsets/.11.crc")),
+    copied("CRC_ORPHAN", "offsets/.10.crc", "offsets/.11.crc"),
     Fault(
         "CRC_ORPHAN",
         "state/0/0/_metadata/.lost.crc",
@@ -465,49 +473,26 @@ FAULTS = (
         json_key("state/0/0/11.delta.crc", "value", 7),
         release="4.1.4",
     ),
-    Fault(
-        "CHECKSUM_UNREADABLE",
-        "state/0/0/11.delta.crc",
-        content("state/0/0/11.delta.crc", b"{"),
-        release="4.1.4",
-    ),
-    Fault(
-        "CHECKSUM_ORPHAN",
-        "state/0/0/12.delta.crc",
-        copy("state/0/0/11.delta.crc", "state/0/0/12.delta.crc"),
-        release="4.1.4",
-    ),
+    holding("CHECKSUM_UNREADABLE", "state/0/0/11.delta.crc", b"{", release="4.1.4"),
+    copied("CHECKSUM_ORPHAN", "state/0/0/11.delta.crc", "state/0/0/12.delta.crc", release="4.1.4"),
     Fault("STATE_BEHIND", "state/0/1", remove(*(f"state/0/1/{n}.delta" for n in (9, 10, 11)))),
-    Fault("STATE_CHAIN_BROKEN", "state/0/1/10.delta", remove("state/0/1/10.delta")),
+    lost("STATE_CHAIN_BROKEN", "state/0/1/10.delta"),
     Fault("STATE_UNPUBLISHED", "state", in_an_epoch_file),
     Fault("EPOCH_FILE_BROKEN", "epochs", in_a_lost_epoch_file),
-    Fault("STATE_HOLE", "state/0/1/2.delta", remove("state/0/1/2.delta")),
-    Fault("STATE_AHEAD", "state/0/1/13.delta", copy("state/0/1/11.delta", "state/0/1/13.delta")),
-    Fault(
-        "STATE_SNAPSHOT_AHEAD",
-        "state/0/1/20.snapshot",
-        copy("state/0/1/8.snapshot", "state/0/1/20.snapshot"),
-    ),
+    lost("STATE_HOLE", "state/0/1/2.delta"),
+    copied("STATE_AHEAD", "state/0/1/11.delta", "state/0/1/13.delta"),
+    copied("STATE_SNAPSHOT_AHEAD", "state/0/1/8.snapshot", "state/0/1/20.snapshot"),
     Fault(
         "STATE_SCHEMA_MISSING",
         "state/0/0/_metadata/schema",
         remove("state/0/0/_metadata"),
         severity="info",
     ),
-    Fault(
-        "OPERATOR_METADATA_MISSING",
-        "state/0/_metadata",
-        remove("state/0/_metadata"),
-        severity="info",
+    lost("OPERATOR_METADATA_MISSING", "state/0/_metadata", severity="info"),
+    lost(
+        "OPERATOR_METADATA_MISSING", "state/0/_metadata", case="transform", note="with-schema-log"
     ),
-    Fault(
-        "OPERATOR_METADATA_MISSING",
-        "state/0/_metadata",
-        remove("state/0/_metadata"),
-        case="transform",
-        note="with-schema-log",
-    ),
-    Fault("STATE_OPERATOR_MISSING", "state/0", remove("state/0"), case="chained"),
+    lost("STATE_OPERATOR_MISSING", "state/0", case="chained"),
     Fault(
         "STATE_OPERATOR_MISSING",
         "state/0",
@@ -515,13 +500,8 @@ FAULTS = (
         case="rocksdb_v2",
         note="named-by-a-commit",
     ),
-    Fault("STATE_PARTITION_MISSING", "state/0/1", remove("state/0/1")),
-    Fault(
-        "STATE_STORE_MISSING",
-        "state/0/1/right-keyToNumValues",
-        remove("state/0/1/right-keyToNumValues"),
-        case="join_inner",
-    ),
+    lost("STATE_PARTITION_MISSING", "state/0/1"),
+    lost("STATE_STORE_MISSING", "state/0/1/right-keyToNumValues", case="join_inner"),
     Fault(
         "STATE_FILE_UNREADABLE",
         "state/0/0/3.delta",
@@ -535,34 +515,12 @@ FAULTS = (
         rewrite("state/0/0/9.delta", other_value),
         case="row_checksum",
     ),
-    Fault(
-        "STATE_KEY_WRONG_PARTITION",
-        "state/0/1/9.delta",
-        copy("state/0/0/9.delta", "state/0/1/9.delta"),
-    ),
-    Fault(
-        "STATE_SNAPSHOT_DISAGREES",
-        "state/0/0/8.snapshot",
-        copy("state/0/0/4.snapshot", "state/0/0/8.snapshot"),
-    ),
-    Fault(
-        "STATE_STRAY_SNAPSHOT",
-        "state/0/0/abc.snapshot",
-        copy("state/0/0/8.snapshot", "state/0/0/abc.snapshot"),
-    ),
-    Fault(
-        "STATE_STRAY_FILE", "state/0/0/abc.delta", copy("state/0/0/9.delta", "state/0/0/abc.delta")
-    ),
-    Fault(
-        "STATE_SCHEMA_UNREADABLE",
-        "state/0/0/_metadata/schema",
-        content("state/0/0/_metadata/schema", b"\x00\x02v2\x00"),
-    ),
-    Fault(
-        "OPERATOR_METADATA_UNREADABLE",
-        "state/0/_metadata/metadata",
-        content("state/0/_metadata/metadata", b"v1\n{}"),
-    ),
+    copied("STATE_KEY_WRONG_PARTITION", "state/0/0/9.delta", "state/0/1/9.delta"),
+    copied("STATE_SNAPSHOT_DISAGREES", "state/0/0/4.snapshot", "state/0/0/8.snapshot"),
+    copied("STATE_STRAY_SNAPSHOT", "state/0/0/8.snapshot", "state/0/0/abc.snapshot"),
+    copied("STATE_STRAY_FILE", "state/0/0/9.delta", "state/0/0/abc.delta"),
+    holding("STATE_SCHEMA_UNREADABLE", "state/0/0/_metadata/schema", b"\x00\x02v2\x00"),
+    holding("OPERATOR_METADATA_UNREADABLE", "state/0/_metadata/metadata", b"v1\n{}"),
     Fault(
         "OPERATOR_METADATA_MOVED",
         "state/0/_metadata/v2/*",
@@ -616,10 +574,10 @@ FAULTS = (
         note="with-changelogs",
     ),
     Fault("ROCKSDB_UNCHECKED", "state/0/0/SSTs/*", changed_sst(-12, 2), case="rocksdb_zip"),
-    Fault(
+    copied(
         "STATE_SNAPSHOT_DISAGREES",
+        "state/0/0/6.zip",
         "state/0/0/9.zip",
-        copy("state/0/0/6.zip", "state/0/0/9.zip"),
         case="rocksdb_changelog",
         note="rocksdb",
     ),

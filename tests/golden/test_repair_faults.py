@@ -1,10 +1,12 @@
 """Of every fault that `verify` finds, `repair` mends what it can, and `undo` brings it back."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 
 import pytest
-from tests.golden.library import Golden, unpack
+from tests.golden.library import Golden, cases, unpack
 from tests.golden.planted import FAULTS, Fault
 
 from epochal.files.local import LocalFiles
@@ -13,6 +15,7 @@ from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import read_tree
 from epochal.tools.edit.repair import ONLY_IF_NAMED, plan_repair
 from epochal.tools.edit.repair_draft import RepairOptions
+from epochal.tools.edit.rewind import obstacle_to, possible_batches
 from epochal.tools.edit.survey import survey
 from epochal.tools.verify.findings import Depth
 from epochal.tools.verify.verify import verify
@@ -104,3 +107,15 @@ def content(files: LocalFiles) -> dict[str, bytes]:
         path: os.fsencode(place.readlink()) if place.is_symlink() else files.read(path)
         for path, place in paths.items()
     }
+
+
+@pytest.mark.parametrize("golden", cases(), ids=str)
+def test_state_that_spark_wrote_is_never_refused(golden: Golden, tmp_path: Path) -> None:
+    place = unpack(golden, tmp_path, relocate=True)
+    surveyed = survey(LocalFiles(place.checkpoint))
+    by_name = [
+        batch_id
+        for batch_id in sorted(surveyed.offsets.keys() & surveyed.commits.keys())
+        if obstacle_to(surveyed, batch_id, reads_state=False) is None
+    ]
+    assert list(possible_batches(surveyed)) == by_name

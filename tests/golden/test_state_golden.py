@@ -1,14 +1,15 @@
 """Our rows against those of Spark's own `statestore` source, for every golden checkpoint.
 
 Every operator, store, variable, join side and batch that Spark read is compared, values with their
-types; then the change feeds. What Spark could not read is not compared, and counted.
+types; then the change feeds, and single keys. What Spark could not read is not compared, and
+counted.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,19 @@ import pytest
 from tests.golden.library import Golden, Unpacked, cases, facts, unpack
 
 from epochal.errors import StateReadError
+from epochal.state.files.merge import Rows
+from epochal.tools.read_state import read, read_target
 from epochal.tools.read_state.changes import open_changes
 from epochal.tools.read_state.export import json_batches
-from epochal.tools.read_state.read import StateReader, open_batch, open_reader, read_state
+from epochal.tools.read_state.read import (
+    StateReader,
+    StoreReader,
+    open_batch,
+    open_reader,
+    read_state,
+    rows_with_key,
+)
+from epochal.tools.read_state.read_target import StoreTarget
 
 STATEFUL = [golden for golden in cases() if facts(golden).get("state")]
 
@@ -181,3 +192,48 @@ def test_there_are_golden_checkpoints_and_spark_could_read_most_of_them() -> Non
     ]
     assert len(STATEFUL) > 20
     assert sum("rows" in fact for fact in read) > 0.9 * len(read)
+
+
+OF_4_3 = [golden for golden in cases(release="4.3.0") if facts(golden).get("state")]
+KEYS = 5
+
+
+def newest_reads(golden: Golden) -> Iterator[dict[str, Any]]:
+    """The newest read of each store that Spark could do, except sides of joins."""
+    newest: dict[str, dict[str, Any]] = {}
+    for each in facts(golden)["state"]:
+        if each.get("rows") and "joinSide" not in each["options"]:
+            newest[json.dumps(each["options"])] = each
+    yield from newest.values()
+
+
+def texts(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(json.dumps(row, sort_keys=True) for row in rows)
+
+
+@pytest.mark.parametrize("archive", OF_4_3, ids=str)
+def test_a_key_has_the_rows_that_a_whole_read_has_of_it(
+    archive: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = unpack(archive, tmp_path)
+    loaded: list[int] = []
+
+    def load_rows(target: StoreTarget, partition: int, prefix: bytes = b"") -> list[Rows]:
+        found = read_target.load_rows(target, partition, prefix)
+        loaded.extend(map(len, found))
+        return found
+
+    monkeypatch.setattr(read, "load_rows", load_rows)
+    for wanted in newest_reads(archive):
+        reader = opened(place, wanted["options"], wanted["batch_id"])
+        assert isinstance(reader, StoreReader)
+        operator = reader.target.operator_id
+        name = open_batch(str(place.checkpoint)).operator_name(operator)
+        everything = [row for rows in json_batches(reader) for row in rows]
+        keys = {json.dumps(row["key"]): row["key"] for row in everything}
+        for key in list(keys.values())[:KEYS]:
+            expected = [row for row in everything if row["key"] == key]
+            loaded.clear()
+            assert texts(rows_with_key(reader, key, name)) == texts(expected), (wanted, key)
+            if "avro" not in archive.case and reader.target.encoder.kind == "plain":
+                assert sum(loaded) <= len(expected)  # not the other rows of its partition

@@ -44,7 +44,7 @@ def test_a_repair_that_may_go_back_ends_healthy_or_drops_no_batch(
 
 
 def unreadable(case: Case) -> set[str]:
-    """The batches whose commit or offsets were damaged: without either no query can use a commit."""
+    """The batches whose commit or offsets were damaged: without both no query can use a commit."""
     parts = (fault.partition(" ")[0].split("/") for fault in case.faults)
     return {name for *_, folder, name in parts if folder in ("commits", "offsets")}
 

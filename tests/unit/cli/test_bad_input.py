@@ -122,16 +122,6 @@ def test_reports_a_directory_in_place_of_a_file_and_the_reverse(
     assert digest_of(checkpoint) == before
 
 
-def test_reports_a_directory_with_the_name_of_a_batch(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (checkpoint / "offsets/10").unlink()
-    (checkpoint / "offsets/10").mkdir()
-    status, out, _ = run(capsys, "checkpoint", "verify", checkpoint)
-    assert status == 1
-    assert "error: LOG_NAME_TAKEN  offsets/10" in out
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_names_a_file_that_may_not_be_read(
     name: str, checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

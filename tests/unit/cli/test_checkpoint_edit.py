@@ -129,13 +129,6 @@ def test_a_dry_undo_reports_that_it_would_fail_after_the_query_continued(
     assert content(files) == before
 
 
-def test_to_datetime_selects_the_last_batch_planned_by_then(
-    files: LocalFiles, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run("rewind", files.url, "--to-datetime", "2023-11-14T22:16:20", "--json")
-    assert answer(capsys)["summary"] == "rewind to batch 3"
-
-
 @pytest.mark.parametrize(
     ("text", "moment_ms"),
     [
@@ -255,15 +248,6 @@ def test_repair_lists_what_is_left_and_exits_1_for_it(
     assert files.info("offsets/.6.crc") is None
 
 
-def test_repair_drops_the_newest_batch_if_its_offsets_are_torn_and_it_is_not_committed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = stateless(tmp_path / "ckpt", uncommitted=True, torn=(5,))
-    run("repair", files.url, *NOW, "--json")
-    assert "offsets/5" in [each["path"] for each in answer(capsys)["changes"]]
-    run("verify", files.url)
-
-
 @pytest.mark.parametrize(
     ("torn", "dropped", "told"),
     [
@@ -340,10 +324,3 @@ def test_a_time_before_all_batches_is_answered_with_the_oldest_one(
     run("rewind", files.url, "--to-datetime", "2020-01-01", status=2)
     told = "no committed batch is as old as 2020-01-01T00:00:00.000Z; the oldest is of 2023-11-14T"
     assert told in capsys.readouterr().err
-
-
-def test_a_missing_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("rewind", str(tmp_path / "nowhere"), "--to-batch", "1", status=2)
-    assert "nowhere" in capsys.readouterr().err
-    run("rewind", str(tmp_path / "nowhere"), "--to-batch", "1", *NOW, status=2)
-    assert not (tmp_path / "nowhere").exists()

@@ -6,10 +6,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 import epochal
 from epochal.checkpoint.entries import (
@@ -20,8 +18,7 @@ from epochal.checkpoint.entries import (
     QueryMetadata,
     SinkMetadata,
 )
-from epochal.cli.main import app, describe, main
-from epochal.cli.printing.output import print_table
+from epochal.cli.main import describe, main
 from epochal.cli.programs import print_check
 from epochal.errors import CheckpointError, StorageError
 from epochal.files.local import LocalFiles
@@ -99,15 +96,6 @@ def test_shows_the_sink_in_use_and_the_one_before_it(
     assert ["orders", "org.example.Delta", "DSv2", "yes"] in lines
 
 
-def test_shows_only_the_newest_batches_when_asked(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, out, _ = run(capsys, "checkpoint", "show", checkpoint, "--json", "--limit", 1)
-    assert [batch["batch_id"] for batch in json.loads(out)["batches"]] == [2]
-    _, out, _ = run(capsys, "checkpoint", "show", checkpoint, "--limit", 0)
-    assert "batch  committed" not in out
-
-
 def test_shows_what_a_restart_would_do(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,16 +115,6 @@ def test_shows_every_pinned_setting(checkpoint: Path, capsys: pytest.CaptureFixt
     assert shown[1:3] == ["spark.other = a b", "spark.sql.shuffle.partitions = 3"]
 
 
-def test_prints_a_log_as_one_line_per_entry(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, out, _ = run(capsys, "checkpoint", "log", checkpoint / "commits", "--json")
-    assert [json.loads(line) for line in out.splitlines()] == [
-        {"batch_id": batch_id, "entry": {"version": 1, "next_watermark_ms": 0}}
-        for batch_id in range(2)
-    ]
-
-
 def test_compares_the_offsets_of_two_batches_part_by_part(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,11 +126,6 @@ def test_compares_the_offsets_of_two_batches_part_by_part(
         {"path": "timestamp_ms", "before": 1_700_000_000_000, "after": 1_700_000_000_002},
         {"path": "committed", "before": True, "after": False},
     ]
-
-
-def test_python_m_epochal_has_the_exit_status_of_the_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "epochal", "checkpoint", "show", str(tmp_path / "nowhere")]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 2
 
 
 def test_an_entry_that_cannot_be_read_differs_in_few_words(
@@ -246,17 +219,6 @@ def test_turns_an_error_into_one_line_and_exit_code_2(
     assert err.endswith(".\n"), "an error ends with what to do"
 
 
-@pytest.mark.parametrize(
-    "arguments", [("bogus",), ("checkpoint", "bogus"), ("checkpoint", "show", "x", "--bogus")]
-)
-def test_wrong_usage_exits_with_2(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, err = run(capsys, *arguments)
-    assert (status, out) == (2, "")
-    assert "Usage: epochal" in err
-
-
 def test_shows_the_traceback_when_debugging(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         main(["--debug", "checkpoint", "show", str(tmp_path / "nothing")])
@@ -286,19 +248,6 @@ def test_stops_quietly_when_the_reader_of_the_output_ends(checkpoint: Path) -> N
     assert process.returncode in (0, 141)
 
 
-@pytest.mark.parametrize("group", ["", "checkpoint", "state", "kafka", "pubsub"])
-def test_every_command_of_a_group_exists_and_has_help(
-    group: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root: Any = typer.main.get_group(app)
-    commands = root.get_command(None, group).list_commands(None) if group else root.table
-    assert commands
-    for name in commands:
-        status, out, _ = run(capsys, *group.split(), name, "--help")
-        assert status == 0, name
-        assert len(out.splitlines()) > 4, f"{name} says too little"
-
-
 def test_showing_a_checkpoint_imports_no_columns_and_no_rich(checkpoint: Path) -> None:
     script = (
         "import sys; from epochal.cli.main import main; "
@@ -308,9 +257,3 @@ def test_showing_a_checkpoint_imports_no_columns_and_no_rich(checkpoint: Path) -
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stderr == "[]\n"
-
-
-def test_plain_tables_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    long = "x" * 300
-    print_table(("a", "b"), [("1", long), ("222", "[red]")], title="things")
-    assert capsys.readouterr().out == f"things\na    b\n1    {long}\n222  [red]\n"

@@ -22,7 +22,6 @@ from tests.golden.library import Golden, unpack
 from typer.core import TyperGroup
 
 from epochal.cli.main import app, main
-from epochal.cli.printing.output import print_error
 from epochal.cli.printing.table_layout import cells_wide
 
 CTRL_C = "\x03"
@@ -113,20 +112,6 @@ def test_errors_and_notes_are_folded_at_words(checkpoint: Path) -> None:
     [note] = [line for line in shown.splitlines() if line.startswith("note: ")]
     # As many words as fit, although the first one is in a colour.
     assert note == "note: The copy has the same query id. Run only one of the two queries: both"
-
-
-def test_an_error_is_folded_around_a_command_to_copy(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
-    print_error("Run the same command again, or `epochal checkpoint undo here --execute`.")
-    assert capsys.readouterr().err.splitlines() == [
-        "Run the same command again, or",
-        "  `epochal checkpoint undo here --execute`.",
-    ]
-    print_error("There is nothing at this place, and so nothing was done at all.")
-    assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def test_the_command_of_a_remedy_stays_whole(checkpoint: Path) -> None:

@@ -25,7 +25,6 @@ from epochal.dashboard.board import Board
 from epochal.dashboard.health import Health, HealthMonitor
 from epochal.metrics.run_journal import JournalWriter
 from epochal.metrics.run_records import RunEnded
-from epochal.state import read_state
 from epochal.testing.clock import ManualClock
 
 Tree = dict[str, tuple[int, int, int]]
@@ -86,19 +85,6 @@ def test_running_queries_come_first_then_checkpoints(world: World) -> None:
     assert answer["runs"] == str(world.runs)
 
 
-def test_a_run_that_ends_is_shown_as_ended_with_its_error(world: World) -> None:
-    world.writer.write([RunEnded(99, "ValueError: bad row")])
-    world.look()
-    (ended, _) = world.ask("/api/queries").json()["queries"]
-    assert (ended["state"], ended["error"]) == ("failed", "ValueError: bad row")
-
-
-def test_a_run_that_is_killed_is_shown_as_lost(world: World) -> None:
-    world.writer.close()
-    world.look()
-    assert world.ask("/api/queries").json()["queries"][0]["state"] == "lost"
-
-
 def test_a_checkpoint_with_a_young_batch_is_active(world: World) -> None:
     (other,) = (each for each in world.board.summaries() if each["name"] == "two")
     world.clock.advance((other["newest_ms"] - world.clock.now_ms()) / 1000 + 59)
@@ -131,19 +117,6 @@ def test_an_entry_that_cannot_be_read_says_why_in_its_place(world: World) -> Non
     assert "problem" not in found[2]
 
 
-def test_state_is_shown_as_of_any_batch(world: World) -> None:
-    listed = world.query("stores")
-    assert [each["operator_id"] for each in listed["stores"]]
-    shown = []
-    for batch in (listed["newest"] - 1, listed["newest"]):
-        rows = world.query(f"state?batch={batch}")["rows"]
-        expected = read_state(str(world.checkpoint), batch_id=batch)
-        assert len(rows) == len(expected) > 0
-        shown.append(rows)
-    assert shown[0] != shown[1]
-    assert world.query("state")["rows"] == shown[1]
-
-
 def test_state_is_paged(world: World) -> None:
     everything = world.query("state")["rows"]
     assert len(everything) > 3
@@ -159,20 +132,6 @@ def test_state_is_paged(world: World) -> None:
     assert number == -(-len(everything) // 2)
 
 
-def test_a_partition_alone_can_be_shown(world: World) -> None:
-    found = world.query("state")
-    for partition in found["partitions"]:
-        rows = world.query(f"state?partition={partition}")["rows"]
-        assert rows == [row for row in found["rows"] if row["partition_id"] == partition]
-
-
-def test_rows_per_partition_and_their_skew_are_counted(world: World) -> None:
-    found = world.query("stats")
-    assert sum(each["rows"] for each in found["partitions"]) == found["rows"]
-    assert found["rows"] == len(world.query("state")["rows"])
-    assert found["skew"] >= 1.0
-
-
 def test_figures_that_were_dear_are_not_made_anew_at_once(world: World) -> None:
     before = world.query("stats")
     for path in (world.checkpoint / "state").rglob("*.delta"):
@@ -180,19 +139,6 @@ def test_figures_that_were_dear_are_not_made_anew_at_once(world: World) -> None:
     assert world.query("stats") == before
     world.clock.advance(60)
     assert "problem" in world.query("stats")
-
-
-def test_health_names_what_is_wrong_and_the_command_that_mends_it(world: World) -> None:
-    assert world.query("health")["status"] == "healthy"
-    (world.checkpoint / "commits" / "2").unlink()
-    world.clock.advance(60)
-    world.look()
-    health = world.query("health")
-    assert health["status"] == "unhealthy"
-    found = {each["code"]: each["commands"] for each in health["findings"]}
-    assert found["COMMITS_GAP"] == [
-        f"epochal checkpoint repair {world.checkpoint} --sink OUTPUT --execute"
-    ]
 
 
 @pytest.mark.parametrize("path", ["state", "stores", "stats", "history", "lag", "offsets"])
@@ -203,28 +149,6 @@ def test_a_checkpoint_that_cannot_be_read_is_an_answer_and_no_failed_request(
         if file.is_file():
             file.write_bytes(b"")
     assert world.ask(f"/api/queries/{world.keys()[0]}/{path}").status == 200
-
-
-def test_a_checkpoint_of_spark_tells_its_history(world: World) -> None:
-    history = world.query("history", 1)
-    took = [each["took_ms"] for each in history["batches"]]
-    assert len(took) == 12
-    assert all(0 < each < 5_000 for each in took)
-    assert (history["stateful"], history["figures"]["newest"]) == (False, 11)
-    assert [each["kind"] for each in history["sources"]] == ["other"]
-    assert world.query("lag", 1)["sources"][0]["why"] is not None
-
-
-def test_state_over_time_is_measured_bit_by_bit(world: World) -> None:
-    history = world.query("history")
-    listed = world.query("stores")
-    shown = {each["batch_id"]: each["state_rows"] for each in history["batches"]}
-    rows = 0
-    for store in listed["stores"]:
-        place = f"operator={store['operator_id']}&store={store['name']}"
-        rows += world.query(f"stats?{place}&batch={listed['newest'] - 2}")["rows"]
-    assert history["stateful"]
-    assert shown[listed["newest"] - 2] == rows > 0
 
 
 @pytest.mark.parametrize(
@@ -311,14 +235,6 @@ def test_scripts_never_turn_text_into_markup(name: str) -> None:
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", static(f"{name}.js")
     )
-
-
-def test_every_element_that_scripts_name_is_on_the_page() -> None:
-    ids = set(re.findall(r'\bid="([\w-]+)"', static("index.html")))
-    named = {
-        each for name in SCRIPTS for each in re.findall(r'\$\("([\w-]+)"\)', static(f"{name}.js"))
-    }
-    assert named - ids == set()
 
 
 def events(world: World, key: str, wanted: int) -> list[tuple[str, Any]]:

@@ -1,7 +1,8 @@
-"""What the page of a Spark checkpoint says, derived from offsets and times."""
+"""What the page of a Spark checkpoint says: its batches over time, its state while it is purged."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,23 @@ from tests.golden.library import Golden, unpack
 from epochal.dashboard.batch_history import (
     COPIED,
     MAX_MEASURED_BATCHES,
-    NO_BROKER,
-    NOT_ASKED,
-    WHY_NO_LAG,
     BatchFacts,
     EndOffset,
     Offset,
-    StateSize,
     batches_to_measure,
     history_json,
     offset_of,
     with_lag,
 )
-from epochal.dashboard.checkpoint_answers import UNREADABLE_STATE, HistoryReader
+from epochal.dashboard.checkpoint_answers import (
+    UNREADABLE_STATE,
+    HistoryReader,
+    StateSelection,
+    state_page,
+    stats,
+    stores,
+)
+from epochal.errors import EpochalError
 from epochal.files.local import LocalFiles
 from epochal.testing.clock import ManualClock
 
@@ -61,15 +66,6 @@ def kafka(*ends: int) -> dict[str, dict[str, int]]:
 )
 def test_a_source_is_recognized_by_its_offset(value: Any, expected: Offset) -> None:
     assert offset_of(value) == expected
-
-
-def test_a_batch_lasts_from_its_timestamp_to_its_commit() -> None:
-    told = history_json([batch(0, 1), batch(1, 2, committed_ms=11_450)], {}, {})
-    assert [each["took_ms"] for each in told["batches"]] == [300, 450]
-    figures = told["figures"]
-    assert (figures["took_ms"], figures["took_p50_ms"], figures["took_p99_ms"]) == (450, 300, 450)
-    assert (figures["newest"], figures["committed"], figures["interval_ms"]) == (1, 1, 1_000)
-    assert told["note"] is None
 
 
 def test_the_times_of_a_copy_are_not_taken_for_durations() -> None:
@@ -111,17 +107,6 @@ def test_the_watermark_is_compared_with_the_clock_of_its_batch() -> None:
     assert [each["behind_ms"] for each in told["batches"]] == [None, 7_000]
 
 
-def test_state_is_shown_where_it_was_measured() -> None:
-    told = history_json([batch(0, 1), batch(1, 2)], {}, {1: StateSize(40, 1_600)})
-    sizes = [(each["state_rows"], each["state_bytes"]) for each in told["batches"]]
-    assert sizes == [(None, None), (40, 1_600)]
-
-
-def test_a_checkpoint_without_batches_has_a_history_without_batches() -> None:
-    told = history_json([], {}, {})
-    assert (told["batches"], told["sources"], told["figures"]["newest"]) == ([], [], None)
-
-
 def source(offset: Any) -> dict[str, Any]:
     (found,) = history_json([batch(0, offset)], {}, {})["sources"]
     return dict(found)
@@ -138,21 +123,9 @@ def test_a_topic_that_was_made_anew_has_no_negative_lag() -> None:
     assert with_lag(source(kafka(50)), {("orders", 0): EndOffset(3)}, None)["lag"] == 0
 
 
-@pytest.mark.parametrize("why", [NO_BROKER, NOT_ASKED, "Broker transport failure"])
-def test_lag_that_cannot_be_known_says_why(why: str) -> None:
-    found = with_lag(source(kafka(5)), {}, why)
-    assert (found.get("lag"), found["why"]) == (None, why)
-
-
 def test_partitions_that_the_brokers_do_not_have_are_named_so() -> None:
     found = with_lag(source(kafka(5)), {}, None)
     assert (found["lag"], found["why"]) == (None, "The brokers know none of these partitions.")
-
-
-@pytest.mark.parametrize("offset", [{"logOffset": 1}, {"offset": 1, "timestamp": 0}, 4])
-def test_a_source_without_a_known_end_says_why(offset: Any) -> None:
-    found = with_lag(source(offset), {}, NO_BROKER)
-    assert found["why"] == WHY_NO_LAG[found["kind"]]
 
 
 def test_the_same_batches_are_measured_while_others_are_added() -> None:
@@ -174,3 +147,57 @@ def test_state_that_cannot_be_read_is_not_called_unmeasured(tmp_path: Path) -> N
         file.unlink()
     again = HistoryReader(ManualClock()).read(LocalFiles(str(checkpoint)))
     assert again["state_note"] == UNREADABLE_STATE
+
+
+class Purging(LocalFiles):
+    """Fails to find purged files: each name in `misses` is missing once."""
+
+    def __init__(self, root: str | Path, misses: list[str]) -> None:
+        super().__init__(root)
+        self.misses = misses
+
+    def at(self, path: str) -> LocalFiles:
+        return Purging(super().at(path).url, self.misses)
+
+    def read(self, path: str, *, large: bool = False) -> bytes:
+        if path.endswith((".delta", ".snapshot")) and self.misses:
+            raise FileNotFoundError(self.misses.pop())
+        return super().read(path)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return unpack(Golden("4.3.0", "chained"), tmp_path).checkpoint
+
+
+READS: dict[str, Callable[[LocalFiles, StateSelection], dict[str, Any]]] = {
+    "rows": lambda files, selection: state_page(files, selection, 0, 50),
+    "figures": stats,
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_the_newest_state_is_looked_up_again_when_it_was_purged_under_way(
+    checkpoint: Path, what: str
+) -> None:
+    files = Purging(checkpoint, ["1.delta"])
+    assert READS[what](files, StateSelection()) == READS[what](
+        LocalFiles(checkpoint), StateSelection()
+    )
+    assert files.misses == []
+
+
+@pytest.mark.parametrize("what", READS)
+@pytest.mark.parametrize(("batch", "misses"), [(None, 1000), (1, 1)])
+def test_state_that_stays_away_or_was_asked_for_by_number_is_said_to_be_gone(
+    checkpoint: Path, what: str, batch: int | None, misses: int
+) -> None:
+    with pytest.raises((EpochalError, OSError)):
+        READS[what](Purging(checkpoint, ["1.delta"] * misses), StateSelection(batch=batch))
+
+
+def test_a_query_that_has_committed_nothing_has_no_stores_yet(checkpoint: Path) -> None:
+    for commit in (checkpoint / "commits").iterdir():
+        commit.unlink()
+    nothing: dict[str, Any] = {"batch_id": None, "stores": [], "oldest": None, "newest": None}
+    assert stores(LocalFiles(checkpoint), None) == nothing

@@ -1,10 +1,15 @@
+"""The health of checkpoints, and which of them are found below a directory."""
+
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.golden.library import Golden, unpack
 
+from epochal.dashboard import board as module
+from epochal.dashboard.board import find_checkpoints
 from epochal.dashboard.health import HealthMonitor
 from epochal.files.local import LocalFiles
 from epochal.testing.clock import ManualClock
@@ -31,26 +36,6 @@ class Looks:
 
 
 BROKEN = finding("LOG_ENTRY_UNREADABLE", "offsets/3", "it is empty")
-
-
-def test_a_whole_checkpoint_is_healthy_and_described(tmp_path: Path) -> None:
-    health = HealthMonitor(checkpoint(tmp_path), ManualClock()).check()
-    assert health.status == "healthy"
-    told = health.as_json()
-    assert told["checkpoint"]["batches"] > 0
-    assert told["checkpoint"]["committed"] == told["checkpoint"]["newest"]
-
-
-def test_a_file_that_breaks_is_found_at_the_next_look(tmp_path: Path) -> None:
-    files, clock = checkpoint(tmp_path), ManualClock()
-    monitor = HealthMonitor(files, clock)
-    monitor.check()
-    newest = max(int(each.name) for each in files.list("offsets") if each.name.isdigit())
-    Path(files.url, "offsets", str(newest)).write_text("v1\nnot json")
-    clock.advance(monitor.due - clock.monotonic())
-    health = monitor.check()
-    assert health.status == "unhealthy"
-    assert f"offsets/{newest}" in {each.path for each in health.findings}
 
 
 def test_a_finding_counts_when_a_second_look_finds_it_too(tmp_path: Path) -> None:
@@ -103,11 +88,38 @@ def test_what_only_reading_everything_shows_stays_until_everything_is_read_again
     assert looks.depths[3:] == [Depth.NORMAL]
 
 
-def test_where_there_is_no_checkpoint_that_is_said(tmp_path: Path) -> None:
-    health = HealthMonitor(LocalFiles(str(tmp_path / "gone")), ManualClock()).check()
-    assert health.status == "missing"
-    assert health.problem == f"There is no directory {tmp_path / 'gone'}."
+def new_checkpoint(path: Path) -> str:
+    (path / "offsets").mkdir(parents=True)
+    (path / "metadata").write_text("{}")
+    return str(path)
 
 
-def test_a_directory_that_is_no_checkpoint_is_not_missing(tmp_path: Path) -> None:
-    assert HealthMonitor(LocalFiles(str(tmp_path)), ManualClock()).check().status == "unreadable"
+def found(path: Path) -> list[str]:
+    return find_checkpoints(LocalFiles(path))
+
+
+def test_all_checkpoints_below_a_directory_are_found_in_order(tmp_path: Path) -> None:
+    made = [new_checkpoint(tmp_path / name) for name in ("a", "b/c/checkpoint", "b/checkpoint")]
+    new_checkpoint(tmp_path / "much" / "too" / "far" / "below")
+    assert found(tmp_path) == made
+
+
+def test_tables_and_output_are_not_taken_for_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "iceberg" / "metadata").mkdir(parents=True)
+    (tmp_path / "iceberg" / "data" / "day=1").mkdir(parents=True)
+    new_checkpoint(tmp_path / "delta" / "_delta_log")
+    new_checkpoint(tmp_path / "parquet" / "day=2")
+    new_checkpoint(tmp_path / ".hidden")
+    assert found(tmp_path) == [str(tmp_path)], "nothing is found: the page says so"
+
+
+def test_a_directory_that_does_not_exist_is_shown_as_it_was_given(tmp_path: Path) -> None:
+    assert found(tmp_path / "gone") == [str(tmp_path / "gone")]
+
+
+def test_a_large_tree_is_searched_only_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [new_checkpoint(tmp_path / f"q{number}") for number in range(9)]
+    monkeypatch.setattr(module, "MAX_DIRECTORIES", 5)
+    assert found(tmp_path) == made[:4]

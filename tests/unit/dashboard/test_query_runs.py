@@ -8,7 +8,6 @@ from tests.unit.metrics.runs import RUN, epoch, progress
 from epochal.dashboard.query_runs import (
     KEPT_EPOCHS,
     RunView,
-    epoch_json,
     group_of,
     names_of,
     place_of,
@@ -78,13 +77,6 @@ def test_a_summary_tells_what_a_list_needs() -> None:
     assert (summary["behind"], summary["state_rows"]) == (20, 42)
 
 
-def test_phases_are_given_from_the_cut_on() -> None:
-    assert epoch_json(epoch(0))["phases"] == [
-        *(["cut", 0.0, 5.0], ["state", 5.0, 6.0], ["prepare", 11.0, 4.0]),
-        *(["log", 15.0, 3.0], ["commit", 18.0, 12.0], ["ack", 30.0, 1.5]),
-    ]
-
-
 def test_a_report_tells_lag_by_source_and_partition() -> None:
     told = report_json(progress())
     assert [each["lag"] for each in told["sources"]] == [17, 3]
@@ -128,13 +120,6 @@ def test_restarts_are_marked_with_their_time() -> None:
     assert view.since(0)["restarts"] == [2_000, 3_000]
 
 
-def test_restarts_from_before_the_oldest_record_are_counted_but_not_marked() -> None:
-    view = RunView(RUN)
-    view.add(StatusChanged(9_000, "Processing", 5, 4, 4))
-    assert view.since(0)["restarts"] == []
-    assert view.summary()["restarts"] == 4
-
-
 def test_a_report_of_another_making_is_no_reason_to_fail() -> None:
     told = report_json(Progressed(5, {"batchId": 1}))
     assert (told["epoch"], told["behind"], told["sources"]) == (1, None, [])
@@ -148,33 +133,25 @@ def test_rows_that_came_too_late_are_added_up() -> None:
     assert view.summary()["late_rows"] == 7
 
 
-def test_a_query_is_called_after_its_directory() -> None:
-    assert names_of(["/data/orders", "s3://bucket/team/clicks/"]) == {
-        "/data/orders": "orders",
-        "s3://bucket/team/clicks/": "clicks",
-    }
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"/data/orders": "orders", "s3://bucket/team/clicks/": "clicks"},
+        {"/data/orders/checkpoint": "orders", "/data/clicks/_checkpoint": "clicks"},
+        {"/data/orders/checkpoints": "orders", "/data/clicks/Checkpoint": "clicks"},
+        {"/a/orders/checkpoint": "a/orders", "/b/orders/checkpoint": "b/orders"},
+        {"/x/team/orders": "x/team/orders", "/y/team/orders": "y/team/orders", "/orders": "orders"},
+        {"/checkpoint": "checkpoint"},
+    ],
+)
+def test_a_query_has_the_name_of_its_directory_with_parents_where_two_would_be_the_same(
+    names: dict[str, str],
+) -> None:
+    assert names_of(list(names)) == names
 
 
-@pytest.mark.parametrize("general", ["checkpoint", "_checkpoint", "checkpoints", "Checkpoint"])
-def test_a_general_name_is_left_out(general: str) -> None:
-    url = f"/data/orders/{general}"
-    assert names_of([url]) == {url: "orders"}
-    assert place_of(url) == "/data"
-
-
-def test_names_that_are_the_same_get_their_parents() -> None:
-    urls = ["/a/orders/checkpoint", "/b/orders/checkpoint", "/b/clicks"]
-    assert list(names_of(urls).values()) == ["a/orders", "b/orders", "clicks"]
-
-
-def test_paths_that_differ_only_far_above_still_get_different_names() -> None:
-    urls = ["/x/team/orders", "/y/team/orders", "/orders"]
-    assert list(names_of(urls).values()) == ["x/team/orders", "y/team/orders", "orders"]
-
-
-def test_a_checkpoint_at_the_root_keeps_its_name() -> None:
-    assert names_of(["/checkpoint"]) == {"/checkpoint": "checkpoint"}
-    assert place_of("/checkpoint") == "/"
+def test_the_place_of_a_query_is_above_what_gave_it_its_name() -> None:
+    assert [place_of(each) for each in ("/data/orders/checkpoint", "/checkpoint")] == ["/data", "/"]
 
 
 @pytest.mark.parametrize(

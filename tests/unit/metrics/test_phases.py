@@ -1,9 +1,15 @@
+"""The phases of an epoch, and the spans that tell them."""
+
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.metrics.runs import epoch
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.unit.metrics.runs import RUN, epoch, progress
 
+from epochal.metrics.otel_spans import SpanWriter, find_tracer
 from epochal.metrics.run_records import PHASES, phases_of
 
 LENGTH = st.floats(-50, 500)
@@ -43,3 +49,27 @@ def test_phases_follow_each_other_from_the_cut_to_the_commit_whatever_clocks_say
     assert all(phase.took_ms >= 0 for phase in phases)
     assert [phase.start_ms for phase in phases[1:]] == [phase.end_ms for phase in phases[:-1]]
     assert abs(phases[-1].end_ms - max(10_100, 10_100 + round(total), 10_100 + prepare)) < 1e-6
+
+
+def test_an_epoch_is_a_span_with_its_phases_below() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    SpanWriter(provider.get_tracer("epochal")).write([RUN, epoch(3), progress(), epoch(4)])
+    spans = exporter.get_finished_spans()
+    assert [span.name for span in spans] == [*PHASES, "epoch"] * 2
+    *phases, whole = spans[:7]
+    assert whole.parent is None
+    assert whole.context is not None
+    assert {phase.parent.span_id for phase in phases if phase.parent} == {whole.context.span_id}
+    assert (whole.start_time, whole.end_time) == (10_300_000_000, 10_431_500_000)
+    assert [phase.start_time for phase in phases][1:] == [phase.end_time for phase in phases][:-1]
+    about = dict(whole.attributes or {})
+    assert about["epochal.query.id"] == RUN.query_id
+    assert about["epochal.run.id"] == RUN.run_id
+    assert (about["epochal.epoch"], about["epochal.rows_in"]) == (3, 12)
+    assert spans[13].context is not None
+    assert spans[13].context.trace_id != whole.context.trace_id, "each epoch is a trace of its own"
+
+
+def test_without_a_configured_provider_nothing_is_traced() -> None:
+    assert find_tracer() is None

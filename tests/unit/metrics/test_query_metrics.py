@@ -1,15 +1,22 @@
+"""The metrics of queries, and the endpoint that serves them."""
+
 from __future__ import annotations
 
 import re
+import socket
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.metrics.runs import RUN, epoch, progress
 
-from epochal.metrics.prometheus import Metric, Sample, merge_metrics, text_of
+from epochal.errors import OptionError
+from epochal.metrics.prometheus import Metric, MetricsServer, Sample, merge_metrics, serve, text_of
 from epochal.metrics.query_metrics import METRICS, QueryMetrics, behind_latest, kafka_lag
 from epochal.metrics.run_records import RunEnded, StatusChanged
+from epochal.testing.server import free_port
 
 
 def filled() -> QueryMetrics:
@@ -30,14 +37,42 @@ def value(metrics: QueryMetrics, name: str, **labels: str) -> float:
     return found
 
 
-def test_sparks_gauges_keep_their_names_and_meanings() -> None:
-    metrics = filled()
-    assert value(metrics, "spark_streaming_inputRate_total") == 120.5
-    assert value(metrics, "spark_streaming_processingRate_total") == 240.0
-    assert value(metrics, "spark_streaming_latency") == 130
-    assert value(metrics, "spark_streaming_eventTime_watermark") == 1_704_067_200_500
-    assert value(metrics, "spark_streaming_states_rowsTotal") == 42
-    assert value(metrics, "spark_streaming_states_usedBytes") == 0
+LATENCY = "epochal_epoch_latency_seconds"
+ROWS = "epochal_state_operator_rows"
+VALUES: list[tuple[str, dict[str, str], float]] = [
+    ("spark_streaming_inputRate_total", {}, 120.5),
+    ("spark_streaming_processingRate_total", {}, 240.0),
+    ("spark_streaming_latency", {}, 130),
+    ("spark_streaming_eventTime_watermark", {}, 1_704_067_200_500),
+    ("spark_streaming_states_rowsTotal", {}, 42),
+    ("spark_streaming_states_usedBytes", {}, 0),
+    ("epochal_epoch", {}, 2),
+    ("epochal_epochs_committed_total", {}, 3),
+    ("epochal_rows_in_total", {"source": "rate"}, 30),
+    ("epochal_rows_in_total", {"source": "files"}, 6),
+    ("epochal_rows_out_total", {}, 21),
+    ("epochal_last_commit_timestamp_seconds", {}, 14.3),
+    (f"{LATENCY}_bucket", {"le": "0.025"}, 0),
+    (f"{LATENCY}_bucket", {"le": "0.05"}, 2),
+    (f"{LATENCY}_bucket", {"le": "2.5"}, 2),
+    (f"{LATENCY}_bucket", {"le": "5.0"}, 3),
+    (f"{LATENCY}_bucket", {"le": "+Inf"}, 3),
+    (f"{LATENCY}_count", {}, 3),
+    (f"{LATENCY}_sum", {}, 0.03 + 0.03 + 4.0),
+    ("epochal_epoch_phase_seconds_total", {"phase": "state"}, 0.018),
+    ("epochal_epoch_phase_seconds_total", {"phase": "ack"}, 0.0045),
+    ("epochal_source_behind_latest", {"source": "rate"}, 17),
+    ("kafka_consumergroup_group_lag", {"topic": "orders", "partition": "0"}, 3),
+    ("kafka_consumergroup_group_lag", {"group": "orders", "partition": "1"}, 0),
+    (ROWS, {"operator": "aggregate"}, 42),
+    (f"{ROWS}_updated_total", {"operator": "aggregate"}, 10),
+    (f"{ROWS}_removed_total", {"operator": "aggregate"}, 2),
+]
+
+
+@pytest.mark.parametrize(("name", "labels", "expected"), VALUES)
+def test_a_metric_has_its_value(name: str, labels: dict[str, str], expected: float) -> None:
+    assert value(filled(), name, **labels) == pytest.approx(expected)
 
 
 def test_every_sample_names_its_query() -> None:
@@ -48,49 +83,11 @@ def test_every_sample_names_its_query() -> None:
             assert sample.labels["run_id"] == RUN.run_id
 
 
-def test_epochs_are_counted() -> None:
-    metrics = filled()
-    assert value(metrics, "epochal_epoch") == 2
-    assert value(metrics, "epochal_epochs_committed_total") == 3
-    assert value(metrics, "epochal_rows_in_total", source="rate") == 30
-    assert value(metrics, "epochal_rows_in_total", source="files") == 6
-    assert value(metrics, "epochal_rows_out_total") == 21
-    assert value(metrics, "epochal_last_commit_timestamp_seconds") == 14.3
-
-
-def test_latency_is_a_histogram_that_prometheus_can_take_quantiles_of() -> None:
-    metrics = filled()
-    name = "epochal_epoch_latency_seconds"
-    assert value(metrics, f"{name}_bucket", le="0.025") == 0
-    assert value(metrics, f"{name}_bucket", le="0.05") == 2
-    assert value(metrics, f"{name}_bucket", le="2.5") == 2
-    assert value(metrics, f"{name}_bucket", le="5.0") == 3
-    assert value(metrics, f"{name}_bucket", le="+Inf") == 3
-    assert value(metrics, f"{name}_count") == 3
-    assert value(metrics, f"{name}_sum") == 0.03 + 0.03 + 4.0
-
-
 def test_a_latency_beyond_every_bucket_is_counted_too() -> None:
     metrics = QueryMetrics()
     metrics.write([RUN, epoch(0, committed_ms=10_100 + 60_000)])
     assert value(metrics, "epochal_epoch_latency_seconds_bucket", le="30.0") == 0
     assert value(metrics, "epochal_epoch_latency_seconds_bucket", le="+Inf") == 1
-
-
-def test_time_is_divided_by_phase() -> None:
-    phases = {
-        name: value(filled(), "epochal_epoch_phase_seconds_total", phase=name)
-        for name in ("state", "ack")
-    }
-    assert phases == pytest.approx({"state": 0.018, "ack": 0.0045})
-
-
-def test_lag_is_told_in_the_sources_unit_and_for_kafka_by_partition() -> None:
-    metrics = filled()
-    assert value(metrics, "epochal_source_behind_latest", source="rate") == 17
-    assert value(metrics, "kafka_consumergroup_group_lag", topic="orders", partition="0") == 3
-    assert value(metrics, "kafka_consumergroup_group_lag", topic="orders", partition="1") == 0
-    assert value(metrics, "kafka_consumergroup_group_lag", group="orders", partition="1") == 0
 
 
 def test_offsets_that_are_not_kafkas_give_no_lag() -> None:
@@ -110,13 +107,6 @@ def test_the_end_of_a_query_is_told_and_its_rates_are_zero() -> None:
     assert value(metrics, "epochal_query_up") == 0
     assert value(metrics, "epochal_query_failed") == 1
     assert value(metrics, "spark_streaming_inputRate_total") == 0
-
-
-def test_operators_rows_are_summed_over_reports() -> None:
-    metrics = filled()
-    assert value(metrics, "epochal_state_operator_rows", operator="aggregate") == 42
-    assert value(metrics, "epochal_state_operator_rows_updated_total", operator="aggregate") == 10
-    assert value(metrics, "epochal_state_operator_rows_removed_total", operator="aggregate") == 2
 
 
 def test_every_metric_of_the_table_is_exported_with_its_labels_and_no_other() -> None:
@@ -161,3 +151,60 @@ def test_a_degraded_query_shows_until_its_sources_can_be_reached() -> None:
     assert value(metrics, "epochal_query_degraded") == 1
     metrics.write([StatusChanged(1, "Processing", -1, 2, 1)])
     assert value(metrics, "epochal_query_degraded") == 0
+
+
+def scraped(port: int, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text: str = answer.read().decode()
+        return text
+
+
+def of(name: str) -> QueryMetrics:
+    import msgspec
+
+    metrics = QueryMetrics()
+    metrics.write([msgspec.structs.replace(RUN, name=name), epoch(0)])
+    return metrics
+
+
+def test_queries_that_name_one_port_share_one_endpoint() -> None:
+    port = free_port()
+    ends = [serve(of(name).collect, port) for name in ("one", "two")]
+    text = scraped(port)
+    assert 'epochal_query_up{query="one"' in text
+    assert 'epochal_query_up{query="two"' in text
+    assert text.count("# TYPE epochal_query_up") == 1
+    for end in ends:
+        end()
+    assert 'epochal_query_up{query="one"' in scraped(port), "the end of a query is to be seen"
+
+
+def test_only_metrics_are_served() -> None:
+    server = MetricsServer(0)
+    try:
+        for path in ("/", "/../etc/passwd", "/metricsx"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                scraped(server.port, path)
+        request = urllib.request.Request(f"http://127.0.0.1:{server.port}/metrics", b"x")
+        with pytest.raises(urllib.error.HTTPError, match="501"):
+            urllib.request.urlopen(request, timeout=10)
+    finally:
+        server.close()
+
+
+def test_the_endpoint_is_on_loopback_unless_told_otherwise() -> None:
+    server = MetricsServer(0)
+    try:
+        assert server.address == ("127.0.0.1", server.port)
+    finally:
+        server.close()
+
+
+def test_a_port_that_is_taken_is_an_error_that_names_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OptionError, match=f"127.0.0.1:{port}"):
+            serve(of("late").collect, port)

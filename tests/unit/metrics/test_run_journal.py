@@ -1,17 +1,22 @@
+"""What a query tells of itself: its journal of runs and its log lines."""
+
 from __future__ import annotations
 
+import io
+import json
+import logging
 import os
 import signal
-import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import pytest
 from tests.unit.metrics.runs import RUN, epoch, progress
 
-from epochal.errors import OptionError
+from epochal.metrics.logs import ContextFilter, JsonFormatter, log_context, set_log_context
 from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files, runs_directory
 from epochal.metrics.run_records import RunEnded, RunStarted, decode
 
@@ -70,19 +75,6 @@ def test_records_of_another_release_are_passed_over() -> None:
     assert decode(b'{"kind":"end","at_ms":1,"error":null,"mood":"fine"}') == RunEnded(1)
 
 
-def test_directory_and_file_are_for_their_user_alone(tmp_path: Path) -> None:
-    JournalWriter(private(tmp_path), RUN)
-    assert stat.S_IMODE(private(tmp_path).stat().st_mode) == 0o700
-    (path,) = run_files(private(tmp_path))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
-    private(tmp_path).mkdir(mode=0o755)
-    with pytest.raises(OptionError, match="mode 755"):
-        JournalWriter(private(tmp_path), RUN)
-
-
 def test_a_writer_that_was_killed_is_known_from_one_that_is_silent(tmp_path: Path) -> None:
     code = (
         "import sys, time, pathlib\n"
@@ -128,3 +120,71 @@ def test_the_directory_is_the_users_runtime_directory_or_cache() -> None:
     assert runs_directory({"XDG_RUNTIME_DIR": "/run/user/7"}) == Path("/run/user/7/epochal")
     assert runs_directory({"XDG_CACHE_HOME": "/c"}) == Path("/c/epochal/runs")
     assert runs_directory({}) == Path.home() / ".cache" / "epochal" / "runs"
+
+
+class Lines:
+    """A logger that keeps its lines."""
+
+    def __init__(self) -> None:
+        self._out = io.StringIO()
+        handler = logging.StreamHandler(self._out)
+        handler.setFormatter(JsonFormatter())
+        self.handler = handler
+        self.logger = logging.Logger("test")
+        self.logger.addHandler(handler)
+
+    def all(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._out.getvalue().splitlines()]
+
+
+def test_a_line_is_json_with_query_run_and_epoch() -> None:
+    lines = Lines()
+    with log_context(query_id="q", run_id="r"), log_context(epoch=7):
+        lines.logger.warning("%d rows of %s", 3, "ä")
+    lines.logger.info("outside")
+    first, second = lines.all()
+    assert first.pop("timestamp").endswith("Z")
+    assert first == {
+        "level": "WARNING",
+        "logger": "test",
+        "message": "3 rows of ä",
+        "thread": "MainThread",
+        "query_id": "q",
+        "run_id": "r",
+        "epoch": 7,
+    }
+    assert "query_id" not in second
+
+
+def test_what_a_thread_says_of_itself_stays_with_it() -> None:
+    lines = Lines()
+
+    def run(name: str) -> None:
+        set_log_context(query_id=name)
+        lines.logger.info("here")
+
+    for name in ("a", "b"):
+        thread = threading.Thread(target=run, args=(name,))
+        thread.start()
+        thread.join()
+    lines.logger.info("here")
+    assert [line.get("query_id") for line in lines.all()] == ["a", "b", None]
+
+
+def test_an_exception_is_one_field_of_its_line() -> None:
+    lines = Lines()
+    try:
+        raise ValueError("no\nwhere")
+    except ValueError:
+        lines.logger.exception("failed")
+    (line,) = lines.all()
+    assert line["exception"].endswith("ValueError: no\nwhere")
+
+
+def test_a_filter_keeps_the_fields_for_a_formatter_in_another_thread() -> None:
+    lines = Lines()
+    record = logging.LogRecord("test", logging.INFO, __file__, 1, "later", (), None)
+    with log_context(epoch=3):
+        ContextFilter().filter(record)
+    lines.handler.emit(record)
+    assert lines.all()[0]["epoch"] == 3

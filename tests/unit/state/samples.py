@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, StoreMetadata
+from epochal.files.local import LocalFiles
 from epochal.state.files.codecs import compress
 from epochal.state.files.delta_snapshot import encode_records
 from epochal.state.files.schema_file import FamilySchema, encode_schema_file
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
 from epochal.state.rows.unsafe_row import encode_row
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.survey import survey
 from epochal.tools.verify.check_content import partition_of_key
 
 KEY = StructType((StructField("k", StringType()),))
@@ -97,6 +101,25 @@ def home_of(key: str, partitions: int) -> int:
     home = partition_of_key(key_bytes(key), KEY, 1, partitions)
     assert home is not None
     return home
+
+
+def files(sample: Sample) -> LocalFiles:
+    return LocalFiles(sample.root, durable=False)
+
+
+def edit(sample: Sample, plan: Any, *arguments: Any, **named: Any) -> str:
+    """Execute a plan on the sample; the id of its entry in the journal."""
+    where = files(sample)
+    return Journal(where).execute(plan(survey(where), *arguments, **named)).id
+
+
+def content(sample: Sample) -> dict[str, bytes]:
+    """The bytes of every file but those of the journal."""
+    return {
+        str(path.relative_to(sample.root)): path.read_bytes()
+        for path in sorted(sample.root.rglob("*"))
+        if path.is_file() and ".epochal" not in path.parts
+    }
 
 
 def write(path: Path, data: bytes) -> None:

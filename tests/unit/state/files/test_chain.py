@@ -72,12 +72,6 @@ def test_only_deltas_and_snapshots_of_a_version_are_its_files(
     assert HDFS_FILES.parse(name) == file
 
 
-def test_a_snapshot_hides_the_delta_of_its_version_whichever_is_listed_first() -> None:
-    found = [StoreFile(1, False), StoreFile(2, True)]
-    assert files_by_version(["2.snapshot", "1.delta", "2.delta"]) == found
-    assert files_by_version(["2.delta", "1.delta", "2.snapshot"]) == found
-
-
 def test_a_hole_is_named_and_never_skipped() -> None:
     names = ["1.delta", "2.delta", "4.delta"]
     assert load(names, 4) == VersionChain(0, range(1, 5), (range(3, 4),))
@@ -196,31 +190,20 @@ def test_cleanup_takes_checksum_files_of_versions_that_are_gone() -> None:
     assert deletable(names, 2) == ["1.delta", "0.delta.crc", "1.delta.crc"]
 
 
-def test_the_latest_version_is_the_newest_with_any_file() -> None:
-    assert HDFS_FILES.latest_version(["3.delta", "5.snapshot", "x.delta", "9.delta.crc"]) == 5
-    assert HDFS_FILES.latest_version([]) == 0
-
-
-def test_a_load_tries_the_newest_snapshot_at_or_below_the_version() -> None:
-    assert plan(5, 2, 4).attempts[:1] == (4,)
-    assert plan(5, 2, 4, 6).attempts[:1] == (4,)
-    assert plan(3).attempts == (0,)
-
-
-def test_without_repair_a_bad_snapshot_is_tried_once_and_no_other() -> None:
-    assert plan(5, 2, 4, repair=False, failures=3).attempts == (4,)
-
-
-def test_with_repair_older_snapshots_follow_down_to_the_empty_store() -> None:
-    found = plan(5, 2, 4)
-    assert found.attempts == (4, 2, 0)
-    assert found.repairs_from == 1
-
-
-def test_repair_starts_only_after_the_failures_it_was_told_to_wait_for() -> None:
-    found = plan(5, 2, 4, failures=3)
-    assert found.attempts == (4, 4, 4, 2, 0)
-    assert found.repairs_from == 3
+@pytest.mark.parametrize(
+    ("found", "attempts", "repairs_from"),
+    [
+        (plan(5, 2, 4), (4, 2, 0), 1),
+        (plan(5, 2, 4, 6), (4, 2, 0), 1),
+        (plan(3), (0,), 1),
+        (plan(5, 2, 4, failures=3), (4, 4, 4, 2, 0), 3),
+        (plan(5, 2, 4, repair=False, failures=3), (4,), 1),
+    ],
+)
+def test_a_load_tries_the_newest_snapshot_and_with_repair_older_ones_down_to_the_empty_store(
+    found: SnapshotPlan, attempts: tuple[int, ...], repairs_from: int
+) -> None:
+    assert (found.attempts, found.repairs_from) == (attempts, repairs_from)
 
 
 @pytest.mark.parametrize(("max_replay", "selected"), [(1, (4,)), (2, (4,)), (3, (4, 2))])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epochal.errors import OptionError, StateFormatError
-from epochal.state.files.codecs import codec_name, compress, decompress
+from epochal.errors import StateFormatError
+from epochal.state.files.codecs import compress, decompress
 
 CODECS = ["lz4", "zstd", "snappy", "lzf"]
 SAMPLE = b"".join(struct.pack("<q", i % 7) for i in range(9000)) + b"the end"
@@ -23,13 +23,6 @@ def test_gives_back_what_was_compressed(codec: str, data: bytes) -> None:
     assert decompress(compress(data, codec) or b"ZV\x00\x00\x00", codec) == data
 
 
-def test_an_empty_delta_is_byte_for_byte_sparks() -> None:
-    assert compress(b"\xff\xff\xff\xff", "lz4").hex() == (
-        "4c5a34426c6f636b150400000004000000db804d08ffffffff"
-        "4c5a34426c6f636b15000000000000000000000000"
-    )
-
-
 @pytest.mark.parametrize("codec", CODECS)
 def test_reads_streams_one_after_the_other(codec: str) -> None:
     joined = compress(b"one" * 50, codec) + compress(b"two" * 50, codec)
@@ -38,26 +31,6 @@ def test_reads_streams_one_after_the_other(codec: str) -> None:
 
 def test_reads_lz4_without_its_end_mark() -> None:
     assert decompress(compress(SAMPLE, "lz4")[:-21], "lz4") == SAMPLE
-
-
-@pytest.mark.parametrize(
-    ("given_name", "short"),
-    [
-        ("LZ4", "lz4"),
-        ("org.apache.spark.io.LZ4CompressionCodec", "lz4"),
-        ("org.apache.spark.io.ZStdCompressionCodec", "zstd"),
-        ("org.apache.spark.io.SnappyCompressionCodec", "snappy"),
-        ("org.apache.spark.io.LZFCompressionCodec", "lzf"),
-        ("zstd", "zstd"),
-    ],
-)
-def test_knows_codecs_by_short_and_by_class_name(given_name: str, short: str) -> None:
-    assert codec_name(given_name) == short
-
-
-def test_refuses_a_codec_spark_does_not_have() -> None:
-    with pytest.raises(OptionError, match="gzip"):
-        codec_name("gzip")
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -1,4 +1,4 @@
-"""Delta and snapshot record streams."""
+"""Record streams of deltas and snapshots, and what several of them make together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from epochal.errors import StateFormatError
 from epochal.state.files.delta_snapshot import (
     FileKind,
+    Records,
     encode_records,
     encode_spans,
     put_records,
     scan_records,
 )
+from epochal.state.files.merge import merge_records, puts_of
 from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
 from epochal.state.rows.byte_spans import spans_of
 
@@ -75,12 +77,6 @@ def row_of(raw: bytes) -> bytes:
 rows = st.binary(max_size=12).map(row_of)
 records = st.lists(st.tuples(rows, st.one_of(st.none(), rows)), max_size=8)
 kinds = st.sampled_from(list(FileKind))
-
-
-@given(records)
-def test_returns_the_records_it_was_given(given_records: list[Record]) -> None:
-    data = encode_records(given_records)
-    assert scan_records(data, FileKind.DELTA).to_list() == given_records
 
 
 @given(records, kinds)
@@ -142,17 +138,6 @@ def test_finds_the_same_records_among_many_of_equal_shape() -> None:
     many[2500] = (b"\x00" * 24, None)
     data = encode_records(many)
     assert scan_records(data, FileKind.DELTA).to_list() == many
-
-
-def test_ignores_bytes_after_the_end_mark() -> None:
-    data = encode_records([(b"k" * 8, b"v" * 8)]) + b"anything at all"
-    assert scan_records(data, FileKind.DELTA).to_list() == [(b"k" * 8, b"v" * 8)]
-
-
-def test_drops_the_last_bytes_of_a_value_that_is_not_whole_words() -> None:
-    data = encode_records([(b"k" * 8, b"v" * 12), (b"l" * 8, b"w" * 8)])
-    expected = [(b"k" * 8, b"v" * 8), (b"l" * 8, b"w" * 8)]
-    assert scan_records(data, FileKind.DELTA).to_list() == expected
 
 
 @pytest.mark.parametrize(
@@ -235,3 +220,44 @@ def test_rows_of_any_length_follow_their_length(size: int) -> None:
     assert put_records([(row, b"v"), (b"k", row)]) == (
         length + row + b"\0\0\0\1v" + b"\0\0\0\1k" + length + row
     )
+
+
+Operations = list[tuple[bytes, bytes | None]]
+
+KEYS = st.integers(0, 12).map(lambda n: n.to_bytes(8, "little"))
+VALUES = st.integers(0, 5).map(lambda n: n.to_bytes(8, "little"))
+DELTA = st.lists(st.tuples(KEYS, st.none() | VALUES), max_size=8)
+
+
+def recorded(operations: Operations, kind: FileKind = FileKind.DELTA) -> Records:
+    return scan_records(encode_records(operations), kind)
+
+
+def merged(base: dict[bytes, bytes] | None, deltas: list[Operations]) -> list[tuple[bytes, bytes]]:
+    bottom = None if base is None else recorded(list(base.items()), FileKind.SNAPSHOT)
+    parts = merge_records(bottom, [recorded(delta) for delta in deltas])
+    return sorted(pair for part in parts for pair in zip(part.keys, part.values, strict=True))
+
+
+@given(st.none() | st.dictionaries(KEYS, VALUES), st.lists(DELTA, max_size=4))
+def test_the_last_record_of_a_key_wins_as_in_a_dictionary(
+    base: dict[bytes, bytes] | None, deltas: list[Operations]
+) -> None:
+    model = dict(base or {})
+    for delta in deltas:
+        for key, value in delta:
+            if value is None:
+                model.pop(key, None)
+            else:
+                model[key] = value
+    assert merged(base, deltas) == sorted(model.items())
+
+
+def test_large_files_are_cut_into_parts_that_hold_every_row_once() -> None:
+    rows = puts_of(recorded([(bytes([n]) * 8, bytes(8)) for n in range(20)]))
+    assert rows.parts(1 << 30) == [rows]
+    for most in (16, 17, 40, 100, 319, 320):
+        parts = rows.parts(most)
+        assert [key for part in parts for key in part.keys] == list(rows.keys)
+        sizes = [int((p.keys.lengths + p.values.lengths).sum()) for p in parts]
+        assert all(size <= most + 16 for size in sizes)

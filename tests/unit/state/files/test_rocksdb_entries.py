@@ -79,12 +79,6 @@ def test_a_timestamp_sorts_with_its_sign_flipped(leading: bool) -> None:
     assert found == [("k", -5), ("k", 1_704_067_200_000_000)]
 
 
-@pytest.mark.parametrize("kind", ["plain", "prefix", "range", "timestamp-prefix"])
-def test_no_keys_are_no_rows(kind: str) -> None:
-    encoder = KeyEncoder(kind, prefix_columns=1, ordering=(0,))
-    assert decoded([], encoder, "long", "long") == []
-
-
 @pytest.mark.parametrize(
     ("encoder", "key"),
     [
@@ -116,10 +110,6 @@ def sized(row: bytes) -> bytes:
 
 def checked(value: bytes, key: bytes = KEY) -> bytes:
     return struct.pack("<Ii", google_crc32c.value(key + value), len(value)) + value
-
-
-def test_a_plain_value_is_itself() -> None:
-    assert ValueWrapper().single(KEY, b"row", "f") == b"row"
 
 
 def test_merged_values_are_joined_by_nothing_or_by_the_delimiter() -> None:

@@ -64,10 +64,6 @@ def test_every_type_comes_back_as_it_went() -> None:
     assert through_bytes(ROW) == ROW
 
 
-def test_every_type_may_be_null() -> None:
-    assert through_bytes(NOTHING) == NOTHING
-
-
 @pytest.mark.parametrize(
     ("row", "missing"),
     [

@@ -1,4 +1,4 @@
-"""Spark's schema JSON. `spark_schemas.txt` holds what Spark 4.3.0 wrote, a schema to a line."""
+"""Spark's schema JSON and DDL. `spark_schemas.txt` holds what Spark 4.3.0 wrote, one to a line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.unit.state.random_rows import Table, struct_of, tables
 
 from epochal.errors import StateSchemaError
 from epochal.state.rows.arrow_types import arrow_type, spark_schema
+from epochal.state.rows.ddl import parse_ddl
 from epochal.state.rows.types import (
     ArrayType,
     AtomicType,
@@ -49,13 +50,6 @@ def test_writes_back_what_spark_wrote(text: str) -> None:
 def test_gives_back_any_schema(table: Table) -> None:
     schema, _ = table
     assert parse_schema(schema_json(schema)) == schema
-
-
-def test_knows_each_type_by_its_name() -> None:
-    names = ["void", "boolean", "interval day to minute", "time(0)", "timestamp_ltz(9)", "variant"]
-    for name in names:
-        parsed = parse_schema(field_json(f'"{name}"'))
-        assert parsed == struct_of([AtomicType(name)])
 
 
 @pytest.mark.parametrize(
@@ -165,3 +159,45 @@ def test_spark_schemas_of_arrow_tables() -> None:
 def test_refuses_arrow_types_spark_has_none_for() -> None:
     with pytest.raises(StateSchemaError, match="uint64"):
         spark_schema(pa.schema([("u", pa.uint64())]))
+
+
+def types_of(text: str) -> list[str]:
+    return [schema_json(each.data_type) for each in parse_ddl(text).fields]
+
+
+def test_reads_names_types_and_their_aliases() -> None:
+    found = parse_ddl("id STRING, `a b` bigint NOT NULL, n: int COMMENT 'it\\'s'")
+    assert found.names == ("id", "a b", "n")
+    assert [each.nullable for each in found.fields] == [True, False, True]
+    assert found.fields[2].metadata == '{"comment":"it\'s"}'
+    assert types_of("a tinyint, b smallint, c int, d long, e real, f dec(5), g numeric(7, 2)") == [
+        '"byte"',
+        '"short"',
+        '"integer"',
+        '"long"',
+        '"float"',
+        '"decimal(5,0)"',
+        '"decimal(7,2)"',
+    ]
+    assert types_of("a timestamp_ntz, b interval day to second, c varchar(3), d decimal") == [
+        '"timestamp_ntz"',
+        '"interval day to second"',
+        '"varchar(3)"',
+        '"decimal(10,0)"',
+    ]
+
+
+def test_reads_nested_types() -> None:
+    (found,) = types_of("m map<string, array<struct<x: int, y string>>>")
+    assert found == (
+        '{"type":"map","keyType":"string","valueType":{"type":"array","elementType":'
+        '{"type":"struct","fields":[{"name":"x","type":"integer","nullable":true,"metadata":{}},'
+        '{"name":"y","type":"string","nullable":true,"metadata":{}}]},"containsNull":true},'
+        '"valueContainsNull":true}'
+    )
+
+
+@pytest.mark.parametrize("text", ["int", "a nonsense", "a int b", "a array<int", "", "a int,", "!"])
+def test_refuses_what_is_no_schema(text: str) -> None:
+    with pytest.raises(StateSchemaError):
+        parse_ddl(text)

@@ -177,16 +177,6 @@ def test_a_schema_file_of_version_1_is_held_to_as_well() -> None:
         settle_schema(files, replace(STORED, key=struct(INT)))
 
 
-def test_schemas_too_long_for_one_java_string_are_compared_whole() -> None:
-    files = MemoryFiles()
-    wide = FamilySchema("default", KEY, struct(*[LONG] * 2000, prefix="a_rather_long_name_"))
-    settle_schema(files, wide)
-    assert len(files.read(SCHEMA_FILE)) > 2 * 65535
-    assert settle_schema(files, wide) == wide
-    with pytest.raises(StateSchemaMismatchError):
-        settle_schema(files, replace(wide, value=StructType(wide.value.fields[:-1])))
-
-
 def test_of_two_first_runs_the_slower_is_held_to_what_the_faster_wrote() -> None:
     inner = MemoryFiles()
     faster = replace(STORED, value=struct(LONG))

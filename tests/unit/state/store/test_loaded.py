@@ -84,14 +84,6 @@ def test_a_provider_is_loaded_once_and_reported_to_the_coordinator(world: World)
     assert world.endpoint.ref().get_location(store()) == "executor_h_1"
 
 
-def test_a_new_run_gets_a_provider_of_its_own(world: World) -> None:
-    process = world.process("1")
-    first = world.get(process, store(run="run-1"))
-    second = world.get(process, store(run="run-2"))
-    assert first is not second
-    assert first.store_id == second.store_id
-
-
 def test_a_store_of_a_run_that_ended_is_maintained_and_unloaded(world: World) -> None:
     process = world.process("1")
     provider = world.get(process, store())
@@ -171,16 +163,6 @@ def test_a_failing_provider_is_unloaded_and_the_others_are_not(world: World) -> 
     assert content_at(world.load(store(0)), 4) == {("a", 0): 4}
 
 
-def test_unloading_maintains_and_closes(world: World) -> None:
-    process = world.process("1")
-    provider = world.get(process, store())
-    update_to(provider, 0, 4)
-    process.unload(store())
-    assert not process.is_loaded(store())
-    assert "4.snapshot" in files_in(world.where / "0" / "0")
-    process.unload(store())
-
-
 def test_stopping_ends_the_thread_and_unloads_everything(world: World) -> None:
     before = threading.active_count()
     process = world.process("1")
@@ -226,13 +208,3 @@ def test_a_driver_that_does_not_answer_unloads_nothing(world: World) -> None:
     process.maintain()
     assert process.is_loaded(store())
     assert "4.snapshot" in files_in(world.where / "0" / "0")
-
-
-def test_without_a_coordinator_everything_stays_loaded(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    process = LoadedProviders(WorkerLocation("h", "1"), interval_seconds=3600)
-    provider = world.get(process, store())
-    update_to(provider, 0, 4)
-    process.maintain()
-    assert process.is_loaded(store())
-    process.stop()

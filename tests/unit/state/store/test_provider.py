@@ -26,28 +26,10 @@ from epochal.errors import (
 )
 from epochal.files.local import LocalFiles
 from epochal.state.rows.types import StringType, StructField, StructType
-from epochal.state.store.store import CACHE_MISSES, SNAPSHOTS_REPAIRED
+from epochal.state.store.store import SNAPSHOTS_REPAIRED
 from epochal.testing.files import FaultyFiles
 
 pytestmark = pytest.mark.usefixtures("rows_in")
-
-
-def test_a_version_that_another_replaced_is_no_start_for_the_next(tmp_path: Path) -> None:
-    mine, other = provider(tmp_path), provider(tmp_path)
-    put(mine, 0, ("a", 0, 1))
-    put(other, 0, ("b", 0, 22222))
-    put(other, 1, ("c", 0, 3))
-    assert content_at(mine, 2) == {("b", 0): 22222, ("c", 0): 3}
-
-
-def test_the_two_newest_versions_stay_in_memory(tmp_path: Path) -> None:
-    states = provider(tmp_path, in_memory=2)
-    update_to(states, 0, 1)
-    assert states.cached_versions() == [1]
-    update_to(states, 1, 2)
-    assert states.cached_versions() == [2, 1]
-    update_to(states, 2, 3)
-    assert states.cached_versions() == [3, 2]
 
 
 def test_an_older_version_does_not_push_out_newer_ones(tmp_path: Path) -> None:
@@ -68,14 +50,6 @@ def test_with_one_version_in_memory_a_version_run_again_is_the_one_kept(tmp_path
     assert content_at(states, 2) == {("a", 0): -2}
 
 
-def test_with_no_version_in_memory_every_load_reads_files(tmp_path: Path) -> None:
-    states = provider(tmp_path, in_memory=0)
-    update_to(states, 0, 2)
-    assert states.cached_versions() == []
-    assert content_at(states, 2) == {("a", 0): 2}
-    assert states.get_store(2).metrics.custom[CACHE_MISSES] == 3
-
-
 def test_snapshots_and_cleanup_leave_exactly_the_files_spark_leaves(tmp_path: Path) -> None:
     states = provider(tmp_path, min_deltas=5, retain=2)
     snapshots = []
@@ -87,57 +61,6 @@ def test_snapshots_and_cleanup_leave_exactly_the_files_spark_leaves(tmp_path: Pa
         states.do_cleanup()
     assert snapshots == [6, 12, 18]
     assert files_in(tmp_path) == {"18.snapshot", "18.delta", "19.delta", "20.delta", "21.delta"}
-
-
-def test_a_snapshot_replaces_all_files_before_it(tmp_path: Path) -> None:
-    states = provider(tmp_path, min_deltas=5, retain=100)
-    update_to(states, 0, 2)
-    states.do_maintenance()
-    assert files_in(tmp_path) == {"1.delta", "2.delta"}
-    update_to(states, 2, 6)
-    states.do_maintenance()
-    assert "6.snapshot" in files_in(tmp_path)
-    for version in range(1, 7):
-        (tmp_path / f"{version}.delta").unlink()
-    assert content_at(provider(tmp_path), 6) == {("a", 0): 6}
-    update_to(states, 6, 20)
-    states.do_maintenance()
-    assert "20.snapshot" in files_in(tmp_path)
-    assert content_at(provider(tmp_path), 20) == {("a", 0): 20}
-    assert content_at(provider(tmp_path), 13) == {("a", 0): 13}
-
-
-def test_no_snapshot_is_written_by_a_provider_that_did_not_write_the_newest_version(
-    tmp_path: Path,
-) -> None:
-    states = provider(tmp_path, min_deltas=2, retain=100)
-    update_to(states, 0, 5)
-    update_to(provider(tmp_path), 5, 6)
-    states.do_maintenance()
-    assert files_in(tmp_path) == {f"{version}.delta" for version in range(1, 7)}
-
-
-def test_maintenance_that_fails_says_so(tmp_path: Path) -> None:
-    def refuse(operation: str, path: str) -> None:
-        if operation == "replace" and path.endswith(".snapshot"):
-            raise OSError("disk full")
-
-    states = provider(
-        FaultyFiles(LocalFiles(tmp_path, durable=False), refuse), min_deltas=2, retain=100
-    )
-    update_to(states, 0, 5)
-    with pytest.raises(OSError, match="disk full"):
-        states.do_maintenance()
-    assert content_at(states, 5) == {("a", 0): 5}
-
-
-def test_a_missing_delta_is_named(tmp_path: Path) -> None:
-    update_to(provider(tmp_path), 0, 3)
-    (tmp_path / "1.delta").unlink()
-    with pytest.raises(StateLoadError) as refused:
-        provider(tmp_path).get_store(3)
-    assert refused.value.condition == "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS"
-    assert "1.delta" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["2.delta", "6.snapshot"])
@@ -212,23 +135,6 @@ def test_a_record_that_breaks_its_checksum_is_refused(tmp_path: Path, name: str)
     assert name in str(refused.value)
 
 
-def test_a_deleted_key_carries_a_checksum_too(tmp_path: Path) -> None:
-    states = provider(tmp_path, row_checksums=True)
-    put(states, 0, ("a", 0, 1))
-    store = states.get_store(1)
-    store.remove(("a", 0))
-    store.commit()
-    assert content_at(provider(tmp_path, row_checksums=True), 2) == {}
-
-    def flip(raw: bytearray) -> None:
-        raw[-4 - 4 - 1] ^= 1  # before the mark that there is no value, the last byte of the key
-
-    rewrite(tmp_path / "2.delta", flip)
-    with pytest.raises(StateFormatError) as refused:
-        provider(tmp_path, row_checksums=True).get_store(2)
-    assert refused.value.condition == "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
-
-
 def snapshots_at(tmp_path: Path, *versions: int) -> None:
     """Versions up to the last, with a forced snapshot at each of those given."""
     states = provider(tmp_path, retain=100)
@@ -256,15 +162,6 @@ def test_a_bad_snapshot_is_passed_over_when_repair_is_on(tmp_path: Path) -> None
     assert states.get_store(6).metrics.custom[SNAPSHOTS_REPAIRED] == 0
 
 
-def test_repair_goes_back_to_the_first_delta_if_it_must(tmp_path: Path) -> None:
-    snapshots_at(tmp_path, 2, 6)
-    for name in ("2.snapshot", "6.snapshot"):
-        (tmp_path / name).write_bytes(b"")
-    store = provider(tmp_path, repair=True, max_replay=6).get_store(6)
-    assert content(store) == {("a", 0): 6}
-    assert store.metrics.custom[SNAPSHOTS_REPAIRED] == 1
-
-
 def test_repair_that_may_not_replay_enough_names_what_it_tried(tmp_path: Path) -> None:
     snapshots_at(tmp_path, 2, 4, 5)
     for name in ("4.snapshot", "5.snapshot"):
@@ -281,29 +178,6 @@ def test_a_bad_delta_is_never_passed_over(tmp_path: Path) -> None:
     (tmp_path / "3.delta").write_bytes((tmp_path / "3.delta").read_bytes()[:-1])
     with pytest.raises(StateError, match=r"3\.delta"):
         provider(tmp_path, repair=True).get_store(4)
-
-
-def test_committing_again_refreshes_a_snapshot_that_would_hide_the_new_delta(
-    tmp_path: Path,
-) -> None:
-    snapshots_at(tmp_path, 2)
-    put(provider(tmp_path), 1, ("a", 0, -2))
-    assert content_at(provider(tmp_path), 2) == {("a", 0): -2}
-
-
-def test_the_loser_of_a_race_for_a_version_does_not_trust_its_own_memory(tmp_path: Path) -> None:
-    loser, winner = provider(tmp_path, min_deltas=1), provider(tmp_path)
-    update_to(loser, 0, 2)
-    first, second = loser.get_store(2), winner.get_store(2)
-    first.put(("a", 0), (33,))
-    second.put(("a", 0), (3,))
-    second.put(("winner", 0), (1,))
-    first.commit()
-    second.commit()
-    loser.do_snapshot()
-    assert files_in(tmp_path) == {"1.delta", "2.delta", "3.delta"}
-    put(loser, 3, ("b", 0, 4))
-    assert content_at(provider(tmp_path), 4) == {("a", 0): 3, ("winner", 0): 1, ("b", 0): 4}
 
 
 def test_a_snapshot_written_while_its_version_was_replaced_is_taken_back(tmp_path: Path) -> None:
@@ -377,67 +251,6 @@ def test_a_prepared_version_is_seen_by_nobody_who_asks_by_number(tmp_path: Path)
             asked.get_store(2)
 
 
-@pytest.mark.parametrize("warm", [True, False], ids=["in memory", "from files"])
-def test_the_next_version_is_built_on_a_prepared_one(tmp_path: Path, warm: bool) -> None:
-    states = provider(tmp_path)
-    update_to(states, 0, 1)
-    store = states.get_store(1)
-    store.put(("b", 0), (5,))
-    first = store.commit_prepared("1")
-    if not warm:
-        states = provider(tmp_path)
-    store = states.get_store(2, from_prepared=first)
-    assert content(store) == {("a", 0): 1, ("b", 0): 5}
-    store.remove(("a", 0))
-    second = store.commit_prepared("1")
-    states.publish(first)
-    states.publish(second)
-    assert files_in(tmp_path) == {"1.delta", "2.delta", "3.delta"}
-    assert content_at(states, 3) == {("b", 0): 5}
-    assert content_at(provider(tmp_path), 3) == {("b", 0): 5}
-
-
-def test_publishing_twice_or_after_a_crash_changes_nothing(tmp_path: Path) -> None:
-    states = provider(tmp_path)
-    update_to(states, 0, 1)
-    store = states.get_store(1)
-    store.put(("a", 0), (2,))
-    prepared = store.commit_prepared("1")
-    states.publish(prepared)
-    again = provider(tmp_path)
-    again.publish(prepared)
-    assert content_at(again, 2) == {("a", 0): 2}
-    (tmp_path / prepared.name).write_bytes((tmp_path / "2.delta").read_bytes())
-    again.publish(prepared)
-    assert files_in(tmp_path) == {"1.delta", "2.delta"}
-
-
-def test_only_the_attempt_that_was_decided_is_published(tmp_path: Path) -> None:
-    states = provider(tmp_path)
-    update_to(states, 0, 1)
-    zombie = states.get_store(1)
-    zombie.put(("a", 0), (666,))
-    lost = zombie.commit_prepared("1")
-    store = states.get_store(1)
-    store.put(("a", 0), (2,))
-    decided = store.commit_prepared("2")
-    states.publish(decided)
-    assert states.discard() == [lost.name]
-    assert files_in(tmp_path) == {"1.delta", "2.delta"}
-    assert content_at(provider(tmp_path), 2) == {("a", 0): 2}
-    with pytest.raises(StateLoadError):
-        provider(tmp_path).publish(lost)
-
-
-def test_publishing_removes_a_snapshot_of_an_undecided_history(tmp_path: Path) -> None:
-    snapshots_at(tmp_path, 2)
-    states = provider(tmp_path)
-    store = states.get_store(1)
-    store.put(("a", 0), (-2,))
-    states.publish(store.commit_prepared("1"))
-    assert content_at(provider(tmp_path), 2) == {("a", 0): -2}
-
-
 def test_a_prepared_file_that_was_changed_is_not_published(tmp_path: Path) -> None:
     states = provider(tmp_path)
     update_to(states, 0, 1)
@@ -448,17 +261,6 @@ def test_a_prepared_file_that_was_changed_is_not_published(tmp_path: Path) -> No
     with pytest.raises(StateFormatError):
         states.publish(prepared)
     assert "2.delta" not in files_in(tmp_path)
-
-
-def test_prepared_versions_to_keep_are_kept(tmp_path: Path) -> None:
-    states = provider(tmp_path)
-    update_to(states, 0, 1)
-    kept = states.get_store(1).commit_prepared("1")
-    dropped = states.get_store(1).commit_prepared("2")
-    assert states.discard(keep=(kept,)) == [dropped.name]
-    assert files_in(tmp_path) == {"1.delta", kept.name}
-    states.do_maintenance()
-    assert files_in(tmp_path) == {"1.delta", kept.name}
 
 
 def test_attempts_and_versions_are_checked(tmp_path: Path) -> None:

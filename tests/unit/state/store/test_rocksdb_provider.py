@@ -81,13 +81,6 @@ def test_a_changelog_holds_keys_and_values_as_spark_encodes_them() -> None:
         assert record.value == b"\0" + bytes(8) + (9).to_bytes(8, "little")
 
 
-def test_a_prefix_scan_finds_the_keys_of_its_prefix() -> None:
-    files = MemoryFiles()
-    put(provider(files, prefix=1), 0, ("a", 1, 1), ("b", 2, 2), ("a", 3, 3))
-    found = provider(files, prefix=1).get_store(1).prefix_scan(("a",))
-    assert sorted(found) == [(("a", 1), (1,)), (("a", 3), (3,))]
-
-
 def test_old_versions_and_their_tables_are_deleted() -> None:
     files = MemoryFiles()
     writer = provider(files)

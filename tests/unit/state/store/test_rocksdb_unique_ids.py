@@ -21,7 +21,7 @@ from epochal.state.store import rocksdb_files
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_directory import read_metadata
 from epochal.state.store.store_files import PreparedVersion
-from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
+from epochal.testing.files import MemoryFiles
 
 IDS = replace(CONF, checkpoint_format_version=2)
 
@@ -48,15 +48,6 @@ def lineage(files: Files, item: LineageItem) -> tuple[LineageItem, ...]:
 def value_at(files: Files, item: LineageItem) -> int:
     store = provider(files, IDS).get_store(item.version, unique_id=item.unique_id)
     return content(store)["a", 0]
-
-
-def test_a_version_has_an_id_and_lists_those_before_it() -> None:
-    files = MemoryFiles()
-    items = list(publish_to(provider(files, IDS), 1, 3))
-    assert names(files) == {f"{item.version}_{item.unique_id}.changelog" for item in items}
-    assert len({item.unique_id for item in items}) == 3
-    assert [lineage(files, item) for item in items] == [(), tuple(items[:1]), tuple(items[:2])]
-    assert [value_at(files, item) for item in items] == [1, 2, 3]
 
 
 def test_the_same_attempt_gives_a_version_the_same_id_and_another_attempt_another() -> None:
@@ -169,31 +160,6 @@ def test_a_list_that_would_become_too_long_makes_the_version_a_snapshot(
     prepared = PreparedVersion(4, f"4_{items[3].unique_id}.zip.prepared-a1", 0)
     with pytest.raises(StateLoadError):
         provider(files, IDS).get_store(4, from_prepared=prepared)  # its checksum is another
-
-
-def test_a_list_of_the_longest_size_fits_where_spark_keeps_it() -> None:
-    items = [{"version": 10**12, "checkpointUniqueId": "x" * 36}] * rocksdb_files.MAX_LINEAGE
-    assert len(str(items)) < 1 << 16
-
-
-@pytest.mark.parametrize("changes", range(4))
-def test_a_crash_between_prepare_and_publish_leaves_a_state_that_loads(changes: int) -> None:
-    files = MemoryFiles()
-    [first] = publish_to(provider(files, IDS), 1, 1)
-    states = provider(FaultyFiles(files, crash_after(changes)), IDS)
-    states.get_store(1, unique_id=first.unique_id)
-    prepared = None
-    try:
-        prepared = prepare(states, 2)
-        states.publish(prepared)
-        crashed = False
-    except Crash:
-        crashed = True
-    assert crashed == (changes < 3)
-    assert value_at(files, first) == 1
-    if prepared is not None:
-        provider(files, IDS).publish(prepared)
-        assert value_at(files, LineageItem(2, id_of_prepared(prepared.name))) == 2
 
 
 def test_a_commit_without_a_name_is_refused() -> None:

@@ -17,7 +17,6 @@ from tests.unit.state.stores import (
 )
 
 from epochal.errors import StateCommitError, StateLoadError, StateUsageError, StateValueError
-from epochal.files.local import LocalFiles
 from epochal.state.store.conf import StateStoreConf, StateStoreId
 from epochal.state.store.open_provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import CACHE_HITS, CACHE_MISSES, FORCED_SNAPSHOTS, combine
@@ -80,31 +79,6 @@ def test_a_store_cannot_be_used_after_commit(tmp_path: Path) -> None:
     assert store.has_committed is True
 
 
-def test_a_store_cannot_be_used_after_abort(tmp_path: Path) -> None:
-    store = provider(tmp_path).get_store(0)
-    store.put(("a", 0), (1,))
-    store.abort()
-    store.abort()
-    for use in (lambda: store.put(("b", 0), (1,)), lambda: store.remove(("a", 0)), store.commit):
-        with pytest.raises(StateUsageError):
-            use()
-    assert store.has_committed is False
-
-
-def test_abort_discards_changes_and_leaves_files_as_they_were(tmp_path: Path) -> None:
-    states = provider(tmp_path)
-    put(states, 0, ("a", 0, 1))
-    store = states.get_store(1)
-    store.put(("b", 0), (2,))
-    store.remove(("a", 0))
-    store.abort()
-    assert files_in(tmp_path) == {"1.delta"}
-    assert temp_files_in(tmp_path) == []
-    assert content_at(states, 1) == {("a", 0): 1}
-    with pytest.raises(StateLoadError):
-        provider(tmp_path).get_store(2)
-
-
 def test_leaving_a_store_without_commit_aborts_it(tmp_path: Path) -> None:
     states = provider(tmp_path)
     with states.get_store(0) as store:
@@ -132,20 +106,6 @@ def test_versions_that_cannot_be_are_refused_by_condition(tmp_path: Path) -> Non
         put(states, committed, ("a", 0, committed))
 
 
-def test_a_reader_and_a_writer_of_one_version_do_not_disturb_each_other(tmp_path: Path) -> None:
-    states = provider(tmp_path)
-    put(states, 0, ("a", 0, 1))
-    reader = states.get_read_store(1)
-    writer = states.get_store(1)
-    writer.put(("a", 0), (2,))
-    assert reader.get(("a", 0)) == (1,)
-    assert writer.commit() == 2
-    assert reader.get(("a", 0)) == (1,)
-    reader.abort()
-    assert content_at(states, 2) == {("a", 0): 2}
-    assert content_at(provider(tmp_path), 2) == {("a", 0): 2}
-
-
 def test_a_reader_let_go_after_the_writer_committed_loses_nothing(tmp_path: Path) -> None:
     states = provider(tmp_path)
     put(states, 0, ("a", 0, 1))
@@ -161,65 +121,6 @@ def test_a_reader_let_go_after_the_writer_committed_loses_nothing(tmp_path: Path
         assert content(reader) == {("a", 0): version}
         assert content_at(states, version + 1) == {("a", 0): version + 1}
     assert content_at(provider(tmp_path), 3) == {("a", 0): 3}
-
-
-def test_a_version_whose_upload_fails_is_not_there_and_the_one_before_still_is(
-    tmp_path: Path,
-) -> None:
-    broken: set[str] = set()
-
-    def refuse(operation: str, path: str) -> None:
-        if operation == "replace" and path in broken:
-            raise OSError("upload failed")
-
-    states = provider(FaultyFiles(LocalFiles(tmp_path, durable=False), refuse))
-    put(states, 0, ("a", 0, 1))
-    broken.add("2.delta")
-    with pytest.raises(StateCommitError, match="upload failed"):
-        put(states, 1, ("a", 0, 2))
-    for found in (states, provider(tmp_path)):
-        with pytest.raises(StateLoadError):
-            found.get_store(2)
-        assert content_at(found, 1) == {("a", 0): 1}
-    broken.clear()
-    assert put(states, 1, ("a", 0, 22)) == 2
-    assert content_at(provider(tmp_path), 2) == {("a", 0): 22}
-
-
-def test_rows_may_change_while_iterating_over_them(tmp_path: Path) -> None:
-    store = provider(tmp_path).get_store(0)
-    store.put(("a", 0), (1,))
-    store.put(("b", 0), (2,))
-    for key, value in store.iterator():
-        if key == ("a", 0):
-            store.put(key, (value[0] + 1,))
-    assert store.get(("a", 0)) == (2,)
-    for key, _ in store.iterator():
-        if key == ("b", 0):
-            store.remove(key)
-    assert store.get(("b", 0)) is None
-    store.abort()
-
-
-def test_an_iterator_shows_the_store_of_the_moment_it_was_made(tmp_path: Path) -> None:
-    states = provider(tmp_path)
-    store = states.get_store(0)
-    before = store.iterator()
-    store.put(("1", 11), (100,))
-    store.put(("2", 22), (200,))
-    between = store.iterator()
-    store.put(("1", 11), (101,))
-    store.put(("3", 33), (300,))
-    after = store.iterator()
-    assert dict(before) == {}
-    assert dict(between) == {("1", 11): (100,), ("2", 22): (200,)}
-    assert dict(after) == {("1", 11): (101,), ("2", 22): (200,), ("3", 33): (300,)}
-    store.commit()
-    again = provider(tmp_path).get_store(1)
-    before = again.iterator()
-    again.put(("3", 33), (301,))
-    assert dict(before) == {("1", 11): (101,), ("2", 22): (200,), ("3", 33): (300,)}
-    again.abort()
 
 
 def test_a_prefix_scan_finds_exactly_the_keys_with_that_prefix(tmp_path: Path) -> None:
@@ -253,15 +154,6 @@ def test_a_range_holds_both_its_ends(tmp_path: Path) -> None:
     assert {key for key, _ in store.get_range(("b", 2), ("c", 1))} == {("b", 5), ("c", 1)}
     assert {key for key, _ in store.get_range(end=("a",))} == {(None, None), ("a", 1)}
     assert len(list(store.get_range())) == 5
-    store.abort()
-
-
-def test_many_keys_are_read_in_their_order(tmp_path: Path) -> None:
-    store = provider(tmp_path).get_store(0)
-    store.put(("a", 0), (1,))
-    store.put(("b", 0), (2,))
-    found = store.multi_get([("b", 0), ("x", 0), ("a", 0)])
-    assert found == [(2,), None, (1,)]
     store.abort()
 
 
@@ -317,16 +209,6 @@ def test_a_commit_without_changes_still_writes_a_delta(tmp_path: Path) -> None:
     )
 
 
-def test_committing_a_version_again_replaces_it_on_disk_and_in_memory(tmp_path: Path) -> None:
-    states = provider(tmp_path)
-    put(states, 0, ("a", 0, 1))
-    put(states, 1, ("a", 0, 2))
-    put(states, 1, ("a", 0, -2), ("b", 0, 9))
-    assert content_at(states, 2) == {("a", 0): -2, ("b", 0): 9}
-    assert content_at(provider(tmp_path), 2) == {("a", 0): -2, ("b", 0): 9}
-    assert temp_files_in(tmp_path) == []
-
-
 def test_a_commit_that_cannot_be_published_fails_and_names_the_store() -> None:
     def refuse(operation: str, path: str) -> None:
         if operation == "replace":
@@ -362,23 +244,6 @@ def test_a_checksum_left_by_spark_does_not_outlive_the_file_it_is_of(tmp_path: P
         (tmp_path / name).write_bytes(b"{}")
     put(states, 0, ("a", 0, 2))
     assert {path.name for path in tmp_path.iterdir()} == {"1.delta"}
-
-
-def test_keys_are_counted_as_they_change(tmp_path: Path) -> None:
-    states = provider(tmp_path)
-    store = states.get_store(0)
-    for n in range(5):
-        store.put(("k", n), (n,))
-    assert store.metrics.num_keys == 5
-    store.commit()
-    assert store.metrics.num_keys == 5
-    store = provider(tmp_path).get_store(1)
-    assert store.metrics.num_keys == 5
-    store.remove(("k", 0))
-    store.remove(("k", 99))
-    assert store.metrics.num_keys == 4
-    assert len(store) == 4
-    store.abort()
 
 
 def test_cache_hits_and_misses_are_counted(tmp_path: Path) -> None:

@@ -60,13 +60,6 @@ def test_large_batches_equal_small_ones(tmp_path: Path) -> None:
     ).read_bytes()
 
 
-def test_the_last_of_equal_keys_in_a_batch_wins(tmp_path: Path) -> None:
-    store = provider(tmp_path).get_store(0)
-    store.put_batch(keys(("a", 0), ("a", 0)), values(1, 2))
-    assert content(store) == {("a", 0): 2}
-    store.abort()
-
-
 def test_a_null_value_in_a_row_is_not_a_missing_row(tmp_path: Path) -> None:
     store = provider(tmp_path).get_store(0)
     store.put_batch(keys(("a", 0)), values(None))
@@ -74,22 +67,6 @@ def test_a_null_value_in_a_row_is_not_a_missing_row(tmp_path: Path) -> None:
     assert found.to_pydict() == {"value": [None, None]}
     assert there.to_pylist() == [True, False]
     store.abort()
-
-
-def test_empty_batches_change_nothing(tmp_path: Path) -> None:
-    store = provider(tmp_path).get_store(0)
-    store.put_batch(keys(), values())
-    store.remove_batch(keys())
-    found, there = store.get_batch(keys())
-    assert (found.num_rows, len(there)) == (0, 0)
-    assert content(store) == {}
-    store.abort()
-
-
-def test_missing_keys_alone_give_a_batch_of_nulls(tmp_path: Path) -> None:
-    found, there = provider(tmp_path).get_store(0).get_batch(keys(("a", 0)))
-    assert found.to_pydict() == {"value": [None]}
-    assert there.to_pylist() == [False]
 
 
 def test_batches_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -48,25 +48,13 @@ def claim(
     return ref.report_active_instance(provider_id, host, executor, worker, others)
 
 
-def test_a_store_nobody_reported_is_inactive_and_nowhere(ref: StateStoreCoordinatorRef) -> None:
-    assert ref.verify_if_instance_active(store(), "1", "") is False
-    assert ref.get_location(store()) is None
-
-
 def test_a_reported_store_is_active_where_it_was_reported(ref: StateStoreCoordinatorRef) -> None:
     claim(ref, store(), "1", host="host-a")
     assert ref.verify_if_instance_active(store(), "1", "") is True
     assert ref.verify_if_instance_active(store(), "2", "") is False
     assert ref.get_location(store()) == "executor_host-a_1"
     assert ref.get_location(store(1)) is None
-
-
-def test_the_last_to_report_is_the_holder(ref: StateStoreCoordinatorRef) -> None:
-    claim(ref, store(), "1", host="host-a")
-    claim(ref, store(), "2", host="host-b")
-    assert ref.get_location(store()) == "executor_host-b_2"
-    assert ref.verify_if_instance_active(store(), "1", "") is False
-    assert ref.verify_if_instance_active(store(), "2", "") is True
+    assert ref.verify_if_instance_active(store(1), "1", "") is False
 
 
 def test_a_reporter_learns_which_of_its_stores_another_executor_took(

@@ -19,31 +19,9 @@ def version(**rows: str) -> FrozenVersion:
     return FrozenVersion.of({key.encode(): value.encode() for key, value in rows.items()})
 
 
-def test_a_draft_sees_its_own_changes_and_its_parent_does_not() -> None:
-    parent = version(a="1", b="2")
-    draft = parent.draft()
-    draft.put(b"a", b"9")
-    draft.put(b"c", b"3")
-    assert draft.remove(b"b")
-    assert dict(draft.items()) == {b"a": b"9", b"c": b"3"}
-    assert dict(parent.items()) == {b"a": b"1", b"b": b"2"}
-    assert (len(draft), len(parent)) == (2, 2)
-
-
 def test_a_draft_without_changes_freezes_into_its_parent() -> None:
     parent = version(a="1")
     assert parent.draft().freeze() is parent
-
-
-def test_removing_what_is_not_there_is_not_a_change() -> None:
-    draft = version(a="1").draft()
-    assert draft.remove(b"z") is False
-    draft.put(b"n", b"1")
-    assert draft.remove(b"n") is True
-    assert draft.changes == {}
-    assert draft.remove(b"a") is True
-    assert draft.remove(b"a") is False
-    assert draft.changes == {b"a": None}
 
 
 def test_many_keys_are_read_in_their_order_with_none_for_missing_ones() -> None:

@@ -14,7 +14,7 @@ from epochal.errors import CheckpointInUseError, EditError
 from epochal.files import FileInfo, Files
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import Crash, FaultyFiles, crash_after
-from epochal.tools.edit.apply_edit import Conditions, apply, disturbances, require_quiet, undo
+from epochal.tools.edit.apply_edit import Conditions, apply, disturbances, require_quiet
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan, Tree, read_tree
 from epochal.tools.edit.rewind import plan_rewind
@@ -144,34 +144,11 @@ def interrupted() -> Files:
     return files
 
 
-def test_the_same_command_finishes_what_was_interrupted_and_does_nothing_else() -> None:
-    files = interrupted()
-
-    def never() -> Plan:
-        raise AssertionError("a second plan was made")
-
-    applied = apply(files, "rewind", never, conditions())
-    assert applied.finished_earlier
-    assert "offsets/4" not in content(files)
-
-
 def test_another_command_does_not_touch_what_was_interrupted() -> None:
     files = interrupted()
     before = content(files)
     with pytest.raises(EditError, match=r"the rewind 0001-rewind was interrupted"):
         apply(files, "set-offsets", rewinding(files), conditions())
-    assert content(files) == before
-
-
-def test_an_interrupted_undo_is_only_finished_by_undo() -> None:
-    files = checkpoint(6)
-    before = content(files)
-    apply(files, "rewind", rewinding(files), conditions())
-    with pytest.raises(Crash):
-        Journal(FaultyFiles(files, crash_after(3))).undo()
-    with pytest.raises(EditError, match=r"run `epochal checkpoint undo .* --execute` again"):
-        apply(files, "rewind", rewinding(files), conditions())
-    undo(files, None, conditions())
     assert content(files) == before
 
 

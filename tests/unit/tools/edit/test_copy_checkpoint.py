@@ -74,13 +74,6 @@ def test_what_was_read_back_is_held_against_what_was_copied() -> None:
         journal(target, files).verify(entry.id)
 
 
-def test_undo_removes_the_copy() -> None:
-    files, target = checkpoint(2), MemoryFiles(prefix="there")
-    copied(files, target)
-    journal(target, files).undo()
-    assert content(target) == {}
-
-
 def test_a_place_that_is_not_empty_is_refused() -> None:
     target = MemoryFiles(prefix="there")
     target.create("offsets/0", b"another life")

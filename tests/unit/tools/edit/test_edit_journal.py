@@ -25,15 +25,6 @@ BEFORE = {
     "commits/.7.crc": b"an orphan",
     "state/0/0/1.delta": b"delta",
 }
-AFTER = {
-    "metadata": b'{"id":"q"}',
-    ".metadata.crc": b"crc of metadata",
-    "offsets/0": b"ZERO",
-    "offsets/2": b"two",
-    "commits/7": b"seven",
-    "state/0/1/1.delta": b"new",
-    "state/0/0/1.delta": b"delta",
-}
 
 
 def content(files: Files) -> dict[str, bytes]:
@@ -115,15 +106,6 @@ def test_a_batch_that_appears_beside_the_plan_stops_it(files: Files) -> None:
     assert Journal(files).entries() == []
 
 
-def test_undo_refuses_when_the_query_has_gone_on(files: Files) -> None:
-    Journal(files).execute(plan(files))
-    files.create("offsets/3", b"batch 3")
-    held = content(files)
-    with pytest.raises(EditError, match=r"offsets/3: appeared"):
-        Journal(files).undo()
-    assert content(files) == held
-
-
 def test_undo_refuses_when_a_touched_file_has_changed_since(files: Files) -> None:
     Journal(files).execute(plan(files))
     files.create("offsets/1", b"written anew")
@@ -131,21 +113,6 @@ def test_undo_refuses_when_a_touched_file_has_changed_since(files: Files) -> Non
     with pytest.raises(EditError, match=r"offsets/1: expected 3 bytes, found 12 bytes of other"):
         Journal(files).undo()
     assert content(files) == held
-
-
-def test_edits_are_undone_in_reverse_order_only(files: Files) -> None:
-    journal = Journal(files)
-    journal.execute(plan(files))
-    middle = content(files)
-    journal.execute(Plan("second", "", (read_tree(files).delete("offsets/2", ""),)))
-    with pytest.raises(EditError, match="Undo 0002-second first"):
-        journal.undo("0001-rewrite")
-    journal.undo("0002-second")
-    assert content(files) == middle
-    journal.undo("0001-rewrite")
-    assert content(files) == BEFORE
-    with pytest.raises(EditError, match="no edit that could be undone"):
-        journal.undo()
 
 
 def test_undoing_an_unknown_edit_names_the_known_ones(files: Files) -> None:
@@ -162,16 +129,6 @@ def test_an_unfinished_edit_blocks_the_next_one() -> None:
         Journal(files).execute(Plan("other", "", ()))
 
 
-def test_prune_forgets_what_is_done_and_keeps_what_is_not() -> None:
-    files = started()
-    journal = Journal(files)
-    journal.execute(plan(files))
-    assert journal.prune() == ["0001-rewrite"]
-    assert journal.entries() == []
-    assert list(files.walk(".epochal")) == []
-    assert content(files) == AFTER
-
-
 def test_what_remains_of_a_finished_edit_is_its_plan_marks_and_backups(files: Files) -> None:
     journal = Journal(files)
     journal.execute(plan(files))
@@ -179,26 +136,6 @@ def test_what_remains_of_a_finished_edit_is_its_plan_marks_and_backups(files: Fi
     assert [info.name for info in files.list(where)] == ["before-00000.pack", "done", "plan.json"]
     journal.undo()
     assert [info.name for info in files.list(where)] == ["done", "plan.json", "undoing", "undone"]
-
-
-def test_a_second_root_is_changed_and_restored_with_the_first() -> None:
-    files, sink = started(), MemoryFiles()
-    sink.create("_spark_metadata/0", b"logged")
-    sink.create("_spark_metadata/1", b"logged too")
-    before = content(sink)
-    tree = read_tree(sink, root="sink")
-    journal = Journal(files, places=[sink])
-    journal.execute(
-        Plan(
-            "rewind",
-            "",
-            (read_tree(files).delete("offsets/1", ""), tree.delete("_spark_metadata/1", "")),
-            roots={"sink": sink},
-        )
-    )
-    assert list(content(sink)) == ["_spark_metadata/0"]
-    journal.undo()
-    assert (content(sink), content(files)) == (before, BEFORE)
 
 
 def test_content_from_another_root_must_not_change_meanwhile() -> None:
@@ -284,22 +221,6 @@ def test_a_file_that_somebody_creates_at_the_last_moment_is_not_overwritten() ->
     with pytest.raises(FileExistsError):
         execute(FaultyFiles(files, racing))
     assert files.read("offsets/2") == b"theirs"
-
-
-def test_the_checkpoint_cannot_be_started_while_an_edit_is_under_way() -> None:
-    files = started()
-    seen: list[tuple[str, bool]] = []
-
-    def look(operation: str, path: str) -> None:
-        if operation in ("create", "replace", "delete") and path in (*BEFORE, *AFTER):
-            seen.append((path, b"unfinished edit" in files.read("metadata")))
-
-    faulty = FaultyFiles(files, look)
-    execute(faulty)
-    undo(faulty)
-    assert [closed for path, closed in seen if path not in ("metadata", ".metadata.crc")]
-    assert all(closed for path, closed in seen if path not in ("metadata", ".metadata.crc"))
-    assert content(files) == BEFORE
 
 
 def test_an_edit_of_metadata_itself_comes_last_and_is_undone(files: Files) -> None:

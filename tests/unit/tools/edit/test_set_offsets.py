@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 
 import pytest
-from tests.unit.checkpoint.samples import EMPTY_DELTA, checkpoint, content, sink
+from tests.unit.checkpoint.samples import EMPTY_DELTA, checkpoint
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry
-from epochal.checkpoint.file_log import FileSinkLog
-from epochal.checkpoint.restart import RestartAction, plan_restart
 from epochal.errors import EditError, OptionError
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import LineageItem, parse_changelog
 from epochal.testing.files import MemoryFiles
-from epochal.tools.edit.edit_file_log import survey_sink
-from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import FileRef, Plan
-from epochal.tools.edit.offset_targets import ShiftBy, ToOffset
+from epochal.tools.edit.offset_targets import (
+    ShiftBy,
+    Target,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    ToTime,
+    goes_back,
+    move,
+)
 from epochal.tools.edit.set_offsets import plan_set_offsets
 from epochal.tools.edit.survey import survey
 
@@ -60,19 +65,6 @@ def test_the_batch_copies_settings_and_goes_on_with_the_watermark() -> None:
     assert commit == CommitEntry(1, 6000)
 
 
-def test_a_restart_continues_after_the_added_batch() -> None:
-    files = checkpoint(6, source_offsets=[KAFKA])
-    Journal(files).execute(plan_set_offsets(survey(files), "0", ToOffset(("t:0:99",))))
-    found = survey(files)
-    restart = plan_restart(
-        sorted(found.offsets), sorted(found.commits), found.offsets, found.commits
-    )
-    assert (restart.action, restart.batch_id) == (RestartAction.CONTINUE, 7)
-    assert restart.start is not None
-    assert restart.start.offsets == ('{"t":{"0":99,"1":20}}',)
-    assert found.missing_state(6) is None
-
-
 def test_a_file_source_goes_back_in_two_batches_because_spark_asks_it_for_the_last_again() -> None:
     files = checkpoint(6)
     plan = plan_set_offsets(survey(files), "0", ShiftBy(-3))
@@ -80,19 +72,6 @@ def test_a_file_source_goes_back_in_two_batches_because_spark_asks_it_for_the_la
     assert "state/0/1/8.delta" in created(plan)
     assert written(plan, "offsets/6") == written(plan, "offsets/7")
     assert "rows will be read again, and the state will count them again" in plan.warnings[0]
-
-
-def test_a_file_source_goes_forward_in_one_batch() -> None:
-    files = checkpoint(6, source_offsets=['{"logOffset":2}'])
-    assert created(plan_set_offsets(survey(files), "0", ShiftBy(3)))[-2:] == [
-        "offsets/6",
-        "commits/6",
-    ]
-
-
-def test_an_unknown_source_is_named_with_the_known_ones() -> None:
-    with pytest.raises(OptionError, match=r"no source 'x' in offsets/5\. It has: 0"):
-        plan_set_offsets(survey(checkpoint(6)), "x", ShiftBy(0))
 
 
 def test_a_batch_that_is_under_way_is_not_overtaken() -> None:
@@ -105,27 +84,6 @@ def test_a_state_that_cannot_be_loaded_is_not_built_upon() -> None:
     files.delete("state/0/1/6.delta")
     with pytest.raises(EditError, match=r"needs state/0/1/6\.delta"):
         plan_set_offsets(survey(files), "0", ShiftBy(0))
-
-
-def test_undo_leaves_nothing_of_it() -> None:
-    files = checkpoint(6)
-    before = content(files)
-    journal = Journal(files)
-    journal.execute(plan_set_offsets(survey(files), "0", ShiftBy(-1)))
-    journal.undo()
-    assert content(files) == before
-
-
-def test_the_sinks_log_gets_the_batch_too_also_where_it_must_compact() -> None:
-    files, output = checkpoint(7, source_offsets=[KAFKA]), sink(7)
-    for expected in ("_spark_metadata/7", "_spark_metadata/8.compact"):
-        plan = plan_set_offsets(survey(files), "0", ShiftBy(1), sink=survey_sink(output))
-        assert [change.path for change in plan.changes if change.root] == [expected]
-        Journal(files).execute(plan)
-    log = FileSinkLog(output.at("_spark_metadata"), read_only=True)
-    assert [entry.path for entry in log.all_files()] == [
-        f"memory:/out/part-{batch_id}.parquet" for batch_id in range(7)
-    ]
 
 
 def rocks(commit: bytes, names: dict[str, bytes]) -> MemoryFiles:
@@ -167,3 +125,93 @@ def test_unique_ids_get_a_new_one_with_the_lineage_of_the_last_and_the_commit_na
     assert made.lineage == (LineageItem(2, "b"), LineageItem(3, "c"))
     added = COMMIT_FORMAT.deserialize(written(plan, "commits/3"), "")
     assert added.state_unique_ids == {0: (("id-1",),)}
+
+
+TOPICS = '{"a":{"0":10,"1":20},"b":{"0":5}}'
+
+
+FILES, OTHER = '{"logOffset":7}', '{"offset":15,"timestamp":3000}'
+
+
+@pytest.mark.parametrize(
+    ("current", "target", "expected"),
+    [
+        # Of Kafka's partitions only those that are named move.
+        (TOPICS, ToOffset(('{"a":{"0":1}}',)), '{"a":{"0":1,"1":20},"b":{"0":5}}'),
+        (TOPICS, ToOffset(("a:1:7", "b:0:0")), '{"a":{"0":10,"1":7},"b":{"0":0}}'),
+        (TOPICS, ToOffset(("c:2:9",)), '{"a":{"0":10,"1":20},"b":{"0":5},"c":{"2":9}}'),
+        (TOPICS, ShiftBy(-7), '{"a":{"0":3,"1":13},"b":{"0":0}}'),
+        (TOPICS, ShiftBy(3), '{"a":{"0":13,"1":23},"b":{"0":8}}'),
+        (FILES, ToOffset(("4",)), '{"logOffset":4}'),
+        (FILES, ToOffset(('{"logOffset":4}',)), '{"logOffset":4}'),
+        (FILES, ShiftBy(-2), '{"logOffset":5}'),
+        (FILES, ShiftBy(-100), '{"logOffset":-1}'),
+        (FILES, ToEarliest(), '{"logOffset":-1}'),
+        (FILES, ToLatest(), '{"logOffset":9}'),
+        ("7", ToOffset(("3",)), "3"),
+        ("7", ShiftBy(-2), "5"),
+        ("7", ToEarliest(), "0"),
+        # What has another form, or no offset yet, can only be replaced whole.
+        (OTHER, ToOffset(('{"offset":5,"timestamp":1000}',)), '{"offset":5,"timestamp":1000}'),
+        (None, ToOffset(('{"logOffset":1}',)), '{"logOffset":1}'),
+    ],
+)
+def test_an_offset_moves_in_its_own_form(
+    current: str | None, target: Target, expected: str
+) -> None:
+    assert move(current, target, latest_log_batch=9) == expected
+
+
+@pytest.mark.parametrize(
+    ("current", "target", "reason"),
+    [
+        (FILES, ShiftBy(5), "log ends at 9, so the source cannot continue from 12"),
+        (OTHER, ShiftBy(1), "give the complete new offset"),
+        (None, ShiftBy(1), "has no offset yet"),
+        (TOPICS, ToEarliest(), "--bootstrap-servers"),
+        *(
+            (TOPICS, ToOffset((value,)), "--to-offset")
+            for value in ("a:1", "a:x:1", "a:1:-5", ":0:1", "{", '{"a":[1]}')
+        ),
+    ],
+)
+def test_a_move_that_cannot_be_made_is_refused_with_the_reason(
+    current: str | None, target: Target, reason: str
+) -> None:
+    with pytest.raises(OptionError, match=reason):
+        move(current, target, latest_log_batch=9)
+
+
+@pytest.mark.parametrize("target", [ToEarliest(), ToLatest(), ToTime(1_700_000_000_000)])
+def test_kafkas_ends_and_moments_are_the_brokers_to_say(target: Target) -> None:
+    asked: list[object] = []
+
+    def ask(
+        partitions: Mapping[str, tuple[int, ...]], what: object
+    ) -> Mapping[str, Mapping[int, int]]:
+        asked.append((dict(partitions), what))
+        return {"a": {0: 100, 1: 101}, "b": {0: 102}, "unasked": {0: 1}}
+
+    moved = move(TOPICS, target, ask_broker=ask)
+    assert moved == '{"a":{"0":100,"1":101},"b":{"0":102}}'
+    assert asked == [({"a": (0, 1), "b": (0,)}, target)]
+
+
+def test_a_partition_that_the_broker_does_not_know_is_named() -> None:
+    with pytest.raises(OptionError, match="did not answer for a:1"):
+        move(TOPICS, ToLatest(), ask_broker=lambda _, __: {"a": {0: 1}, "b": {0: 1}})
+
+
+@pytest.mark.parametrize(
+    ("current", "moved", "back"),
+    [
+        (TOPICS, '{"a":{"0":10,"1":20},"b":{"0":5}}', False),
+        (TOPICS, '{"a":{"0":11,"1":19},"b":{"0":5}}', True),
+        ('{"logOffset":7}', '{"logOffset":6}', True),
+        ('{"logOffset":7}', '{"logOffset":8}', False),
+        ("7", "6", True),
+        (None, "6", False),
+    ],
+)
+def test_going_back_is_noticed(current: str | None, moved: str, back: bool) -> None:
+    assert goes_back(current, moved) is back

@@ -76,10 +76,6 @@ def test_a_compaction_that_is_due_repeats_every_entry() -> None:
     ]
 
 
-def test_without_a_sink_the_plan_stays_as_it_is() -> None:
-    assert add_sink_batches(PLAN, None, range(6, 7)) == PLAN
-
-
 def test_before_the_first_compaction_the_plan_says_which_interval_it_assumes() -> None:
     plan = add_sink_batches(PLAN, survey_sink(sink(6, interval=10)), range(6, 7))
     assert "no compact file yet" in plan.warnings[0]
@@ -117,27 +113,6 @@ def repair(files: Files, output: Files) -> Repair:
     return plan_repair(survey(files), holes, options, sink=survey_sink(output))
 
 
-@pytest.mark.parametrize("batches", [5, 6])
-def test_verify_finds_the_hole_and_repair_fills_it(batches: int) -> None:
-    files, output = edited_without_its_sink(batches)
-    holes = [each for each in verify(files, sink=output).findings if "LOG_HOLE" in each.code]
-    assert [(each.path, each.message) for each in holes] == [
-        (
-            f"_spark_metadata/{batches}",
-            f"batch {batches} is committed, but the sink's log ends at batch {batches - 1}",
-        )
-    ]
-    before = content(output)
-    found = repair(files, output)
-    assert found.left == ()
-    journal = Journal(files, places=[output])
-    journal.execute(found.plan)
-    assert "FILE_LOG_HOLE" not in {each.code for each in verify(files, sink=output).findings}
-    assert entries(output) == [f"part-{each}.parquet" for each in range(batches)]
-    journal.undo()
-    assert content(output) == before
-
-
 def test_a_hole_after_which_the_query_went_on_is_filled_too() -> None:
     files, output = edited_without_its_sink(5)
     for batch_id in (6, 7):
@@ -157,18 +132,6 @@ def test_the_entry_of_a_batch_that_wrote_files_is_not_invented() -> None:
     [left] = found.left
     assert "batch 3 was not added by an edit" in left.reason
     assert "rewind CHECKPOINT --to-batch 2 --sink OUTPUT`" in left.reason
-
-
-def test_repair_that_goes_back_takes_the_sink_with_it() -> None:
-    files, output = checkpoint(6), sink(6)
-    files.replace("state/0/1/6.delta", b"damaged")
-    found = [each for each in verify(files).findings if each.code == "STATE_FILE_UNREADABLE"]
-    options = RepairOptions(query_id="", may_go_back=True)
-    plan = plan_repair(survey(files), found, options, sink=survey_sink(output)).plan
-    assert [change.path for change in plan.changes if change.root == "sink"] == [
-        "_spark_metadata/5.compact",
-        "part-5.parquet",
-    ]
 
 
 TORN = finding("LOG_ENTRY_UNREADABLE", "commits/5", "")
@@ -257,13 +220,6 @@ def with_manifest(path: str) -> Files:
     extra = {MANIFEST_KEY: manifest_to_json(manifest)}
     files.replace("offsets/4", OFFSET_FORMAT.serialize(replace(entry, extra=extra, keys=None)))
     return files
-
-
-def test_the_sink_that_the_caller_names_is_read() -> None:
-    output = sink(6)
-    found = find_sink(survey(checkpoint(6)), NamedSink(output))
-    assert found is not None
-    assert found.files is output
 
 
 def test_a_sink_that_a_manifest_names_is_offered_and_not_opened() -> None:

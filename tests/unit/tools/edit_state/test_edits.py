@@ -1,22 +1,30 @@
+"""Edits of state: what they change, what they refuse, and the checksums that they leave."""
+
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.state.samples import Sample, home_of, make, write
+from tests.unit.state.samples import Sample, content, edit, files, home_of, make, write
+from tests.unit.state.stores import checksum_file
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import OFFSET_FORMAT
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.cli.main import main
-from epochal.errors import EditError, OptionError, StateValueError
-from epochal.files.local import LocalFiles
+from epochal.errors import EditError, OptionError, StateFormatError, StateValueError
+from epochal.state.store.store_files import verify_checksum
 from epochal.state.store.store_format import HDFS, ROCKSDB, StoreFormat
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.survey import survey
+from epochal.tools.edit.edit_plan import Plan
+from epochal.tools.edit.repair import plan_repair
+from epochal.tools.edit.repair_draft import RepairOptions
+from epochal.tools.edit.rewind import plan_rewind
+from epochal.tools.edit.survey import Survey, survey
 from epochal.tools.edit_state.convert import plan_convert
 from epochal.tools.edit_state.evolve import (
     AddColumn,
@@ -44,15 +52,6 @@ def sample(tmp_path: Path) -> Sample:
     return make(tmp_path / "checkpoint", BATCHES, snapshots=[2])
 
 
-def files(sample: Sample) -> LocalFiles:
-    return LocalFiles(sample.root, durable=False)
-
-
-def run(sample: Sample, plan: Any, *arguments: Any, **named: Any) -> str:
-    where = files(sample)
-    return Journal(where).execute(plan(survey(where), *arguments, **named)).id
-
-
 def rows(sample: Sample, batch_id: int | None = None) -> dict[str, tuple[Any, ...]]:
     table = read_state(sample.path, batch_id=batch_id)
     found: dict[str, tuple[Any, ...]] = {}
@@ -63,14 +62,6 @@ def rows(sample: Sample, batch_id: int | None = None) -> dict[str, tuple[Any, ..
     return found
 
 
-def content(sample: Sample) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(sample.root)): path.read_bytes()
-        for path in sorted(sample.root.rglob("*"))
-        if path.is_file() and ".epochal" not in path.parts
-    }
-
-
 def names(sample: Sample) -> set[str]:
     return {str(p.relative_to(sample.root)) for p in sample.root.rglob("*") if p.is_file()} - {
         "metadata"
@@ -78,7 +69,7 @@ def names(sample: Sample) -> set[str]:
 
 
 def test_an_edit_is_a_batch_with_the_offsets_of_the_one_before(sample: Sample) -> None:
-    run(sample, plan_mutations, [Mutation({"k": "new"}, {"count": 9, "sum": 9})])
+    edit(sample, plan_mutations, [Mutation({"k": "new"}, {"count": 9, "sum": 9})])
     checkpoint = Checkpoint(sample.path)
     assert checkpoint.offsets.get(3) == checkpoint.offsets.get(2)
     assert checkpoint.commits.get(3) == checkpoint.commits.get(2)
@@ -88,38 +79,9 @@ def test_an_edit_is_a_batch_with_the_offsets_of_the_one_before(sample: Sample) -
 
 def test_every_partition_gets_the_new_version(sample: Sample) -> None:
     before = names(sample)
-    run(sample, plan_mutations, [Mutation({"k": "a"}, None)])
+    edit(sample, plan_mutations, [Mutation({"k": "a"}, None)])
     made = {name for name in names(sample) - before if not name.startswith(".epochal")}
     assert made == {"offsets/3", "commits/3", *(f"state/0/{n}/4.delta" for n in range(3))}
-
-
-def test_the_change_feed_shows_what_an_edit_did(sample: Sample) -> None:
-    run(
-        sample,
-        plan_mutations,
-        [Mutation({"k": "a"}, None), Mutation({"k": "b"}, {"count": 7, "sum": None})],
-    )
-    feed = {
-        (row["change_type"], row["key"]["k"])
-        for row in read_state_changes(sample.path, 3).to_pylist()
-    }
-    assert feed == {("delete", "a"), ("update", "b")}
-    assert rows(sample)["b"] == (7, None)
-
-
-def test_undo_restores_every_byte(sample: Sample) -> None:
-    edits: list[tuple[Any, ...]] = [
-        (plan_mutations, [Mutation({"k": "a"}, None)]),
-        (plan_repartition, 7),
-        (plan_evolve, [AddColumn("extra", parse_type("string"), "x")]),
-        (plan_convert, ROCKSDB),
-    ]
-    for plan, *arguments in edits:
-        before = content(sample)
-        entry = run(sample, plan, *arguments)
-        assert content(sample) != before
-        Journal(files(sample)).undo(entry)
-        assert content(sample) == before
 
 
 @pytest.mark.parametrize(
@@ -138,7 +100,7 @@ def test_a_value_that_does_not_fit_is_refused(
 ) -> None:
     before = content(sample)
     with pytest.raises(StateValueError, match=reason):
-        run(sample, plan_mutations, [mutation])
+        edit(sample, plan_mutations, [mutation])
     assert content(sample) == before
 
 
@@ -147,7 +109,7 @@ def test_the_plan_shows_the_old_value_and_the_new_one(
     sample: Sample, provider: StoreFormat
 ) -> None:
     if provider == ROCKSDB:
-        run(sample, plan_convert, provider)
+        edit(sample, plan_convert, provider)
     rows = [
         Mutation({"k": "a"}, {"count": 9, "sum": None}),
         Mutation({"k": "b"}, None),
@@ -169,23 +131,9 @@ def test_a_key_that_is_looked_up_must_be_complete(
     assert "key (struct): k is missing" in capsys.readouterr().err
 
 
-def test_verify_calls_state_healthy_that_was_repartitioned_to_fewer_and_more(
-    sample: Sample,
-) -> None:
-    for count in (5, 3, 7):
-        run(sample, plan_repartition, count)
-    assert verify(files(sample)).findings == ()
-
-
-def test_verify_calls_state_healthy_that_was_converted(sample: Sample) -> None:
-    for provider in (ROCKSDB, HDFS):
-        run(sample, plan_convert, provider)
-        assert verify(files(sample)).findings == ()
-
-
 def test_repairing_a_setting_keeps_what_edits_have_set(sample: Sample) -> None:
-    run(sample, plan_repartition, 5)
-    run(sample, plan_convert, ROCKSDB)
+    edit(sample, plan_repartition, 5)
+    edit(sample, plan_convert, ROCKSDB)
     before = rows(sample)
     path = sample.root / "offsets/4"
     whole = path.read_bytes()
@@ -199,25 +147,25 @@ def test_repairing_a_setting_keeps_what_edits_have_set(sample: Sample) -> None:
 
 def test_deleting_a_key_that_is_not_there_is_refused(sample: Sample) -> None:
     with pytest.raises(EditError, match="not in the state"):
-        run(sample, plan_mutations, [Mutation({"k": "a"}, None), Mutation({"k": "zz"}, None)])
+        edit(sample, plan_mutations, [Mutation({"k": "a"}, None), Mutation({"k": "zz"}, None)])
 
 
 def test_the_same_key_twice_is_refused(sample: Sample) -> None:
     with pytest.raises(StateValueError, match="given before"):
-        run(sample, plan_mutations, [Mutation({"k": "a"}, None)] * 2)
+        edit(sample, plan_mutations, [Mutation({"k": "a"}, None)] * 2)
 
 
 def test_an_unfinished_batch_must_be_finished_first(sample: Sample) -> None:
     (sample.root / "commits" / "2").unlink()
     for plan, argument in ((plan_mutations, [Mutation({"k": "a"}, None)]), (plan_repartition, 5)):
         with pytest.raises(EditError, match="LAST_BATCH_FAILED"):
-            run(sample, plan, argument)
+            edit(sample, plan, argument)
 
 
 def test_leftovers_of_the_new_version_do_not_hide_it(sample: Sample) -> None:
     write(sample.snapshot(1, 4), b"left by a run that failed")
     write(sample.store(1) / "4.delta.crc", b"{}")
-    run(sample, plan_mutations, [Mutation({"k": "a"}, None)])
+    edit(sample, plan_mutations, [Mutation({"k": "a"}, None)])
     assert not sample.snapshot(1, 4).exists()
     assert not (sample.store(1) / "4.delta.crc").exists()
     assert rows(sample) == {k: v for k, v in BATCHES[2].items() if k != "a"}
@@ -229,14 +177,14 @@ def test_repartition_moves_every_row_to_where_its_key_belongs(
 ) -> None:
     sample = make(tmp_path / "c", BATCHES, row_checksums=row_checksums)
     for count in (7, 2, 3):
-        run(sample, plan_repartition, count)
+        edit(sample, plan_repartition, count)
         assert rows(sample) == BATCHES[2]
         table = read_state(sample.path).to_pylist()
         assert all(r["partition_id"] == home_of(r["key"]["k"], count) for r in table)
 
 
 def test_repartition_changes_nothing_but_the_number(sample: Sample) -> None:
-    run(sample, plan_repartition, 7)
+    edit(sample, plan_repartition, 7)
     checkpoint = Checkpoint(sample.path)
     before, after = checkpoint.offsets.get(2), checkpoint.offsets.get(3)
     assert before is not None
@@ -252,23 +200,23 @@ def test_repartition_changes_nothing_but_the_number(sample: Sample) -> None:
 
 def test_repartition_refuses_what_spark_refuses(sample: Sample) -> None:
     with pytest.raises(EditError, match="SHUFFLE_PARTITIONS_ALREADY_MATCH"):
-        run(sample, plan_repartition, 3)
+        edit(sample, plan_repartition, 3)
     with pytest.raises(OptionError, match="IS_NOT_GREATER_THAN_ZERO"):
-        run(sample, plan_repartition, 0)
+        edit(sample, plan_repartition, 0)
     shutil.rmtree(sample.root / "commits")
     with pytest.raises(EditError, match="NO_COMMITTED_BATCH"):
-        run(sample, plan_repartition, 5)
+        edit(sample, plan_repartition, 5)
     shutil.rmtree(sample.root / "offsets")
     with pytest.raises(EditError, match="NO_BATCH_FOUND"):
-        run(sample, plan_repartition, 5)
+        edit(sample, plan_repartition, 5)
 
 
 def test_a_repartition_that_was_given_up_can_only_be_finished(sample: Sample) -> None:
-    run(sample, plan_repartition, 7)
+    edit(sample, plan_repartition, 7)
     (sample.root / "commits" / "3").unlink()
     with pytest.raises(EditError, match="LAST_BATCH_ABANDONED_REPARTITION"):
-        run(sample, plan_repartition, 5)
-    run(sample, plan_repartition, 7)
+        edit(sample, plan_repartition, 5)
+    edit(sample, plan_repartition, 7)
     assert Checkpoint(sample.path).commits.latest_batch_id() == 3
     assert rows(sample) == BATCHES[2]
 
@@ -279,11 +227,11 @@ def test_rows_that_lie_elsewhere_than_their_hash_says_are_not_moved(sample: Samp
     one.write_bytes(swapped[0])
     other.write_bytes(swapped[1])
     with pytest.raises(EditError, match="places them by something else"):
-        run(sample, plan_repartition, 7)
+        edit(sample, plan_repartition, 7)
 
 
 def test_evolve_rewrites_values_and_schema_together(sample: Sample) -> None:
-    run(
+    edit(
         sample,
         plan_evolve,
         [
@@ -303,61 +251,32 @@ def test_evolve_rewrites_values_and_schema_together(sample: Sample) -> None:
 def test_evolve_widens_but_never_narrows(tmp_path: Path) -> None:
     sample = make(tmp_path / "c", BATCHES)
     with pytest.raises(EditError, match="cannot become integer"):
-        run(sample, plan_evolve, [WidenColumn("count", parse_type("int"))])
+        edit(sample, plan_evolve, [WidenColumn("count", parse_type("int"))])
     with pytest.raises(OptionError, match="no column 'nothing'"):
-        run(sample, plan_evolve, [WidenColumn("nothing", parse_type("long"))])
-    run(sample, plan_evolve, [AddColumn("small", parse_type("int"), -5)])
-    run(sample, plan_evolve, [WidenColumn("small", parse_type("bigint"))])
+        edit(sample, plan_evolve, [WidenColumn("nothing", parse_type("long"))])
+    edit(sample, plan_evolve, [AddColumn("small", parse_type("int"), -5)])
+    edit(sample, plan_evolve, [WidenColumn("small", parse_type("bigint"))])
     assert rows(sample)["a"] == (3, 0, -5)
 
 
 def test_convert_goes_to_rocksdb_and_back(sample: Sample) -> None:
-    run(sample, plan_convert, ROCKSDB)
+    edit(sample, plan_convert, ROCKSDB)
     assert rows(sample) == BATCHES[2]
     assert not list(sample.root.glob("state/0/*/*.delta"))
-    run(sample, plan_mutations, [Mutation({"k": "a"}, None)])
-    run(sample, plan_mutations, [Mutation({"k": "b"}, {"count": 0, "sum": None})])
+    edit(sample, plan_mutations, [Mutation({"k": "a"}, None)])
+    edit(sample, plan_mutations, [Mutation({"k": "b"}, {"count": 0, "sum": None})])
     expected = {**{k: v for k, v in BATCHES[2].items() if k != "a"}, "b": (0, None)}
     assert rows(sample) == expected
-    run(sample, plan_convert, HDFS)
+    edit(sample, plan_convert, HDFS)
     assert rows(sample) == expected
     assert not list(sample.root.glob("state/0/*/*.changelog"))
     with pytest.raises(EditError, match="already"):
-        run(sample, plan_convert, HDFS)
+        edit(sample, plan_convert, HDFS)
 
 
 def repair(sample: Sample, *words: str, status: int = 0) -> None:
     given = ("state", "repair", sample.path, "--no-file-sink", "--settle-seconds", "0", *words)
     assert main(given) == status
-
-
-def test_repair_removes_a_bad_snapshot_and_loses_nothing(sample: Sample) -> None:
-    good = rows(sample)
-    sample.snapshot(0, 2).write_bytes(b"damaged")
-    repair(sample, "--execute")
-    assert rows(sample) == good
-    assert rows(sample, 1) == BATCHES[1]
-    assert Checkpoint(sample.path).commits.latest_batch_id() == 2
-
-
-def test_repair_leaves_no_checksum_of_what_it_removed(sample: Sample) -> None:
-    # Spark 4.1 refuses a snapshot whose checksum file does not fit it, and accepts one without.
-    sample.snapshot(0, 2).write_bytes(b"damaged")
-    stale = sample.store(0) / "2.snapshot.crc"
-    write(stale, b"{}")
-    repair(sample, "--execute")
-    assert not stale.exists()
-    assert rows(sample) == BATCHES[2]
-
-
-def test_repair_goes_back_to_where_every_partition_can_be_loaded(sample: Sample) -> None:
-    sample.delta(1, 3).unlink()
-    repair(sample, "--execute")
-    checkpoint = Checkpoint(sample.path)
-    assert checkpoint.commits.latest_batch_id() == 1
-    assert checkpoint.offsets.latest_batch_id() == 1
-    assert rows(sample) == BATCHES[1]
-    assert not list(sample.root.glob("state/0/*/3.*"))
 
 
 def test_both_repairs_do_the_same(
@@ -374,23 +293,113 @@ def test_both_repairs_do_the_same(
     assert ("delete", "commits/2") in plans[0]
 
 
-def test_repair_is_not_done_while_verify_still_finds_something(
-    sample: Sample, capsys: pytest.CaptureFixture[str]
+def plan_state_repair(at: Survey) -> Plan:
+    options = RepairOptions(query_id="", may_go_back=True)
+    return plan_repair(at, verify(at.files).findings, options).plan
+
+
+SMALL = [{"a": (1, 1)}, {"a": (2, 2), "b": (1, 1)}, {"a": (2, 2), "b": (2, 2)}]
+EDITS: dict[str, Callable[[Survey], Plan]] = {
+    "put": lambda at: plan_mutations(at, [Mutation({"k": "a"}, {"count": 9, "sum": 9})]),
+    "delete": lambda at: plan_mutations(at, [Mutation({"k": "a"}, None)]),
+    "repartition": lambda at: plan_repartition(at, 2),
+    "convert": lambda at: plan_convert(at, ROCKSDB),
+    "evolve": lambda at: plan_evolve(at, [RenameColumn("sum", "total")]),
+    "rewind": lambda at: plan_rewind(at, 1),
+    "repair": plan_state_repair,
+}
+
+
+def state_files(sample: Sample) -> list[Path]:
+    return [
+        path
+        for path in sorted((sample.root / "state").rglob("*"))
+        if path.suffix in (".delta", ".snapshot", ".changelog")
+    ]
+
+
+def checksums(sample: Sample) -> list[Path]:
+    return sorted((sample.root / "state").rglob("[!.]*.crc"))
+
+
+def with_checksums(sample: Sample) -> Sample:
+    """As Spark 4.1 leaves a checkpoint, and 4.2 one that 4.1 began."""
+    for path in state_files(sample):
+        write(path.with_name(f"{path.name}.crc"), checksum_file(path.read_bytes()))
+    return sample
+
+
+def damage(sample: Sample) -> None:
+    for partition in range(sample.partitions):
+        path = sample.snapshot(partition, 2)
+        write(path, path.read_bytes()[:-5])
+
+
+def run(sample: Sample, edit: Callable[[Survey], Plan]) -> Plan:
+    where = files(sample)
+    plan = edit(survey(where))
+    Journal(where).execute(plan)
+    return plan
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_every_checksum_there_is_after_an_edit_is_of_the_file_beside_it(
+    tmp_path: Path, name: str
 ) -> None:
-    sample.snapshot(0, 2).write_bytes(b"damaged")
-    (sample.root / "offsets/1").write_bytes(b"")
-    repair(sample, "--execute", status=1)
-    shown = capsys.readouterr().out
-    assert "left: LOG_ENTRY_UNREADABLE offsets/1" in shown
-    assert f"run `epochal checkpoint repair {sample.path} --no-file-sink`" in shown
-    assert not sample.snapshot(0, 2).exists()
+    sample = with_checksums(make(tmp_path, SMALL, snapshots=[2]))
+    before = {path: path.read_bytes() for path in state_files(sample)}
+    if name == "repair":
+        damage(sample)
+    run(sample, EDITS[name])
+    for checksum in checksums(sample):
+        main = checksum.with_name(checksum.name.removesuffix(".crc"))
+        verify_checksum(main.read_bytes(), checksum.read_bytes(), source=main.name)
+    untouched = [
+        path for path, data in before.items() if path.exists() and path.read_bytes() == data
+    ]
+    kept = {checksum.name for checksum in checksums(sample)}
+    assert kept >= {f"{path.name}.crc" for path in untouched if path.name != "2.snapshot"}
+    assert "CHECKSUM" not in " ".join(each.code for each in verify(files(sample)).findings)
 
 
-def test_plans_say_what_they_do_in_json(sample: Sample, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--partitions", "2", "--no-file-sink", "--json")
-    assert main(["state", "repartition", sample.path, *words]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["executed"] is False
-    assert {change["path"] for change in shown["changes"]} >= {"offsets/3", "commits/3"}
-    assert rows(sample) == BATCHES[2]
-    assert Checkpoint(sample.path).offsets.latest_batch_id() == 2
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_makes_no_checksums_where_there_were_none(tmp_path: Path, name: str) -> None:
+    sample = make(tmp_path, SMALL, snapshots=[2])
+    if name == "repair":
+        damage(sample)
+    run(sample, EDITS[name])
+    assert checksums(sample) == []
+
+
+def test_the_checksum_of_a_damaged_snapshot_goes_with_the_snapshot(tmp_path: Path) -> None:
+    sample = with_checksums(make(tmp_path, SMALL, snapshots=[2]))
+    damage(sample)
+    assert {each.code for each in verify(files(sample)).findings} == {"STATE_FILE_UNREADABLE"}
+    plan = run(sample, plan_state_repair)
+    assert [(change.action, change.path) for change in plan.changes] == [
+        ("delete", f"state/0/{partition}/{name}")
+        for partition in range(3)
+        for name in ("2.snapshot", "2.snapshot.crc")
+    ]
+    assert verify(files(sample)).findings == ()
+    held = {row["key"]["k"]: row["value"] for row in read_state(sample.path).to_pylist()}
+    assert held == {"a": {"count": 2, "sum": 2}, "b": {"count": 2, "sum": 2}}
+
+
+@pytest.mark.parametrize("name", ["2.snapshot", "3.delta"])
+def test_a_file_that_is_not_what_its_checksum_says_is_not_read(tmp_path: Path, name: str) -> None:
+    """Snappy notices few flipped bits by itself."""
+    sample = with_checksums(make(tmp_path, SMALL, snapshots=[2], codec="snappy"))
+    partition = home_of("b", sample.partitions)
+    path = sample.store(partition) / name
+    changed = bytearray(path.read_bytes())
+    changed[-9] ^= 1
+    write(path, bytes(changed))
+    with pytest.raises(StateFormatError, match=name) as refused:
+        read_state(sample.path)
+    assert refused.value.condition == "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
+    if name == "3.delta":
+        with pytest.raises(StateFormatError, match=name):
+            read_state_changes(sample.path, 0)
+    path.with_name(f"{name}.crc").unlink()
+    assert sorted(row["key"]["k"] for row in read_state(sample.path).to_pylist()) == ["a", "b"]

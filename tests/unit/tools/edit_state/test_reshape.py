@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.state.samples import Sample, home_of, make
+from tests.unit.state.samples import Sample, content, edit, files, home_of, make
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.cli.main import main
 from epochal.errors import EditError, OptionError, StateValueError
-from epochal.files.local import LocalFiles
 from epochal.state.rows.ddl import parse_ddl
 from epochal.state.rows.types import StructType
 from epochal.state.store.store_format import FORMATS, ROCKSDB
@@ -44,17 +43,8 @@ ONE_LETTER = dict.fromkeys("abcdef", (6, 60))
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
     made = make(tmp_path / "checkpoint", [{}, ROWS])
     if request.param == ROCKSDB:
-        run(made, plan_convert, ROCKSDB)
+        edit(made, plan_convert, ROCKSDB)
     return made
-
-
-def files(sample: Sample) -> LocalFiles:
-    return LocalFiles(sample.root, durable=False)
-
-
-def run(sample: Sample, plan: Any, *arguments: Any, **named: Any) -> str:
-    where = files(sample)
-    return Journal(where).execute(plan(survey(where), *arguments, **named)).id
 
 
 def rows(sample: Sample, operator: int = 0) -> dict[Any, tuple[Any, ...]]:
@@ -64,14 +54,6 @@ def rows(sample: Sample, operator: int = 0) -> dict[Any, tuple[Any, ...]]:
         key = tuple(row["key"].values())
         found[key[0] if len(key) == 1 else key] = tuple(row["value"].values())
     return found
-
-
-def content(sample: Sample) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(sample.root)): path.read_bytes()
-        for path in sorted(sample.root.rglob("*"))
-        if path.is_file() and ".epochal" not in path.parts
-    }
 
 
 def directories(sample: Sample) -> set[str]:
@@ -89,7 +71,7 @@ def add(key: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> dict
 
 def test_rows_move_to_their_new_keys_and_meet_there(sample: Sample) -> None:
     before = rows(sample)
-    run(sample, plan_rekey, letter, merge=add)
+    edit(sample, plan_rekey, letter, merge=add)
     assert rows(sample) == ONE_LETTER
     places = {r["key"]["k"]: r["partition_id"] for r in read_state(sample.path).to_pylist()}
     assert places == {key: home_of(key, 3) for key in ONE_LETTER}
@@ -104,7 +86,7 @@ def test_rows_that_meet_without_a_merge_function_are_both_named(sample: Sample) 
     with pytest.raises(
         EditError, match=r'\{"k": "\w1"\} and \{"k": "\w\d"\} both become|both become'
     ):
-        run(sample, plan_rekey, letter)
+        edit(sample, plan_rekey, letter)
     assert content(sample) == before
 
 
@@ -116,7 +98,7 @@ def test_a_new_key_can_have_other_columns_and_the_value_too(sample: Sample) -> N
         return parts, {"total": str(value["sum"])}
 
     before = content(sample)
-    entry = run(
+    entry = edit(
         sample,
         plan_rekey,
         apart,
@@ -145,27 +127,27 @@ def test_a_key_function_that_errs_changes_nothing(
 ) -> None:
     before = content(sample)
     with pytest.raises(error, match=reason):
-        run(sample, plan_rekey, function)
+        edit(sample, plan_rekey, function)
     assert content(sample) == before
 
 
 def test_state_without_keys_keeps_none(sample: Sample) -> None:
     with pytest.raises(EditError, match="Keep at least one key column"):
-        run(sample, plan_rekey, lambda key, value: {}, key_schema=StructType(()), merge=add)
+        edit(sample, plan_rekey, lambda key, value: {}, key_schema=StructType(()), merge=add)
 
 
 def test_columns_are_split_off_and_merged_again(sample: Sample) -> None:
-    run(sample, plan_split, ["sum"], 1)
+    edit(sample, plan_split, ["sum"], 1)
     assert rows(sample, 0) == {key: (count,) for key, (count, _) in ROWS.items()}
     assert rows(sample, 1) == {key: (total,) for key, (_, total) in ROWS.items()}
     metadata = read_operator(files(sample), 1)
     assert metadata is not None
     assert (metadata.operator_id, metadata.operator_name) == (1, "stateStoreSave")
     assert verify(files(sample)).findings == ()
-    run(sample, plan_mutations, [Mutation({"k": "a1"}, None)])
-    run(sample, plan_mutations, [Mutation({"k": "b1"}, None)], operator_id=1)
+    edit(sample, plan_mutations, [Mutation({"k": "a1"}, None)])
+    edit(sample, plan_mutations, [Mutation({"k": "b1"}, None)], operator_id=1)
     before, folders = content(sample), directories(sample)
-    entry = run(sample, plan_merge, 1, fill={"count": 0})
+    entry = edit(sample, plan_merge, 1, fill={"count": 0})
     assert rows(sample) == {**ROWS, "a1": (0, 10), "b1": (1, None)}
     assert not (sample.root / "state" / "1").exists()
     assert verify(files(sample)).findings == ()
@@ -175,9 +157,9 @@ def test_columns_are_split_off_and_merged_again(sample: Sample) -> None:
 
 
 def test_operators_change_their_numbers(sample: Sample) -> None:
-    run(sample, plan_split, ["sum"], 1)
+    edit(sample, plan_split, ["sum"], 1)
     before, folders = content(sample), directories(sample)
-    entries = [run(sample, plan_move, *pair) for pair in ((0, 2), (1, 0), (2, 1))]
+    entries = [edit(sample, plan_move, *pair) for pair in ((0, 2), (1, 0), (2, 1))]
     assert rows(sample, 1) == {key: (count,) for key, (count, _) in ROWS.items()}
     assert rows(sample, 0) == {key: (total,) for key, (_, total) in ROWS.items()}
     assert sorted(path.name for path in (sample.root / "state").iterdir()) == ["0", "1"]
@@ -201,20 +183,20 @@ def test_a_gap_between_operators_is_named(sample: Sample) -> None:
 def test_what_cannot_be_split_merged_or_moved_is_refused(sample: Sample) -> None:
     for columns in (["count", "sum"], [], ["nothing"]):
         with pytest.raises(OptionError, match="has the columns count, sum"):
-            run(sample, plan_split, columns, 1)
+            edit(sample, plan_split, columns, 1)
     with pytest.raises(EditError, match="there is an operator 0 already"):
-        run(sample, plan_move, 0, 0)
+        edit(sample, plan_move, 0, 0)
     with pytest.raises(OptionError, match="no operator 5"):
-        run(sample, plan_move, 5, 6)
-    run(sample, plan_split, ["sum"], 1)
-    run(sample, plan_evolve, [RenameColumn("sum", "count")], operator_id=1)
+        edit(sample, plan_move, 5, 6)
+    edit(sample, plan_split, ["sum"], 1)
+    edit(sample, plan_evolve, [RenameColumn("sum", "count")], operator_id=1)
     with pytest.raises(EditError, match="both have count"):
-        run(sample, plan_merge, 1)
-    run(sample, plan_evolve, [RenameColumn("count", "sum")], operator_id=1)
+        edit(sample, plan_merge, 1)
+    edit(sample, plan_evolve, [RenameColumn("count", "sum")], operator_id=1)
     with pytest.raises(OptionError, match="no column 'x' to fill"):
-        run(sample, plan_merge, 1, fill={"x": 0})
+        edit(sample, plan_merge, 1, fill={"x": 0})
     with pytest.raises(OptionError, match="merged with itself"):
-        run(sample, plan_merge, 0)
+        edit(sample, plan_merge, 0)
 
 
 TABLE = pa.table(
@@ -255,7 +237,7 @@ def test_keys_that_only_the_table_has_are_added_where_spark_looks(
     sample: Sample, tmp_path: Path
 ) -> None:
     before = content(sample)
-    entry = run(sample, plan_backfill, [BEST], write_table(tmp_path, "parquet"), add_keys=True)
+    entry = edit(sample, plan_backfill, [BEST], write_table(tmp_path, "parquet"), add_keys=True)
     assert rows(sample)["yy"] == (None, 3, 9)
     assert len(rows(sample)) == len(ROWS) + 1
     places = {r["key"]["k"]: r["partition_id"] for r in read_state(sample.path).to_pylist()}
@@ -268,14 +250,14 @@ def test_keys_that_only_the_table_has_are_added_where_spark_looks(
 def test_a_table_that_does_not_fit_is_refused(sample: Sample, tmp_path: Path) -> None:
     path = write_table(tmp_path, "parquet")
     with pytest.raises(OptionError, match="lacks worst"):
-        run(sample, plan_backfill, [AddColumn("worst", parse_type("long"), 0)], path)
+        edit(sample, plan_backfill, [AddColumn("worst", parse_type("long"), 0)], path)
     with pytest.raises(OptionError, match="name them with --add"):
-        run(sample, plan_backfill, [RenameColumn("sum", "total")], path)
+        edit(sample, plan_backfill, [RenameColumn("sum", "total")], path)
     with pytest.raises(OptionError, match="cannot be read"):
-        run(sample, plan_backfill, [BEST], str(tmp_path / "nothing.parquet"))
+        edit(sample, plan_backfill, [BEST], str(tmp_path / "nothing.parquet"))
     pq.write_table(pa.concat_tables([TABLE, TABLE]), path)
     with pytest.raises(EditError, match=r'two rows for the key {"k": "a1"}'):
-        run(sample, plan_backfill, [BEST], path)
+        edit(sample, plan_backfill, [BEST], path)
 
 
 def test_commands_show_their_plan_and_do_it(

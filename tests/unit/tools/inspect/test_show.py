@@ -18,14 +18,10 @@ from epochal.checkpoint.file_log import (
 from epochal.checkpoint.restart import RestartAction
 from epochal.errors import CheckpointError, MissingBatchError
 from epochal.files.local import LocalFiles
-from epochal.tools.inspect.checkpoint_diff import (
-    CheckpointDifference,
-    diff_batches,
-    diff_checkpoints,
-)
+from epochal.tools.inspect.checkpoint_diff import diff_checkpoints
 from epochal.tools.inspect.log_entries import LogKind, read_lines
 from epochal.tools.inspect.show import inspect
-from epochal.tools.inspect.view_models import ConfChange, Gap, Problem, SourceView, StoreVersions
+from epochal.tools.inspect.view_models import ConfChange, Gap, SourceView, StoreVersions
 
 QUERY_ID = "53b62e34-0476-452d-8313-c1786e091891"
 
@@ -65,12 +61,6 @@ def test_shows_what_can_be_read_and_names_what_cannot(files: LocalFiles) -> None
     assert view.query_id is None
     assert [batch.offsets is None for batch in view.batches] == [False, True, False]
     assert view.restart.action is RestartAction.FAIL
-
-
-def test_a_missing_query_id_is_a_problem(files: LocalFiles) -> None:
-    fill(files, [0], [])
-    files.delete("metadata")
-    assert inspect(files).problems == (Problem("metadata", "it does not exist"),)
 
 
 def test_tells_which_settings_changed_when(files: LocalFiles) -> None:
@@ -174,18 +164,6 @@ def test_a_log_of_files_that_lacks_one_cannot_be_listed(files: LocalFiles) -> No
     files.delete("log/2.compact")
     with pytest.raises(MissingBatchError, match="the live entries up to batch 4 depend on it"):
         read_lines(files.at("log"))
-
-
-def test_compares_offsets_inside(files: LocalFiles) -> None:
-    fill(files, [0, 3], [0])
-    first, last = inspect(files).batches
-    assert diff_batches(first, last) == [
-        CheckpointDifference("offsets.0.t.0", 0, 3),
-        CheckpointDifference("watermark_ms", 0, 3),
-        CheckpointDifference("timestamp_ms", 5, 8),
-        CheckpointDifference("committed", True, False),
-    ]
-    assert [each.step for each in diff_batches(first, last)] == [3, 3, 3, None]
 
 
 def test_compares_checkpoints(files: LocalFiles, tmp_path: Path) -> None:

@@ -16,12 +16,7 @@ from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, Offs
 from epochal.checkpoint.layout import ATTEMPTS, COMMITS, OFFSETS, STOPS
 from epochal.checkpoint.metadata_log import MetadataLog
 from epochal.checkpoint.spark_json import JsonValue
-from epochal.checkpoint.stop_request import (
-    forget_other_stops,
-    is_stop_requested,
-    request_stop,
-    stop_path,
-)
+from epochal.checkpoint.stop_request import forget_other_stops, is_stop_requested, request_stop
 from epochal.cli.main import main
 from epochal.errors import CheckpointInUseError, EditError, NotStoppedError
 from epochal.files.local import LocalFiles
@@ -82,13 +77,6 @@ def test_the_run_that_owns_the_checkpoint_is_asked_and_its_end_is_waited_for() -
     world.clock.act = query
     assert world.stop() == StoppedQuery("run-a", Ending.STOPPED, 3)
     assert (seen, world.requests()) == ([True] * 3, [])
-
-
-def test_asking_twice_is_asking_once() -> None:
-    files = MemoryFiles()
-    for asked_by in ("one", "another"):
-        request_stop(files, "run-a", asked_by=asked_by, now_ms=7)
-    assert files.read(stop_path("run-a")) == b'{"askedBy":"one","askedMs":7}'
 
 
 def test_a_new_run_deletes_requests_to_earlier_runs_and_keeps_its_own() -> None:
@@ -182,19 +170,15 @@ def test_a_supervisor_that_starts_the_query_again_is_told_of() -> None:
         world.stop()
 
 
-def test_a_query_of_sparks_cannot_be_asked() -> None:
-    world = World(ours=False)
+@pytest.mark.parametrize("has_taken_over", [False, True])
+def test_a_query_of_sparks_cannot_be_asked(has_taken_over: bool) -> None:
+    world = World(ours=has_taken_over)
+    if has_taken_over:
+        world.claim().release()
+        OffsetLog(world.files.at(OFFSETS)).add(4, OffsetEntry(1, ("{}",)))
     with pytest.raises(EditError, match="query of Spark's cannot be asked to stop"):
         world.stop()
     assert world.requests() == []
-
-
-def test_nor_can_one_that_has_taken_over_the_checkpoint_since() -> None:
-    world = World()
-    world.claim().release()
-    OffsetLog(world.files.at(OFFSETS)).add(4, OffsetEntry(1, ("{}",)))
-    with pytest.raises(EditError, match="query of Spark's cannot be asked to stop"):
-        world.stop()
 
 
 def test_an_edit_is_not_asked() -> None:

@@ -85,60 +85,6 @@ def keyed(columns: str, value: str = "sum long") -> OperatorFact:
     return replace(operator(columns, value), keys=(names,))
 
 
-def join(left: str, right: str, on: str) -> OperatorFact:
-    def store(name: str, value: str) -> StoreFact:
-        family = FamilySchema(DEFAULT_FAMILY, columns("field0 string, index long"), columns(value))
-        return StoreFact(name, {DEFAULT_FAMILY: family}, 2)
-
-    names = ("left-keyWithIndexToValue", "right-keyWithIndexToValue")
-    stores = {name: store(name, value) for name, value in zip(names, (left, right), strict=True)}
-    return OperatorFact(0, "symmetricHashJoin", stores, keys=((on,), (on,)))
-
-
-def test_an_unchanged_query_has_no_differences() -> None:
-    assert differences(operator("k string", "sum long"), operator("k string", "sum long")) == ()
-
-
-def test_a_renamed_key_is_accepted_by_spark_and_needs_a_command() -> None:
-    (found,) = differences(operator("k string", "sum long"), operator("j string", "sum long"))
-    assert isinstance(found.verdict, AfterCommand)
-    command = "epochal state evolve /c --operator 0 --rename k=j --sink OUTPUT --execute"
-    assert (found.verdict.command, found.is_silent) == (command, True)
-
-
-def test_keys_that_change_places_are_impossible_although_spark_starts() -> None:
-    was, wants = operator("a string, b string", "c long"), operator("b string, a string", "c long")
-    (found,) = differences(was, wants)
-    assert (type(found.verdict), found.is_silent) == (Impossible, True)
-
-
-def test_aggregates_that_change_places_are_impossible_although_spark_starts() -> None:
-    was, wants = (
-        operator("k string", "max long, min long"),
-        operator("k string", "min long, max long"),
-    )
-    (found,) = differences(was, wants)
-    assert (type(found.verdict), found.is_silent) == (Impossible, True)
-
-
-def test_a_variable_that_changes_its_kind_is_refused() -> None:
-    def with_kind(kind: str) -> OperatorFact:
-        listed = [{"stateName": "seen", "stateVariableType": kind}]
-        return operator(
-            "k string", "v long", "transformWithStateInPySparkExec", stateVariables=listed
-        )
-
-    (found,) = differences(with_kind("ValueState"), with_kind("ListState"))
-    assert found.refusal == "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE"
-
-
-def test_another_time_mode_is_refused() -> None:
-    was = operator("k string", "v long", "transformWithStateExec", timeMode="None")
-    wants = operator("k string", "v long", "transformWithStateExec", timeMode="EventTime")
-    (found,) = differences(was, wants)
-    assert found.refusal == "STATE_STORE_INVALID_CONFIG_AFTER_RESTART"
-
-
 @pytest.mark.parametrize("fails", [True, False])
 def test_topics_that_change_places_are_impossible_also_where_spark_starts(fails: bool) -> None:
     def source(key: str, topic: str) -> SourceFact:
@@ -161,15 +107,6 @@ def test_topics_may_be_added_but_not_removed_without_a_decision(
     found = differences(None, None, sources=((was,), (wants,)))
     assert [type(each.verdict) for each in found] == ([verdict] if verdict else [])
     assert [each.refusal for each in found if verdict is Unclear] in ([], ["have been deleted"])
-
-
-def test_one_more_source_needs_names() -> None:
-    more = (TOPIC, SourceFact("1", KAFKA, frozenset({"refunds"})))
-    (found,) = differences(None, None, sources=((TOPIC,), more))
-    assert isinstance(found.verdict, AfterCommand)
-    assert found.verdict.command == (
-        "epochal checkpoint migrate-offsets /c --name 0=source0 --execute"
-    )
 
 
 def test_one_more_source_is_impossible_before_spark_had_names() -> None:
@@ -238,11 +175,6 @@ def test_spark_does_not_notice_a_deduplication_on_state_without_the_name_of_its_
         assert (type(found.verdict), found.is_silent) == (Impossible, not ours)
 
 
-def test_our_engine_also_compares_the_names_of_a_key() -> None:
-    (found,) = differences(keyed("k string"), keyed("j string"), ours=True)
-    assert (type(found.verdict), found.refusal) == (Impossible, "was written by a query with")
-
-
 def test_our_engine_takes_over_keys_of_which_the_names_are_not_known() -> None:
     was, wants = operator("k string", "sum long"), keyed("j string")
     (found,) = differences(was, wants, ours=True)
@@ -257,12 +189,6 @@ def test_our_engine_compares_the_names_of_stores() -> None:
     assert (type(found.verdict), found.refusal) == (Impossible, "was written by a query with")
 
 
-def test_one_more_source_is_impossible_for_our_engine() -> None:
-    more = (TOPIC, SourceFact("1", KAFKA, frozenset({"refunds"})))
-    (found,) = differences(None, None, sources=((TOPIC,), more), ours=True)
-    assert (type(found.verdict), found.refusal) == (Impossible, "it has offsets of")
-
-
 def test_spark_needs_state_under_its_own_names_first() -> None:
     one = operator("k string", "sum long")
     assert differences(one, one, unpublished=7, ours=True) == ()
@@ -272,24 +198,6 @@ def test_spark_needs_state_under_its_own_names_first() -> None:
     assert first.verdict.command == "epochal checkpoint publish /c --execute"
     assert isinstance(second.verdict, AfterCommand)
     assert second.verdict.command.startswith("epochal state evolve")
-
-
-def test_a_join_by_a_column_that_stored_rows_lack_is_impossible() -> None:
-    was = join("k string, v long", "k string, w long", "k")
-    wants = join("k string, j string, v long", "k string, w long", "j")
-    (found,) = differences(was, wants)
-    assert isinstance(found.verdict, Impossible)
-
-
-def test_a_join_can_keep_one_more_column() -> None:
-    was = join("k string, v long, matched boolean", "k string, w long", "k")
-    wants = join("k string, v long, d long, matched boolean", "k string, w long", "k")
-    (found,) = differences(was, wants)
-    assert isinstance(found.verdict, AfterCommand)
-    assert found.verdict.command == (
-        "epochal state evolve /c --operator 0 --store left-keyWithIndexToValue "
-        "--add d:long=null --after v --sink OUTPUT --execute"
-    )
 
 
 def test_a_column_with_the_name_of_another_one_has_changed_places() -> None:

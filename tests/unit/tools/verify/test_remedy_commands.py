@@ -4,18 +4,8 @@ import shlex
 
 import pytest
 from tests.golden.obeying import commands_in
-from typer.testing import CliRunner
 
-from epochal.cli.main import app
-from epochal.tools.verify.findings import RULES
 from epochal.tools.verify.remedies import commands_to_run, with_places
-
-
-def test_a_command_names_the_checkpoint_and_is_executed() -> None:
-    remedy = "Use `epochal checkpoint repair CHECKPOINT`: it removes the file."
-    assert commands_to_run(remedy, "/data/orders") == [
-        "epochal checkpoint repair /data/orders --execute"
-    ]
 
 
 @pytest.mark.parametrize("path", ["/data/my orders", "/data/$(reboot)", "/data/a;b", "/data/it's"])
@@ -39,13 +29,6 @@ def test_a_command_whose_batch_is_not_known_is_not_offered() -> None:
     remedy = "Use `epochal checkpoint rewind CHECKPOINT --to-batch N` to a batch."
     assert len(commands_in(remedy)) == 1
     assert commands_to_run(remedy, "c") == []
-
-
-def test_every_command_of_the_table_can_be_executed() -> None:
-    commands = {tuple(words[:2]) for rule in RULES.values() for words in commands_in(rule.remedy)}
-    for words in sorted(commands):
-        help_text = CliRunner().invoke(app, [*words, "--help"]).output
-        assert "--execute" in help_text, words
 
 
 def test_a_remedy_for_people_names_their_directories_in_its_commands_only() -> None:

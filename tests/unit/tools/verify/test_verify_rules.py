@@ -1,5 +1,7 @@
 """The rules, applied to listings made by hand: what is legal, what is not, and how severe it is."""
 
+from __future__ import annotations
+
 import zlib
 from pathlib import Path
 
@@ -9,13 +11,16 @@ from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
 from epochal.checkpoint.metadata_log import listed, missing_runs, runs_of
 from epochal.files.local import LocalFiles
+from epochal.state.files.rocksdb_changelog import Changelog, LineageItem
+from epochal.state.store.rocksdb_directory import file_name
 from epochal.testing.files import MemoryFiles
 from epochal.tools.inspect.listing import CheckpointListing, Directories, Directory, LogListing
-from epochal.tools.inspect.state_listing import OperatorListing, operators_of
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
 from epochal.tools.verify.check_files import crc_agrees, file_log_rules, orphan_rules
 from epochal.tools.verify.check_logs import log_rules
+from epochal.tools.verify.check_rocksdb import lineage_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
-from epochal.tools.verify.findings import RULES, Finding, Severity, by_weight, finding, is_healthy
+from epochal.tools.verify.findings import Finding, Severity, by_weight, finding, is_healthy
 from epochal.tools.verify.verify import escaped, state_facts, unescaped, verify
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -85,14 +90,6 @@ def test_judges_gaps_of_a_stateless_query(
     offsets: list[int], commits: list[int], expected: list[tuple[str, str, str]]
 ) -> None:
     assert found(list(log_rules(listing(offsets, commits)))) == expected
-
-
-@pytest.mark.parametrize(
-    ("offsets", "severity"), [([0, 3, 7], "error"), ([0, 1, 2, 4], "error"), ([0, 2, 3], "warning")]
-)
-def test_a_stateful_query_may_have_no_gaps(offsets: list[int], severity: str) -> None:
-    gaps = list(log_rules(listing(offsets, offsets, stateful=True)))
-    assert [(each.code, each.severity) for each in gaps] == [("OFFSETS_GAP", severity)]
 
 
 def test_a_newer_release_may_pin_more_settings_and_an_older_one_fewer() -> None:
@@ -175,12 +172,6 @@ def test_judges_the_files_of_a_store_whose_restart_needs_version_4(
     findings = list(operator_rules(operator(names), facts_of(4), is_keyed=None))
     paths = [(each.code, each.path.removeprefix("state/0/0").lstrip("/")) for each in findings]
     assert paths == expected
-
-
-def test_a_delta_that_cleanup_left_behind_is_legal() -> None:
-    names = [*deltas(2, 6, 7), "6.snapshot"]
-    facts = facts_of(7, from_the_start=False)
-    assert list(operator_rules(operator(names), facts, is_keyed=None)) == []
 
 
 @pytest.mark.parametrize(("is_keyed", "missing"), [(False, []), (None, []), (True, ["state/0/1"])])
@@ -269,14 +260,6 @@ def test_only_info_is_healthy_and_the_worst_comes_first() -> None:
     assert is_healthy([info])
     assert not is_healthy([info, warning])
     assert by_weight([info, warning, error]) == [error, warning, info]
-
-
-@pytest.mark.parametrize("code", RULES)
-def test_every_code_says_what_it_means_and_what_to_do(code: str) -> None:
-    rule = RULES[code]
-    assert code == code.upper()
-    assert rule.meaning.endswith(".")
-    assert rule.remedy.endswith((".", ".)"))
 
 
 QUERY = QueryMetadata("53b62e34-0476-452d-8313-c1786e091891")
@@ -371,3 +354,32 @@ def test_the_log_of_a_sink_was_escaped_once(tmp_path: Path) -> None:
     assert [(each.code, each.path) for each in report.findings] == [
         ("PATH_ESCAPED", "_spark_metadata")
     ]
+
+
+def listing_of(*names: str) -> StoreListing:
+    folders = {
+        "": Directory(("state",)),
+        "state": Directory(("0",)),
+        "state/0": Directory(("0",)),
+        "state/0/0": Directory((), names),
+    }
+    return operators_of(Directories(folders))[0].stores[0]
+
+
+def item(version: int) -> LineageItem:
+    return LineageItem(version, f"id{version}")
+
+
+def test_verify_reports_a_changelog_that_the_lineage_names_and_that_is_gone() -> None:
+    store = listing_of("1_id1.changelog", "3_id3.changelog")
+    (found,) = lineage_rules(store, item(3), Changelog(3, (item(1), item(2)), ()))
+    assert found.path == "state/0/0/2_id2.changelog"
+
+
+def test_verify_reports_a_lineage_that_starts_at_a_snapshot_which_is_gone() -> None:
+    names = [file_name(item(each), "changelog") for each in (3, 4)]
+    changelog = Changelog(3, (item(3),), ())
+    (found,) = lineage_rules(listing_of(*names), item(4), changelog)
+    assert found.path == "state/0/0/4_id4.changelog"
+    assert "1..2" in found.message
+    assert not list(lineage_rules(listing_of(*names, "3_id3.zip"), item(4), changelog))
