@@ -117,7 +117,7 @@ class DiskAgenda(Agenda[E], Generic[E]):
             self._spill()
 
     def discard(self, at: int, entry: E) -> None:
-        super().discard(at, entry)
+        super().discard(at, entry)  # it is here or on disk, and where it is not nothing happens
         if self._first_on_disk is not None:
             self._table.database.write([(self._start(at) + self._encoded(at, entry), None)])
 
@@ -164,6 +164,7 @@ class DiskAgenda(Agenda[E], Generic[E]):
         return self._rows.form.key(self._to_key(entry, at))
 
     def _start(self, at: int) -> bytes:
+        # Big-endian and without a sign, so that bytes sort as times do, also those before 1970.
         return self._table.head + _TIME.pack(max(0, min(at + _SIGN, 2 * _SIGN - 1)))
 
     def _time(self, place: bytes) -> int:
@@ -275,6 +276,8 @@ class DiskMap(MutableMapping[Row, V], Generic[V]):
         if len(self._young) <= self._limit + self._kept:
             return
         forgotten, self._old, self._young = self._old, self._young, {}
+        # A value whose change may not be on disk yet is always young or old. It stays so: if it is
+        # not among those that just became old, it is among those to be forgotten.
         for keys in (self._changed, *self._cut.values()):
             for key in keys:
                 if key not in self._old:
@@ -285,6 +288,7 @@ class DiskMap(MutableMapping[Row, V], Generic[V]):
         self._limit = max(_MIN_VALUES, self._rows.cache_bytes // 2 // each)
 
     def _known(self, key: Row) -> V | None:
+        # Of a changed value, which `trim` never forgets: the disk may still have the one before.
         found = self._young.get(key, _UNKNOWN)
         return self._old[key] if found is _UNKNOWN else found
 

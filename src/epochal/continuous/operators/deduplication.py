@@ -185,6 +185,7 @@ class DropDuplicates:
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
         if at.watermark_ms >= 0:
             for state in self._partitions.values():
+                # A key is scheduled when it is put, and is not put again: it is due only once.
                 for _, keys in state.ends.take(at.watermark_ms * 1000):
                     state.forget(keys)
         return ()
@@ -273,6 +274,7 @@ class DropRepeats:
         ends = [each for each in times if each is not None]
         if not ends or self._began_ms is None:
             return None
+        # Rounded up: a millisecond earlier, `expire` would find nothing due and be called again.
         return max(-(-min(ends) // 1000), self._began_ms + self._window_ms)
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
@@ -281,6 +283,8 @@ class DropRepeats:
             return ()
         now_us = at.now_ms * 1000
         for state in self._partitions.values():
+            # Each key is on the agenda exactly once: `process` enters it when it is new, and here
+            # it is either entered again or forgotten.
             for _, keys in state.ends.take(now_us):
                 for key in keys:
                     (expiry_us,) = state.values[key]

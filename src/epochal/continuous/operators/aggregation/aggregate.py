@@ -229,6 +229,8 @@ class Groups:
         rows = []
         for partition, batch in waiting:
             local, keys = group_numbers(batch, self._key_columns)
+            # From the number of a group in its batch to its number among all groups that wait: rows
+            # of a group are one part, whatever batches they came in.
             known = [numbers.setdefault((partition, key), len(numbers)) for key in keys]
             rows.append((batch, np.array(known, dtype=np.int32)[local]))
         for partition in {partition for partition, _ in waiting}:
@@ -253,6 +255,8 @@ class Groups:
         if not self._timed or at.watermark_ms < 0:
             return output
         for state in self._partitions.values():
+            # A key is scheduled when its group is made and never moves, so each key that is due has
+            # a group. Rows that would make the group again are late from now on.
             due = [key for _, keys in state.ends.take(at.watermark_ms * 1000) for key in keys]
             if not due:
                 continue

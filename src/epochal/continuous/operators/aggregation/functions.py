@@ -229,6 +229,7 @@ def _may_overflow(column: Array) -> bool:
     if not pa.types.is_int64(column.type) or not len(column):
         return False
     found: Any = pc.min_max(column).as_py()
+    # No group of the batch can have a larger sum. Python adds up the sums of batches, and checks.
     largest: int = max(abs(found["min"] or 0), abs(found["max"] or 0))
     return largest * len(column) >= LONG_RANGE
 

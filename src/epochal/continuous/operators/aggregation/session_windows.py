@@ -157,6 +157,7 @@ class Sessions:
         of_keys: dict[tuple[int, Row], list[tuple[int, int, int]]] = {}
         for (partition, key, start, end), number in parts.items():
             of_keys.setdefault((partition, key), []).append((start, end, number))
+        # `_joined` makes longer recipes of these, in the order of merging.
         recipes = [(number,) for number in range(len(parts))]
         for partition in {partition for partition, _ in waiting}:
             trim(self._partitions[partition].sessions)
@@ -182,6 +183,8 @@ class Sessions:
             return ()
         output: list[pa.RecordBatch] = []
         for state in self._partitions.values():
+            # `_merge` takes a session off the agenda when it becomes part of another one, so each
+            # entry is of a session that exists.
             due = state.ends.take(at.watermark_ms * 1000)
             closed = [(key, self._removed(state, key, s)) for _, each in due for key, s in each]
             if closed:
@@ -200,7 +203,7 @@ class Sessions:
                 if index < len(sessions) and sessions[index].start == start:
                     (kept,) = self._buffers.stored([sessions[index].buffers])
                     puts.append(((*key, start), (*self._grouping(key, sessions[index]), *kept)))
-                else:
+                else:  # merged or closed; if it came and went in this epoch, it was never stored
                     removes.append((*key, start))
             changes.append(StateChanges("default", number, puts, removes, state.count))
             cut(state.sessions, epoch)
@@ -227,7 +230,9 @@ class Sessions:
         sessions = state.sessions.setdefault(key, [])
         touch(state.sessions, key)
         for run in runs:
-            # No two sessions of a key touch, so they are ordered by end as well as by start.
+            # No two sessions of a key touch, so they are ordered by end as well as by start. A
+            # session that starts when another ends touches it. Gaps differ, so the session of a run
+            # that starts last need not end last.
             first, run_end = bisect_left(sessions, run[0].start, key=_end), max(map(_end, run))
             last = first
             while last < len(sessions) and sessions[last].start <= run_end:
@@ -246,7 +251,7 @@ class Sessions:
 
     def _joined(self, sessions: list[_Session]) -> _Session:
         """Merge sessions by their start. Those of state come first, as in Spark."""
-        sessions.sort(key=_start)
+        sessions.sort(key=_start)  # stable: the caller has put those of state first
         buffers = sessions[0].buffers
         for each in sessions[1:]:
             buffers = self._buffers.merged(buffers, each.buffers)

@@ -156,10 +156,11 @@ def _rows(
 ) -> tuple[pa.RecordBatch, Cache | None]:
     """Some rows of a batch, with the columns that an expression uses, and the cache for them."""
     if len(rows) == batch.num_rows:
-        return batch, cache
+        return batch, cache  # rows are ascending, so these are all of them in their order
     used = columns_in(expr)
     columns = [
         column.take(pa.array(rows)) if index in used else pa.nulls(len(rows))
         for index, column in enumerate(batch.columns)
     ]
+    # Cached values are those of all rows. A part of the rows is evaluated without a cache.
     return batch_of(columns, [str(i) for i in range(len(columns))], len(rows)), None

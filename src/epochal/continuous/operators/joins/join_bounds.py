@@ -95,6 +95,7 @@ def value_watermark_ms(
     """
     if sides.event_times[1 - side] is None:
         return None
+    # AND connects the parts, so each bound holds on its own. Spark takes the lowest.
     found: list[int] = []
     for part in conjuncts(condition):
         bound = _bound_of(part, side, sides, watermark_ms)
@@ -120,6 +121,8 @@ def _solved(low: Expr, high: Expr, side: int, sides: Sides, watermark_ms: int) -
     The condition `other + 5s < this` says that `this` is above the watermark plus 5 seconds.
     """
     try:
+        # The sum of these is less than 0. If the time of this side is subtracted in it, then it is
+        # more than the sum of the other terms.
         terms = [*_terms(low, False), *_terms(high, True)]
     except _NotLinearError:
         return None

@@ -145,10 +145,13 @@ class SideState:
                 # A key that was removed in this epoch may still be in the store.
                 found = known[key] = dirty.get(key) or KeyRows()
             if len(found.rows) < found.stored:
+                # The store still has a removed row at this index.
                 found.note_moved((len(found.rows),))
             found.rows.append(row)
             dirty[key] = found
             if time_of is not None:
+                # A key is always on the agenda at, or before, the time of its earliest row. A later
+                # row needs no entry: when the key is due, `expire` enters its next time.
                 time = time_of(key, row)
                 if time is not None and (found.due is None or time < found.due):
                     found.due = time
@@ -164,6 +167,8 @@ class SideState:
         self._rows -= removed
         touch(self.keys, key)
         if not rows.rows:
+            # `_dirty` keeps it until the cut: it knows how many rows the store has to lose, also if
+            # `append` brings the key back before.
             self.keys.pop(key, None)
 
     def expire(self, until: int, *, forgets_new: bool, keeps_unmatched: bool) -> list[Row]:
@@ -175,9 +180,12 @@ class SideState:
         """
         assert self._time_of is not None
         evicted: list[Row] = []
+        # A key may be due at several times, or for a row that a semi join has removed.
         for key in dict.fromkeys(key for _, keys in self._ends.take(until) for key in keys):
             found = self.keys.get(key)
             if found is None:
+                if key in self._dirty:  # `append` may bring it back before the cut
+                    self._dirty[key].due = None
                 continue
             before = len(found.rows)
             if forgets_new and found.old < before:
@@ -204,6 +212,7 @@ class SideState:
                 else:
                     gone.append(key)
             if found.moved is not None:
+                # What moved beyond the end of the store is new there: the next lines write it.
                 kept = min(count, stored)
                 values += [((*key, at), rows[at]) for at in found.moved if at < kept]
                 found.moved = None
@@ -219,6 +228,7 @@ class SideState:
         ]
 
     def _forget_new(self, key: Row, found: KeyRows, until: int, keeps_unmatched: bool) -> None:
+        # New rows are behind those of earlier epochs, which keep their indexes.
         assert self._time_of is not None
         kept = found.rows[: found.old]
         for row in found.rows[found.old :]:
@@ -346,12 +356,15 @@ def remove_matched(
     Returns which right rows matched, and the left rows. A right row for which `fleeting` is true
     matches left rows of earlier epochs only.
     """
+    # Equal rows of a key are rows of their own, so identity tells them apart. No other row can have
+    # the id of a row in `pairs`, because that one is alive.
     matching: dict[int, set[int]] = {}
     for number, row in zip(pairs.new.tolist(), pairs.stored, strict=True):
         matching.setdefault(number, set()).add(id(row))
     matched = [False] * len(keys)
     removed: list[Row] = []
     for number, wanted in matching.items():
+        # Right rows with the same key share `found`: what one of them took is gone for the next.
         found = pairs.rows[number]
         index = 0
         while index < (found.old if fleeting[number] else len(found.rows)):

@@ -248,6 +248,8 @@ class StreamJoin:
     def _join(
         self, states: Sequence[SideState], side: int, batch: pa.RecordBatch, keys: list[Row]
     ) -> list[pa.RecordBatch]:
+        # Match first, then store: of two rows that match, the later one finds the earlier one, and
+        # never the other way round. Here rows of `other` only change, so all indexes stay right.
         mine, other = states[side], states[1 - side]
         pairs = self._matching(batch, pairs_of(keys, other), side)
         matched = [False] * batch.num_rows

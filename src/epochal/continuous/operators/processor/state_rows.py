@@ -145,6 +145,7 @@ class ValueRows:
         self.expiries.clear()
 
     def changes(self, partition: int) -> StateChanges:
+        # Only keys count, not what happened to them: the store gets what is there at the cut.
         rows, dirty, self.dirty = self.values, self.dirty, set()
         puts = [(key, rows[key]) for key in dirty if key in rows]
         removes = [key for key in dirty if key not in rows]

@@ -350,6 +350,7 @@ class TransformWithState:
 
     def _owners(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
         """The partition of each row of the initial state, by the same hash as input rows."""
+        # The hash of an int is not that of an equal long: keys need the types of the input's keys.
         columns = [
             batch.column(name).cast(self._spec.input_schema.field(own).type)
             for name, own in zip(self._spec.initial_key, self._spec.key, strict=True)
