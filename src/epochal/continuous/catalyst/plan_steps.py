@@ -61,7 +61,7 @@ JVM_ONLY = "it runs in the JVM only; write the function in Python"
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class PlacedNode:
     """A node of Spark's plan, and where it runs."""
 
     depth: int
@@ -74,7 +74,7 @@ class Findings:
     """What the readers of one plan have found."""
 
     refusals: list[Refusal] = field(default_factory=list)
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[PlacedNode] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def refuse(self, operator: str, what: str, instead: str) -> None:

@@ -27,7 +27,7 @@ from epochal.continuous.catalyst.plan_steps import (
     RELATIONS,
     USE_A_FUNCTION,
     Findings,
-    Operator,
+    PlacedNode,
     PlanSources,
     Reading,
     Steps,
@@ -254,7 +254,7 @@ class PlanReader:
         text = _text(node)
         if isinstance(found.tree, StreamSource) and name in RELATIONS:
             text, runs = f"Source {found.tree.number}", found.tree.description
-        findings.operators.insert(place, Operator(depth, text, runs))
+        findings.operators.insert(place, PlacedNode(depth, text, runs))
         return found
 
     def _skip(self, node: JavaObject, depth: int) -> Reading | None:
@@ -262,7 +262,7 @@ class PlanReader:
         if simple_name(node) == "LocalRelation" and not node.data().size():
             return None
         runs = "runs in Spark, once, when the query starts"
-        self._steps.findings.operators.append(Operator(depth, _text(node), runs))
+        self._steps.findings.operators.append(PlacedNode(depth, _text(node), runs))
         return None
 
     def _is_stateful(self, name: str, node: JavaObject) -> bool:

@@ -184,15 +184,19 @@ def event_times(column: Array) -> Array:
     return micros(column.flatten()[1] if pa.types.is_struct(column.type) else column)
 
 
-def drop_late(batch: pa.RecordBatch, ends: Array, late_ms: int) -> pa.RecordBatch:
-    """Remove rows whose end (in microseconds) is at or before `late_ms`. Null ends are kept."""
+def drop_late(batch: pa.RecordBatch, ends: Array, late_ms: int) -> tuple[pa.RecordBatch, int]:
+    """Remove rows whose end (in microseconds) is at or before `late_ms`. Null ends are kept.
+
+    Returns the other rows, and how many were late.
+    """
     if late_ms < 0 or not batch.num_rows:
-        return batch
+        return batch, 0
     first = pc.min(ends).as_py()
     if first is None or first > late_ms * 1000:
-        return batch
+        return batch, 0
     late: Array = pc.less_equal(ends, pa.scalar(late_ms * 1000, pa.int64()))
-    return batch.filter(pc.invert(late.fill_null(False)))
+    timely = batch.filter(pc.invert(late.fill_null(False)))
+    return timely, batch.num_rows - timely.num_rows
 
 
 def key_sorter(floats: bool) -> Callable[[Iterable[Row]], list[Row]]:

@@ -161,9 +161,8 @@ class DropDuplicates:
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         if self._time >= 0:
-            timely = drop_late(batch, event_times(batch.column(self._time)), at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, event_times(batch.column(self._time)), at.late_ms)
+            self.late_rows += late_rows
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]

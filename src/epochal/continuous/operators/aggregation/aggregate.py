@@ -190,9 +190,8 @@ class Groups:
         if self._timed:
             column: Array = batch.column(self._key_columns[self._time])
             ends = micros(column.field(_END) if self._is_window else column)
-            timely = drop_late(batch, ends, at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, ends, at.late_ms)
+            self.late_rows += late_rows
         if not batch.num_rows:
             return ()
         if isinstance(self._buffers, SparkBuffers):

@@ -118,9 +118,8 @@ class Sessions:
     ) -> Iterable[pa.RecordBatch]:
         if self._drops_late:
             column: Array = batch.column(self._column)
-            timely = drop_late(batch, micros(column.field(1)), at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, micros(column.field(1)), at.late_ms)
+            self.late_rows += late_rows
         if not batch.num_rows:
             return ()
         if isinstance(self._buffers, SparkBuffers):

@@ -289,10 +289,6 @@ def _add_days(sign: int) -> Function:
     return apply
 
 
-def _days_between(call: Call, left: Value, right: Value) -> Value:
-    return pc.subtract_checked(pc.cast(left, pa.int32()), pc.cast(right, pa.int32()))
-
-
 def _of_units(micros: int) -> Function:
     def apply(call: Call, value: Value) -> Value:
         if not types.is_integer(value.type):
@@ -306,7 +302,9 @@ def _of_units(micros: int) -> Function:
 FUNCTIONS: dict[str, Function] = {
     "Cast": lambda call, value: cast(value, call.type, _zone(call)),
     "DateAdd": _add_days(1),
-    "DateDiff": _days_between,
+    "DateDiff": lambda _, left, right: pc.subtract_checked(
+        pc.cast(left, pa.int32()), pc.cast(right, pa.int32())
+    ),
     "DateFormatClass": _date_format,
     "DateSub": _add_days(-1),
     "DayOfMonth": _date_part("day"),

@@ -193,9 +193,8 @@ class StreamJoin:
     ) -> Iterable[pa.RecordBatch]:
         time, condition = self._time_columns[side], self._filters[side]
         if time is not None:
-            timely = drop_late(batch, event_times(batch.column(time)), at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, event_times(batch.column(time)), at.late_ms)
+            self.late_rows += late_rows
         output: list[pa.RecordBatch] = []
         if condition is not None and batch.num_rows:
             met = as_column(evaluate(condition, batch), batch.num_rows).fill_null(False)

@@ -70,7 +70,7 @@ def row_class(names: Iterable[str]) -> type[SparkRow]:
     return made
 
 
-class ValueForm:
+class ValueConverter:
     """Converts values of one schema: `store` for writing, `tuple_of` and `row_of` for reading."""
 
     __slots__ = ("_columns", "_exports", "_ranges", "_row", "_spark", "_stored", "flat", "schema")
@@ -142,9 +142,9 @@ class ValueForm:
 
 
 @lru_cache(maxsize=256)
-def value_form(schema: StructType) -> ValueForm:
+def value_converter(schema: StructType) -> ValueConverter:
     """The form for a schema. Cached, because `init` asks for the same ones in every epoch."""
-    return ValueForm(schema)
+    return ValueConverter(schema)
 
 
 class _RefusedError(Exception):
@@ -208,7 +208,7 @@ def _from_java(data_type: DataType) -> Convert:
         case AtomicType(name) if name.startswith(("timestamp", "interval", "time(")):
             return java_integer(64)
         case StringType():
-            return _text
+            return lambda v: v if v is None or isinstance(v, str) else java_text(v)
         case DecimalType(precision, scale):
             return _decimal(precision, scale)
         case UserDefinedType(sql_type):
@@ -234,10 +234,6 @@ def _single(value: Any) -> float | None:
         return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
-
-
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else java_text(value)
 
 
 def _decimal(precision: int, scale: int) -> Convert:
@@ -284,7 +280,7 @@ def _exported(data_type: DataType) -> Convert | None:
             left, right = _exported(key) or _identity, _exported(value) or _identity
             return lambda v: None if v is None else {left(k): right(e) for k, e in v}
         case StructType():
-            form = ValueForm(data_type)
+            form = ValueConverter(data_type)
             return lambda v: None if v is None else form.row_of(v)
         case AtomicType() | UserDefinedType():
             return _external(data_type)

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.processor.state_rows import ListRows, MapRows, ValueRows
-from epochal.continuous.operators.processor.state_values import ValueForm, failure
+from epochal.continuous.operators.processor.state_values import ValueConverter, failure
 
 _UPDATING = "updating value state"
 _MAPPING = "updating map state value"
@@ -50,7 +50,7 @@ class ValueState:
 
     __slots__ = ("_at", "_form", "_rows", "_values")
 
-    def __init__(self, rows: ValueRows, form: ValueForm, at: Cursor) -> None:
+    def __init__(self, rows: ValueRows, form: ValueConverter, at: Cursor) -> None:
         self._rows, self._form = rows, form
         self._values = rows.values
         self._at = at
@@ -97,7 +97,7 @@ class ListState:
 
     __slots__ = ("_at", "_form", "_rows")
 
-    def __init__(self, rows: ListRows, form: ValueForm, at: Cursor) -> None:
+    def __init__(self, rows: ListRows, form: ValueConverter, at: Cursor) -> None:
         self._rows, self._form = rows, form
         self._at = at
 
@@ -143,7 +143,9 @@ class MapState:
 
     __slots__ = ("_at", "_form", "_keys", "_rows")
 
-    def __init__(self, rows: MapRows, keys: ValueForm, form: ValueForm, at: Cursor) -> None:
+    def __init__(
+        self, rows: MapRows, keys: ValueConverter, form: ValueConverter, at: Cursor
+    ) -> None:
         self._rows, self._keys, self._form = rows, keys, form
         self._at = at
 

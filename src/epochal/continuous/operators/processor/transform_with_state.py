@@ -29,8 +29,8 @@ from epochal.continuous.operators.containers import cut, trim
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.processor.processor_handle import (
     TIMER_STORES,
-    Phase,
     ProcessorHandle,
+    ProcessorPhase,
     TimeMode,
     Variable,
     record_variables,
@@ -38,7 +38,7 @@ from epochal.continuous.operators.processor.processor_handle import (
 )
 from epochal.continuous.operators.processor.row_api import PandasApi, RowApi
 from epochal.continuous.operators.processor.state_rows import VariableRows
-from epochal.continuous.operators.processor.state_values import ValueForm, value_form
+from epochal.continuous.operators.processor.state_values import ValueConverter, value_converter
 from epochal.continuous.operators.processor.state_variables import Cursor, NoKey
 from epochal.continuous.operators.processor.timers import Timers, timer_store
 from epochal.errors import OptionError
@@ -141,7 +141,7 @@ class TransformWithStateSpec:
 class _Partition:
     """The state of one partition, and the processor that uses it in this epoch."""
 
-    def __init__(self, number: int, spec: TransformWithStateSpec, key_form: ValueForm) -> None:
+    def __init__(self, number: int, spec: TransformWithStateSpec, key_form: ValueConverter) -> None:
         self.number = number
         self.cursor = Cursor()
         self.rows: dict[str, VariableRows] = {
@@ -157,7 +157,7 @@ class _Partition:
         self._processor: Any = None
         self._handle: ProcessorHandle | None = None
 
-    def begin(self, at: Moment, phase: Phase) -> Any:
+    def begin(self, at: Moment, phase: ProcessorPhase) -> Any:
         """The processor of this epoch, moved to the given phase. Created at the first call."""
         self.cursor.now_ms = at.now_ms
         if self._handle is None:
@@ -166,14 +166,14 @@ class _Partition:
             with USER_CODE:
                 self._processor = cloudpickle.loads(self._spec.processor)
                 self._processor.init(handle)
-            handle.enter(Phase.INITIALIZED)
+            handle.enter(ProcessorPhase.INITIALIZED)
             self._handle = handle
         self._handle.enter(phase)
         return self._processor
 
     def end(self) -> None:
         if self._handle is not None:
-            self._handle.enter(Phase.TIMER_PROCESSED)
+            self._handle.enter(ProcessorPhase.TIMER_PROCESSED)
             self._processor.close()
             self._processor = self._handle = None
 
@@ -181,7 +181,7 @@ class _Partition:
         """Call the handler of each timer that is due at or before `until`."""
         if self.timers is None or (first := self.timers.first()) is None or first > until:
             return []
-        processor = self.begin(at, Phase.DATA_PROCESSED)
+        processor = self.begin(at, ProcessorPhase.DATA_PROCESSED)
         due = self.timers.take(until)
         results: list[Any] = []
         for time_ms, keys in due:
@@ -221,7 +221,7 @@ class TransformWithState:
     def __init__(
         self, spec: TransformWithStateSpec, partitions: Sequence[int], state_partitions: int
     ) -> None:
-        key_form = value_form(spec.key_schema)
+        key_form = value_converter(spec.key_schema)
         self._spec = spec
         self._partitions = {each: _Partition(each, spec, key_form) for each in partitions}
         self._state_partitions = state_partitions
@@ -249,14 +249,13 @@ class TransformWithState:
     ) -> Iterable[pa.RecordBatch]:
         self._seed(at)
         if self._event_time >= 0:
-            timely = drop_late(batch, micros(batch.column(self._event_time)), at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, micros(batch.column(self._event_time)), at.late_ms)
+            self.late_rows += late_rows
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]
         state.trim()
-        handle_rows = state.begin(at, Phase.INITIALIZED).handleInputRows
+        handle_rows = state.begin(at, ProcessorPhase.INITIALIZED).handleInputRows
         values = self._timer_values(at)
         cursor = state.cursor
         results: list[Any] = []
@@ -340,7 +339,7 @@ class TransformWithState:
             mine = batch.filter(pa.array(owners == number))
             if not mine.num_rows:
                 continue
-            handle_initial = state.begin(at, Phase.INITIALIZED).handleInitialState
+            handle_initial = state.begin(at, ProcessorPhase.INITIALIZED).handleInitialState
             for stored, key, rows in api.groups(mine):
                 for each in rows():
                     state.cursor.key = stored
