@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from tests.simulation.engine_world import World
-from tests.simulation.simulated_driver import SimulatedDriver
+from tests.simulation.simulated_driver import SimulatedDriver, visible
 
 from epochal.connectors.contract import Positions, ReaderFactory
 from epochal.connectors.pubsub.continuous_pubsub import PubSubReader, PubSubSource
@@ -33,7 +33,7 @@ from epochal.continuous.operators.deduplication import DropRepeatsSpec
 from epochal.continuous.plan.stages import Branch, QueryPlan, SourcePlan, StagePlan, Target
 from epochal.testing.clock import ManualClock
 from epochal.testing.driver.processes import CHECKPOINT
-from epochal.testing.driver.staged_sink import StagingWriter, visible
+from epochal.testing.driver.staged_sink import StagingWriter
 
 TOPIC, SUBSCRIPTION = "projects/p/topics/t", "projects/p/subscriptions/s"
 OPTIONS = SourceOptions(subscription_id=SUBSCRIPTION, emulator_host="nowhere", project_id="p")

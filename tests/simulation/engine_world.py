@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tests.simulation import world
 from tests.simulation.pipeline import Account, RunningTotal, query, totals_of
-from tests.simulation.simulated_driver import SimulatedDriver
+from tests.simulation.simulated_driver import SimulatedDriver, visible
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.connectors.contract import Positions
@@ -27,7 +27,7 @@ from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import EpochalError
 from epochal.testing.driver.processes import CHECKPOINT, CONF
-from epochal.testing.driver.staged_sink import OUTPUT, StagingWriter, visible
+from epochal.testing.driver.staged_sink import OUTPUT, StagingWriter
 from epochal.testing.files import MemoryFiles
 
 COMMITS = "checkpoint/commits"

@@ -1,4 +1,7 @@
-"""A driver whose epochs may be planned: each then ends where the simulated world says."""
+"""A driver and a sink of a simulated world, which can do more than those for tests of users.
+
+The epochs of the driver may be planned: each then ends where the world says. The sink may decide.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,15 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from epochal.connectors.contract import Positions
+from epochal.continuous.operators.contract import Row
 from epochal.continuous.plan.stages import ReaderPlan
 from epochal.continuous.run.planned_epochs import PlannedEpochs
 from epochal.epoch.driver import Listeners
 from epochal.epoch.effects import ReadingHeld
+from epochal.errors import EpochError
 from epochal.testing.driver.processes import DriverProcess
+from epochal.testing.driver.staged_sink import OUTPUT, StagedSink, visible_tables
+from epochal.testing.files import MemoryFiles
 
 NextEnds: TypeAlias = Callable[[Sequence[Positions]], Sequence[Positions]]
 """Where the next epoch ends that starts at these positions of the sources."""
@@ -83,3 +90,25 @@ class SimulatedDriver(DriverProcess):
         """End gracefully; return False if no task reads yet."""
         assert self.driver is not None
         return self.driver.stop() if self._epochs is None else self._epochs.hold()
+
+
+class DecidingSink(StagedSink):
+    """A sink in which an epoch is decided by its commit."""
+
+    decides = True
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        self.files.info(f"{OUTPUT}/{epoch}")  # a moment at which the process may stop
+        # What follows is one act of the sink itself: nobody comes between.
+        if self.fenced() > self.attempt:
+            raise EpochError(f"attempt {self.attempt} was fenced by attempt {self.fenced()}")
+        if self.truth.info(f"{OUTPUT}/{epoch}") is None:
+            self.truth.create(f"{OUTPUT}/{epoch}", b"\n".join(messages))
+
+
+def visible(truth: MemoryFiles) -> dict[int, list[Row]]:
+    """The rows that the sink shows, by epoch."""
+    return {
+        epoch: list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        for epoch, table in visible_tables(truth).items()
+    }

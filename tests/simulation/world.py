@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
-from tests.simulation.simulated_driver import SimulatedDriver
+from tests.simulation.simulated_driver import DecidingSink, SimulatedDriver
 
 from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import OffsetLog
@@ -195,7 +195,7 @@ class World(ABC):
             claim_seconds=LEASE_SECONDS,
             background=False,
         )
-        sink = StagedSink(files, self.truth, self.decides)
+        sink = (DecidingSink if self.decides else StagedSink)(files, self.truth)
         process = SimulatedDriver(
             *(files, guard, self.plan, self._sources(), sink, self.clock, self._push),
             self.retained,

@@ -121,16 +121,16 @@ def _whole_units(value: Value, micros: int) -> Value:
     """Whole seconds or milliseconds since 1970 of timestamps, rounded down."""
     column = as_column(pc.cast(value, pa.int64()), 1)
     numbers = column.fill_null(0).to_numpy(zero_copy_only=False) // micros
-    made = pa.array(numbers, pa.int64(), mask=column.is_null().to_numpy(zero_copy_only=False))
-    return made[0] if isinstance(value, pa.Scalar) else made
+    units = pa.array(numbers, pa.int64(), mask=column.is_null().to_numpy(zero_copy_only=False))
+    return units[0] if isinstance(value, pa.Scalar) else units
 
 
 def _midnight(value: Value) -> Value:
     days = as_column(pc.cast(value, pa.int32()), 1)
     _require_within(days, *_DAYS)
     micros = pc.multiply(pc.cast(days, pa.int64()), pa.scalar(86_400_000_000, pa.int64()))
-    made = pc.cast(micros, pa.timestamp("us"))
-    return made[0] if isinstance(value, pa.Scalar) else made
+    stamps = pc.cast(micros, pa.timestamp("us"))
+    return stamps[0] if isinstance(value, pa.Scalar) else stamps
 
 
 def _whole_numbers(value: Value, kind: Any, zone: str) -> Value:

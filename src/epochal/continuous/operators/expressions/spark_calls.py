@@ -34,10 +34,6 @@ def spark_call(
     return Call(SPARK, arguments, kind, extra=extra)
 
 
-def is_spark_call(expr: Expr) -> bool:
-    return isinstance(expr, Call) and expr.function == SPARK
-
-
 def spark_values(
     calls: Sequence[Call], batch: pa.RecordBatch, evaluate: Callable[[Expr, pa.RecordBatch], Value]
 ) -> list[Value]:

@@ -139,7 +139,7 @@ def spark_store(
     variables: Sequence[Variable], key: StructType, mode: TimeMode, output_mode: str
 ) -> StoreSchema:
     """The one store of a processor with these variables."""
-    families = [_family(each, key) for each in variables]
+    families = [_family(variable, key) for variable in variables]
     if mode in TIMER_STORES:
         families.append(_timers(TIMER_STORES[mode], key))
     return StoreSchema(
@@ -199,7 +199,7 @@ def _index(
 
 
 def _properties(variables: Sequence[Variable], mode: TimeMode, output_mode: str) -> str:
-    listed = [(each.name, _KINDS[each.kind], bool(each.ttl_ms)) for each in variables]
+    listed = [(state.name, _KINDS[state.kind], bool(state.ttl_ms)) for state in variables]
     if mode in TIMER_STORES:
         listed.append((TIMER_STORES[mode], "TimerState", False))
     return to_json(
@@ -318,16 +318,16 @@ class ProcessorHandle:
                 f"State variable with name {name} has already been defined in the "
                 f"StatefulProcessor.",
             )
-        known = self._variables.get(name)
-        if known is not None and known != variable:
+        planned = self._variables.get(name)
+        if planned is not None and planned != variable:
             raise PySparkRuntimeError(
-                f"Error {doing}: init declared {name} as {variable} in a task, but as {known} on "
+                f"Error {doing}: init declared {name} as {variable} in a task, but as {planned} on "
                 f"the driver. It must declare the same variables every time"
             )
-        rows = variable.rows() if known is None else self._rows[name]
-        given = _state_object(variable, rows, self._cursor)
-        self._given_out[name] = (variable, given)
-        return given
+        rows = variable.rows() if planned is None else self._rows[name]
+        state = _state_object(variable, rows, self._cursor)
+        self._given_out[name] = (variable, state)
+        return state
 
     def _need_init(self, doing: str, operation: str) -> None:
         if self._phase not in (ProcessorPhase.PRE_INIT, ProcessorPhase.CREATED):
@@ -366,11 +366,11 @@ def _state_object(variable: Variable, rows: VariableRows, at: Cursor) -> AnyStat
             return MapState(rows, value_converter(variable.entry or StructType(())), form, at)
 
 
-def _schema(given: Any, doing: str) -> StructType:
+def _schema(schema: Any, doing: str) -> StructType:
     try:
-        if isinstance(given, str):
-            return parse_ddl(given)
-        return parse_schema(given.json(), source="state variable's schema")
+        if isinstance(schema, str):
+            return parse_ddl(schema)
+        return parse_schema(schema.json(), source="state variable's schema")
     except StateSchemaError as error:
         raise PySparkRuntimeError(f"Error {doing}: {error}") from None
 

@@ -107,8 +107,8 @@ class ListState:
         return self._at.key in self._rows.values
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        found = self._rows.get(self._at.key, self._at.now_ms)
-        yield from found if self._form.flat else map(self._form.tuple_of, found)
+        rows = self._rows.get(self._at.key, self._at.now_ms)
+        yield from rows if self._form.flat else map(self._form.tuple_of, rows)
 
     def put(self, newState: Iterable[Any]) -> None:
         values = self._stored(newState)
@@ -126,8 +126,8 @@ class ListState:
         self._rows.remove(self._at.key)
 
     def _stored(self, values: Iterable[Any]) -> list[Row]:
-        found = [self._form.store(each, _UPDATING) for each in values]
-        if not found:
+        rows = [self._form.store(value, _UPDATING) for value in values]
+        if not rows:
             raise failure(
                 _UPDATING,
                 "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE",
@@ -135,7 +135,7 @@ class ListState:
                 f"State Store for StateName {self._rows.name}.",
                 "42601",
             )
-        return found
+        return rows
 
 
 class MapState:

@@ -129,10 +129,10 @@ class TransformWithStateSpec:
         key = self.key_schema
         if self.spark_layout:
             return (spark_store(self.variables, key, self.time_mode, self.output_mode),)
-        found = [each.store(key) for each in self.variables]
+        schemas = [variable.store(key) for variable in self.variables]
         if self.time_mode in TIMER_STORES:
-            found.append(timer_store(TIMER_STORES[self.time_mode], key))
-        return tuple(found)
+            schemas.append(timer_store(TIMER_STORES[self.time_mode], key))
+        return tuple(schemas)
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> TransformWithState:
         return TransformWithState(self, partitions, state_partitions)
@@ -145,14 +145,14 @@ class _Partition:
         self.number = number
         self.cursor = Cursor()
         self.rows: dict[str, VariableRows] = {
-            each.name: each.rows(spark_layout=spec.spark_layout) for each in spec.variables
+            state.name: state.rows(spark_layout=spec.spark_layout) for state in spec.variables
         }
         self.timers: Timers | None = None
         if spec.time_mode in TIMER_STORES:
             self.timers = Timers(TIMER_STORES[spec.time_mode])
-        self.expiring = [each for each in self.rows.values() if each.ttl_ms]
+        self.expiring = [rows for rows in self.rows.values() if rows.ttl_ms]
         self._spec = spec
-        self._variables = {each.name: each for each in spec.variables}
+        self._variables = {variable.name: variable for variable in spec.variables}
         self._key_form = key_form
         self._processor: Any = None
         self._handle: ProcessorHandle | None = None
@@ -200,16 +200,16 @@ class _Partition:
         return results
 
     def changes(self, epoch: int) -> list[StateChanges]:
-        kept = self._kept()
-        found = [each.changes(self.number) for each in kept]
-        for each in kept:
-            cut(each.values, epoch)
-        return found
+        stores = self._kept()
+        changes = [store.changes(self.number) for store in stores]
+        for store in stores:
+            cut(store.values, epoch)
+        return changes
 
     def trim(self) -> None:
         """Forget what was not used lately, if state is on disk."""
-        for each in self._kept():
-            trim(each.values)
+        for store in self._kept():
+            trim(store.values)
 
     def _kept(self) -> list[VariableRows | Timers]:
         return [*self.rows.values(), *(() if self.timers is None else (self.timers,))]
@@ -223,13 +223,13 @@ class TransformWithState:
     ) -> None:
         key_form = value_converter(spec.key_schema)
         self._spec = spec
-        self._partitions = {each: _Partition(each, spec, key_form) for each in partitions}
+        self._partitions = {number: _Partition(number, spec, key_form) for number in partitions}
         self._state_partitions = state_partitions
         self._api = _api(spec, spec.key, spec.input_schema)
         self._seeded = spec.initial_state is None
         self._purged_ms = 0
         self._ages = any(
-            each.expiring or each.timers is not None for each in self._partitions.values()
+            state.expiring or state.timers is not None for state in self._partitions.values()
         )
         """Whether time matters: without timers and expiring state, `expire` has nothing to do."""
         self._event_time = -1
@@ -271,11 +271,11 @@ class TransformWithState:
             return 0
         if not self._ages:
             return None
-        found = [self._purge_due()]
+        times = [self._purge_due()]
         if self._spec.time_mode is TimeMode.PROCESSING:
-            found += [each.timers.first() for each in self._partitions.values() if each.timers]
-        known = [each for each in found if each is not None]
-        return min(known) if known else None
+            times += [state.timers.first() for state in self._partitions.values() if state.timers]
+        due = [time for time in times if time is not None]
+        return min(due) if due else None
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
         self._seed(at)
@@ -294,8 +294,8 @@ class TransformWithState:
         if due is not None and due <= at.now_ms:
             self._purged_ms = at.now_ms
             for state in self._partitions.values():
-                for each in state.expiring:
-                    each.purge(at.now_ms)
+                for rows in state.expiring:
+                    rows.purge(at.now_ms)
         return output
 
     def cut(self, epoch: int) -> list[StateChanges]:
@@ -318,8 +318,8 @@ class TransformWithState:
         first = [
             at
             for state in self._partitions.values()
-            for each in state.expiring
-            if (at := each.expiries.first()) is not None
+            for rows in state.expiring
+            if (at := rows.expiries.first()) is not None
         ]
         return max(min(first), self._purged_ms + PURGE_EVERY_MS) if first else None
 
@@ -341,10 +341,10 @@ class TransformWithState:
                 continue
             handle_initial = state.begin(at, ProcessorPhase.INITIALIZED).handleInitialState
             for stored, key, rows in api.groups(mine):
-                for each in rows():
+                for row in rows():
                     state.cursor.key = stored
                     with USER_CODE:
-                        handle_initial(key, each, values)
+                        handle_initial(key, row, values)
             state.cursor.key = NoKey()
 
     def _owners(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
@@ -357,7 +357,7 @@ class TransformWithState:
         return partition_ids(columns, self._spec.key_schema, self._state_partitions)
 
 
-def _api(spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema) -> PandasApi | RowApi:
+def _api(spec: TransformWithStateSpec, key: Sequence[str], schema: pa.Schema) -> PandasApi | RowApi:
     if spec.pandas:
         return PandasApi(key, spec.output_schema, spec.timezone)
-    return RowApi(key, given, spec.output_schema)
+    return RowApi(key, schema, spec.output_schema)
