@@ -17,7 +17,7 @@ import pyarrow as pa
 from tests.simulation import engine_world
 from tests.simulation.engine_world import WorldSource
 from tests.simulation.pipeline import LONG
-from tests.simulation.simulated_driver import SimulatedDriver
+from tests.simulation.simulated_driver import SimulatedDriver, visible
 
 from epochal.connectors.contract import Positions, ReaderFactory, SourceReader
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
@@ -34,7 +34,7 @@ from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.contract import LoggedSource
 from epochal.state.rows.types import StructField, StructType
 from epochal.testing.driver.processes import CHECKPOINT, CONF
-from epochal.testing.driver.staged_sink import StagingWriter, visible
+from epochal.testing.driver.staged_sink import StagingWriter
 
 DELAY_MS = 10
 WINDOW_MS = 20
