@@ -101,7 +101,7 @@ FAULTS = (
         UNIT_EPOCH,
     ),
     Fault("epoch/event_time/query_watermark.py", "QueryWatermark.decide", "compare", 0, UNIT_EPOCH),
-    Fault("continuous/plan/stages.py", "_lowest", "extreme", 0, ("unit/continuous/plan",)),
+    Fault("continuous/plan/stages.py", "input_watermarks", "extreme", 0, ("unit/continuous/plan",)),
     Fault("continuous/operators/containers.py", "Agenda.take", "compare", 0, ("unit/continuous",)),
 )
 

@@ -287,7 +287,7 @@ def test_the_tests_that_the_page_names_exist() -> None:
 
 
 _SECRET_FIELD = re.compile(r"password$|secret|credentials_json|private_key$|authorization|token_?$")
-_SETTINGS = ("settings", "options", "kafka", "catalog", "connection", "given")
+_SETTINGS = ("settings", "options", "kafka", "catalog", "connection", "option_texts")
 _SHOWN = {
     # Marks in a table or a topic, which are no secrets.
     ("EpochNote", "token"),

@@ -22,7 +22,7 @@ SOURCE = ROOT / "src" / "epochal"
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-NAMED_TWICE = {"Kind", "OpenEpoch", "Operator", "Phase", "Target"}
+NAMED_TWICE = {"Kind", "OpenEpoch", "Target"}
 """Classes that still share their name with another. Rename one of them, then remove it here."""
 
 DECIDING = {

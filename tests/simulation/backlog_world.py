@@ -17,6 +17,7 @@ import pyarrow as pa
 from tests.simulation import engine_world
 from tests.simulation.engine_world import WorldSource
 from tests.simulation.pipeline import EventReader, EventReaders
+from tests.simulation.simulated_driver import SimulatedDriver, visible
 from tests.simulation.tree_pipeline import Kept, longs
 
 from epochal.connectors.contract import Positions
@@ -32,8 +33,8 @@ from epochal.continuous.plan.stages import (
 )
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.contract import LoggedSource
-from epochal.testing.driver.processes import CHECKPOINT, CONF, DriverProcess
-from epochal.testing.driver.staged_sink import StagingWriter, visible
+from epochal.testing.driver.processes import CHECKPOINT, CONF
+from epochal.testing.driver.staged_sink import StagingWriter
 
 DELAY_MS = 10
 WINDOW_MS = 20
@@ -162,7 +163,7 @@ class BacklogWorld(engine_world.World):
         place = shape.partitions, shape.rows, 1, self.truth, self.wrong
         return [TimeSource(*place, most=self.most)]
 
-    def _attempt_with(self, driver: DriverProcess) -> None:
+    def _attempt_with(self, driver: SimulatedDriver) -> None:
         self.task_count = self.chance.choice((1, self.shape.tasks, self.shape.tasks))
         super()._attempt_with(driver)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from tests.simulation.engine_world import World
+from tests.simulation.simulated_driver import SimulatedDriver, visible
 
 from epochal.connectors.contract import Positions, ReaderFactory
 from epochal.connectors.pubsub.continuous_pubsub import PubSubReader, PubSubSource
@@ -31,8 +32,8 @@ from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.deduplication import DropRepeatsSpec
 from epochal.continuous.plan.stages import Branch, QueryPlan, SourcePlan, StagePlan, Target
 from epochal.testing.clock import ManualClock
-from epochal.testing.driver.processes import CHECKPOINT, DriverProcess
-from epochal.testing.driver.staged_sink import StagingWriter, visible
+from epochal.testing.driver.processes import CHECKPOINT
+from epochal.testing.driver.staged_sink import StagingWriter
 
 TOPIC, SUBSCRIPTION = "projects/p/topics/t", "projects/p/subscriptions/s"
 OPTIONS = SourceOptions(subscription_id=SUBSCRIPTION, emulator_host="nowhere", project_id="p")
@@ -162,7 +163,7 @@ class PubSubWorld(World):
     def _sources(self) -> list[Any]:
         return [FakeSource(self.shape.partitions)]
 
-    def _pass_time(self, driver: DriverProcess) -> None:
+    def _pass_time(self, driver: SimulatedDriver) -> None:
         super()._pass_time(driver)
         self.service.broker.tick(self.service.now_us())
 

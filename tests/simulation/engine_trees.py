@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.simulation.engine_world import World, WorldSource
 from tests.simulation.pipeline import EventReaders
+from tests.simulation.simulated_driver import visible
 from tests.simulation.tree_pipeline import KINDS, PARTITIONS_PER_SOURCE, Kept, Model, tree_plan
 
 from epochal.checkpoint.entries import CommitLog
@@ -14,7 +15,7 @@ from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.manifest import manifest_of
 from epochal.testing.driver.processes import CHECKPOINT, CONF
-from epochal.testing.driver.staged_sink import StagingWriter, visible
+from epochal.testing.driver.staged_sink import StagingWriter
 
 
 class TreeWorld(World):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tests.simulation import world
 from tests.simulation.pipeline import Account, RunningTotal, query, totals_of
+from tests.simulation.simulated_driver import SimulatedDriver, visible
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.connectors.contract import Positions
@@ -25,8 +26,8 @@ from epochal.epoch.coordinator import Phase
 from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import EpochalError
-from epochal.testing.driver.processes import CHECKPOINT, CONF, DriverProcess
-from epochal.testing.driver.staged_sink import OUTPUT, StagingWriter, visible
+from epochal.testing.driver.processes import CHECKPOINT, CONF
+from epochal.testing.driver.staged_sink import OUTPUT, StagingWriter
 from epochal.testing.files import MemoryFiles
 
 COMMITS = "checkpoint/commits"
@@ -175,12 +176,12 @@ class World(world.World):
     def _next_ends(self, positions: Sequence[Positions]) -> Sequence[Positions]:
         return [s.next_end(at) for s, at in zip(self._sources(), positions, strict=True)]  # type: ignore[attr-defined]
 
-    def _serve_tasks(self, driver: DriverProcess) -> None:
+    def _serve_tasks(self, driver: SimulatedDriver) -> None:
         with_rows = self._epoch_with_rows(driver)
         super()._serve_tasks(driver)
         self._check_news(driver, with_rows)
 
-    def _epoch_with_rows(self, driver: DriverProcess) -> int | None:
+    def _epoch_with_rows(self, driver: SimulatedDriver) -> int | None:
         """The epoch that is being read, if a task has had rows of it for a while."""
         if driver.driver is None or driver.stopping or driver.paused:
             return None
@@ -192,7 +193,7 @@ class World(world.World):
         cores = [each.core for each in self.tasks.values() if each.attempt == attempt]
         return current if any(core and core._active == current for core in cores) else None
 
-    def _check_news(self, driver: DriverProcess, with_rows: int | None) -> None:
+    def _check_news(self, driver: SimulatedDriver, with_rows: int | None) -> None:
         """The driver must have heard that the epoch has rows, or it would not end it soon."""
         if with_rows is not None and driver.driver is not None and driver.failure is None:
             coordinator = driver.driver.coordinator
@@ -200,7 +201,7 @@ class World(world.World):
             if is_read and coordinator.is_idle:
                 self.wrong.append(f"the driver does not know that epoch {with_rows} has rows")
 
-    def _conclude_run(self, driver: DriverProcess) -> None:
+    def _conclude_run(self, driver: SimulatedDriver) -> None:
         """A query that stops gracefully leaves offsets that say all."""
         super()._conclude_run(driver)
         entry = self._offsets().get_latest()

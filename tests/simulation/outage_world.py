@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.simulation.engine_world import World
+from tests.simulation.simulated_driver import SimulatedDriver
 from tests.simulation.world import CHANGES
 
 from epochal.continuous.run.restarts import GiveUp, RestartPolicy, Restarts, error_text
 from epochal.errors import EpochalError, ExpressionError, TooFewSlotsError
 from epochal.errors.failures import kind_of
-from epochal.testing.driver.processes import CHECKPOINT, DriverProcess
+from epochal.testing.driver.processes import CHECKPOINT
 
 POLICY = RestartPolicy(max_restarts=2, outage_seconds=40.0)
 OUTAGES = ("full", "read-only", "gone", "no slots")
@@ -116,7 +117,7 @@ class OutageWorld(World):
             number = NUMBERS[trouble]
             raise OSError(number, f"{os.strerror(number)} [{trouble}]", path)
 
-    def _attempt_with(self, driver: DriverProcess) -> None:
+    def _attempt_with(self, driver: SimulatedDriver) -> None:
         if self._now("no slots"):
             driver.driver = None
             driver.failure = TooFewSlotsError(2, 0, 2, 5.0)
@@ -127,7 +128,7 @@ class OutageWorld(World):
             self._doomed -= 1
             driver.failure = EpochalError("a worker is gone")
 
-    def _note(self, driver: DriverProcess) -> Course:
+    def _note(self, driver: SimulatedDriver) -> Course:
         course = self._courses.setdefault(
             driver.guard.run_id, Course(Restarts(POLICY, Random(self.seed)))
         )
@@ -141,7 +142,7 @@ class OutageWorld(World):
             self._decide(driver, driver.failure)
         super()._revive()
 
-    def _decide(self, driver: DriverProcess, failure: Exception) -> None:
+    def _decide(self, driver: SimulatedDriver, failure: Exception) -> None:
         """Do what the engine does about a failure, and compare it with what it should do."""
         course, now, cause = self._note(driver), self.clock.monotonic(), cause_of(failure)
         since = course.outage_since

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from tests.simulation.engine_world import World
 from tests.simulation.planted import Plant, is_found
+from tests.simulation.simulated_driver import SimulatedDriver
 
 from epochal.continuous.tasks import task_stores
 from epochal.continuous.tasks.exchange import Exchange, Inbox
@@ -28,7 +29,7 @@ from epochal.epoch.epoch_files.epoch_file import EpochFile, parse_file_name
 from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.messages import CommitPartitionEpoch
 from epochal.files import Files
-from epochal.testing.driver.processes import DriverProcess, TaskProcess
+from epochal.testing.driver.processes import TaskProcess
 
 SEEDS, PARTS = 2_000, 8
 SEEDS_PER_FAULT = 2_000
@@ -213,13 +214,13 @@ def forget_at_a_restart_that_epochs_are_planned(patch: pytest.MonkeyPatch) -> No
 
 
 def plan_two_epochs_as_one(patch: pytest.MonkeyPatch) -> None:
-    def plan(self: DriverProcess, held: ReadingHeld) -> bool:
+    def plan(self: SimulatedDriver, held: ReadingHeld) -> bool:
         assert self.driver is not None
         at = self.driver.held_at(held)
         assert self._next_ends is not None
         return self.driver.plan(held, self._next_ends(self._next_ends(at)))
 
-    patch.setattr(DriverProcess, "plan", plan)
+    patch.setattr(SimulatedDriver, "plan", plan)
 
 
 PLANTED: dict[str, Plant] = {

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import pytest
 from tests.simulation.engine_world import World
 from tests.simulation.planted import Plant, is_found, wrong_worlds
+from tests.simulation.simulated_driver import SimulatedDriver
 from tests.simulation.test_engine import SEEDS_PER_FAULT
 
 from epochal.checkpoint.claim import Claim
@@ -20,7 +21,7 @@ from epochal.epoch.epoch_files import chain_files
 from epochal.epoch.epoch_files.epoch_file import checksum_of
 from epochal.epoch.epoch_files.state_chain import Publication
 from epochal.files import Files
-from epochal.testing.driver.processes import DriverProcess, TaskProcess
+from epochal.testing.driver.processes import TaskProcess
 from epochal.testing.driver.staged_sink import OUTPUT
 from epochal.testing.files import Crash
 
@@ -129,7 +130,7 @@ class SlowSinkWorld(World):
         self.shape = replace(self.shape, decides=True)
         self.faults = 4
 
-    def _before(self, driver: DriverProcess, operation: str, path: str) -> None:
+    def _before(self, driver: SimulatedDriver, operation: str, path: str) -> None:
         if path.startswith(OUTPUT) and driver.alive and self._unlucky(0.3):
             self.story.append(f"{driver.guard.run_id} dies at {path}")
             driver.alive = False
@@ -140,7 +141,7 @@ class SlowSinkWorld(World):
         super()._turn(task)
         self._publish(task)
 
-    def _perform(self, driver: DriverProcess) -> bool:
+    def _perform(self, driver: SimulatedDriver) -> bool:
         return (not self.faults or self.chance.random() < 0.3) and super()._perform(driver)
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 from tests.simulation.engine_world import World
+from tests.simulation.simulated_driver import SimulatedDriver
 
 from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.epoch import durable
 from epochal.epoch.durable import EpochResources
-from epochal.testing.driver.processes import CHECKPOINT, DriverProcess
+from epochal.testing.driver.processes import CHECKPOINT
 from epochal.testing.driver.staged_sink import OUTPUT
 from epochal.testing.files import Crash
 
@@ -34,7 +35,7 @@ class LateWorld(World):
         self.ahead = self.chance.randrange(3)
         self.died = self.asked = self.slept = False
 
-    def _before(self, driver: DriverProcess, operation: str, path: str) -> None:
+    def _before(self, driver: SimulatedDriver, operation: str, path: str) -> None:
         if not driver.alive:
             raise Crash
         is_about_victim = path == f"{OUTPUT}/{self.victim}"
@@ -48,7 +49,7 @@ class LateWorld(World):
             self.slept = True
             self._sleep(driver)
 
-    def _sleep(self, driver: DriverProcess) -> None:
+    def _sleep(self, driver: SimulatedDriver) -> None:
         self.depth += 1
         driver.paused = True
         self._take_over(driver)

@@ -14,6 +14,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
+from tests.simulation.simulated_driver import DecidingSink, SimulatedDriver
+
 from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import OffsetLog
 from epochal.continuous.plan.stages import QueryPlan
@@ -25,7 +27,7 @@ from epochal.epoch.messages import EpochReply, EpochRequest, RegisterTask, TaskF
 from epochal.errors import CheckpointLostError, ClaimExpiredError, EpochalError
 from epochal.files import Files
 from epochal.testing.clock import ManualClock
-from epochal.testing.driver.processes import CHECKPOINT, EPOCH_SECONDS, DriverProcess, TaskProcess
+from epochal.testing.driver.processes import CHECKPOINT, EPOCH_SECONDS, TaskProcess
 from epochal.testing.driver.staged_sink import StagedSink
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles
 
@@ -51,8 +53,8 @@ class World(ABC):
         self.wrong: list[str] = []
         self.story: list[str] = []
         self.runs = 0
-        self.driver: DriverProcess | None = None
-        self.ghosts: list[DriverProcess] = []
+        self.driver: SimulatedDriver | None = None
+        self.ghosts: list[SimulatedDriver] = []
         """Drivers that were taken over from and do not know."""
         self.tasks: dict[bytes, TaskProcess] = {}
         """Of all attempts."""
@@ -147,7 +149,7 @@ class World(ABC):
         if self._all_committed():
             self._stop(driver)
 
-    def _serve_tasks(self, driver: DriverProcess) -> None:
+    def _serve_tasks(self, driver: SimulatedDriver) -> None:
         """Let each task of the attempt do all that it can, and be heard."""
         for task in [task for task in self.tasks.values() if task.attempt == self._attempt()]:
             for _ in range(3):
@@ -178,7 +180,7 @@ class World(ABC):
     def _new_run(self) -> None:
         self.clock.advance(LEASE_SECONDS + 1)
         self.runs += 1
-        process: DriverProcess | None = None
+        process: SimulatedDriver | None = None
 
         def before(operation: str, path: str) -> None:
             if process is not None:
@@ -193,8 +195,8 @@ class World(ABC):
             claim_seconds=LEASE_SECONDS,
             background=False,
         )
-        sink = StagedSink(files, self.truth, self.decides)
-        process = DriverProcess(
+        sink = (DecidingSink if self.decides else StagedSink)(files, self.truth)
+        process = SimulatedDriver(
             *(files, guard, self.plan, self._sources(), sink, self.clock, self._push),
             self.retained,
             next_ends=self._next_ends if self.plans_epochs else None,
@@ -203,7 +205,7 @@ class World(ABC):
         self.story.append(f"run {self.runs}")
         self._attempt_with(process)
 
-    def _attempt_with(self, driver: DriverProcess) -> None:
+    def _attempt_with(self, driver: SimulatedDriver) -> None:
         try:
             recovered = driver.begin_attempt(self.task_count)
         except Crash:
@@ -306,7 +308,7 @@ class World(ABC):
             self.story.append(f"refused: {error}")
             return None
 
-    def _perform(self, driver: DriverProcess) -> bool:
+    def _perform(self, driver: SimulatedDriver) -> bool:
         if not driver.alive or driver.paused or driver.driver is None or driver.failure:
             return False
         try:
@@ -327,14 +329,14 @@ class World(ABC):
             self._conclude_run(driver)
         return step is not None
 
-    def _conclude_run(self, driver: DriverProcess) -> None:
+    def _conclude_run(self, driver: SimulatedDriver) -> None:
         """Called when a query has stopped gracefully."""
         driver.alive = False
         driver.stopped = True
         driver.guard.release()
         self.story.append("stopped")
 
-    def _pass_time(self, driver: DriverProcess) -> None:
+    def _pass_time(self, driver: SimulatedDriver) -> None:
         if driver.driver is not None and not driver.paused and driver.alive:
             self.clock.advance(EPOCH_SECONDS)
             driver.driver.tick()
@@ -355,7 +357,7 @@ class World(ABC):
             self.story.append(f"task {task.attempt}/{task.task} did not publish: {error}")
         self._note_durable()
 
-    def _stop(self, driver: DriverProcess) -> None:
+    def _stop(self, driver: SimulatedDriver) -> None:
         if driver.driver is None or driver.paused or not driver.alive or driver.stopping:
             return
         if driver.driver.coordinator.phase is Phase.RUNNING:
@@ -371,7 +373,7 @@ class World(ABC):
         if not ghost.alive or ghost.failure is not None:
             self.ghosts.remove(ghost)
 
-    def _claim_again(self, ghost: DriverProcess) -> None:
+    def _claim_again(self, ghost: SimulatedDriver) -> None:
         """A driver whose claim has expired tries to get it back, after another one has it."""
         try:
             ghost.guard.next_attempt()
@@ -415,14 +417,14 @@ class World(ABC):
             # Spark notices, and fails the job.
             driver.failure = driver.failure or EpochalError("a task is gone")
 
-    def _take_over(self, driver: DriverProcess) -> None:
+    def _take_over(self, driver: SimulatedDriver) -> None:
         """Another run begins while this one still lives, or thinks it does."""
         self.story.append(f"{driver.guard.run_id} is taken over from")
         self.ghosts.append(driver)
         self.driver = None
         self._revive()
 
-    def _before(self, driver: DriverProcess, operation: str, path: str) -> None:
+    def _before(self, driver: SimulatedDriver, operation: str, path: str) -> None:
         """Called before each file operation of a driver."""
         if not driver.alive:
             raise Crash
@@ -439,7 +441,7 @@ class World(ABC):
         if self.depth == 0 and driver is self.driver:
             self._pause(driver)
 
-    def _pause(self, driver: DriverProcess) -> None:
+    def _pause(self, driver: SimulatedDriver) -> None:
         """Stop a driver in the middle of a step; let the others work; let it go on."""
         self.depth += 1
         driver.paused = True

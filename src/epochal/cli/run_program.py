@@ -286,7 +286,7 @@ def intercept_starts(record: Callable[[WouldStart], None]) -> Iterator[None]:
         return keep(writer, writer._options)
 
     def start_stream(writer: Any, path: Any = None) -> NotStarted:
-        return keep(writer, writer.given or {})
+        return keep(writer, writer.option_texts or {})
 
     def keep(writer: Any, options: Any) -> NotStarted:
         lower = {key.lower(): value for key, value in options.items()}

@@ -24,6 +24,8 @@ from epochal.connectors.foreach import ForeachSink
 from epochal.connectors.formats import SinkFormat
 from epochal.connectors.memory import MemoryOutput, MemorySink
 from epochal.connectors.registry import FILE_FORMATS, SINKS, check_partitioned
+from epochal.continuous.api.query_handle import StreamingQuery
+from epochal.continuous.api.query_manager import streams
 from epochal.continuous.api.step_names import format_name
 from epochal.continuous.api.stream_writer import (
     APPEND,
@@ -48,8 +50,6 @@ from epochal.options import suggestion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from epochal.continuous.api.query_handle import StreamingQuery
 
 FUNCTION_TIMEOUT = timedelta(days=1)
 """How long a function of foreachBatch may take, unless `stallTimeout` says otherwise."""
@@ -163,8 +163,6 @@ class DataFrameWriter:
         **options: Any,
     ) -> StreamingQuery:
         """Start the query and return its handle."""
-        from epochal.continuous.api.query_manager import streams
-
         chosen = {"format": format, "outputMode": outputMode, "queryName": queryName}
         self._apply(options, **chosen, partitionBy=partitionBy)
         return streams(self._frame.sparkSession).start(self.definition(path))

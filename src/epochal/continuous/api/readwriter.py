@@ -30,11 +30,13 @@ class StreamReader:
 
     spark: SparkSession
     source: Any = None
-    given: Mapping[str, str] | None = None
+    option_texts: Mapping[str, str] | None = None
     columns: pa.Schema | None = None
 
     def __repr__(self) -> str:
-        return f"StreamReader({format_name(self.source)}{options_of(list(self.given or ()))})"
+        return (
+            f"StreamReader({format_name(self.source)}{options_of(list(self.option_texts or ()))})"
+        )
 
     def format(self, source: Any) -> StreamReader:
         """Set the format by name, or pass a source that implements `connectors.contract.Source`."""
@@ -42,12 +44,12 @@ class StreamReader:
 
     def option(self, key: str, value: Any) -> StreamReader:
         """Set an option; names are case-insensitive."""
-        return replace(self, given={**(self.given or {}), key: option_text(value)})
+        return replace(self, option_texts={**(self.option_texts or {}), key: option_text(value)})
 
     def options(self, **options: Any) -> StreamReader:
         """Set several options."""
         texts = {key: option_text(value) for key, value in options.items()}
-        return replace(self, given={**(self.given or {}), **texts})
+        return replace(self, option_texts={**(self.option_texts or {}), **texts})
 
     def schema(self, schema: Any) -> StreamReader:
         """Set the schema of the rows: a DDL string, a Spark type or an Arrow schema."""
@@ -58,7 +60,7 @@ class StreamReader:
         source, columns = self.source, self.columns
         if source is None:
             raise OptionError("The stream has no source: call .format(...) before .load().")
-        options = dict(self.given or {}) | ({} if path is None else {"path": path})
+        options = dict(self.option_texts or {}) | ({} if path is None else {"path": path})
         options = pinned_options(source, options)
         schema = source_schema(source, options, columns)
 

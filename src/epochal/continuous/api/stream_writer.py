@@ -42,12 +42,12 @@ class StreamWriter:
 
     stream: Stream
     sink: Any = None
-    given: Mapping[str, str] | None = None
+    option_texts: Mapping[str, str] | None = None
     mode: str = APPEND
     partitioned: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        steps, options = steps_of(self.stream), options_of(list(self.given or ()))
+        steps, options = steps_of(self.stream), options_of(list(self.option_texts or ()))
         return f"StreamWriter({steps}{ARROW}{format_name(self.sink)}, {self.mode}{options})"
 
     def format(self, sink: Any) -> StreamWriter:
@@ -64,12 +64,12 @@ class StreamWriter:
 
     def option(self, key: str, value: Any) -> StreamWriter:
         """Set an option of the query or of the sink; names are case-insensitive."""
-        return replace(self, given={**(self.given or {}), key: option_text(value)})
+        return replace(self, option_texts={**(self.option_texts or {}), key: option_text(value)})
 
     def options(self, **options: Any) -> StreamWriter:
         """Set several options."""
         texts = {key: option_text(value) for key, value in options.items()}
-        return replace(self, given={**(self.given or {}), **texts})
+        return replace(self, option_texts={**(self.option_texts or {}), **texts})
 
     def output_mode(self, mode: str) -> StreamWriter:
         """Set the output mode, append, update or complete, for sinks that can replace rows."""
@@ -114,7 +114,7 @@ class StreamWriter:
                 "The query has no sink: call .format(...) or .foreach(...) before .start()."
             )
         check_whole_result(self.sink, self.mode)
-        options = dict(self.given or {}) | ({} if path is None else {"path": path})
+        options = dict(self.option_texts or {}) | ({} if path is None else {"path": path})
         engine, rest = output_options(self.stream.spark, self.sink, options)
         for column in self.partitioned:
             self.stream.known(column)

@@ -185,7 +185,7 @@ class ExpressionReader:
             elif name == "hset":
                 element = _type_of(product.child())
                 java = as_java(self._spark._jvm, value)
-                extra["values"] = [scalar_of(each, element) for each in java]
+                extra["values"] = [scalar_of(constant, element) for constant in java]
         if extra.get("failOnError") is False and mode == "ansi":
             mode = "legacy"
         return mode, extra
@@ -362,10 +362,10 @@ def resolve(spark: SparkSession, schema: pa.Schema, columns: Sequence[Any]) -> P
     frame = spark.createDataFrame([], from_arrow_schema(schema))
     text = ", ".join(map(str, columns))
     try:
-        found = frame.selectExpr(*columns) if texts == {True} else frame.select(*columns)
+        selected = frame.selectExpr(*columns) if texts == {True} else frame.select(*columns)
     except (AnalysisException, ParseException) as error:
         raise OptionError(f"{text}: {error}") from None
-    plan = with_replacements(spark, found._jdf.queryExecution().analyzed())
+    plan = with_replacements(spark, selected._jdf.queryExecution().analyzed())
     if simple_name(plan) != "Project":
         raise OptionError(
             f"{text}: only expressions over the columns of one row are possible. To aggregate, use "
@@ -374,4 +374,4 @@ def resolve(spark: SparkSession, schema: pa.Schema, columns: Sequence[Any]) -> P
     indexes = columns_by_id(plan.child().output())
     reader, in_spark = ExpressionReader(spark, indexes, schema.types), SparkExpressions(spark)
     exprs = tuple(in_spark.read(expr, reader, indexes) for expr in items(plan.projectList()))
-    return ProjectSpec(exprs, arrow_schema(found.schema))
+    return ProjectSpec(exprs, arrow_schema(selected.schema))

@@ -32,16 +32,16 @@ def arrow_schema(schema: Any) -> pa.Schema:
             except ParseException as error:
                 raise OptionError(f"{schema!r} is not a schema: {error}") from None
     try:
-        found = parse_ddl(schema)  # Spark would need a session
+        parsed = parse_ddl(schema)  # Spark would need a session
     except StateSchemaError as error:
         raise OptionError(f"{schema!r} is not a schema: {error}") from None
     return pa.schema(
-        [pa.field(each.name, arrow_type(each.data_type), each.nullable) for each in found.fields]
+        [pa.field(own.name, arrow_type(own.data_type), own.nullable) for own in parsed.fields]
     )
 
 
 def _from_spark(schema: Any) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return found
+    converted: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return converted

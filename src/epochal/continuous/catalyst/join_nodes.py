@@ -50,10 +50,10 @@ def read_stream_join(
     ):
         keyed, key = _with_keys(steps, side, list(items(keys)))
         event_time, delay_ms = steps.event_time(side, items(child.output()))
-        given = JoinInput(keyed.schema, len(side.ids), key, event_time, delay_ms)
-        inputs.append((keyed, given))
+        stream = JoinInput(keyed.schema, len(side.ids), key, event_time, delay_ms)
+        inputs.append((keyed, stream))
     schema, ids = steps.output_of(node)
-    made = StreamJoinSpec(
+    spec = StreamJoinSpec(
         kind=kind,
         left=inputs[0][1],
         right=inputs[1][1],
@@ -61,7 +61,7 @@ def read_stream_join(
         output_schema=schema,
     )
     trees = tuple(keyed.tree for keyed, _ in inputs)
-    return Reading(Stateful(trees, operator_id, made), ids)
+    return Reading(Stateful(trees, operator_id, spec), ids)
 
 
 def read_static_join(
@@ -79,10 +79,10 @@ def read_static_join(
     lookup = Reading(StreamSource(-1, "", {}, None, schema), static_ids)
     sides = (stream, lookup) if left is not None else (lookup, stream)
     keys, condition = steps.planner.join_keys(node)
-    keyed = [_with_keys(steps, side, each) for side, each in zip(sides, keys, strict=True)]
+    keyed = [_with_keys(steps, side, own) for side, own in zip(sides, keys, strict=True)]
     (rows, key), (looked_up, table_key) = keyed if left is not None else reversed(keyed)
     output, ids = steps.output_of(node)
-    made = StaticJoinSpec(
+    spec = StaticJoinSpec(
         table=_computed(table, looked_up),
         stream_side="left" if left is not None else "right",
         kind=kind,
@@ -97,7 +97,7 @@ def read_static_join(
         "the static side of a join is read once, when the query starts; Spark reads it anew in "
         "every batch"
     )
-    return Reading(Step(rows.tree, made, output), ids)
+    return Reading(Step(rows.tree, spec, output), ids)
 
 
 def _kind(steps: Steps, node: JavaObject) -> Any | None:
@@ -117,15 +117,15 @@ def _with_keys(
     exprs: list[Expr] = [Column(index) for index in range(width)]
     fields = list(side.schema)
     steps.refuse_collations("Join", keys)
-    for each in keys:
-        expr = steps.expression("Join", side, each)
+    for key in keys:
+        expr = steps.expression("Join", side, key)
         if isinstance(expr, Column):
             names.append(side.schema.names[expr.index])
             continue
         name = unique_names([*(field.name for field in fields), f"_key{len(names)}"])[-1]
         names.append(name)
         exprs.append(expr)
-        fields.append(pa.field(name, steps.type_of("Join", each)))
+        fields.append(pa.field(name, steps.type_of("Join", key)))
     ids = (*side.ids, *(-1 for _ in exprs[width:]))
     return steps.computed(side, exprs, pa.schema(fields), ids), tuple(names)
 
@@ -148,5 +148,5 @@ def _computed(table: pa.Table, keyed: Reading) -> pa.Table:
     assert isinstance(keyed.tree.operator, ProjectSpec)
     project = keyed.tree.operator.open()
     moment = Moment(0, -1, 0, -1)
-    made = [part for batch in table.to_batches() for part in project.process(batch, moment)]
-    return pa.Table.from_batches(made, schema=keyed.schema)
+    batches = [part for batch in table.to_batches() for part in project.process(batch, moment)]
+    return pa.Table.from_batches(batches, schema=keyed.schema)

@@ -38,7 +38,7 @@ from epochal.continuous.catalyst.spark_objects import (
 )
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import EITHER, Call, Column, Expr, Literal
-from epochal.continuous.operators.expressions.spark_calls import is_spark_call
+from epochal.continuous.operators.expressions.spark_calls import SPARK
 from epochal.continuous.operators.stateless.row_operators import (
     FilterSpec,
     MomentColumnsSpec,
@@ -61,7 +61,7 @@ JVM_ONLY = "it runs in the JVM only; write the function in Python"
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class PlacedNode:
     """A node of Spark's plan, and where it runs."""
 
     depth: int
@@ -74,13 +74,13 @@ class Findings:
     """What the readers of one plan have found."""
 
     refusals: list[Refusal] = field(default_factory=list)
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[PlacedNode] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def refuse(self, operator: str, what: str, instead: str) -> None:
-        found = Refusal(operator, what, instead)
-        if found not in self.refusals:
-            self.refusals.append(found)
+        refusal = Refusal(operator, what, instead)
+        if refusal not in self.refusals:
+            self.refusals.append(refusal)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -120,13 +120,13 @@ def id_of(attribute: JavaObject) -> int:
 
 
 def ids_of(attributes: Iterable[JavaObject]) -> tuple[int, ...]:
-    return tuple(id_of(each) for each in attributes)
+    return tuple(id_of(attribute) for attribute in attributes)
 
 
 def metadata_of(attribute: JavaObject) -> dict[str, Any]:
     """The metadata of an attribute: whether it is a window, and the delay of its watermark."""
-    found: dict[str, Any] = json.loads(str(attribute.metadata().json()))
-    return found
+    metadata: dict[str, Any] = json.loads(str(attribute.metadata().json()))
+    return metadata
 
 
 class Steps:
@@ -140,11 +140,11 @@ class Steps:
 
     def schema_of(self, operator: str, attributes: Sequence[JavaObject]) -> pa.Schema:
         """The schema of attributes. All columns are nullable, as in Spark's state."""
-        names = unique_names([str(each.name()) for each in attributes])
+        names = unique_names([str(attribute.name()) for attribute in attributes])
         return pa.schema(
             [
-                pa.field(name, self.type_of(operator, each))
-                for name, each in zip(names, attributes, strict=True)
+                pa.field(name, self.type_of(operator, attribute))
+                for name, attribute in zip(names, attributes, strict=True)
             ]
         )
 
@@ -189,17 +189,17 @@ class Steps:
         `volatile` says that the caller can evaluate functions of time and chance.
         """
         try:
-            found = self.in_spark.read(expr, self.reader(reading), reading.indexes)
+            tree = self.in_spark.read(expr, self.reader(reading), reading.indexes)
         except OptionError as error:
             self.findings.refuse(operator, f"{_called(expr)}: {error}", USE_A_FUNCTION)
             return Literal(pa.scalar(None, pa.null()))
-        if not volatile and lifted((found,), len(reading.ids)).calls:
+        if not volatile and lifted((tree,), len(reading.ids)).calls:
             self.findings.refuse(
                 operator,
                 f"{_called(expr)}: functions of time and chance are not supported here",
                 "compute the value in a column before",
             )
-        return found
+        return tree
 
     def spark_call(self, operator: str, reading: Reading, expr: JavaObject) -> Expr:
         """The call of an expression that Spark's own code evaluates."""
@@ -218,7 +218,7 @@ class Steps:
         """
         if simple_name(expr) != "And":
             part = self.expression(operator, reading, expr)
-            if is_spark_call(part):
+            if isinstance(part, Call) and part.function == SPARK:
                 with suppress(NotInArrow):
                     tree = self.reader(reading, any_cast=True).read(expr)
                     if not lifted((tree,), 0).calls:
@@ -230,17 +230,17 @@ class Steps:
     def project(self, operator: str, reading: Reading, columns: JavaObject) -> Reading:
         """Compute the named expressions of a Scala sequence."""
         named = list(items(columns))
-        exprs = [self.expression(operator, reading, each, volatile=True) for each in named]
+        exprs = [self.expression(operator, reading, column, volatile=True) for column in named]
         return self.computed(reading, exprs, self.schema_of(operator, named), ids_of(named))
 
     def filter(self, operator: str, reading: Reading, condition: JavaObject) -> Reading:
         expr = self.expression(operator, reading, condition, volatile=True)
         widened, (met,) = self.with_moment(reading, [expr])
-        kept = Step(widened.tree, FilterSpec(met), widened.schema)
+        filtered = Step(widened.tree, FilterSpec(met), widened.schema)
         if widened is reading:
-            return Reading(kept, reading.ids)
+            return Reading(filtered, reading.ids)
         columns = [Column(index) for index in range(len(reading.ids))]
-        return self.computed(Reading(kept, widened.ids), columns, reading.schema, reading.ids)
+        return self.computed(Reading(filtered, widened.ids), columns, reading.schema, reading.ids)
 
     def computed(
         self, reading: Reading, exprs: Sequence[Expr], schema: pa.Schema, ids: tuple[int, ...]
@@ -256,12 +256,12 @@ class Steps:
         self, reading: Reading, exprs: Sequence[Expr]
     ) -> tuple[Reading, tuple[Expr, ...]]:
         """Append the columns of time and chance that expressions need."""
-        found = lifted(tuple(exprs), len(reading.ids))
-        if not found.calls:
-            return reading, found.columns
-        spec = MomentColumnsSpec.plan(found.calls, reading.schema)
-        ids = (*reading.ids, *(-1 for _ in found.calls))
-        return self.step(reading, spec, spec.schema, ids), found.columns
+        split = lifted(tuple(exprs), len(reading.ids))
+        if not split.calls:
+            return reading, split.columns
+        spec = MomentColumnsSpec.plan(split.calls, reading.schema)
+        ids = (*reading.ids, *(-1 for _ in split.calls))
+        return self.step(reading, spec, spec.schema, ids), split.columns
 
     def projected(
         self, reading: Reading, columns: Sequence[Expr], schema: pa.Schema, ids: tuple[int, ...]
@@ -283,10 +283,10 @@ class Steps:
         self, reading: Reading, attributes: Iterable[JavaObject]
     ) -> tuple[str | None, int]:
         """The first column that has a watermark, and its delay in milliseconds."""
-        for each in attributes:
-            marks = metadata_of(each)
+        for attribute in attributes:
+            marks = metadata_of(attribute)
             if DELAY in marks:
-                return reading.name_of(each), int(marks[DELAY])
+                return reading.name_of(attribute), int(marks[DELAY])
         return None, 0
 
 
@@ -295,10 +295,10 @@ def _joined(columns: Sequence[Expr], below: Sequence[Expr]) -> list[Expr] | None
 
     One of the two must only select columns.
     """
-    if all(isinstance(each, Column) for each in columns):
-        return [below[each.index] for each in columns if isinstance(each, Column)]
-    if all(isinstance(each, Column) for each in below):
-        return [_selected(each, below) for each in columns]
+    if all(isinstance(column, Column) for column in columns):
+        return [below[column.index] for column in columns if isinstance(column, Column)]
+    if all(isinstance(column, Column) for column in below):
+        return [_selected(column, below) for column in columns]
     return None
 
 
@@ -307,7 +307,7 @@ def _selected(expr: Expr, below: Sequence[Expr]) -> Expr:
         case Column(index):
             return below[index]
         case Call(arguments=arguments):
-            return replace(expr, arguments=tuple(_selected(each, below) for each in arguments))
+            return replace(expr, arguments=tuple(_selected(part, below) for part in arguments))
     return expr
 
 
@@ -346,15 +346,15 @@ class PlanSources:
         return Reading(self._register(relation), ids_of(items(relation.output())))
 
     def _register(self, relation: JavaObject) -> StreamSource:
-        for known, source in self._sources:
-            if known.equals(relation):
+        for earlier, source in self._sources:
+            if earlier.equals(relation):
                 return source
-        for known, source in self._sources:  # the optimiser may have renamed the columns
-            if known.canonicalized().equals(relation.canonicalized()):
+        for earlier, source in self._sources:  # the optimiser may have renamed the columns
+            if earlier.canonicalized().equals(relation.canonicalized()):
                 return source
-        made = self._source(len(self._sources), relation)
-        self._sources.append((relation, made))
-        return made
+        new = self._source(len(self._sources), relation)
+        self._sources.append((relation, new))
+        return new
 
     def _source(self, number: int, relation: JavaObject) -> StreamSource:
         second = simple_name(relation) == "StreamingRelationV2"
@@ -380,11 +380,11 @@ class PlanSources:
     ) -> None:
         findings = self._steps.findings
         if format.lower() not in SOURCES or format.lower() == "memory":
-            known = ", ".join(sorted(set(SOURCES) - {"memory"}))
+            formats = ", ".join(sorted(set(SOURCES) - {"memory"}))
             findings.refuse(
                 f"source {format}",
                 "there is no connector for this format",
-                f"read it with one of these: {known}; or let Spark write it to Kafka or files",
+                f"read it with one of these: {formats}; or let Spark write it to Kafka or files",
             )
             return
         with findings.around(f"source {format}", "change the options of the source"):
@@ -427,8 +427,8 @@ class PlanSources:
 
 def _second(relation: JavaObject) -> tuple[str, dict[str, str]]:
     """Format and options of a relation of Spark's second source API: everything but files."""
-    given = relation.extraOptions().asCaseSensitiveMap()
-    options = {str(key): str(given[key]) for key in given}
+    own = relation.extraOptions().asCaseSensitiveMap()
+    options = {str(key): str(own[key]) for key in own}
     if relation.catalog().isDefined():
         return f"table {relation.sourceName()}", options
     return str(relation.sourceName()), options

@@ -45,7 +45,7 @@ def read_functions(steps: Steps, node: JavaObject, child: Reading) -> Reading:
     """`ArrowEvalPython` and `BatchEvalPython`: results are appended as columns."""
     operator = simple_name(node)
     schema, ids = steps.output_of(node)
-    functions = tuple(_function(steps, operator, child, each) for each in items(node.udfs()))
+    functions = tuple(_function(steps, operator, child, udf) for udf in items(node.udfs()))
     spec = PythonFunctionsSpec(functions, schema, conversion(steps))
     return steps.step(child, spec, schema, ids)
 
@@ -68,11 +68,11 @@ def pickled_function(udf: JavaObject) -> bytes:
     if not variables:
         return command
     registry: dict[int, Any] = broadcast._broadcastRegistry
-    before = {each.id(): registry.get(each.id()) for each in variables}
+    before = {variable.id(): registry.get(variable.id()) for variable in variables}
     try:
-        for each in variables:
-            value = broadcast.Broadcast(path=str(each.value().path())).value
-            registry[each.id()] = BroadcastValue(value)
+        for variable in variables:
+            value = broadcast.Broadcast(path=str(variable.value().path())).value
+            registry[variable.id()] = BroadcastValue(value)
         return bytes(cloudpickle.dumps(cloudpickle.loads(command)))
     finally:
         for number, old in before.items():
@@ -104,7 +104,7 @@ def _function(steps: Steps, operator: str, child: Reading, udf: JavaObject) -> P
             f"the function {name} is of the type {_KINDS.get(kind, kind)}",
             "use a scalar function, or transformWithState",
         )
-    arguments = tuple(_argument(steps, operator, child, each) for each in items(udf.children()))
+    arguments = tuple(_argument(steps, operator, child, expr) for expr in items(udf.children()))
     return PythonFunction(pickled_function(udf), kind, arguments, name)
 
 
@@ -128,7 +128,7 @@ def read_processor(steps: Steps, node: JavaObject, child: Reading, operator_id: 
     data = list(items(udf.children()))
     columns = steps.projected(
         child,
-        [Column(child.indexes[id_of(each)]) for each in data],
+        [Column(child.indexes[id_of(attribute)]) for attribute in data],
         steps.schema_of("transformWithState", data),
         ids_of(data),
     )
@@ -138,7 +138,7 @@ def read_processor(steps: Steps, node: JavaObject, child: Reading, operator_id: 
     initial, initial_key = _initial_state(steps, node)
     spec = TransformWithStateSpec.plan(
         _processor(pickled_function(udf)),
-        [columns.name_of(each) for each in keys],
+        [columns.name_of(key) for key in keys],
         columns.schema,
         output,
         time_mode=_TIME_MODES[str(node.timeMode().toString())],
@@ -164,19 +164,19 @@ def _initial_state(steps: Steps, node: JavaObject) -> tuple[pa.Table | None, lis
     rows = steps.planner.collect(plan)
     named = rows.select(range(count, len(output))).rename_columns(schema.names)
     table = cast_table(named, schema)
-    names = {id_of(each): name for each, name in zip(data, schema.names, strict=True)}
+    names = {id_of(attribute): name for attribute, name in zip(data, schema.names, strict=True)}
     steps.findings.note("the initial state is read once, when the query starts")
-    return table, [names[id_of(each)] for each in output[:count]]
+    return table, [names[id_of(key)] for key in output[:count]]
 
 
 def _processor(pickled: bytes) -> Any:
     """The user's StatefulProcessor, which PySpark wraps."""
     function, _ = cloudpickle.loads(pickled)
     wrapper = getattr(function, "__self__", None)
-    found = getattr(wrapper, "_stateful_processor", None)
+    processor = getattr(wrapper, "_stateful_processor", None)
     for cell in getattr(function, "__closure__", None) or ():  # before 4.1 it is a closure
         if isinstance(cell.cell_contents, StatefulProcessor):
-            found = cell.cell_contents
-    if found is None:
+            processor = cell.cell_contents
+    if processor is None:
         raise OptionError("its function is not a StatefulProcessor of PySpark")
-    return found
+    return processor

@@ -140,10 +140,10 @@ class Planner:
             if simple_name(expr) in _ZONELESS
             else expr.timeZoneId()
         )
-        made = self._class(f"{_EXPRESSIONS}.CurrentBatchTimestamp")
+        batch_time = self._class(f"{_EXPRESSIONS}.CurrentBatchTimestamp")
         if simple_name(expr) != "CurrentTime":
-            return made(0, expr.dataType(), zone)
-        moment = made(0, self._class(f"{_SQL}.types.DataTypes").TimestampType, zone)
+            return batch_time(0, expr.dataType(), zone)
+        moment = batch_time(0, self._class(f"{_SQL}.types.DataTypes").TimestampType, zone)
         return self._object(f"{_EXPRESSIONS}.Cast").apply(moment, expr.dataType(), zone, True)
 
     def with_files(self, analyzed: JavaObject) -> JavaObject:
@@ -162,20 +162,20 @@ class Planner:
         return self._js.sessionState().analyzer().AddMetadataColumns().apply(named)
 
     def _named(self, node: JavaObject, unknown: list[str]) -> JavaObject:
-        if not any("input_file_" in str(each.toString()) for each in items(node.expressions())):
+        if not any("input_file_" in str(expr.toString()) for expr in items(node.expressions())):
             return node
         below = node.child()
         while simple_name(below) in _HAND_ON:
             below = below.child()
         name = simple_name(below)
-        is_join = name == "Join" and all(each.isStreaming() for each in items(below.children()))
+        is_join = name == "Join" and all(child.isStreaming() for child in items(below.children()))
         if is_join or name in _EXCHANGE:  # its rows come from other tasks than those that read them
             return node
         if not name.startswith("StreamingRelation"):
             unknown.append(name)
             return node
         hidden = [*items(below.metadataOutput()), *items(below.output())]
-        hidden = [each for each in hidden if METADATA.decode() in str(each.metadata().json())]
+        hidden = [column for column in hidden if METADATA.decode() in str(column.metadata().json())]
         if not hidden:
             return node  # the source has no files
         column = hidden[0]
@@ -184,11 +184,11 @@ class Planner:
 
         def field(function: JavaObject) -> JavaObject:
             name = simple_name(function)
-            made = classes.GetStructField(column, names.index(_OF_FILES[name]), none)
+            value = classes.GetStructField(column, names.index(_OF_FILES[name]), none)
             if name != "InputFileName":
-                return made
-            text = [self._object(f"{_EXPRESSIONS}.Literal").apply(each) for each in _FULL_URL]
-            return classes.RegExpReplace(made, *text)
+                return value
+            text = [self._object(f"{_EXPRESSIONS}.Literal").apply(text) for text in _FULL_URL]
+            return classes.RegExpReplace(value, *text)
 
         return node.transformExpressions(Replacement(_OF_FILES, field))
 
@@ -243,10 +243,10 @@ class Planner:
     ) -> tuple[tuple[list[JavaObject], list[JavaObject]], JavaObject | None]:
         """The keys of both sides that must be equal, and what else must hold; None if nothing."""
         pattern = self._object(f"{_SQL}.catalyst.planning.ExtractEquiJoinKeys")
-        found = option(pattern.unapply(join))
-        if found is None:
+        keys = option(pattern.unapply(join))
+        if keys is None:
             return ([], []), option(join.condition())
-        return (list(items(found._2())), list(items(found._3()))), option(found._4())
+        return (list(items(keys._2())), list(items(keys._3()))), option(keys._4())
 
     def normalized(self, expr: JavaObject) -> JavaObject:
         """A grouping expression with one form of NaN and zero, as Spark's planner makes it."""
@@ -303,12 +303,12 @@ class Planner:
 
 def stateful_operators(physical: JavaObject) -> list[JavaObject]:
     """The stateful operators of a physical plan that save state, by their ids."""
-    found = {
-        each.getStateInfo().operatorId(): each
-        for each in preorder(physical)
-        if simple_name(each) in STATEFUL
+    operators = {
+        node.getStateInfo().operatorId(): node
+        for node in preorder(physical)
+        if simple_name(node) in STATEFUL
     }
-    return [found[number] for number in sorted(found)]
+    return [operators[number] for number in sorted(operators)]
 
 
 STATEFUL = (

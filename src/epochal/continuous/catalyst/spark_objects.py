@@ -47,8 +47,8 @@ def collected(frame: DataFrame) -> pa.Table:
     """The rows of a DataFrame. Without columns, its own `toArrow` would return none."""
     if not frame.columns:
         return table_of([], [], frame.count())
-    found: pa.Table = frame.toArrow()
-    return found
+    table: pa.Table = frame.toArrow()
+    return table
 
 
 def class_name(value: JavaObject) -> str:
@@ -124,9 +124,9 @@ def absolute_paths(options: Mapping[str, str]) -> dict[str, str]:
     def absolute(path: str) -> str:
         if not path or scheme_of(path) or path.startswith("/"):
             return path
-        found = class_of(context._jvm, "org.apache.hadoop.fs.Path")(path)
-        system = found.getFileSystem(context._jsc.hadoopConfiguration())
-        url = system.makeQualified(found).toUri()
+        place = class_of(context._jvm, "org.apache.hadoop.fs.Path")(path)
+        system = place.getFileSystem(context._jsc.hadoopConfiguration())
+        url = system.makeQualified(place).toUri()
         return str(url.getPath() if url.getScheme() == "file" else url.toString())
 
     return {
@@ -142,8 +142,8 @@ def arrow_type_of(data_type: JavaObject) -> pa.DataType:
 
 def collation_in(data_type: JavaObject) -> str | None:
     """The collation of a text, or of a text within a type: its JSON leaves it out."""
-    found = _COLLATION.search(str(data_type.catalogString()))
-    return found[1] if found else None
+    match = _COLLATION.search(str(data_type.catalogString()))
+    return match[1] if match else None
 
 
 @lru_cache(maxsize=4096)
@@ -173,12 +173,12 @@ def _arrow(kind: spark.DataType) -> Any:
         case spark.StructType(fields=members):
             return pa.struct([_field(m.name, m.dataType, m.nullable) for m in members])
     try:
-        found = to_arrow_type(kind, **_UTC)
+        arrow = to_arrow_type(kind, **_UTC)
     except (PySparkTypeError, ValueError):  # the keys of an empty map() have no type
         raise OptionError(f"columns of type {kind.simpleString()} are not supported") from None
-    if pa.types.is_struct(found):  # a variant: its parts have no value where there is none
-        found = pa.struct([found.field(i).with_nullable(True) for i in range(found.num_fields)])
-    return found
+    if pa.types.is_struct(arrow):  # a variant: its parts have no value where there is none
+        arrow = pa.struct([arrow.field(i).with_nullable(True) for i in range(arrow.num_fields)])
+    return arrow
 
 
 def _field(name: str, kind: spark.DataType, nullable: bool) -> pa.Field[Any]:
@@ -203,7 +203,7 @@ def scalar_of(value: JavaObject, kind: pa.DataType) -> pa.Scalar[Any]:
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return pa.scalar(value, kind)
     if kind == INTERVAL:
-        months, days, micros = (get_field(value, each) for each in _INTERVAL_FIELDS)
+        months, days, micros = (get_field(value, field) for field in _INTERVAL_FIELDS)
         return pa.scalar((months, days, micros * 1000), kind)
     raise OptionError(f"constants of type {kind} are not supported")
 

@@ -74,36 +74,36 @@ def read_aggregate(
     keys = list(items(last.groupingExpressions()))
     steps.refuse_collations("Aggregate", keys)
     values = [
-        steps.expression("Aggregate", child, steps.planner.normalized(each), volatile=True)
-        for each in items(node.groupingExpressions())
+        steps.expression("Aggregate", child, steps.planner.normalized(expr), volatile=True)
+        for expr in items(node.groupingExpressions())
     ]
     arguments = _Columns(
-        unique_names([without_ids(str(each.name())) for each in keys]),
+        unique_names([without_ids(str(key.name())) for key in keys]),
         values,
-        [steps.type_of("Aggregate", each) for each in keys],
+        [steps.type_of("Aggregate", key) for key in keys],
     )
     logical = _aggregates_in(node.aggregateExpressions())
-    asked = [logical[int(each.resultId().id())] for each in items(last.aggregateExpressions())]
+    asked = [logical[int(expr.resultId().id())] for expr in items(last.aggregateExpressions())]
     attributes = list(items(last.aggregateAttributes()))
     names = unique_names([*arguments.names, *(f"_aggregate{n}" for n in range(len(attributes)))])
     calls, spark = _calls(steps, child, asked, names[len(keys) :], arguments)
     before = steps.computed(
         child, arguments.exprs, arguments.schema, tuple(-1 for _ in arguments.names)
     )
-    marked = [metadata_of(each) for each in keys]
-    made = AggregateSpec(
+    marked = [metadata_of(key) for key in keys]
+    spec = AggregateSpec(
         key=tuple(arguments.names[: len(keys)]),
         aggregates=tuple(calls),
         input_schema=arguments.schema,
         output_mode=output_mode,
-        event_time=_first(arguments.names, [DELAY in each for each in marked]),
-        session=_first(arguments.names, [SESSION_WINDOW in each for each in marked]),
+        event_time=_first(arguments.names, [DELAY in marks for marks in marked]),
+        session=_first(arguments.names, [SESSION_WINDOW in marks for marks in marked]),
         per_epoch=True,
         spark=spark,
     )
-    tree = Stateful((before.tree,), operator_id, made)
-    found = Reading(tree, (*ids_of(keys), *ids_of(attributes)))
-    return steps.project("Aggregate", found, last.resultExpressions())
+    tree = Stateful((before.tree,), operator_id, spec)
+    aggregated = Reading(tree, (*ids_of(keys), *ids_of(attributes)))
+    return steps.project("Aggregate", aggregated, last.resultExpressions())
 
 
 def read_observation(steps: Steps, node: JavaObject, child: Reading) -> Reading:
@@ -130,10 +130,10 @@ def read_observation(steps: Steps, node: JavaObject, child: Reading) -> Reading:
         )
         return child
     kinds = pa.schema([(call.alias, call.type) for call in calls])
-    ids = tuple(int(each.resultId().id()) for each in asked)
-    found = Reading(StreamSource(-1, "", {}, None, kinds), ids)
-    results = tuple(steps.expression("CollectMetrics", found, each) for each in metrics)
-    made = ObserveSpec(
+    ids = tuple(int(aggregate.resultId().id()) for aggregate in asked)
+    aggregated = Reading(StreamSource(-1, "", {}, None, kinds), ids)
+    results = tuple(steps.expression("CollectMetrics", aggregated, metric) for metric in metrics)
+    spec = ObserveSpec(
         str(node.name()),
         ProjectSpec(tuple(columns.exprs), columns.schema),
         tuple(calls),
@@ -141,7 +141,7 @@ def read_observation(steps: Steps, node: JavaObject, child: Reading) -> Reading:
         str(steps.planner.session.conf.get("spark.sql.session.timeZone")),
         spark,
     )
-    return steps.step(child, made, child.schema, child.ids)
+    return steps.step(child, spec, child.schema, child.ids)
 
 
 def _calls(
@@ -170,15 +170,15 @@ def _calls(
     expressions, inputs = steps.in_spark.aggregates(list(asked), child.indexes)
     functions = [expr.aggregateFunction() for expr in asked]
     fields = [
-        (str(each.name()), str(each.dataType().json()))
+        (str(attribute.name()), str(attribute.dataType().json()))
         for function in functions
-        for each in items(function.aggBufferAttributes())
+        for attribute in items(function.aggBufferAttributes())
     ]
     spark = SparkAggregates(
         expressions=expressions,
         columns=tuple(columns.add(expr, kind) for expr, kind in inputs),
         fields=_struct(fields).fields,
-        results_json=struct_json([str(each.dataType().json()) for each in functions]),
+        results_json=struct_json([str(function.dataType().json()) for function in functions]),
         session=steps.in_spark.session,
     )
     calls = [
@@ -190,14 +190,14 @@ def _calls(
 
 def aggregation_above(physical: JavaObject, save: JavaObject) -> JavaObject:
     """The aggregation that computes the results from the state that `save` passes on."""
-    found = None
-    for each in preorder(physical):
-        if simple_name(each).endswith("AggregateExec"):
-            found = each
-        if each.equals(save):
+    last = None
+    for node in preorder(physical):
+        if simple_name(node).endswith("AggregateExec"):
+            last = node
+        if node.equals(save):
             break
-    assert found is not None, "a StateStoreSave without an aggregation above it"
-    return found
+    assert last is not None, "a StateStoreSave without an aggregation above it"
+    return last
 
 
 class _Columns:
@@ -222,8 +222,8 @@ class _Columns:
 
     def cut(self, count: int) -> None:
         """Keep only the first columns."""
-        for each in (self.names, self.exprs, self.types):
-            del each[count:]
+        for column in (self.names, self.exprs, self.types):
+            del column[count:]
 
     @property
     def schema(self) -> pa.Schema:
@@ -235,24 +235,24 @@ def _call(
 ) -> AggregateCall:
     function, condition = expr.aggregateFunction(), option(expr.filter())
     children = list(items(function.children()))
-    kinds = [str(each.dataType().catalogString()) for each in children]
+    kinds = [str(part.dataType().catalogString()) for part in children]
     if simple_name(function) not in FUNCTIONS or any(_SPARKS.search(kind) for kind in kinds):
         raise OptionError(f"{function.prettyName()} is not a function of ours")
     mode, fields = steps.reader(child).scalar_fields(function)
     if simple_name(function) == "Count" and all(
-        simple_name(each) == "Literal" and each.value() is not None for each in children
+        simple_name(part) == "Literal" and part.value() is not None for part in children
     ):
         children = []  # count(1) and count(*): every row counts
     arguments = tuple(
         columns.add(
-            steps.expression("Aggregate", child, each, volatile=True),
-            steps.type_of("Aggregate", each),
+            steps.expression("Aggregate", child, part, volatile=True),
+            steps.type_of("Aggregate", part),
         )
-        for each in children
+        for part in children
     )
-    kept = None
+    filter_name = None
     if condition is not None:
-        kept = columns.add(
+        filter_name = columns.add(
             steps.expression("Aggregate", child, condition, volatile=True), pa.bool_()
         )
     return AggregateCall(
@@ -260,7 +260,7 @@ def _call(
         arguments=arguments,
         alias=alias,
         type=steps.type_of("Aggregate", expr),
-        filter=kept,
+        filter=filter_name,
         mode=mode,
         extra={key: value for key, value in fields.items() if key not in _NOT_FIELDS},
     )
@@ -269,10 +269,10 @@ def _call(
 def _aggregates_in(exprs: JavaObject) -> dict[int, JavaObject]:
     """The aggregate expressions in some expressions, by the ids of their results."""
     return {
-        int(each.resultId().id()): each
+        int(node.resultId().id()): node
         for top in items(exprs)
-        for each in preorder(top)
-        if simple_name(each) == "AggregateExpression"
+        for node in preorder(top)
+        if simple_name(node) == "AggregateExpression"
     }
 
 
@@ -290,14 +290,14 @@ def read_deduplicate(
             "keep only columns of the window, or group by the columns instead",
         )
         return placeholder(steps, node)
-    made = DropDuplicatesSpec(
-        key=tuple(child.name_of(each) for each in items(node.keys())),
+    spec = DropDuplicatesSpec(
+        key=tuple(child.name_of(key) for key in items(node.keys())),
         output_schema=child.schema,
         event_time=event_time,
         delay_ms=delay_ms,
         within_watermark=within,
     )
-    return Reading(Stateful((child.tree,), operator_id, made), child.ids)
+    return Reading(Stateful((child.tree,), operator_id, spec), child.ids)
 
 
 def placeholder(steps: Steps, node: JavaObject) -> Reading:
@@ -306,16 +306,16 @@ def placeholder(steps: Steps, node: JavaObject) -> Reading:
     return Reading(StreamSource(-1, "", {}, None, schema), ids)
 
 
-def known_format(steps: Steps, operator: str, physical: JavaObject, known: int, conf: str) -> bool:
+def known_format(steps: Steps, operator: str, physical: JavaObject, wanted: int, conf: str) -> bool:
     """Whether the state of an operator has a format that we can read; a refusal if not."""
-    found = int(physical.stateFormatVersion())
-    if found != known:
+    version = int(physical.stateFormatVersion())
+    if version != wanted:
         steps.findings.refuse(
             operator,
-            f"its state has format {found} ({conf}), but only {known} is supported",
+            f"its state has format {version} ({conf}), but only {wanted} is supported",
             "start from a new checkpoint",
         )
-    return found == known
+    return version == wanted
 
 
 def _first(names: Sequence[str], marks: Sequence[bool]) -> str | None:
@@ -328,8 +328,8 @@ def read_limit(steps: Steps, node: JavaObject, child: Reading, operator_id: int)
     if simple_name(expr) != "Literal":
         steps.findings.refuse("GlobalLimit", "the limit is not a number", "use a number")
         return placeholder(steps, node)
-    made = GlobalLimitSpec(int(expr.value()), child.schema)
-    return Reading(Stateful((child.tree,), operator_id, made), child.ids)
+    spec = GlobalLimitSpec(int(expr.value()), child.schema)
+    return Reading(Stateful((child.tree,), operator_id, spec), child.ids)
 
 
 def check_layout(steps: Steps, spec: StatefulSpec, physical: JavaObject) -> None:
@@ -363,21 +363,21 @@ def _spark_layout(steps: Steps, physical: JavaObject) -> dict[str, tuple[Types, 
         case "StreamingGlobalLimitExec":
             return {"default": (_types((), _VOID), _types((), _LONG))}
         case "StreamingSymmetricHashJoinExec":
-            found = {}
+            layouts = {}
             for side, keys, child in (
                 ("left", physical.leftKeys(), physical.left()),
                 ("right", physical.rightKeys(), physical.right()),
             ):
-                found[f"{side}-keyToNumValues"] = (_types(keys), _types((), _LONG))
+                layouts[f"{side}-keyToNumValues"] = (_types(keys), _types((), _LONG))
                 value = _types(child.output(), _BOOLEAN)
-                found[f"{side}-keyWithIndexToValue"] = (_types(keys, _LONG), value)
-            return found
+                layouts[f"{side}-keyWithIndexToValue"] = (_types(keys, _LONG), value)
+            return layouts
     return None
 
 
 def _types(expressions: JavaObject | tuple[()], *more: str) -> Types:
     texts: Iterable[str] = (
-        [] if expressions == () else [str(each.dataType().json()) for each in items(expressions)]
+        [] if expressions == () else [str(expr.dataType().json()) for expr in items(expressions)]
     )
     return _plain(_struct((f"c{number}", text) for number, text in enumerate([*texts, *more])))
 
@@ -392,11 +392,11 @@ def _struct(types: Iterable[tuple[str, str]]) -> StructType:
 
 
 def _plain(schema: StructType) -> Types:
-    return tuple(_unnamed(each) for each in schema.layout.children)
+    return tuple(_unnamed(child) for child in schema.layout.children)
 
 
 def _unnamed(layout: Layout) -> Any:
-    children = tuple(_unnamed(each) for each in layout.children)
+    children = tuple(_unnamed(child) for child in layout.children)
     name = layout.kind.name.lower()
     if layout.precision:
         return f"{name}({layout.precision},{layout.scale})"

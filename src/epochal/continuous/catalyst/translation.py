@@ -27,7 +27,7 @@ from epochal.continuous.catalyst.plan_steps import (
     RELATIONS,
     USE_A_FUNCTION,
     Findings,
-    Operator,
+    PlacedNode,
     PlanSources,
     Reading,
     Steps,
@@ -135,19 +135,19 @@ def read_plan(
     shows the query but must not be run.
     """
     findings = Findings()
-    found = _read(df, output_mode, pinned, findings, runs_jobs=runs_jobs)
-    if found is None or findings.refusals:
+    translation = _read(df, output_mode, pinned, findings, runs_jobs=runs_jobs)
+    if translation is None or findings.refusals:
         raise UnsupportedPlanError(findings.refusals)
-    return found
+    return translation
 
 
 def explain_plan(df: DataFrame, *, output_mode: str = "append") -> str:
     """Say where each operator of a DataFrame runs, and list all that cannot run."""
     findings = Findings()
     _read(df, output_mode, None, findings, runs_jobs=False)
-    lines = [f"{'  ' * each.depth}{each.text}: {each.runs}" for each in findings.operators]
+    lines = [f"{'  ' * node.depth}{node.text}: {node.runs}" for node in findings.operators]
     if findings.notes:
-        lines += ["", "Notes:", *(f"  - {each}" for each in findings.notes)]
+        lines += ["", "Notes:", *(f"  - {note}" for note in findings.notes)]
     if findings.refusals:
         return "\n".join([str(UnsupportedPlanError(findings.refusals)), "", *lines])
     return "\n".join(["The DataFrame can run.", "", *lines])
@@ -182,9 +182,9 @@ def _read(
     sources = PlanSources(steps, analyzed)
     optimized = planner.optimized(analyzed)
     physical = planner.physical(optimized) if refused is None else None
-    found = PlanReader(steps, sources, physical, output_mode, refused).read(optimized)
+    reading = PlanReader(steps, sources, physical, output_mode, refused).read(optimized)
     return Translation(
-        tree=_renamed(found.tree, df.columns),
+        tree=_renamed(reading.tree, df.columns),
         occurrences=sources.occurrences,
         needs_evaluator=steps.in_spark.calls > 0,
     )
@@ -229,22 +229,22 @@ class PlanReader:
             operator_id, self._next_id = self._next_id, self._next_id + 1
         place = len(findings.operators)
         children = [
-            self.read(each, depth + 1) if each.isStreaming() else self._skip(each, depth + 1)
-            for each in items(node.children())
+            self.read(child, depth + 1) if child.isStreaming() else self._skip(child, depth + 1)
+            for child in items(node.children())
         ]
         before, calls = len(findings.refusals), self._steps.in_spark.calls
         try:
-            found = self._node(name, node, children, operator_id)
+            reading = self._node(name, node, children, operator_id)
             if operator_id >= 0 and len(findings.refusals) == before and self._physical is not None:
-                made = next(
-                    each
-                    for each in preorder(found.tree)
-                    if isinstance(each, Stateful) and each.operator_id == operator_id
+                stage = next(
+                    tree_node
+                    for tree_node in preorder(reading.tree)
+                    if isinstance(tree_node, Stateful) and tree_node.operator_id == operator_id
                 )
-                check_layout(self._steps, made.spec, self._operators[operator_id])
+                check_layout(self._steps, stage.spec, self._operators[operator_id])
         except OptionError as error:
             findings.refuse(name, str(error).rstrip("."), USE_A_FUNCTION)
-            found = placeholder(self._steps, node)
+            reading = placeholder(self._steps, node)
         here = IN_SPARK if self._steps.in_spark.calls > calls else IN_TASKS
         runs = _SAME_ROWS.get(name, here)
         if len(findings.refusals) > before or self._is_refused(name):
@@ -252,22 +252,22 @@ class PlanReader:
         elif operator_id >= 0:
             runs = f"{here}, after an exchange by key; its state is in state/{operator_id}"
         text = _text(node)
-        if isinstance(found.tree, StreamSource) and name in RELATIONS:
-            text, runs = f"Source {found.tree.number}", found.tree.description
-        findings.operators.insert(place, Operator(depth, text, runs))
-        return found
+        if isinstance(reading.tree, StreamSource) and name in RELATIONS:
+            text, runs = f"Source {reading.tree.number}", reading.tree.description
+        findings.operators.insert(place, PlacedNode(depth, text, runs))
+        return reading
 
     def _skip(self, node: JavaObject, depth: int) -> Reading | None:
         """A branch without streams: the operator above it collects its rows, if there are any."""
         if simple_name(node) == "LocalRelation" and not node.data().size():
             return None
         runs = "runs in Spark, once, when the query starts"
-        self._steps.findings.operators.append(Operator(depth, _text(node), runs))
+        self._steps.findings.operators.append(PlacedNode(depth, _text(node), runs))
         return None
 
     def _is_stateful(self, name: str, node: JavaObject) -> bool:
         if name == "Join":
-            return all(each.isStreaming() for each in items(node.children()))
+            return all(child.isStreaming() for child in items(node.children()))
         if name == "GlobalLimit":
             return self._output_mode == "append"
         return name in _STATEFUL
@@ -295,7 +295,7 @@ class PlanReader:
                 self._steps.findings.refuse(name, "this operator is not supported", instead)
             return placeholder(self._steps, node)
         if name == "Union":
-            return _union(self._steps, node, [each for each in children if each])
+            return _union(self._steps, node, [child for child in children if child])
         return _READERS[name](self._steps, node, _only(children))
 
     def _stateful(
@@ -321,28 +321,28 @@ class PlanReader:
                 return read_processor(steps, node, child, operator_id)
 
     def _operator(self, name: str, operator_id: int) -> JavaObject:
-        found = self._operators[operator_id] if operator_id < len(self._operators) else None
-        if found is None or simple_name(found) not in _STATEFUL[name]:
+        operator = self._operators[operator_id] if operator_id < len(self._operators) else None
+        if operator is None or simple_name(operator) not in _STATEFUL[name]:
             raise OptionError(
-                f"Spark plans {simple_name(found) if found else 'nothing'} as stateful operator "
-                f"{operator_id}"
+                f"Spark plans {simple_name(operator) if operator else 'nothing'} as stateful "
+                f"operator {operator_id}"
             )
-        return found
+        return operator
 
     def _nothing(self, node: JavaObject) -> Reading:
         """The optimiser found that a branch has no rows: keep a source, and drop all rows."""
         schema, ids = self._steps.output_of(node)
         source = self._sources.all[0]
         none = Step(source, FilterSpec(Literal(pa.scalar(False))), source.schema)
-        nulls = [Literal(pa.scalar(None, each.type)) for each in schema]
+        nulls = [Literal(pa.scalar(None, field.type)) for field in schema]
         reading = Reading(none, tuple(-1 for _ in source.schema))
         return self._steps.computed(reading, nulls, schema, ids)
 
 
 def _only(children: Sequence[Reading | None]) -> Reading:
-    (found,) = children
-    assert found is not None, "a node of a stream has a child that is not one"
-    return found
+    (child,) = children
+    assert child is not None, "a node of a stream has a child that is not one"
+    return child
 
 
 def _union(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
@@ -358,7 +358,7 @@ def _union(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
 def _expand(steps: Steps, node: JavaObject, child: Reading) -> Reading:
     schema, ids = steps.output_of(node)
     projections = tuple(
-        tuple(steps.expression("Expand", child, each) for each in items(projection))
+        tuple(steps.expression("Expand", child, expr) for expr in items(projection))
         for projection in items(node.projections())
     )
     return steps.step(child, ExpandSpec(projections, schema), schema, ids)
@@ -368,17 +368,17 @@ def _generate(steps: Steps, node: JavaObject, child: Reading) -> Reading:
     generator = node.generator()
     name = simple_name(generator)
     dropped = set(items(node.unrequiredChildIndex()))
-    kept = tuple(index for index in range(len(child.ids)) if index not in dropped)
+    rest = tuple(index for index in range(len(child.ids)) if index not in dropped)
     schema, ids = steps.output_of(node)
     if name in GENERATORS:
         arguments = [
-            steps.expression("Generate", child, each, volatile=True)
-            for each in items(generator.children())
+            steps.expression("Generate", child, expr, volatile=True)
+            for expr in items(generator.children())
         ]
     else:
         name, arguments = SPARK, [steps.spark_call("Generate", child, generator)]
     child, lifted = steps.with_moment(child, arguments)
-    spec = GenerateSpec(name, tuple(lifted), kept, bool(node.outer()), schema)
+    spec = GenerateSpec(name, tuple(lifted), rest, bool(node.outer()), schema)
     return steps.step(child, spec, schema, ids)
 
 
@@ -392,7 +392,7 @@ def _watermark(steps: Steps, node: JavaObject, child: Reading) -> Reading:
         )
         return child
     wanted = id_of(node.eventTime())
-    marked = next(each for each in items(node.output()) if id_of(each) == wanted)
+    marked = next(attribute for attribute in items(node.output()) if id_of(attribute) == wanted)
     delay_ms = int(metadata_of(marked)[DELAY])
     node_id = str(node.nodeId().toString())
     return Reading(Watermarked(child.tree, column, delay_ms, node_id), child.ids)

@@ -83,7 +83,7 @@ def keys_of(batch: pa.RecordBatch, columns: Sequence[int]) -> list[Row]:
     """The values of the key columns, row by row."""
     if not columns:
         return [()] * batch.num_rows
-    return list(zip(*(cells(batch.column(each), keys=True) for each in columns), strict=True))
+    return list(zip(*(cells(batch.column(index), keys=True) for index in columns), strict=True))
 
 
 def key_schema(schema: pa.Schema, names: Sequence[str]) -> StructType:
@@ -94,7 +94,7 @@ def key_schema(schema: pa.Schema, names: Sequence[str]) -> StructType:
 def hashable(value: Any) -> Any:
     """Convert a value read from a store to the form that `cells(..., keys=True)` returns."""
     if type(value) is list or type(value) is tuple:
-        return tuple(hashable(each) for each in value)
+        return tuple(hashable(element) for element in value)
     return _canonical_float(value) if type(value) is float else value
 
 
@@ -112,8 +112,8 @@ def arrow_column(values: Sequence[Any], kind: pa.DataType) -> Array:
         ]
         return pa.StructArray.from_arrays(members, fields=fields, mask=pa.array(absent))
     if types.is_timestamp(kind):
-        found: Array = pa.array(values, pa.int64()).view(pa.timestamp("us", tz=kind.tz))
-        return found if kind.unit == "us" else found.cast(kind)
+        stamps: Array = pa.array(values, pa.int64()).view(pa.timestamp("us", tz=kind.tz))
+        return stamps if kind.unit == "us" else stamps.cast(kind)
     if types.is_duration(kind):
         return pa.array(values, pa.int64()).cast(pa.duration("us")).cast(kind)
     if types.is_time(kind):
@@ -127,7 +127,7 @@ def arrow_column(values: Sequence[Any], kind: pa.DataType) -> Array:
         make_map: Any = pa.MapArray.from_arrays
         return make_map(starts, entries.values.field(0), entries.values.field(1), type=kind)
     if types.is_list(kind) and not types.is_primitive(kind.value_type):
-        flat = [each for value in values if value is not None for each in value]
+        flat = [element for value in values if value is not None for element in value]
         offsets: list[int | None] = [0]
         for value in values:
             offsets.append((offsets[-1] or 0) + (0 if value is None else len(value)))
@@ -143,7 +143,7 @@ class StoredBatches:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema, self._struct = schema, pa.struct(list(schema))
-        self._are_same = all(each.id in _SAME_OUT for each in schema.types)
+        self._are_same = all(kind.id in _SAME_OUT for kind in schema.types)
 
     def batch(self, columns: Sequence[Sequence[Any]], rows: int) -> pa.RecordBatch:
         """Convert columns of values to a batch of `rows` rows. Arrow arrays stay as they are."""
@@ -154,8 +154,8 @@ class StoredBatches:
             ]
             return batch_of(arrays, self._schema, rows)
         if columns and self._are_same and rows < FEW_ROWS:
-            made: Array = pa.array(list(zip(*columns, strict=True)), self._struct)
-            return pa.RecordBatch.from_struct_array(made)
+            structs: Array = pa.array(list(zip(*columns, strict=True)), self._struct)
+            return pa.RecordBatch.from_struct_array(structs)
         arrays = list(map(arrow_column, columns, self._schema.types))
         return batch_of(arrays, self._schema, rows)
 
@@ -184,27 +184,31 @@ def event_times(column: Array) -> Array:
     return micros(column.flatten()[1] if pa.types.is_struct(column.type) else column)
 
 
-def drop_late(batch: pa.RecordBatch, ends: Array, late_ms: int) -> pa.RecordBatch:
-    """Remove rows whose end (in microseconds) is at or before `late_ms`. Null ends are kept."""
+def drop_late(batch: pa.RecordBatch, ends: Array, late_ms: int) -> tuple[pa.RecordBatch, int]:
+    """Remove rows whose end (in microseconds) is at or before `late_ms`. Null ends are kept.
+
+    Returns the other rows, and how many were late.
+    """
     if late_ms < 0 or not batch.num_rows:
-        return batch
+        return batch, 0
     first = pc.min(ends).as_py()
     if first is None or first > late_ms * 1000:
-        return batch
+        return batch, 0
     late: Array = pc.less_equal(ends, pa.scalar(late_ms * 1000, pa.int64()))
-    return batch.filter(pc.invert(late.fill_null(False)))
+    timely = batch.filter(pc.invert(late.fill_null(False)))
+    return timely, batch.num_rows - timely.num_rows
 
 
 def key_sorter(floats: bool) -> Callable[[Iterable[Row]], list[Row]]:
     """A function that sorts keys in Spark's order: ascending, nulls first, NaN last."""
 
     def by_value(keys: Iterable[Row]) -> list[Row]:
-        found = list(keys)
+        ordered = list(keys)
         try:
-            found.sort()
+            ordered.sort()
         except TypeError:  # nulls cannot be compared
-            found.sort(key=_rank)
-        return found
+            ordered.sort(key=_rank)
+        return ordered
 
     def by_rank(keys: Iterable[Row]) -> list[Row]:
         return sorted(keys, key=_rank)
@@ -228,7 +232,7 @@ def _rank(value: Any) -> tuple[int, Any]:
     if value is None:
         return (0, 0)
     if type(value) is tuple:
-        return (1, tuple(_rank(each) for each in value))
+        return (1, tuple(_rank(element) for element in value))
     return (2, 0) if value is NAN else (1, value)
 
 
@@ -239,8 +243,8 @@ def _canonical_float(value: float | None) -> float | None:
 
 
 def _list(column: Array) -> list[Any]:
-    found: list[Any] = column.to_pylist()
-    return found
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _sliced(flat: list[Any], column: Array) -> list[Any]:

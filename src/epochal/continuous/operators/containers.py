@@ -117,14 +117,14 @@ class DiskAgenda(Agenda[E], Generic[E]):
             self._spill()
 
     def discard(self, at: int, entry: E) -> None:
-        super().discard(at, entry)
+        super().discard(at, entry)  # it is here or on disk, and where it is not nothing happens
         if self._first_on_disk is not None:
             self._table.database.write([(self._start(at) + self._encoded(at, entry), None)])
 
     def first(self) -> int | None:
         """The earliest due time, or an earlier one; None if there are no entries."""
-        known = [each for each in (super().first(), self._first_on_disk) if each is not None]
-        return min(known, default=None)
+        times = [time for time in (super().first(), self._first_on_disk) if time is not None]
+        return min(times, default=None)
 
     def take(self, until: int) -> list[tuple[int, list[E]]]:
         """Remove all entries due at or before `until` and return them by time, ascending."""
@@ -148,8 +148,8 @@ class DiskAgenda(Agenda[E], Generic[E]):
         first = super().first()
         if first is not None:
             self._table.database.write(self._places())
-            known = self._first_on_disk
-            self._first_on_disk = first if known is None else min(known, first)
+            before = self._first_on_disk
+            self._first_on_disk = first if before is None else min(before, first)
         self._buckets.clear()
         self._heap.clear()
         self._recent = 0
@@ -164,6 +164,7 @@ class DiskAgenda(Agenda[E], Generic[E]):
         return self._rows.form.key(self._to_key(entry, at))
 
     def _start(self, at: int) -> bytes:
+        # Big-endian and without a sign, so that bytes sort as times do, also those before 1970.
         return self._table.head + _TIME.pack(max(0, min(at + _SIGN, 2 * _SIGN - 1)))
 
     def _time(self, place: bytes) -> int:
@@ -199,8 +200,8 @@ class DiskMap(MutableMapping[Row, V], Generic[V]):
         """A map from the keys of a store to its values."""
 
         def load(key: Row) -> V | None:
-            found = rows.get(key)
-            return found if found is None or decode is None else decode(found)
+            row = rows.get(key)
+            return row if row is None or decode is None else decode(row)
 
         def scan() -> Iterator[tuple[Row, V]]:
             for key, value in rows:
@@ -209,19 +210,19 @@ class DiskMap(MutableMapping[Row, V], Generic[V]):
         return cls(rows, load, scan, rows.stop_counting())
 
     def get(self, key: Row, default: Any = None) -> Any:
-        found = self._young.get(key, _UNKNOWN)
-        if found is _UNKNOWN:
-            found = self._old.get(key, _UNKNOWN)
-            if found is _UNKNOWN:
-                found = self._load(key)
-            self._young[key] = found
-        return default if found is None else found
+        value = self._young.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._old.get(key, _UNKNOWN)
+            if value is _UNKNOWN:
+                value = self._load(key)
+            self._young[key] = value
+        return default if value is None else value
 
     def __getitem__(self, key: Row) -> V:
-        found: V | None = self.get(key)
-        if found is None:
+        value: V | None = self.get(key)
+        if value is None:
             raise KeyError(key)
-        return found
+        return value
 
     def __contains__(self, key: object) -> bool:
         return self.get(key) is not None  # type: ignore[arg-type]
@@ -255,9 +256,9 @@ class DiskMap(MutableMapping[Row, V], Generic[V]):
         for key, value in self._scan():
             if key not in changed:
                 yield key, value
-        for key, known in changed.items():
-            if known is not None:
-                yield key, known
+        for key, changed_value in changed.items():
+            if changed_value is not None:
+                yield key, changed_value
 
     def touch(self, key: Row) -> None:
         """Note that the value of a key was changed in place."""
@@ -265,7 +266,7 @@ class DiskMap(MutableMapping[Row, V], Generic[V]):
 
     def cut(self, epoch: int) -> None:
         saved = self._rows.saved_epoch()
-        self._cut = {each: keys for each, keys in self._cut.items() if each > saved}
+        self._cut = {number: keys for number, keys in self._cut.items() if number > saved}
         self._cut[epoch] = self._changed
         self._changed = set()
         self.trim()
@@ -275,18 +276,21 @@ class DiskMap(MutableMapping[Row, V], Generic[V]):
         if len(self._young) <= self._limit + self._kept:
             return
         forgotten, self._old, self._young = self._old, self._young, {}
+        # A value whose change may not be on disk yet is always young or old. It stays so: if it is
+        # not among those that just became old, it is among those to be forgotten.
         for keys in (self._changed, *self._cut.values()):
             for key in keys:
                 if key not in self._old:
                     self._young[key] = forgotten[key]
         self._kept = len(self._young)
         sample = list(islice(self._old.items(), _SAMPLE))
-        each = _SLOT_BYTES + sum(map(_size, sample)) // len(sample)
-        self._limit = max(_MIN_VALUES, self._rows.cache_bytes // 2 // each)
+        value_bytes = _SLOT_BYTES + sum(map(_size, sample)) // len(sample)
+        self._limit = max(_MIN_VALUES, self._rows.cache_bytes // 2 // value_bytes)
 
     def _known(self, key: Row) -> V | None:
-        found = self._young.get(key, _UNKNOWN)
-        return self._old[key] if found is _UNKNOWN else found
+        # Of a changed value, which `trim` never forgets: the disk may still have the one before.
+        value = self._young.get(key, _UNKNOWN)
+        return self._old[key] if value is _UNKNOWN else value
 
 
 def trim(values: MutableMapping[Row, Any]) -> None:
@@ -314,10 +318,10 @@ def touch(values: MutableMapping[Row, Any], key: Row) -> None:
 
 def _size(value: Any) -> int:
     """About how much memory a value takes, with everything in it."""
-    found = sys.getsizeof(value)
+    total = sys.getsizeof(value)
     if isinstance(value, tuple | list | set | frozenset):
-        return found + sum(map(_size, value))
+        return total + sum(map(_size, value))
     if isinstance(value, dict):
-        return found + sum(map(_size, value)) + sum(map(_size, value.values()))
+        return total + sum(map(_size, value)) + sum(map(_size, value.values()))
     slots = getattr(type(value), "__slots__", ())
-    return found + sum(_size(getattr(value, name)) for name in slots if name != "__weakref__")
+    return total + sum(_size(getattr(value, name)) for name in slots if name != "__weakref__")

@@ -133,8 +133,8 @@ class EventTimes:
 
     def with_rows(self, rows: int, lowest_ms: int | None, highest_ms: int) -> EventTimes:
         """Return those of these rows and more."""
-        known = [each for each in (self.lowest_ms, lowest_ms) if each is not None]
-        lowest = min(known, default=None)
+        times = [time for time in (self.lowest_ms, lowest_ms) if time is not None]
+        lowest = min(times, default=None)
         return EventTimes(self.rows + rows, lowest, max(self.highest_ms, highest_ms))
 
 

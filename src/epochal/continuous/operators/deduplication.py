@@ -145,8 +145,8 @@ class DropDuplicates:
 
     def __init__(self, spec: DropDuplicatesSpec, partitions: Sequence[int]) -> None:
         schema = spec.output_schema
-        self._partitions = {each: SeenKeys() for each in partitions}
-        self._key_columns = [schema.get_field_index(each) for each in spec.key]
+        self._partitions = {number: SeenKeys() for number in partitions}
+        self._key_columns = [schema.get_field_index(column) for column in spec.key]
         self._time = -1 if spec.event_time is None else schema.get_field_index(spec.event_time)
         self._delay_us = spec.delay_ms * 1000
         self._within = spec.within_watermark
@@ -161,9 +161,8 @@ class DropDuplicates:
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         if self._time >= 0:
-            timely = drop_late(batch, event_times(batch.column(self._time)), at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, event_times(batch.column(self._time)), at.late_ms)
+            self.late_rows += late_rows
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]
@@ -185,6 +184,7 @@ class DropDuplicates:
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
         if at.watermark_ms >= 0:
             for state in self._partitions.values():
+                # A key is scheduled when it is put, and is not put again: it is due only once.
                 for _, keys in state.ends.take(at.watermark_ms * 1000):
                     state.forget(keys)
         return ()
@@ -230,8 +230,8 @@ class DropRepeats:
     """Remembers the keys seen recently in some partitions and drops their repeats."""
 
     def __init__(self, spec: DropRepeatsSpec, partitions: Sequence[int]) -> None:
-        self._partitions = {each: SeenKeys() for each in partitions}
-        self._key_columns = [spec.output_schema.get_field_index(each) for each in spec.key]
+        self._partitions = {number: SeenKeys() for number in partitions}
+        self._key_columns = [spec.output_schema.get_field_index(column) for column in spec.key]
         self._version = -1
         if spec.version is not None:
             self._version = spec.output_schema.get_field_index(spec.version)
@@ -254,13 +254,13 @@ class DropRepeats:
         expiry: Row = (-(-ends_ms // STEP_MS) * STEP_MS * 1000,)
         new: list[int] = []
         for index, (key, plain) in enumerate(self._keys(batch)):
-            known = state.values.get(key)
-            if known is None:
+            stored = state.values.get(key)
+            if stored is None:
                 # Release 0.1 stored the plain key. It stands for rows with any time.
                 if plain not in state.values:
                     new.append(index)
                 state.ends.add(expiry[0], key)
-            elif known == expiry:
+            elif stored == expiry:
                 continue
             # A repeat extends the expiry too: the source redelivers the row, so it has not yet
             # received the acknowledgement and may redeliver it once more. The entry in `ends`
@@ -269,10 +269,11 @@ class DropRepeats:
         return _select_rows(batch, new)
 
     def due_ms(self) -> int | None:
-        times = [each.ends.first() for each in self._partitions.values()]
-        ends = [each for each in times if each is not None]
+        times = [state.ends.first() for state in self._partitions.values()]
+        ends = [time for time in times if time is not None]
         if not ends or self._began_ms is None:
             return None
+        # Rounded up: a millisecond earlier, `expire` would find nothing due and be called again.
         return max(-(-min(ends) // 1000), self._began_ms + self._window_ms)
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
@@ -281,6 +282,8 @@ class DropRepeats:
             return ()
         now_us = at.now_ms * 1000
         for state in self._partitions.values():
+            # Each key is on the agenda exactly once: `process` enters it when it is new, and here
+            # it is either entered again or forgotten.
             for _, keys in state.ends.take(now_us):
                 for key in keys:
                     (expiry_us,) = state.values[key]

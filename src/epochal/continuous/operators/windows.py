@@ -112,7 +112,7 @@ class AssignWindowsSpec:
         field = self.window.field(times.type)
         kind = field.type
         ends = starts + self.window.size_us
-        bounds = [pa.array(each).view(kind.field(0).type) for each in (starts, ends)]
+        bounds = [pa.array(bound).view(kind.field(0).type) for bound in (starts, ends)]
         column = pa.StructArray.from_arrays(bounds, fields=[kind.field(0), kind.field(1)])
         schema = batch.schema.append(field)
         return (batch_of([*batch.columns, column], schema, batch.num_rows),)

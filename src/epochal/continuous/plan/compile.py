@@ -192,8 +192,8 @@ def wanted_columns(operators: Sequence[OperatorSpec], schema: pa.Schema) -> froz
                 return frozenset(names | _names_in(columns, schema))
             case ExpandSpec(projections):
                 return frozenset(names | _names_in(chain(*projections), schema))
-            case GenerateSpec(arguments=arguments, kept=kept):
-                names |= {schema.names[index] for index in kept}
+            case GenerateSpec(arguments=arguments, input_columns=indexes):
+                names |= {schema.names[index] for index in indexes}
                 return frozenset(names | _names_in(arguments, schema))
             case _:
                 return None  # a user's function: it may look at any column

@@ -21,7 +21,7 @@ at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -210,7 +210,7 @@ def input_watermarks(plan: QueryPlan, watermark_ms: int) -> tuple[int, ...]:
             arriving[branch.to.stage].append(_after(branch.operators, None, watermark_ms))
     bounds = []
     for number, stage in enumerate(plan.stages):  # a stage only feeds later ones
-        taken = _lowest(arriving[number])
+        taken = min((bound for bound in arriving[number] if bound is not None), default=None)
         bounds.append(max(NOT_ADVANCED, taken or NOT_ADVANCED))
         passed = None if taken is None else _passed_on(stage.stateful, taken)
         arriving[stage.to.stage].append(_after(stage.operators, passed, watermark_ms))
@@ -220,10 +220,6 @@ def input_watermarks(plan: QueryPlan, watermark_ms: int) -> tuple[int, ...]:
 def _after(operators: Sequence[OperatorSpec], passed: int | None, watermark_ms: int) -> int | None:
     observed = any(isinstance(operator, ObserveEventTimeSpec) for operator in operators)
     return watermark_ms if observed else passed
-
-
-def _lowest(bounds: Iterable[int | None]) -> int | None:
-    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _passed_on(spec: StatefulSpec, input_ms: int) -> int | None:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from types import SimpleNamespace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -20,11 +18,11 @@ from epochal.connectors.contract import Positions, SinkWriter, WriterContext
 from epochal.connectors.foreach import ForeachWriters
 from epochal.continuous.plan.stages import (
     QueryPlan,
+    ReaderPlan,
     partitions_of_task,
     readers_of,
     readers_of_task,
 )
-from epochal.continuous.run.planned_epochs import PlannedEpochs
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.reports import TaskReports, failure_report
 from epochal.continuous.tasks.task import EpochCut, TaskCore
@@ -32,7 +30,6 @@ from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
-from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.epoch_files.chain_files import StateFiles
 from epochal.epoch.event_time.unit_ends import ends_of_waiting
 from epochal.epoch.messages import (
@@ -57,9 +54,6 @@ CHECKPOINT = "checkpoint"
 EPOCH_SECONDS = 1.0
 PACE = Pace(epoch_seconds=EPOCH_SECONDS, idle_epoch_seconds=3.0, publish_seconds=2.0)
 CONF = StateStoreConf(min_deltas_for_snapshot=2, min_versions_to_retain=3)
-
-NextEnds: TypeAlias = Callable[[Sequence[Positions]], Sequence[Positions]]
-"""Where the next epoch ends that starts at these positions of the sources."""
 
 
 @dataclass(slots=True)
@@ -86,7 +80,6 @@ class TaskProcess:
     heard: int = -1
     published: int = -1
     alive: bool = True
-    left: bool = False
     worked: bool = False
     """Whether the last turn had rows, or left work for the next one."""
     core: TaskCore | None = None
@@ -115,7 +108,6 @@ class TaskProcess:
             if isinstance(push, Leave) and push.attempt == self.attempt:
                 if self.core is not None:
                     self.core.note_commit(push.committed)
-                self.left = True
                 self.alive = False
                 return
             if isinstance(push, Peers):
@@ -230,9 +222,7 @@ class DriverProcess:
         pace: Pace = PACE,
         commit_version: int = 1,
         settings: Mapping[str, str] | None = None,
-        next_ends: NextEnds | None = None,
     ) -> None:
-        """With `next_ends` every epoch is planned."""
         self.alive = True
         self.paused = self.stopping = self.stopped = False
         self.failure: Exception | None = None
@@ -257,11 +247,6 @@ class DriverProcess:
             is_stateful=bool(plan.stages),
         )
         self._settings = settings or {}
-        self._next_ends = next_ends
-        self.is_planned = False
-        """Whether Spark planned the first epoch of the attempt."""
-        self._epochs: PlannedEpochs | None = None
-        self._held: deque[Any] = deque()
 
     def begin_attempt(self, tasks: int) -> Recovered:
         """Number the attempt, recover, and await tasks."""
@@ -269,27 +254,12 @@ class DriverProcess:
         self.driver = None
         self.stopping = False
         attempt = self.guard.next_attempt(above=newest_attempt(self.resources.offsets))
-        listeners = Listeners(push=self._push, committed=lambda *_: None, failed=self._fail)
-        held_at: tuple[str, ...] | None = None
-        if self._next_ends is not None:
-            self._held = deque()  # an earlier attempt fills its own
-            listeners = replace(listeners, held=self._held.append)
         driver = EpochDriver(
-            self.resources, listeners, attempt=attempt, clock=self._clock, pace=self._pace
+            self.resources, self._listeners(), attempt=attempt, clock=self._clock, pace=self._pace
         )
         recovered = driver.recover()
         readers = readers_of(recovered.positions)
-        if self._next_ends is not None:
-            held_at = tuple(reader.position for reader in readers)
-            planner: Any = self
-            opened: Any = SimpleNamespace(
-                plans_epochs=True,
-                has_end=False,
-                options=SimpleNamespace(epoch=timedelta(seconds=self._pace.epoch_seconds)),
-            )
-            self._epochs = PlannedEpochs(
-                planner, opened, self._clock, self._held.append, lambda **_: None
-            )
+        held_at = self._held_at(readers)
         template = None if recovered.base else OffsetEntry(1, (), conf=self._settings)
         ends: tuple[Positions, ...] = ()
         if self.resources.delays_ms and recovered.unit is None and held_at is None:
@@ -301,37 +271,13 @@ class DriverProcess:
         self.driver = driver
         return recovered
 
-    def plan(self, held: ReadingHeld) -> bool:
-        """Plan the next epoch; return False if there is none."""
-        driver, next_ends = self.driver, self._next_ends
-        assert driver is not None
-        assert next_ends is not None
-        return driver.plan(held, next_ends(driver.held_at(held)))
+    def _listeners(self) -> Listeners:
+        return Listeners(push=self._push, committed=lambda *_: None, failed=self._fail)
 
-    def hold(self) -> bool:
-        """End what is read."""
-        assert self.driver is not None
-        return self.driver.hold()
-
-    def follow(self) -> None:
-        """Do what the thread of a run does: plan, or end the attempt if it is to stop."""
-        driver, epochs = self.driver, self._epochs
-        if driver is None or epochs is None:
-            return
-        if not self._held:
-            if epochs.due is not None:
-                epochs.plan()
-            return
-        held = self._held.popleft()
-        if epochs.plans:
-            epochs.take(held)
-        elif not driver.limit(held):
-            driver.finish()
-
-    def stop(self) -> bool:
-        """End gracefully; return False if no task reads yet."""
-        assert self.driver is not None
-        return self.driver.stop() if self._epochs is None else self._epochs.hold()
+    def _held_at(self, readers: Sequence[ReaderPlan]) -> tuple[str, ...] | None:
+        """Where readers wait until an epoch is planned; None if they read at once."""
+        del readers
+        return None
 
     def _push(self, peers: object, message: EpochReply) -> None:
         for peer in peers:  # type: ignore[attr-defined]

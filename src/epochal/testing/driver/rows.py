@@ -48,7 +48,8 @@ def difference(
     found: Sequence[Expected], expected: Sequence[Expected], *, ordered: bool
 ) -> list[str]:
     """Return in lines how rows differ from what was expected; none if they do not."""
-    columns = _columns([*found, *expected])
+    # Those of the first row that names them.
+    columns = next((list(row) for row in [*found, *expected] if isinstance(row, Mapping)), None)
     left, right = (_name_columns(rows, columns) for rows in (found, expected))
     at_left, at_right = ([_frozen(row) for row in rows] for rows in (left, right))
     missing = _without(right, at_right, Counter(at_left))
@@ -69,11 +70,6 @@ def difference(
             f"  found      {left[at]}",
         ]
     return []
-
-
-def _columns(rows: Iterable[Expected]) -> list[str] | None:
-    """Return the columns of the first row that names them."""
-    return next((list(row) for row in rows if isinstance(row, Mapping)), None)
 
 
 def _name_columns(rows: Iterable[Expected], columns: list[str] | None) -> list[Any]:

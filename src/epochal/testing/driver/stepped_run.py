@@ -101,7 +101,7 @@ class SteppedRun:
                 self._guard,
                 spec.plan,
                 spec.sources,
-                spec.wrap(StagedSink(faulty, files, decides=False)),
+                spec.wrap(StagedSink(faulty, files)),
                 clock,
                 self._push,
                 RETAINED,

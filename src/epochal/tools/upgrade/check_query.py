@@ -114,7 +114,9 @@ def _needs(
         case "DataFrameWriter" if module.startswith("epochal."):
             return _frame_needs(query._frame, files, output_mode or query._mode, pinned)
         case "StreamWriter" if module.startswith("epochal."):
-            return _stream_needs(query.stream, files, output_mode or query.mode, query.given or {})
+            return _stream_needs(
+                query.stream, files, output_mode or query.mode, query.option_texts or {}
+            )
         case "Stream" if module.startswith("epochal."):
             return _stream_needs(query, files, output_mode or "append", {})
     raise OptionError(

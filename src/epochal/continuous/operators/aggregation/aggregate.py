@@ -88,8 +88,8 @@ class AggregateSpec:
     """The aggregates, if Spark's own code computes them. This needs `per_epoch`."""
 
     def __post_init__(self) -> None:
-        names = [*self.key, *(each.alias for each in self.aggregates)]
-        duplicates = sorted({each for each in names if names.count(each) > 1})
+        names = [*self.key, *(aggregate.alias for aggregate in self.aggregates)]
+        duplicates = sorted({name for name in names if names.count(name) > 1})
         if duplicates:
             raise OptionError(
                 f"the output would have more than one column named {duplicates}. Rename the "
@@ -117,7 +117,7 @@ class AggregateSpec:
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
-        return (tuple(each for each in self.key if each != self.session),)
+        return (tuple(column for column in self.key if column != self.session),)
 
     @property
     def buffers(self) -> Buffers | SparkBuffers:
@@ -157,13 +157,13 @@ class Groups:
 
     def __init__(self, spec: AggregateSpec, partitions: Sequence[int]) -> None:
         schema = spec.input_schema
-        self._partitions = {each: _Partition() for each in partitions}
+        self._partitions = {number: _Partition() for number in partitions}
         self._buffers = spec.buffers
         self._waiting = Waiting()
         self._made = StoredBatches(spec.output_schema)
         self._mode, self._per_epoch = spec.output_mode, spec.per_epoch
-        self._key_columns = [schema.get_field_index(each) for each in spec.key]
-        kinds = [schema.field(each).type for each in self._key_columns]
+        self._key_columns = [schema.get_field_index(name) for name in spec.key]
+        kinds = [schema.field(index).type for index in self._key_columns]
         self._timed = spec.event_time is not None and spec.output_mode != COMPLETE
         self._time = -1 if spec.event_time is None else spec.key.index(spec.event_time)
         self._is_window = self._time >= 0 and pa.types.is_struct(kinds[self._time])
@@ -190,9 +190,8 @@ class Groups:
         if self._timed:
             column: Array = batch.column(self._key_columns[self._time])
             ends = micros(column.field(_END) if self._is_window else column)
-            timely = drop_late(batch, ends, at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, ends, at.late_ms)
+            self.late_rows += late_rows
         if not batch.num_rows:
             return ()
         if isinstance(self._buffers, SparkBuffers):
@@ -229,14 +228,16 @@ class Groups:
         rows = []
         for partition, batch in waiting:
             local, keys = group_numbers(batch, self._key_columns)
-            known = [numbers.setdefault((partition, key), len(numbers)) for key in keys]
-            rows.append((batch, np.array(known, dtype=np.int32)[local]))
+            # From the number of a group in its batch to its number among all groups that wait: rows
+            # of a group are one part, whatever batches they came in.
+            numbers_here = [numbers.setdefault((partition, key), len(numbers)) for key in keys]
+            rows.append((batch, np.array(numbers_here, dtype=np.int32)[local]))
         for partition in {partition for partition, _ in waiting}:
             trim(self._partitions[partition].groups)
         before = [self._partitions[partition].groups.get(key) for partition, key in numbers]
         recipes = [(n,) if old is None else (old, n) for n, old in enumerate(before)]
-        made = buffers.folded(rows, recipes, exchanged=True)
-        for (partition, key), old, new in zip(numbers, before, made, strict=True):
+        folded = buffers.folded(rows, recipes, exchanged=True)
+        for (partition, key), old, new in zip(numbers, before, folded, strict=True):
             state = self._partitions[partition]
             state.groups[key] = new
             if old is None:
@@ -253,6 +254,8 @@ class Groups:
         if not self._timed or at.watermark_ms < 0:
             return output
         for state in self._partitions.values():
+            # A key is scheduled when its group is made and never moves, so each key that is due has
+            # a group. Rows that would make the group again are late from now on.
             due = [key for _, keys in state.ends.take(at.watermark_ms * 1000) for key in keys]
             if not due:
                 continue
@@ -300,18 +303,18 @@ class Groups:
                 state.ends.add(end, key)
 
     def _partials(self, buffers: Buffers, batch: pa.RecordBatch) -> Partials:
-        columns: list[Array] = [batch.column(each) for each in self._key_columns]
+        columns: list[Array] = [batch.column(index) for index in self._key_columns]
         if (
             batch.num_rows < MIN_ARROW_ROWS
             or not self._arrow_allowed
-            or any(pa.types.is_struct(each.type) and each.null_count for each in columns)
+            or any(pa.types.is_struct(column.type) and column.null_count for column in columns)
             or buffers.arrow_differs(batch)
         ):
             return buffers.group_in_python(batch, keys_of(batch, self._key_columns))
         if not columns:
             # Arrow cannot group by nothing: group by a constant and drop it again.
             constant = pa.array([0]).take([0] * batch.num_rows)
-            return [((), kept) for _, kept in buffers.group_in_arrow(batch, [constant])]
+            return [((), group) for _, group in buffers.group_in_arrow(batch, [constant])]
         return buffers.group_in_arrow(batch, columns)
 
     def _output_rows(self, state: _Partition, keys: Sequence[Row]) -> pa.RecordBatch:

@@ -110,10 +110,10 @@ def _count(call: AggregateCall, kinds: Types) -> Fold:
     """Counts rows in which no argument is null."""
     several = len(kinds) > 1
 
-    def update(found: int, value: Any) -> int:
+    def update(count: int, value: Any) -> int:
         if several:
-            return found if None in value else found + 1
-        return found if value is None else found + 1
+            return count if None in value else count + 1
+        return count if value is None else count + 1
 
     return Fold(
         fields=(StructField("count", _LONG),),
@@ -173,8 +173,8 @@ def _average(call: AggregateCall, kinds: Types) -> Fold:
         return _duration_average(call, kind)
     _summed_type(kind, call)
 
-    def update(kept: tuple[float, int], value: Any) -> tuple[float, int]:
-        return kept if value is None else (kept[0] + value, kept[1] + 1)
+    def update(buffer: tuple[float, int], value: Any) -> tuple[float, int]:
+        return buffer if value is None else (buffer[0] + value, buffer[1] + 1)
 
     return Fold(
         fields=(StructField("sum", _DOUBLE), StructField("count", _LONG)),
@@ -190,8 +190,8 @@ def _average(call: AggregateCall, kinds: Types) -> Fold:
     )
 
 
-def _as_they_are(kept: Sequence[Any]) -> Column:
-    return kept
+def _as_they_are(buffers: Sequence[Any]) -> Column:
+    return buffers
 
 
 def _replace_nulls(values: Column, default: Any) -> Column:
@@ -228,8 +228,9 @@ def _may_overflow(column: Array) -> bool:
     """Whether the sum of an integer column might exceed the range of a long."""
     if not pa.types.is_int64(column.type) or not len(column):
         return False
-    found: Any = pc.min_max(column).as_py()
-    largest: int = max(abs(found["min"] or 0), abs(found["max"] or 0))
+    extremes: Any = pc.min_max(column).as_py()
+    # No group of the batch can have a larger sum. Python adds up the sums of batches, and checks.
+    largest: int = max(abs(extremes["min"] or 0), abs(extremes["max"] or 0))
     return largest * len(column) >= LONG_RANGE
 
 
@@ -238,16 +239,16 @@ def _decimal_sum(call: AggregateCall, kind: Any) -> Fold:
     wide = _summed_decimal(kind)
     add, checked = _decimal_addition(wide), _checked_sums(call)
 
-    def update(kept: tuple[Any, bool], value: Any) -> tuple[Any, bool]:
-        return kept if value is None else (add(kept[0], value), False)
+    def update(buffer: tuple[Any, bool], value: Any) -> tuple[Any, bool]:
+        return buffer if value is None else (add(buffer[0], value), False)
 
-    def results(kept: Sequence[tuple[Any, bool]]) -> Column:
-        found = iter(checked([total for total, empty in kept if not empty]))
-        return [None if empty else next(found) for _, empty in kept]
+    def results(sums: Sequence[tuple[Any, bool]]) -> Column:
+        totals = iter(checked([total for total, empty in sums if not empty]))
+        return [None if empty else next(totals) for _, empty in sums]
 
-    def buffers(found: Sequence[Column]) -> Column:
-        empty = [not number for number in found[1]]
-        return list(zip(_replace_nulls(found[0], _ZERO), empty, strict=True))
+    def buffers(results: Sequence[Column]) -> Column:
+        empty = [not number for number in results[1]]
+        return list(zip(_replace_nulls(results[0], _ZERO), empty, strict=True))
 
     return Fold(
         fields=(StructField("sum", spark_type(wide)), StructField("isEmpty", _BOOLEAN)),
@@ -271,19 +272,19 @@ def _decimal_average(call: AggregateCall, kind: Any) -> Fold:
         if total is None:
             return None
         # Spark divides to a quotient of at most 38 digits first, then rounds to the result's.
-        found = _EXACT.divide(total, Decimal(number)).quantize(unit, ROUND_HALF_UP, _EXACT)
-        if found.copy_abs() < limit:
-            return found
+        quotient = _EXACT.divide(total, Decimal(number)).quantize(unit, ROUND_HALF_UP, _EXACT)
+        if quotient.copy_abs() < limit:
+            return quotient
         if call.mode == "ansi":
-            raise _out_of_range(call, found)
+            raise _out_of_range(call, quotient)
         return None
 
-    def results(kept: Sequence[tuple[Any, int]]) -> Column:
-        checked([total for total, number in kept if number])
-        return [mean(total, number) if number else None for total, number in kept]
+    def results(sums: Sequence[tuple[Any, int]]) -> Column:
+        checked([total for total, number in sums if number])
+        return [mean(total, number) if number else None for total, number in sums]
 
-    def buffers(found: Sequence[Column]) -> Column:
-        return list(zip(_replace_nulls(found[0], _ZERO), found[1], strict=True))
+    def buffers(results: Sequence[Column]) -> Column:
+        return list(zip(_replace_nulls(results[0], _ZERO), results[1], strict=True))
 
     return _sum_and_count(wide, _ZERO, add, results, _decimals_in_arrow(kind, wide, buffers))
 
@@ -304,8 +305,8 @@ def _duration_average(call: AggregateCall, kind: pa.DataType) -> Fold:
         size = (2 * abs(total) + number) // (2 * number)
         return size if total >= 0 else -size
 
-    def results(kept: Sequence[tuple[int, int]]) -> Column:
-        return [mean(total, number) if number else None for total, number in kept]
+    def results(sums: Sequence[tuple[int, int]]) -> Column:
+        return [mean(total, number) if number else None for total, number in sums]
 
     return _sum_and_count(kind, 0, _long_addition(call), results, None)
 
@@ -317,8 +318,8 @@ def _sum_and_count(
     results: Callable[[Sequence[Any]], Column],
     arrow: ArrowFold | None,
 ) -> Fold:
-    def update(kept: tuple[Any, int], value: Any) -> tuple[Any, int]:
-        return kept if value is None else (add(kept[0], value), kept[1] + 1)
+    def update(buffer: tuple[Any, int], value: Any) -> tuple[Any, int]:
+        return buffer if value is None else (add(buffer[0], value), buffer[1] + 1)
 
     return Fold(
         fields=(StructField("sum", spark_type(kind)), StructField("count", _LONG)),
@@ -366,9 +367,9 @@ def _first(call: AggregateCall, kinds: Types) -> Fold:
     """The value of the first row, or with `ignoreNulls` the first value that is not null."""
     ignores_nulls = bool(call.extra.get("ignoreNulls", False))
 
-    def update(kept: tuple[Any, bool], value: Any) -> tuple[Any, bool]:
-        if kept[1] or (ignores_nulls and value is None):
-            return kept
+    def update(buffer: tuple[Any, bool], value: Any) -> tuple[Any, bool]:
+        if buffer[1] or (ignores_nulls and value is None):
+            return buffer
         return (value, True)
 
     return _of_one_row("first", kinds[0], update, lambda a, b: a if a[1] else b)
@@ -378,8 +379,8 @@ def _last(call: AggregateCall, kinds: Types) -> Fold:
     """The value of the last row, or with `ignoreNulls` the last value that is not null."""
     ignores_nulls = bool(call.extra.get("ignoreNulls", False))
 
-    def update(kept: tuple[Any, bool], value: Any) -> tuple[Any, bool]:
-        return kept if ignores_nulls and value is None else (value, True)
+    def update(buffer: tuple[Any, bool], value: Any) -> tuple[Any, bool]:
+        return buffer if ignores_nulls and value is None else (value, True)
 
     return _of_one_row("last", kinds[0], update, lambda a, b: b if b[1] else a)
 
@@ -460,4 +461,4 @@ FUNCTIONS: dict[str, Callable[[AggregateCall, Types], Fold]] = {
 
 
 def fold_of(call: AggregateCall, schema: pa.Schema) -> Fold:
-    return FUNCTIONS[call.function](call, [schema.field(each).type for each in call.arguments])
+    return FUNCTIONS[call.function](call, [schema.field(column).type for column in call.arguments])

@@ -47,14 +47,14 @@ class Buffers:
     def __init__(self, calls: Sequence[AggregateCall], schema: pa.Schema) -> None:
         self._calls: list[AggregateCall] = []
         self._places = [self._place(call) for call in calls]
-        self._folds: list[Fold] = [fold_of(each, schema) for each in self._calls]
+        self._folds: list[Fold] = [fold_of(call, schema) for call in self._calls]
         self._merges = [fold.merge for fold in self._folds]
         self._plain = all(len(fold.fields) == 1 for fold in self._folds)
-        self.output = [pa.field(each.alias, each.type) for each in calls]
+        self.output = [pa.field(call.alias, call.type) for call in calls]
 
     def _place(self, call: AggregateCall) -> int:
-        for number, known in enumerate(self._calls):
-            if call.computes_like(known):
+        for number, earlier in enumerate(self._calls):
+            if call.computes_like(earlier):
                 return number
         self._calls.append(call)
         return len(self._calls) - 1
@@ -77,10 +77,10 @@ class Buffers:
     def with_rows(self, before: Row | None, batch: pa.RecordBatch) -> Row:
         """Add rows to the buffers of one group. The first column is constant, and not null."""
         if batch.num_rows < MIN_ARROW_ROWS or self.arrow_differs(batch):
-            ((_, found),) = self.group_in_python(batch, [()] * batch.num_rows)
+            ((_, group),) = self.group_in_python(batch, [()] * batch.num_rows)
         else:
-            ((_, found),) = self.group_in_arrow(batch, [batch.column(0)])
-        return self.merged(self.new() if before is None else before, found)
+            ((_, group),) = self.group_in_arrow(batch, [batch.column(0)])
+        return self.merged(self.new() if before is None else before, group)
 
     def stored(self, groups: Sequence[Row]) -> Sequence[Row]:
         """The rows of some groups in state."""
@@ -98,30 +98,30 @@ class Buffers:
         """The buffers of a group from its row in state."""
         if self._plain:
             return row
-        found: list[Buffer] = []
+        buffers: list[Buffer] = []
         index = 0
         for fold in self._folds:
             part = tuple(row[index : index + len(fold.fields)])
             index += len(fold.fields)
-            found.append(part[0] if len(part) == 1 else part)
-        return tuple(found)
+            buffers.append(part[0] if len(part) == 1 else part)
+        return tuple(buffers)
 
     def results(self, groups: Sequence[Row]) -> list[Column]:
         """The values of the output columns for the buffers of some groups."""
         if not self._folds:
             return []
         columns: list[Any] = list(zip(*groups, strict=True)) or [()] * len(self._folds)
-        found = [fold.results(column) for fold, column in zip(self._folds, columns, strict=True)]
-        return [found[place] for place in self._places]
+        values = [fold.results(column) for fold, column in zip(self._folds, columns, strict=True)]
+        return [values[place] for place in self._places]
 
     def single_rows(self, batch: pa.RecordBatch) -> list[Row]:
         rows = _Rows(self._calls, self._folds, batch)
-        found = []
+        groups = []
         for index in range(batch.num_rows):
             buffers = [fold.new() for fold in self._folds]
             rows.add(index, buffers)
-            found.append(tuple(buffers))
-        return found
+            groups.append(tuple(buffers))
+        return groups
 
     def group_in_python(self, batch: pa.RecordBatch, keys: Sequence[Row]) -> Partials:
         groups: dict[Row, list[Buffer]] = {}
@@ -138,8 +138,8 @@ class Buffers:
         # Arrow cannot group by a struct: group by its fields and rebuild it.
         arrays = [
             part
-            for each in keys
-            for part in (each.flatten() if pa.types.is_struct(each.type) else [each])
+            for key in keys
+            for part in (key.flatten() if pa.types.is_struct(key.type) else [key])
         ]
         key_names = [f"k{number}" for number in range(len(arrays))]
         names = list(key_names)
@@ -158,20 +158,20 @@ class Buffers:
             names.append(_ROWS)
             arrays.append(pa.array(range(batch.num_rows)))
             wanted.append((_ROWS, "list"))
-        made = table_of(arrays, names, batch.num_rows)
-        grouped = made.group_by(key_names, use_threads=False).aggregate(wanted)
+        table = table_of(arrays, names, batch.num_rows)
+        grouped = table.group_by(key_names, use_threads=False).aggregate(wanted)
         parts = iter(cells(grouped.column(name).combine_chunks(), keys=True) for name in key_names)
         columns = [
-            list(zip(*[next(parts) for _ in range(each.type.num_fields)], strict=True))
-            if pa.types.is_struct(each.type)
+            list(zip(*[next(parts) for _ in range(key.type.num_fields)], strict=True))
+            if pa.types.is_struct(key.type)
             else next(parts)
-            for each in keys
+            for key in keys
         ]
-        found = list(zip(*columns, strict=True))
+        groups = list(zip(*columns, strict=True))
         if not self._folds:
-            return [(key, ()) for key in found]
+            return [(key, ()) for key in groups]
         buffers = [self._from_arrow(number, batch, grouped) for number in range(len(self._folds))]
-        return list(zip(found, zip(*buffers, strict=True), strict=True))
+        return list(zip(groups, zip(*buffers, strict=True), strict=True))
 
     def arrow_differs(self, batch: pa.RecordBatch) -> bool:
         """Whether Arrow would ignore a NaN or silently overflow an integer sum."""
@@ -187,7 +187,7 @@ class Buffers:
         if fold.arrow is None:
             rows = _Rows([call], [fold], batch)
             of_groups: Any = grouped.column(f"{_ROWS}_list").to_pylist()
-            return [rows.folded(each) for each in of_groups]
+            return [rows.folded(rows_of_group) for rows_of_group in of_groups]
         results: list[Column] = []
         for function in fold.arrow.functions:
             name = {"first": "min", "last": "max"}.get(function, function)
@@ -208,11 +208,11 @@ class _Rows:
     ) -> None:
         self._steps: list[tuple[int, Any, Column, Column | None]] = []
         for number, (call, fold) in enumerate(zip(calls, folds, strict=True)):
-            arguments = [batch.column(each) for each in call.arguments]
+            arguments = [batch.column(name) for name in call.arguments]
             if len(arguments) == 1:
                 values = cells(arguments[0])
             else:
-                columns = [cells(each) for each in arguments]
+                columns = [cells(argument) for argument in arguments]
                 values = list(zip(*columns, strict=True)) if columns else [()] * batch.num_rows
             passes = None if call.filter is None else batch.column(call.filter).to_pylist()
             self._steps.append((number, fold.update, values, passes))

@@ -93,7 +93,7 @@ def planned(
         timed = event_time
     spec = AggregateSpec(
         key=grouping,
-        aggregates=tuple(each.call(input_schema) for each in aggregates),
+        aggregates=tuple(aggregate.call(input_schema) for aggregate in aggregates),
         input_schema=input_schema,
         output_mode=output_mode,
         event_time=timed,

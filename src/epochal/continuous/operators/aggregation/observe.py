@@ -53,10 +53,10 @@ class ObserveSpec:
         """Return the metrics over what tasks have sent, as values of JSON."""
         buffers: Any = self.buffers  # rows, or what Spark's code makes of them
         schema = StructType(buffers.fields)
-        found = [buffers.loaded(decode_row(part, schema)) for part in parts]
-        columns = buffers.results([buffers.merged_all(found)])
-        made = StoredBatches(pa.schema(buffers.output)).batch(columns, 1)
-        (row,) = self.results.open().process(made, at)
+        groups = [buffers.loaded(decode_row(part, schema)) for part in parts]
+        columns = buffers.results([buffers.merged_all(groups)])
+        batch = StoredBatches(pa.schema(buffers.output)).batch(columns, 1)
+        (row,) = self.results.open().process(batch, at)
         return {key: _json(value, self.zone) for key, value in row.to_pylist()[0].items()}
 
 
@@ -78,10 +78,10 @@ class Observe:
 
     def taken(self, epoch: int) -> bytes | None:
         """Return the buffers of an epoch that has ended, and forget them; None without rows."""
-        found = self._epochs.pop(epoch, None)
-        if found is None:
+        buffers = self._epochs.pop(epoch, None)
+        if buffers is None:
             return None
-        (row,) = self._buffers.stored([found])
+        (row,) = self._buffers.stored([buffers])
         return encode_row(row, self._schema)
 
 
@@ -112,7 +112,7 @@ def _json(value: Any, zone: str) -> Any:
         case bytes():
             return base64.b64encode(value).decode()
         case list():
-            return [_json(each, zone) for each in value]
+            return [_json(element, zone) for element in value]
         case dict():
-            return {key: _json(each, zone) for key, each in value.items()}
+            return {key: _json(item, zone) for key, item in value.items()}
     return value

@@ -85,13 +85,13 @@ class Sessions:
 
     def __init__(self, spec: AggregateSpec, partitions: Sequence[int]) -> None:
         assert spec.session is not None
-        schema, others = spec.input_schema, [each for each in spec.key if each != spec.session]
+        schema, (others,) = spec.input_schema, spec.keys
         self._column = schema.get_field_index(spec.session)
         self._place = spec.key.index(spec.session)
-        self._key_columns = [schema.get_field_index(each) for each in others]
+        self._key_columns = [schema.get_field_index(column) for column in others]
         self._buffers, self._made = spec.buffers, StoredBatches(spec.output_schema)
         self._waiting = Waiting()
-        self._partitions = {each: _Partition() for each in partitions}
+        self._partitions = {number: _Partition() for number in partitions}
         self._drops_late, self._per_epoch = spec.event_time is not None, spec.per_epoch
         self._evicts = spec.output_mode == "append"
         self.late_rows = 0
@@ -107,10 +107,10 @@ class Sessions:
                     state.ends.add(value[self._place][1], _to_entry(stored))
             return
         for stored, value in rows:
-            key, found = hashable(stored[:-1]), self._loaded(value)
+            key, session = hashable(stored[:-1]), self._loaded(value)
             sessions = state.sessions.setdefault(key, [])
-            sessions.insert(bisect_left(sessions, found.start, key=_start), found)
-            state.ends.add(found.end, (key, found.start))
+            sessions.insert(bisect_left(sessions, session.start, key=_start), session)
+            state.ends.add(session.end, (key, session.start))
             state.count += 1
 
     def process(
@@ -118,9 +118,8 @@ class Sessions:
     ) -> Iterable[pa.RecordBatch]:
         if self._drops_late:
             column: Array = batch.column(self._column)
-            timely = drop_late(batch, micros(column.field(1)), at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, micros(column.field(1)), at.late_ms)
+            self.late_rows += late_rows
         if not batch.num_rows:
             return ()
         if isinstance(self._buffers, SparkBuffers):
@@ -135,8 +134,8 @@ class Sessions:
         for index, key in enumerate(keys_of(batch, self._key_columns)):
             rows.setdefault(key, []).append((*sessions[index], index))
         single_rows = self._buffers.single_rows(batch)
-        for key, found in rows.items():
-            self._merge(state, key, _runs(found, single_rows))
+        for key, spans in rows.items():
+            self._merge(state, key, _runs(spans, single_rows))
         if self._evicts or self._per_epoch:
             return ()
         return (self._everything(state),)
@@ -157,16 +156,17 @@ class Sessions:
         of_keys: dict[tuple[int, Row], list[tuple[int, int, int]]] = {}
         for (partition, key, start, end), number in parts.items():
             of_keys.setdefault((partition, key), []).append((start, end, number))
+        # `_joined` makes longer recipes of these, in the order of merging.
         recipes = [(number,) for number in range(len(parts))]
         for partition in {partition for partition, _ in waiting}:
             trim(self._partitions[partition].sessions)
         changed: list[_Session] = []
-        for (partition, key), found in of_keys.items():
+        for (partition, key), spans in of_keys.items():
             state = self._partitions[partition]
-            self._merge(state, key, _runs(found, recipes))
+            self._merge(state, key, _runs(spans, recipes))
             changed += [s for s in state.sessions[key] if isinstance(s.buffers, tuple)]
-        made = buffers.folded(rows, [session.buffers for session in changed], exchanged=False)
-        for session, new in zip(changed, made, strict=True):
+        folded = buffers.folded(rows, [session.buffers for session in changed], exchanged=False)
+        for session, new in zip(changed, folded, strict=True):
             session.buffers = new
 
     def due_ms(self) -> int | None:
@@ -176,14 +176,16 @@ class Sessions:
         if isinstance(self._buffers, SparkBuffers) and self._waiting:
             self._fold_waiting(self._buffers)
         if not self._evicts:
-            found = [each for each in self._partitions.values() if each.count]
-            return [self._everything(each) for each in found] if self._per_epoch else ()
+            states = [state for state in self._partitions.values() if state.count]
+            return [self._everything(state) for state in states] if self._per_epoch else ()
         if at.watermark_ms < 0:
             return ()
         output: list[pa.RecordBatch] = []
         for state in self._partitions.values():
+            # `_merge` takes a session off the agenda when it becomes part of another one, so each
+            # entry is of a session that exists.
             due = state.ends.take(at.watermark_ms * 1000)
-            closed = [(key, self._removed(state, key, s)) for _, each in due for key, s in each]
+            closed = [(key, self._removed(state, key, s)) for _, ended in due for key, s in ended]
             if closed:
                 output.append(self._output_rows(closed))
         return output
@@ -198,9 +200,9 @@ class Sessions:
                 sessions = state.sessions.get(key, [])
                 index = bisect_left(sessions, start, key=_start)
                 if index < len(sessions) and sessions[index].start == start:
-                    (kept,) = self._buffers.stored([sessions[index].buffers])
-                    puts.append(((*key, start), (*self._grouping(key, sessions[index]), *kept)))
-                else:
+                    (buffers,) = self._buffers.stored([sessions[index].buffers])
+                    puts.append(((*key, start), (*self._grouping(key, sessions[index]), *buffers)))
+                else:  # merged or closed; if it came and went in this epoch, it was never stored
                     removes.append((*key, start))
             changes.append(StateChanges("default", number, puts, removes, state.count))
             cut(state.sessions, epoch)
@@ -213,12 +215,12 @@ class Sessions:
 
     def _on_disk(self, rows: DiskRows, count: int) -> DiskMap[list[_Session]]:
         def load(key: Row) -> list[_Session] | None:
-            return sorted((self._loaded(each) for _, each in rows.having(key)), key=_start) or None
+            return sorted((self._loaded(row) for _, row in rows.having(key)), key=_start) or None
 
         def scan() -> Iterator[tuple[Row, list[_Session]]]:
             for stored, of_key in groupby(rows, lambda row: row[0][:-1]):
-                found = sorted((self._loaded(each) for _, each in of_key), key=_start)
-                yield hashable(stored), found
+                sessions = sorted((self._loaded(row) for _, row in of_key), key=_start)
+                yield hashable(stored), sessions
 
         return DiskMap(rows, load, scan, count)
 
@@ -227,17 +229,19 @@ class Sessions:
         sessions = state.sessions.setdefault(key, [])
         touch(state.sessions, key)
         for run in runs:
-            # No two sessions of a key touch, so they are ordered by end as well as by start.
+            # No two sessions of a key touch, so they are ordered by end as well as by start. A
+            # session that starts when another ends touches it. Gaps differ, so the session of a run
+            # that starts last need not end last.
             first, run_end = bisect_left(sessions, run[0].start, key=_end), max(map(_end, run))
             last = first
             while last < len(sessions) and sessions[last].start <= run_end:
                 last += 1
             touching = sessions[first:last]
-            for each in touching:
-                state.ends.discard(each.end, (key, each.start))
+            for session in touching:
+                state.ends.discard(session.end, (key, session.start))
                 # If the merged session starts elsewhere, `cut` finds no session at this start and
                 # removes its row.
-                state.dirty.add((key, each.start))
+                state.dirty.add((key, session.start))
             merged = self._joined([*touching, *run])
             sessions[first:last] = [merged]
             state.count += 1 - len(touching)
@@ -246,45 +250,45 @@ class Sessions:
 
     def _joined(self, sessions: list[_Session]) -> _Session:
         """Merge sessions by their start. Those of state come first, as in Spark."""
-        sessions.sort(key=_start)
+        sessions.sort(key=_start)  # stable: the caller has put those of state first
         buffers = sessions[0].buffers
-        for each in sessions[1:]:
-            buffers = self._buffers.merged(buffers, each.buffers)
+        for session in sessions[1:]:
+            buffers = self._buffers.merged(buffers, session.buffers)
         return _Session(sessions[0].start, max(map(_end, sessions)), buffers)
 
     def _removed(self, state: _Partition, key: Row, start: int) -> _Session:
         sessions = state.sessions[key]
-        found = sessions.pop(bisect_left(sessions, start, key=_start))
+        session = sessions.pop(bisect_left(sessions, start, key=_start))
         touch(state.sessions, key)
         if not sessions:
             del state.sessions[key]
         state.dirty.add((key, start))
         state.count -= 1
-        return found
+        return session
 
-    def _grouping(self, key: Row, found: _Session) -> Row:
+    def _grouping(self, key: Row, session: _Session) -> Row:
         """The grouping columns of a session."""
         place = self._place
-        return (*key[:place], (found.start, found.end), *key[place:])
+        return (*key[:place], (session.start, session.end), *key[place:])
 
     def _everything(self, state: _Partition) -> pa.RecordBatch:
         return self._output_rows(
-            [(key, each) for key, found in pairs(state.sessions) for each in found]
+            [(key, session) for key, sessions in pairs(state.sessions) for session in sessions]
         )
 
     def _output_rows(self, sessions: Sequence[tuple[Row, _Session]]) -> pa.RecordBatch:
-        grouped = [self._grouping(key, found) for key, found in sessions]
+        grouped = [self._grouping(key, session) for key, session in sessions]
         columns: list[Column] = list(zip(*grouped, strict=True))
         columns = columns or [()] * (len(self._key_columns) + 1)
-        columns += self._buffers.results([found.buffers for _, found in sessions])
+        columns += self._buffers.results([session.buffers for _, session in sessions])
         return self._made.batch(columns, len(sessions))
 
 
-def _runs(found: list[tuple[int, int, int]], buffers: Sequence[Row]) -> list[list[_Session]]:
+def _runs(spans: list[tuple[int, int, int]], buffers: Sequence[Row]) -> list[list[_Session]]:
     """Divide new sessions (start, end, index of the buffers) of a key into runs that touch."""
     runs: list[list[_Session]] = []
     end = 0
-    for start, own_end, index in sorted(found):
+    for start, own_end, index in sorted(spans):
         if not runs or start > end:
             runs.append([])
             end = own_end
@@ -297,9 +301,9 @@ def _to_entry(key: Row) -> tuple[Row, int]:
     return hashable(key[:-1]), key[-1]
 
 
-def _start(each: _Session) -> int:
-    return each.start
+def _start(session: _Session) -> int:
+    return session.start
 
 
-def _end(each: _Session) -> int:
-    return each.end
+def _end(session: _Session) -> int:
+    return session.end

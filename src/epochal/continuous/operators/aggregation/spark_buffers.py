@@ -130,6 +130,7 @@ class SparkBuffers:
             return self._fold(rows, recipes, exchanged=exchanged)
         groups: list[bytes] = []
         for start, end in chunks:
+            # A part belongs to one group: its rows go with this request and with no other.
             parts = [part for r in recipes[start:end] for part in r if isinstance(part, int)]
             chosen = [(batch, np.isin(numbers, parts), numbers) for batch, numbers in rows]
             some = [(b.filter(pa.array(mask)), numbers[mask]) for b, mask, numbers in chosen]
@@ -194,6 +195,8 @@ def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, l
         for part in (column.is_valid(), *column.flatten()) if is_struct else (column,):
             encoded = part.dictionary_encode(null_encoding="encode")
             codes = encoded.indices.to_numpy(zero_copy_only=False)
+            # Neither factor exceeds the number of rows, since `unique` numbers groups anew after
+            # each column: the product fits.
             both = numbers * len(encoded.dictionary) + codes
             _, first, numbers = np.unique(both, return_index=True, return_inverse=True)
     return numbers, keys_of(batch.take(pa.array(first, pa.int64())), columns)

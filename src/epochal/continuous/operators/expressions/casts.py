@@ -121,16 +121,16 @@ def _whole_units(value: Value, micros: int) -> Value:
     """Whole seconds or milliseconds since 1970 of timestamps, rounded down."""
     column = as_column(pc.cast(value, pa.int64()), 1)
     numbers = column.fill_null(0).to_numpy(zero_copy_only=False) // micros
-    made = pa.array(numbers, pa.int64(), mask=column.is_null().to_numpy(zero_copy_only=False))
-    return made[0] if isinstance(value, pa.Scalar) else made
+    units = pa.array(numbers, pa.int64(), mask=column.is_null().to_numpy(zero_copy_only=False))
+    return units[0] if isinstance(value, pa.Scalar) else units
 
 
 def _midnight(value: Value) -> Value:
     days = as_column(pc.cast(value, pa.int32()), 1)
     _require_within(days, *_DAYS)
     micros = pc.multiply(pc.cast(days, pa.int64()), pa.scalar(86_400_000_000, pa.int64()))
-    made = pc.cast(micros, pa.timestamp("us"))
-    return made[0] if isinstance(value, pa.Scalar) else made
+    stamps = pc.cast(micros, pa.timestamp("us"))
+    return stamps[0] if isinstance(value, pa.Scalar) else stamps
 
 
 def _whole_numbers(value: Value, kind: Any, zone: str) -> Value:
@@ -289,10 +289,6 @@ def _add_days(sign: int) -> Function:
     return apply
 
 
-def _days_between(call: Call, left: Value, right: Value) -> Value:
-    return pc.subtract_checked(pc.cast(left, pa.int32()), pc.cast(right, pa.int32()))
-
-
 def _of_units(micros: int) -> Function:
     def apply(call: Call, value: Value) -> Value:
         if not types.is_integer(value.type):
@@ -306,7 +302,9 @@ def _of_units(micros: int) -> Function:
 FUNCTIONS: dict[str, Function] = {
     "Cast": lambda call, value: cast(value, call.type, _zone(call)),
     "DateAdd": _add_days(1),
-    "DateDiff": _days_between,
+    "DateDiff": lambda _, left, right: pc.subtract_checked(
+        pc.cast(left, pa.int32()), pc.cast(right, pa.int32())
+    ),
     "DateFormatClass": _date_format,
     "DateSub": _add_days(-1),
     "DayOfMonth": _date_part("day"),

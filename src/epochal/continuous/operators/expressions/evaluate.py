@@ -89,15 +89,15 @@ def evaluate_all(exprs: Sequence[Expr], batch: pa.RecordBatch) -> list[Value]:
 
 def shared(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
     """The same expressions, in which equal subtrees are the same object."""
-    known: dict[Any, Expr] = {}
-    return tuple(_interned(expr, known) for expr in exprs)
+    interned: dict[Any, Expr] = {}
+    return tuple(_interned(expr, interned) for expr in exprs)
 
 
-def _interned(expr: Expr, known: dict[Any, Expr]) -> Expr:
+def _interned(expr: Expr, interned: dict[Any, Expr]) -> Expr:
     key: Any
     match expr:
         case Call(function, arguments, kind, extra):
-            parts = tuple(_interned(argument, known) for argument in arguments)
+            parts = tuple(_interned(argument, interned) for argument in arguments)
             # Spark's may be random: it is the same value only where it is the same object.
             alike = id(expr) if function == SPARK else repr(sorted(extra.items()))
             key = (function, kind, tuple(map(id, parts)), alike)
@@ -106,7 +106,7 @@ def _interned(expr: Expr, known: dict[Any, Expr]) -> Expr:
             key = (value.type, value)
         case Column(index):
             key = index
-    return known.setdefault(key, expr)
+    return interned.setdefault(key, expr)
 
 
 def _call(call: Call, batch: pa.RecordBatch, cache: Cache | None) -> Value:
@@ -132,14 +132,14 @@ def _choose(call: Call, batch: pa.RecordBatch, cache: Cache | None) -> Value:
     indexes: list[Any] = []
     parts: list[Value] = []
     for condition, result in pairs:
-        subset, known = _rows(batch, remaining, condition, cache)
-        met = as_column(evaluate(condition, subset, known), len(remaining)).fill_null(False)
+        subset, cached = _rows(batch, remaining, condition, cache)
+        met = as_column(evaluate(condition, subset, cached), len(remaining)).fill_null(False)
         chosen = met.to_numpy(zero_copy_only=False).astype(bool)
         if not chosen.any() and rows:
             continue
-        subset, known = _rows(batch, remaining[chosen], result, cache)
+        subset, cached = _rows(batch, remaining[chosen], result, cache)
         indexes.append(remaining[chosen])
-        parts.append(as_column(evaluate(result, subset, known), len(indexes[-1])))
+        parts.append(as_column(evaluate(result, subset, cached), len(indexes[-1])))
         remaining = remaining[~chosen]
     kind = call.type
     if len(parts) == 1 and len(indexes[0]) == rows:
@@ -156,10 +156,11 @@ def _rows(
 ) -> tuple[pa.RecordBatch, Cache | None]:
     """Some rows of a batch, with the columns that an expression uses, and the cache for them."""
     if len(rows) == batch.num_rows:
-        return batch, cache
+        return batch, cache  # rows are ascending, so these are all of them in their order
     used = columns_in(expr)
     columns = [
         column.take(pa.array(rows)) if index in used else pa.nulls(len(rows))
         for index, column in enumerate(batch.columns)
     ]
+    # Cached values are those of all rows. A part of the rows is evaluated without a cache.
     return batch_of(columns, [str(i) for i in range(len(columns))], len(rows)), None

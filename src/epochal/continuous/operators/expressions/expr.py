@@ -139,16 +139,14 @@ def retyped(column: Array, kind: Kind) -> Array:
     return column.cast(kind)
 
 
-def _has_layout(given: Kind, wanted: Kind) -> bool:
+def _has_layout(own: Kind, wanted: Kind) -> bool:
     """Whether values of two types have the same buffers."""
-    if not given.num_fields or not wanted.num_fields:
-        return bool(given == wanted)
+    if not own.num_fields or not wanted.num_fields:
+        return bool(own == wanted)
     return (
-        given.id == wanted.id
-        and given.num_fields == wanted.num_fields
-        and all(
-            _has_layout(given.field(i).type, wanted.field(i).type) for i in range(given.num_fields)
-        )
+        own.id == wanted.id
+        and own.num_fields == wanted.num_fields
+        and all(_has_layout(own.field(i).type, wanted.field(i).type) for i in range(own.num_fields))
     )
 
 

@@ -138,10 +138,10 @@ def _in_set(call: Call, value: Value) -> Value:
     options: list[pa.Scalar[Any]] = call.extra["values"]
     if types.is_floating(value.type):
         return _in(call, value, *options)
-    known = [option.as_py() for option in options if option.is_valid]
-    result = pc.is_in(value, value_set=pa.array(known, value.type))
+    constants = [option.as_py() for option in options if option.is_valid]
+    result = pc.is_in(value, value_set=pa.array(constants, value.type))
     unknown = pc.is_null(value)
-    if len(known) < len(options):
+    if len(constants) < len(options):
         unknown = pc.or_(unknown, pc.invert(result))
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), result)
 

@@ -34,10 +34,6 @@ def spark_call(
     return Call(SPARK, arguments, kind, extra=extra)
 
 
-def is_spark_call(expr: Expr) -> bool:
-    return isinstance(expr, Call) and expr.function == SPARK
-
-
 def spark_values(
     calls: Sequence[Call], batch: pa.RecordBatch, evaluate: Callable[[Expr, pa.RecordBatch], Value]
 ) -> list[Value]:
@@ -95,6 +91,7 @@ def spark_rows(
     """What a generator makes of the rows of a batch: the number of the row, and the columns."""
     rows = batch.num_rows
     values = [as_column(evaluate(argument, batch), rows) for argument in call.arguments]
+    # The client may send the rows in slices, so each carries its number in the whole batch.
     columns = [*map(_whole, values), pa.array(np.arange(rows, dtype=np.int32))]
     names = tuple(str(number) for number in range(len(columns)))
     kind = "generate outer" if outer else "generate"

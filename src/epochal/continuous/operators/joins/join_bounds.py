@@ -95,12 +95,13 @@ def value_watermark_ms(
     """
     if sides.event_times[1 - side] is None:
         return None
-    found: list[int] = []
+    # AND connects the parts, so each bound holds on its own. Spark takes the lowest.
+    bounds: list[int] = []
     for part in conjuncts(condition):
         bound = _bound_of(part, side, sides, watermark_ms)
         if bound is not None:
-            found.append(bound)
-    return min(found, default=None)
+            bounds.append(bound)
+    return min(bounds, default=None)
 
 
 def _bound_of(part: Expr, side: int, sides: Sides, watermark_ms: int) -> int | None:
@@ -120,11 +121,13 @@ def _solved(low: Expr, high: Expr, side: int, sides: Sides, watermark_ms: int) -
     The condition `other + 5s < this` says that `this` is above the watermark plus 5 seconds.
     """
     try:
+        # The sum of these is less than 0. If the time of this side is subtracted in it, then it is
+        # more than the sum of the other terms.
         terms = [*_terms(low, False), *_terms(high, True)]
     except _NotLinearError:
         return None
-    columns = {each.value for each in terms if isinstance(each.value, Column)}
-    if any([sides.side_of(each) for each in columns].count(number) > 1 for number in (0, 1)):
+    columns = {term.value for term in terms if isinstance(term.value, Column)}
+    if any([sides.side_of(column) for column in columns].count(number) > 1 for number in (0, 1)):
         return None
     mine = [
         term
@@ -184,17 +187,17 @@ def _is_number_or_time(kind: pa.DataType) -> bool:
 def _constant_micros(value: pa.Scalar[Any]) -> float:
     """A constant in microseconds. A plain number counts seconds. (A timestamp gives no bound.)"""
     kind, types = value.type, pa.types
-    found: Any = value.as_py()
-    if found is None:
+    constant: Any = value.as_py()
+    if constant is None:
         raise _NotLinearError
     if types.is_duration(kind):
         return float(value.cast(pa.duration("us")).cast(pa.int64()).as_py())
     if types.is_interval(kind):
-        if found.months:
+        if constant.months:
             raise _NotLinearError  # a month has no fixed length
-        return float(found.days * _MICROS_PER_DAY + found.nanoseconds / 1000.0)
+        return float(constant.days * _MICROS_PER_DAY + constant.nanoseconds / 1000.0)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-        return float(found) * 1_000_000.0
+        return float(constant) * 1_000_000.0
     raise _NotLinearError
 
 
@@ -203,6 +206,6 @@ def _shifted(expr: Expr, by: int) -> Expr:
         case Column(index):
             return Column(index + by)
         case Call(arguments=arguments):
-            return replace(expr, arguments=tuple(_shifted(each, by) for each in arguments))
+            return replace(expr, arguments=tuple(_shifted(argument, by) for argument in arguments))
         case _:
             return expr

@@ -30,7 +30,7 @@ TimeOf: TypeAlias = Callable[[Row, Row], Any]
 def time_at(place: int, *, in_key: bool, window: bool) -> TimeOf:
     """How to find the time in a key or a row: a timestamp, or the end of a window."""
 
-    def of_key(key: Row, row: Row) -> Any:
+    def key_rows(key: Row, row: Row) -> Any:
         return key[place]
 
     def of_key_window(key: Row, row: Row) -> Any:
@@ -43,7 +43,7 @@ def time_at(place: int, *, in_key: bool, window: bool) -> TimeOf:
         return None if row[place] is None else row[place][1]
 
     if in_key:
-        return of_key_window if window else of_key
+        return of_key_window if window else key_rows
     return of_row_window if window else of_row
 
 
@@ -138,25 +138,28 @@ class SideState:
 
     def append(self, keys: Sequence[Row], rows: Iterable[Row]) -> None:
         """Store new rows."""
-        known, dirty, time_of = self.keys, self._dirty, self._time_of
+        all_keys, dirty, time_of = self.keys, self._dirty, self._time_of
         for key, row in zip(keys, rows, strict=True):
-            found = known.get(key)
-            if found is None:
+            key_rows = all_keys.get(key)
+            if key_rows is None:
                 # A key that was removed in this epoch may still be in the store.
-                found = known[key] = dirty.get(key) or KeyRows()
-            if len(found.rows) < found.stored:
-                found.note_moved((len(found.rows),))
-            found.rows.append(row)
-            dirty[key] = found
+                key_rows = all_keys[key] = dirty.get(key) or KeyRows()
+            if len(key_rows.rows) < key_rows.stored:
+                # The store still has a removed row at this index.
+                key_rows.note_moved((len(key_rows.rows),))
+            key_rows.rows.append(row)
+            dirty[key] = key_rows
             if time_of is not None:
+                # A key is always on the agenda at, or before, the time of its earliest row. A later
+                # row needs no entry: when the key is due, `expire` enters its next time.
                 time = time_of(key, row)
-                if time is not None and (found.due is None or time < found.due):
-                    found.due = time
+                if time is not None and (key_rows.due is None or time < key_rows.due):
+                    key_rows.due = time
                     self._ends.add(time, key)
         self._rows += len(keys)
-        if type(known) is DiskMap:
+        if type(all_keys) is DiskMap:
             for key in keys:
-                known.touch(key)
+                all_keys.touch(key)
 
     def touch(self, key: Row, rows: KeyRows, removed: int = 0) -> None:
         """Note that rows of a key changed, and how many of them were removed."""
@@ -164,6 +167,8 @@ class SideState:
         self._rows -= removed
         touch(self.keys, key)
         if not rows.rows:
+            # `_dirty` keeps it until the cut: it knows how many rows the store has to lose, also if
+            # `append` brings the key back before.
             self.keys.pop(key, None)
 
     def expire(self, until: int, *, forgets_new: bool, keeps_unmatched: bool) -> list[Row]:
@@ -175,18 +180,21 @@ class SideState:
         """
         assert self._time_of is not None
         evicted: list[Row] = []
+        # A key may be due at several times, or for a row that a semi join has removed.
         for key in dict.fromkeys(key for _, keys in self._ends.take(until) for key in keys):
-            found = self.keys.get(key)
-            if found is None:
+            key_rows = self.keys.get(key)
+            if key_rows is None:
+                if key in self._dirty:  # `append` may bring it back before the cut
+                    self._dirty[key].due = None
                 continue
-            before = len(found.rows)
-            if forgets_new and found.old < before:
-                self._forget_new(key, found, until, keeps_unmatched)
-            evicted += found.evict(key, self._time_of, until)
-            self.touch(key, found, before - len(found.rows))
-            found.note_due(key, self._time_of)
-            if found.due is not None:
-                self._ends.add(found.due, key)
+            before = len(key_rows.rows)
+            if forgets_new and key_rows.old < before:
+                self._forget_new(key, key_rows, until, keeps_unmatched)
+            evicted += key_rows.evict(key, self._time_of, until)
+            self.touch(key, key_rows, before - len(key_rows.rows))
+            key_rows.note_due(key, self._time_of)
+            if key_rows.due is not None:
+                self._ends.add(key_rows.due, key)
         return evicted
 
     def changes(self, partition: int, epoch: int) -> list[StateChanges]:
@@ -196,45 +204,47 @@ class SideState:
         values: list[tuple[Row, Row]] = []
         gone: list[Row] = []
         gone_values: list[Row] = []
-        for key, found in dirty.items():
-            rows, count, stored = found.rows, len(found.rows), found.stored
+        for key, key_rows in dirty.items():
+            rows, count, stored = key_rows.rows, len(key_rows.rows), key_rows.stored
             if count != stored:
                 if count:
                     counts.append((key, (count,)))
                 else:
                     gone.append(key)
-            if found.moved is not None:
-                kept = min(count, stored)
-                values += [((*key, at), rows[at]) for at in found.moved if at < kept]
-                found.moved = None
+            if key_rows.moved is not None:
+                # What moved beyond the end of the store is new there: the next lines write it.
+                stays = min(count, stored)
+                values += [((*key, at), rows[at]) for at in key_rows.moved if at < stays]
+                key_rows.moved = None
             if count > stored:
                 values += [((*key, at), rows[at]) for at in range(stored, count)]
             elif count < stored:
                 gone_values += [(*key, at) for at in range(count, stored)]
-            found.stored = found.old = count
+            key_rows.stored = key_rows.old = count
         cut(self.keys, epoch)
         return [
             StateChanges(counts_store(self._side), partition, counts, gone, len(self.keys)),
             StateChanges(values_store(self._side), partition, values, gone_values, self._rows),
         ]
 
-    def _forget_new(self, key: Row, found: KeyRows, until: int, keeps_unmatched: bool) -> None:
+    def _forget_new(self, key: Row, key_rows: KeyRows, until: int, keeps_unmatched: bool) -> None:
+        # New rows are behind those of earlier epochs, which keep their indexes.
         assert self._time_of is not None
-        kept = found.rows[: found.old]
-        for row in found.rows[found.old :]:
+        rows = key_rows.rows[: key_rows.old]
+        for row in key_rows.rows[key_rows.old :]:
             time = self._time_of(key, row)
             if time is None or time > until or (keeps_unmatched and not row[-1]):
-                kept.append(row)
-        found.rows[:] = kept
-        found.note_moved(range(found.old, min(len(kept), found.stored)))
+                rows.append(row)
+        key_rows.rows[:] = rows
+        key_rows.note_moved(range(key_rows.old, min(len(rows), key_rows.stored)))
 
     def _use_disk(self, counts: DiskRows, values: DiskRows) -> None:
         """Read rows from disk when they are needed."""
         time_of = self._time_of
 
         def load(key: Row) -> KeyRows | None:
-            found = counts.get(key)
-            return None if found is None else self._key_rows(key, found[0], values)
+            count = counts.get(key)
+            return None if count is None else self._key_rows(key, count[0], values)
 
         def scan() -> Iterator[tuple[Row, KeyRows]]:
             for key, (count,) in counts:
@@ -251,16 +261,16 @@ class SideState:
                     self._ends.add(time, key)
 
     def _key_rows(self, key: Row, count: int, values: DiskRows) -> KeyRows:
-        found = KeyRows()
+        key_rows = KeyRows()
         for index in range(count):
             row = values.get((*key, index))
             if row is None:
                 raise self._inconsistent(key, count, list(range(index)))
-            found.rows.append(row)
-        found.stored = found.old = count
+            key_rows.rows.append(row)
+        key_rows.stored = key_rows.old = count
         if self._time_of is not None:
-            found.note_due(key, self._time_of)
-        return found
+            key_rows.note_due(key, self._time_of)
+        return key_rows
 
     def _inconsistent(self, key: Row, count: int, indexes: list[int]) -> StateLoadError:
         return StateLoadError(
@@ -282,10 +292,10 @@ class SideState:
 
 def _by_index(rows: Iterable[tuple[Row, Row]]) -> dict[Row, dict[int, Row]]:
     """The rows of each key by their index."""
-    found: dict[Row, dict[int, Row]] = {}
+    rows_by_key: dict[Row, dict[int, Row]] = {}
     for (*key, index), value in rows:
-        found.setdefault(hashable(tuple(key)), {})[index] = value
-    return found
+        rows_by_key.setdefault(hashable(tuple(key)), {})[index] = value
+    return rows_by_key
 
 
 def counts_store(side: str) -> str:
@@ -325,12 +335,12 @@ def pairs_of(keys: list[Row], other: SideState) -> Pairs:
     rows: dict[int, KeyRows] = {}
     stored: list[Row] = []
     counts: list[int] = []
-    known = other.keys
-    for number, found in enumerate(map(known.get, keys)):
-        if found is not None:
-            rows[number] = found
-            stored += found.rows
-            counts.append(len(found.rows))
+    stored_keys = other.keys
+    for number, key_rows in enumerate(map(stored_keys.get, keys)):
+        if key_rows is not None:
+            rows[number] = key_rows
+            stored += key_rows.rows
+            counts.append(len(key_rows.rows))
     numbers = np.fromiter(rows, np.int64, len(rows))
     lengths = np.array(counts, np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -346,16 +356,19 @@ def remove_matched(
     Returns which right rows matched, and the left rows. A right row for which `fleeting` is true
     matches left rows of earlier epochs only.
     """
+    # Equal rows of a key are rows of their own, so identity tells them apart. No other row can have
+    # the id of a row in `pairs`, because that one is alive.
     matching: dict[int, set[int]] = {}
     for number, row in zip(pairs.new.tolist(), pairs.stored, strict=True):
         matching.setdefault(number, set()).add(id(row))
     matched = [False] * len(keys)
     removed: list[Row] = []
     for number, wanted in matching.items():
-        found = pairs.rows[number]
+        # Right rows with the same key share `key_rows`: what one of them took is gone for the next.
+        key_rows = pairs.rows[number]
         index = 0
-        while index < (found.old if fleeting[number] else len(found.rows)):
-            row = found.rows[index]
+        while index < (key_rows.old if fleeting[number] else len(key_rows.rows)):
+            row = key_rows.rows[index]
             # A row that matched before is only here if an earlier release of Spark stored it.
             if not row[-1] and id(row) not in wanted:
                 index += 1
@@ -363,9 +376,9 @@ def remove_matched(
             if not row[-1]:
                 removed.append(row)
                 matched[number] = True
-            if index < found.old:
-                found.remove_old(index)
+            if index < key_rows.old:
+                key_rows.remove_old(index)
             else:
-                found.remove_new(index)
-            left.touch(keys[number], found, 1)
+                key_rows.remove_new(index)
+            left.touch(keys[number], key_rows, 1)
     return matched, removed

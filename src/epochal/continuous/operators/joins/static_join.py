@@ -92,7 +92,7 @@ class StaticJoin:
             return self._joined(batch)
         size = max(1, _MAX_CANDIDATES // self._table_rows)
         parts = [batch.slice(start, size) for start in range(0, batch.num_rows, size)]
-        return [found for part in parts for found in self._joined(part)]
+        return [joined for part in parts for joined in self._joined(part)]
 
     def _joined(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
         spec = self._spec
@@ -100,8 +100,8 @@ class StaticJoin:
         if spec.condition is not None and len(rows):
             pairs = self._columns(batch, rows, places)
             names = [str(number) for number in range(len(pairs))]
-            given = batch_of(pairs, names, len(rows))
-            met = as_column(evaluate(spec.condition, given), len(rows)).fill_null(False)
+            candidates = batch_of(pairs, names, len(rows))
+            met = as_column(evaluate(spec.condition, candidates), len(rows)).fill_null(False)
             chosen = met.to_numpy(zero_copy_only=False).astype(bool)
             rows, places = rows[chosen], places[chosen]
         if spec.kind in ("left_semi", "left_anti", "existence"):
@@ -122,21 +122,21 @@ class StaticJoin:
         keys = keys_of(batch, columns)
         if self._unique is not None:
             unique = self._unique
-            found = np.array([unique.get(key, -1) for key in keys], np.int64)
-            rows = np.flatnonzero(found >= 0)
-            return rows, found[rows]
-        each = [self._index.get(key, ()) for key in keys]
-        rows = np.repeat(np.arange(len(keys)), [len(places) for places in each])
-        return rows, np.array([place for places in each for place in places], np.int64)
+            places_found = np.array([unique.get(key, -1) for key in keys], np.int64)
+            rows = np.flatnonzero(places_found >= 0)
+            return rows, places_found[rows]
+        matches = [self._index.get(key, ()) for key in keys]
+        rows = np.repeat(np.arange(len(keys)), [len(places) for places in matches])
+        return rows, np.array([place for places in matches for place in places], np.int64)
 
     def _marked(self, batch: pa.RecordBatch, rows: Any) -> Sequence[pa.RecordBatch]:
         """Rows of the stream, by whether they have a match."""
-        found = np.zeros(batch.num_rows, bool)
-        found[rows] = True
+        has_match = np.zeros(batch.num_rows, bool)
+        has_match[rows] = True
         own: list[Array] = self._own(batch)
         if self._spec.kind == "existence":
-            return self._emit([*own, pa.array(found)], batch.num_rows)
-        chosen = pa.array(found if self._spec.kind == "left_semi" else ~found)
+            return self._emit([*own, pa.array(has_match)], batch.num_rows)
+        chosen = pa.array(has_match if self._spec.kind == "left_semi" else ~has_match)
         return self._emit([column.filter(chosen) for column in own], chosen.true_count)
 
     def _columns(self, batch: pa.RecordBatch, rows: Any, places: Any) -> list[Array]:
@@ -166,16 +166,16 @@ def _index(table: pa.Table, key: Sequence[str]) -> dict[Row, list[int]]:
     if not key or not table.num_rows:
         return {}
     columns = [_one_chunk(table.column(name)) for name in key]
-    given = batch_of(columns, list(map(str, range(len(key)))), table.num_rows)
-    found: dict[Row, list[int]] = {}
-    for number, values in enumerate(keys_of(given, range(len(key)))):
+    keyed = batch_of(columns, list(map(str, range(len(key)))), table.num_rows)
+    index: dict[Row, list[int]] = {}
+    for number, values in enumerate(keys_of(keyed, range(len(key)))):
         if None not in values:
-            found.setdefault(values, []).append(number)
-    return found
+            index.setdefault(values, []).append(number)
+    return index
 
 
 def _one_chunk(column: Any) -> Array:
-    found = column.combine_chunks()
-    if isinstance(found, pa.ChunkedArray):  # it has no chunk at all
-        return pa.array([], column.type) if not found.num_chunks else found.chunk(0)
-    return found
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # it has no chunk at all
+        return pa.array([], column.type) if not whole.num_chunks else whole.chunk(0)
+    return whole

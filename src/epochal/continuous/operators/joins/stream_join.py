@@ -111,28 +111,28 @@ class StreamJoinSpec:
 
     @property
     def stores(self) -> tuple[StoreSchema, ...]:
-        found = []
-        for side, given in zip(SIDES, (self.left, self.right), strict=True):
+        schemas = []
+        for side, stream in zip(SIDES, (self.left, self.right), strict=True):
             key = tuple(
-                StructField(f"field{number}", spark_type(given.schema.field(name).type))
-                for number, name in enumerate(given.key)
+                StructField(f"field{number}", spark_type(stream.schema.field(name).type))
+                for number, name in enumerate(stream.key)
             )
             own = tuple(
-                StructField(field.name, spark_type(field.type)) for field in given.own_schema
+                StructField(field.name, spark_type(field.type)) for field in stream.own_schema
             )
             count = StructType((StructField("value", _LONG),))
             indexed = StructType((*key, StructField("index", _LONG)))
             value = StructType((*own, StructField("matched", AtomicType("boolean"))))
-            found.append(StoreSchema(counts_store(side), StructType(key), count))
-            found.append(StoreSchema(values_store(side), indexed, value))
-        return tuple(found)
+            schemas.append(StoreSchema(counts_store(side), StructType(key), count))
+            schemas.append(StoreSchema(values_store(side), indexed, value))
+        return tuple(schemas)
 
     @property
     def key_time(self) -> int | None:
         """The position in the key of event time that has a watermark on either side."""
-        for given in (self.left, self.right):
-            if given.event_time in given.key:
-                return given.key.index(given.event_time)
+        for stream in (self.left, self.right):
+            if stream.event_time in stream.key:
+                return stream.key.index(stream.event_time)
         return None
 
     def state_watermark_ms(self, side: int, watermark_ms: int) -> int | None:
@@ -153,7 +153,7 @@ class StreamJoinSpec:
     def output_watermark_ms(self, input_ms: int) -> int:
         """The watermark of the join's output: rows that wait in state may be emitted later."""
         bounds = [self.state_watermark_ms(side, input_ms) for side in (LEFT, RIGHT)]
-        return min([input_ms, *(each for each in bounds if each is not None)])
+        return min([input_ms, *(bound for bound in bounds if bound is not None)])
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> StreamJoin:
         return StreamJoin(self, partitions)
@@ -179,8 +179,8 @@ class StreamJoin:
         times = [self._time_of(side) for side in (LEFT, RIGHT)]
         self._time_of_side = times
         self._partitions = {
-            each: (SideState(SIDES[LEFT], times[LEFT]), SideState(SIDES[RIGHT], times[RIGHT]))
-            for each in partitions
+            number: (SideState(SIDES[LEFT], times[LEFT]), SideState(SIDES[RIGHT], times[RIGHT]))
+            for number in partitions
         }
         self.late_rows = 0
 
@@ -193,9 +193,8 @@ class StreamJoin:
     ) -> Iterable[pa.RecordBatch]:
         time, condition = self._time_columns[side], self._filters[side]
         if time is not None:
-            timely = drop_late(batch, event_times(batch.column(time)), at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, event_times(batch.column(time)), at.late_ms)
+            self.late_rows += late_rows
         output: list[pa.RecordBatch] = []
         if condition is not None and batch.num_rows:
             met = as_column(evaluate(condition, batch), batch.num_rows).fill_null(False)
@@ -248,6 +247,8 @@ class StreamJoin:
     def _join(
         self, states: Sequence[SideState], side: int, batch: pa.RecordBatch, keys: list[Row]
     ) -> list[pa.RecordBatch]:
+        # Match first, then store: of two rows that match, the later one finds the earlier one, and
+        # never the other way round. Here rows of `other` only change, so all indexes stay right.
         mine, other = states[side], states[1 - side]
         pairs = self._matching(batch, pairs_of(keys, other), side)
         matched = [False] * batch.num_rows
@@ -260,8 +261,8 @@ class StreamJoin:
         if not pairs.stored:
             return []
         every = frozenset(range(len(self._candidate_types)))
-        made = self._candidates(batch, pairs, side, every)
-        return [self._emit(made.columns, made.num_rows)]
+        candidates = self._candidates(batch, pairs, side, every)
+        return [self._emit(candidates.columns, candidates.num_rows)]
 
     def _semi_join(
         self,
@@ -282,8 +283,8 @@ class StreamJoin:
                     states[RIGHT].touch(keys[number], rows)
             rest = [number for number in range(batch.num_rows) if number not in matches]
             unmatched = [False] * len(rest)
-            kept = self._rows(batch.take(rest), side, unmatched) if rest else ()
-            states[LEFT].append([keys[number] for number in rest], kept)
+            stored = self._rows(batch.take(rest), side, unmatched) if rest else ()
+            states[LEFT].append([keys[number] for number in rest], stored)
             taken = pa.array(sorted(matches), pa.int64())
             shown = [column.take(taken) for column in own]
             return [self._emit(shown, len(matches))] if matches else []
@@ -291,7 +292,7 @@ class StreamJoin:
         pairs = self._matching(batch, pairs_of(keys, states[LEFT]), side)
         matched, removed = remove_matched(states[LEFT], keys, pairs, fleeting)
         stored = list(self._rows(batch, side, matched))
-        lasting = [not each for each in fleeting]
+        lasting = [not expires for expires in fleeting]
         states[RIGHT].append(_where(keys, lasting), _where(stored, lasting))
         return [self._emit(self._columns_of(LEFT, removed), len(removed))] if removed else []
 
@@ -345,15 +346,15 @@ class StreamJoin:
     def _time_of(self, side: int) -> TimeOf | None:
         """How to find the time at which a row of a side expires."""
         spec = self._spec
-        given = (spec.left, spec.right)[side]
+        stream = (spec.left, spec.right)[side]
         if spec.key_time is not None:
             place = spec.key_time
-            window = pa.types.is_struct(given.schema.field(given.key[place]).type)
+            window = pa.types.is_struct(stream.schema.field(stream.key[place]).type)
             return time_at(place, in_key=True, window=window)
-        if given.time_index is None or spec.state_watermark_ms(side, 0) is None:
+        if stream.time_index is None or spec.state_watermark_ms(side, 0) is None:
             return None
-        window = pa.types.is_struct(given.schema.field(given.time_index).type)
-        return time_at(given.time_index, in_key=False, window=window)
+        window = pa.types.is_struct(stream.schema.field(stream.time_index).type)
+        return time_at(stream.time_index, in_key=False, window=window)
 
     def _own(self, batch: pa.RecordBatch, side: int) -> list[Array]:
         return [batch.column(index) for index in range(len(self._own_schemas[side]))]
@@ -382,4 +383,4 @@ def _as_type(column: Array, kind: pa.DataType) -> Array:
 
 
 def _where(values: list[Any], wanted: list[bool]) -> list[Any]:
-    return [value for value, each in zip(values, wanted, strict=True) if each]
+    return [value for value, is_wanted in zip(values, wanted, strict=True) if is_wanted]

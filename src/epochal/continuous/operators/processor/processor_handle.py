@@ -30,7 +30,7 @@ from epochal.continuous.operators.processor.state_rows import (
     ValueRows,
     VariableRows,
 )
-from epochal.continuous.operators.processor.state_values import failure, value_form
+from epochal.continuous.operators.processor.state_values import failure, value_converter
 from epochal.continuous.operators.processor.state_variables import (
     Cursor,
     ExpiringValueState,
@@ -73,7 +73,7 @@ class TimeMode(Enum):
         )
 
 
-class Phase(Enum):
+class ProcessorPhase(Enum):
     """The phase of a processor's life, with Spark's names."""
 
     PRE_INIT = "PRE_INIT"
@@ -139,7 +139,7 @@ def spark_store(
     variables: Sequence[Variable], key: StructType, mode: TimeMode, output_mode: str
 ) -> StoreSchema:
     """The one store of a processor with these variables."""
-    families = [_family(each, key) for each in variables]
+    families = [_family(variable, key) for variable in variables]
     if mode in TIMER_STORES:
         families.append(_timers(TIMER_STORES[mode], key))
     return StoreSchema(
@@ -199,7 +199,7 @@ def _index(
 
 
 def _properties(variables: Sequence[Variable], mode: TimeMode, output_mode: str) -> str:
-    listed = [(each.name, _KINDS[each.kind], bool(each.ttl_ms)) for each in variables]
+    listed = [(state.name, _KINDS[state.kind], bool(state.ttl_ms)) for state in variables]
     if mode in TIMER_STORES:
         listed.append((TIMER_STORES[mode], "TimerState", False))
     return to_json(
@@ -224,7 +224,7 @@ class ProcessorHandle:
         timers: Timers | None,
         mode: TimeMode,
         cursor: Cursor,
-        phase: Phase = Phase.CREATED,
+        phase: ProcessorPhase = ProcessorPhase.CREATED,
     ) -> None:
         self._variables, self._rows, self._timers = variables, rows, timers
         self._mode, self._cursor = mode, cursor
@@ -235,8 +235,8 @@ class ProcessorHandle:
         """The variables that `init` declared and did not delete."""
         return tuple(variable for variable, _ in self._given_out.values())
 
-    def enter(self, phase: Phase) -> None:
-        if self._phase is Phase.CREATED:
+    def enter(self, phase: ProcessorPhase) -> None:
+        if self._phase is ProcessorPhase.CREATED:
             unknown = sorted(set(self._given_out) - set(self._variables))
             if unknown:
                 raise PySparkRuntimeError(
@@ -267,7 +267,7 @@ class ProcessorHandle:
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         timers = self._timers
-        if timers is None or self._phase is not Phase.INITIALIZED:
+        if timers is None or self._phase is not ProcessorPhase.INITIALIZED:
             timers = self._usable_timers("register timer", "register_timer")
         timers.register(self._cursor.key, expiryTimestampMs)
 
@@ -277,7 +277,10 @@ class ProcessorHandle:
 
     def listTimers(self) -> Iterator[int]:
         """Empty where timers are not allowed: PySpark's iterator swallows that error."""
-        if self._timers is None or self._phase not in (Phase.INITIALIZED, Phase.DATA_PROCESSED):
+        if self._timers is None or self._phase not in (
+            ProcessorPhase.INITIALIZED,
+            ProcessorPhase.DATA_PROCESSED,
+        ):
             return
         yield from list(self._timers.of(self._cursor.key))
 
@@ -315,19 +318,19 @@ class ProcessorHandle:
                 f"State variable with name {name} has already been defined in the "
                 f"StatefulProcessor.",
             )
-        known = self._variables.get(name)
-        if known is not None and known != variable:
+        planned = self._variables.get(name)
+        if planned is not None and planned != variable:
             raise PySparkRuntimeError(
-                f"Error {doing}: init declared {name} as {variable} in a task, but as {known} on "
+                f"Error {doing}: init declared {name} as {variable} in a task, but as {planned} on "
                 f"the driver. It must declare the same variables every time"
             )
-        rows = variable.rows() if known is None else self._rows[name]
-        given = _state_object(variable, rows, self._cursor)
-        self._given_out[name] = (variable, given)
-        return given
+        rows = variable.rows() if planned is None else self._rows[name]
+        state = _state_object(variable, rows, self._cursor)
+        self._given_out[name] = (variable, state)
+        return state
 
     def _need_init(self, doing: str, operation: str) -> None:
-        if self._phase not in (Phase.PRE_INIT, Phase.CREATED):
+        if self._phase not in (ProcessorPhase.PRE_INIT, ProcessorPhase.CREATED):
             raise _wrong_phase(doing, operation, self._phase)
 
     def _usable_timers(self, doing: str, operation: str) -> Timers:
@@ -338,7 +341,7 @@ class ProcessorHandle:
                 f"Failed to perform stateful processor operation={operation} with invalid "
                 f"timeMode=None",
             )
-        if self._phase not in (Phase.INITIALIZED, Phase.DATA_PROCESSED):
+        if self._phase not in (ProcessorPhase.INITIALIZED, ProcessorPhase.DATA_PROCESSED):
             raise _wrong_phase(doing, operation, self._phase)
         assert self._timers is not None
         return self._timers
@@ -346,28 +349,28 @@ class ProcessorHandle:
 
 def record_variables(processor: Any, mode: TimeMode) -> tuple[Variable, ...]:
     """Run `init` and `close` once and return the variables that `init` declared."""
-    handle = ProcessorHandle({}, {}, None, mode, Cursor(), Phase.PRE_INIT)
+    handle = ProcessorHandle({}, {}, None, mode, Cursor(), ProcessorPhase.PRE_INIT)
     processor.init(handle)
     processor.close()
     return handle.declared()
 
 
 def _state_object(variable: Variable, rows: VariableRows, at: Cursor) -> AnyState:
-    form = value_form(variable.value)
+    form = value_converter(variable.value)
     match rows:
         case ValueRows():
             return (ExpiringValueState if variable.ttl_ms else ValueState)(rows, form, at)
         case ListRows():
             return ListState(rows, form, at)
         case MapRows():
-            return MapState(rows, value_form(variable.entry or StructType(())), form, at)
+            return MapState(rows, value_converter(variable.entry or StructType(())), form, at)
 
 
-def _schema(given: Any, doing: str) -> StructType:
+def _schema(schema: Any, doing: str) -> StructType:
     try:
-        if isinstance(given, str):
-            return parse_ddl(given)
-        return parse_schema(given.json(), source="state variable's schema")
+        if isinstance(schema, str):
+            return parse_ddl(schema)
+        return parse_schema(schema.json(), source="state variable's schema")
     except StateSchemaError as error:
         raise PySparkRuntimeError(f"Error {doing}: {error}") from None
 
@@ -394,7 +397,7 @@ def _check_name(name: str, doing: str) -> None:
         )
 
 
-def _wrong_phase(doing: str, operation: str, phase: Phase) -> PySparkRuntimeError:
+def _wrong_phase(doing: str, operation: str, phase: ProcessorPhase) -> PySparkRuntimeError:
     return failure(
         doing,
         "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",

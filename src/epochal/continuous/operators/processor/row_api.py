@@ -34,41 +34,41 @@ class RowApi:
     Of the initial state, each item of a group's rows is one call of `handleInitialState`.
     """
 
-    def __init__(self, key: Sequence[str], given: pa.Schema, output: pa.Schema) -> None:
-        self._key_columns = [given.names.index(each) for each in key]
-        types = [given.field(each).type for each in self._key_columns]
-        self._row = row_class(given.names)
-        self._ordered = key_sorter(any(holds_floats(each) for each in types))
-        self._as_stored = all(_same_in_store(each) for each in types)
+    def __init__(self, key: Sequence[str], schema: pa.Schema, output: pa.Schema) -> None:
+        self._key_columns = [schema.names.index(name) for name in key]
+        types = [schema.field(index).type for index in self._key_columns]
+        self._row = row_class(schema.names)
+        self._ordered = key_sorter(any(holds_floats(kind) for kind in types))
+        self._as_stored = all(_same_in_store(kind) for kind in types)
         self._output = output
         self._names = list(output.names)
         self._struct = pa.struct(list(output))
-        self._flat = not any(pa.types.is_nested(each.type) for each in output)
+        self._flat = not any(pa.types.is_nested(field.type) for field in output)
 
     def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        new, made = tuple.__new__, self._row
+        new, row_type = tuple.__new__, self._row
         columns = [column.to_pylist() for column in batch.columns]
-        outer = list(zip(*(columns[each] for each in self._key_columns), strict=True))
+        outer = list(zip(*(columns[index] for index in self._key_columns), strict=True))
         keys = outer if self._as_stored else keys_of(batch, self._key_columns)
         own_form = dict(zip(keys, outer, strict=True)) if not self._as_stored else None
-        found: dict[Row, list[Any]] = {}
+        groups: dict[Row, list[Any]] = {}
         for key, values in zip(keys, zip(*columns, strict=True), strict=True):
-            group = found.get(key)
+            group = groups.get(key)
             if group is None:
-                found[key] = [new(made, values)]
+                groups[key] = [new(row_type, values)]
             else:
-                group.append(new(made, values))
-        for key in self._ordered(found):
-            yield key, own_form[key] if own_form is not None else key, found[key].__iter__
+                group.append(new(row_type, values))
+        for key in self._ordered(groups):
+            yield key, own_form[key] if own_form is not None else key, groups[key].__iter__
 
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
         if not results:
             return ()
         if self._flat and self._in_order(results):
             # A Row is a tuple, and an array of tuples is made in a third of the time of columns.
-            made: Array = pa.array(results, self._struct)
-            return (pa.RecordBatch.from_struct_array(made),)
-        named = [each.asDict(True) for each in results]
+            structs: Array = pa.array(results, self._struct)
+            return (pa.RecordBatch.from_struct_array(structs),)
+        named = [row.asDict(True) for row in results]
         return (batch_of_dicts(named, self._output),)
 
     def _in_order(self, results: Sequence[Any]) -> bool:
@@ -93,19 +93,19 @@ class PandasApi:
         import pandas as pd
 
         names = list(batch.schema.names)
-        frame = pd.concat([self._series(batch, each) for each in range(len(names))], axis=1)
+        frame = pd.concat([self._series(batch, index) for index in range(len(names))], axis=1)
         rows = list(frame.itertuples(index=False, name=None))
-        indexes = [names.index(each) for each in self._key]
+        indexes = [names.index(name) for name in self._key]
         stored = keys_of(batch, indexes)
-        found: dict[Row, list[int]] = {}
+        rows_of_keys: dict[Row, list[int]] = {}
         for number, key in enumerate(stored):
-            found.setdefault(key, []).append(number)
-        floats = any(holds_floats(batch.schema.field(each).type) for each in indexes)
-        for key in key_sorter(floats)(found):
-            numbers = found[key]
+            rows_of_keys.setdefault(key, []).append(number)
+        floats = any(holds_floats(batch.schema.field(index).type) for index in indexes)
+        for key in key_sorter(floats)(rows_of_keys):
+            numbers = rows_of_keys[key]
             first = rows[numbers[0]]
             chosen = [rows[number] for number in numbers]
-            yield key, tuple(first[each] for each in indexes), _frames(chosen, names)
+            yield key, tuple(first[index] for index in indexes), _frames(chosen, names)
 
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
         import pandas as pd
@@ -116,7 +116,7 @@ class PandasApi:
                     "Invalid return type. Please make sure that the UDF returns a "
                     "pandas.DataFrame when the specified return type is StructType."
                 )
-            by_name = any(isinstance(each, str) for each in frame.columns)
+            by_name = any(isinstance(column, str) for column in frame.columns)
             arrays = []
             for index, field in enumerate(self._output):
                 if len(frame) == 0 and len(frame.columns) == 0:

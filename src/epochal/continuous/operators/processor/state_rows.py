@@ -86,7 +86,7 @@ class DiskExpiries(Expiries):
         return self._agenda.first()
 
     def take(self, now: int) -> list[Row]:
-        return list(dict.fromkeys(each for _, found in self._agenda.take(now) for each in found))
+        return list(dict.fromkeys(entry for _, due in self._agenda.take(now) for entry in due))
 
     def clear(self) -> None:
         """What remains queued is skipped when it is due."""
@@ -145,6 +145,7 @@ class ValueRows:
         self.expiries.clear()
 
     def changes(self, partition: int) -> StateChanges:
+        # Only keys count, not what happened to them: the store gets what is there at the cut.
         rows, dirty, self.dirty = self.values, self.dirty, set()
         puts = [(key, rows[key]) for key in dirty if key in rows]
         removes = [key for key in dirty if key not in rows]
@@ -163,11 +164,11 @@ class _ElementList:
     @classmethod
     def of(cls, numbered: list[tuple[int, Row]]) -> _ElementList:
         """A list with these elements and their numbers, which have no gaps."""
-        made = cls()
+        elements = cls()
         numbered.sort(key=lambda each: each[0])
-        made.first = numbered[0][0]
-        made.items = [value for _, value in numbered]
-        return made
+        elements.first = numbered[0][0]
+        elements.items = [value for _, value in numbered]
+        return elements
 
 
 class ListRows:
@@ -191,13 +192,13 @@ class ListRows:
         if isinstance(rows, DiskRows):
             self._load_from_disk(rows)
             return
-        found: dict[Row, list[tuple[int, Row]]] = {}
+        numbered_by_key: dict[Row, list[tuple[int, Row]]] = {}
         if self._whole:
-            found = {hashable(stored): list(enumerate(values)) for stored, values in rows}
+            numbered_by_key = {hashable(stored): list(enumerate(values)) for stored, values in rows}
         else:
             for (stored, number), value in rows:
-                found.setdefault(hashable(stored), []).append((number, value))
-        for key, numbered in found.items():
+                numbered_by_key.setdefault(hashable(stored), []).append((number, value))
+        for key, numbered in numbered_by_key.items():
             elements = self.values[key] = _ElementList.of(numbered)
             self._count += len(numbered)
             self._schedule(key, elements)
@@ -209,8 +210,8 @@ class ListRows:
             return [(number, value) for (_, number), value in rows.having((key,))]
 
         def load(key: Row) -> _ElementList | None:
-            found = of_key(key)
-            return _ElementList.of(found) if found else None
+            numbered = of_key(key)
+            return _ElementList.of(numbered) if numbered else None
 
         def scan() -> Iterator[tuple[Row, _ElementList]]:
             for stored in dict.fromkeys(hashable(self._owner(key)) for key in rows.all_keys()):
@@ -271,20 +272,20 @@ class ListRows:
             elements = self.values.get(key)
             if elements is None:
                 continue
-            kept = [each for each in elements.items if each[1] > now]
-            gone = len(elements.items) - len(kept)
-            if not kept:
+            rest = [element for element in elements.items if element[1] > now]
+            gone = len(elements.items) - len(rest)
+            if not rest:
                 self.remove(key)
                 continue
             if gone:
                 first, size = elements.first, len(elements.items)
                 self._count -= gone
-                if kept[0] is not elements.items[gone]:
+                if rest[0] is not elements.items[gone]:
                     # Not only the first elements expired, so the numbers of others change too.
                     self._touch(key, first, first, size)
                 elements.first += gone
-                elements.items = kept
-                self._touch(key, elements.first + len(kept), first, size)
+                elements.items = rest
+                self._touch(key, elements.first + len(rest), first, size)
             self._schedule(key, elements)
 
     def drop_all(self) -> None:
@@ -319,12 +320,12 @@ class ListRows:
     def _touch(self, key: Row, number: int, first: int, size: int) -> None:
         """Note from which number on a list changed. It had `size` elements from `first` before."""
         touch(self.values, key)
-        known = self._stale.get(key)
-        if known is None:
+        noted = self._stale.get(key)
+        if noted is None:
             # At its first change in an epoch, a list is what the store has.
             self._stale[key] = (number, first, first + size)
-        elif number < known[0]:
-            self._stale[key] = (number, *known[1:])
+        elif number < noted[0]:
+            self._stale[key] = (number, *noted[1:])
 
     def _schedule(self, key: Row, elements: _ElementList) -> None:
         if self.ttl_ms and not self.expiries.knows(key):
@@ -356,8 +357,8 @@ class MapRows:
 
     def _load_from_disk(self, rows: DiskRows) -> None:
         def load(key: Row) -> dict[Row, Row] | None:
-            found = {hashable(entry): value for (_, entry), value in rows.having((key,))}
-            return found or None
+            entries = {hashable(entry): value for (_, entry), value in rows.having((key,))}
+            return entries or None
 
         def scan() -> Iterator[tuple[Row, dict[Row, Row]]]:
             for stored in dict.fromkeys(hashable(key) for key, _ in rows.all_keys()):

@@ -66,25 +66,25 @@ def row_class(names: Iterable[str]) -> type[SparkRow]:
         for index, name in enumerate(listed)
         if name.isidentifier() and not hasattr(SparkRow, name) and listed.index(name) == index
     }
-    made: type[SparkRow] = type("Row", (SparkRow,), {**fields, "__fields__": listed})
-    return made
+    row_type: type[SparkRow] = type("Row", (SparkRow,), {**fields, "__fields__": listed})
+    return row_type
 
 
-class ValueForm:
+class ValueConverter:
     """Converts values of one schema: `store` for writing, `tuple_of` and `row_of` for reading."""
 
     __slots__ = ("_columns", "_exports", "_ranges", "_row", "_spark", "_stored", "flat", "schema")
 
     def __init__(self, schema: StructType) -> None:
-        types = [each.data_type for each in schema.fields]
+        types = [field.data_type for field in schema.fields]
         self.schema = schema
-        self._columns = tuple(_from_java(each) for each in types)
-        self._stored = tuple(_stored_type(each) for each in types)
+        self._columns = tuple(_from_java(kind) for kind in types)
+        self._stored = tuple(_stored_type(kind) for kind in types)
         self._ranges: dict[tuple[type, ...], tuple[tuple[int, int], ...]] = {}
         self._spark = spark.StructType.fromJson(json.loads(schema_json(schema)))
-        self._exports = tuple(_exported(each) for each in types)
+        self._exports = tuple(_exported(kind) for kind in types)
         self._row = row_class(schema.names)
-        self.flat = all(each is None for each in self._exports)
+        self.flat = all(export is None for export in self._exports)
         """Whether stored values are returned unchanged."""
 
     def store(self, data: Any, doing: str) -> Row:
@@ -102,14 +102,14 @@ class ValueForm:
 
     def entry(self, data: Any, doing: str) -> Row:
         """The values to store as a key: the result of `store`, usable as a dict key."""
-        found: Row = hashable(self.store(data, doing))
-        return found
+        entry: Row = hashable(self.store(data, doing))
+        return entry
 
     def tuple_of(self, stored: Row) -> tuple[Any, ...]:
         if self.flat:
             return stored
-        found = zip(self._exports, stored, strict=True)
-        return tuple([each if export is None else export(each) for export, each in found])
+        pairs = zip(self._exports, stored, strict=True)
+        return tuple([value if export is None else export(value) for export, value in pairs])
 
     def row_of(self, stored: Row) -> SparkRow:
         row: SparkRow = tuple.__new__(self._row, self.tuple_of(stored))
@@ -118,13 +118,13 @@ class ValueForm:
     def _converted(self, data: Any, doing: str) -> Row:
         if type(data) is tuple:
             self._learn(tuple(map(type, data)))
-        values = self._spark.toInternal(tuple(_plain(each) for each in data))
+        values = self._spark.toInternal(tuple(_plain(value) for value in data))
         if len(values) != len(self._columns):
             text = _length_text(len(self._columns), len(values))
             raise failure(doing, "STRUCT_ARRAY_LENGTH_MISMATCH", text, "2201E")
         try:
-            found = zip(self._columns, values, strict=True)
-            return tuple([convert(value) for convert, value in found])
+            pairs = zip(self._columns, values, strict=True)
+            return tuple([convert(value) for convert, value in pairs])
         except _RefusedError as refused:
             raise failure(doing, refused.condition, refused.text, refused.state) from None
 
@@ -135,16 +135,16 @@ class ValueForm:
         if all(k in (type(None), stored) for k, stored in zip(kinds, self._stored, strict=True)):
             fields = enumerate(zip(kinds, self.schema.fields, strict=True))
             self._ranges[kinds] = tuple(
-                (index, 1 << (_BITS[each.data_type.name] - 1))
-                for index, (kind, each) in fields
-                if kind is int and isinstance(each.data_type, AtomicType)
+                (index, 1 << (_BITS[field.data_type.name] - 1))
+                for index, (kind, field) in fields
+                if kind is int and isinstance(field.data_type, AtomicType)
             )
 
 
 @lru_cache(maxsize=256)
-def value_form(schema: StructType) -> ValueForm:
+def value_converter(schema: StructType) -> ValueConverter:
     """The form for a schema. Cached, because `init` asks for the same ones in every epoch."""
-    return ValueForm(schema)
+    return ValueConverter(schema)
 
 
 class _RefusedError(Exception):
@@ -174,7 +174,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return kind(map(_plain, value))
     if isinstance(value, dict):
-        return {_plain(key): _plain(each) for key, each in value.items()}
+        return {_plain(key): _plain(item) for key, item in value.items()}
     for method in ("to_pytimedelta", "to_pydatetime"):
         if hasattr(value, method):
             return getattr(value, method)()
@@ -208,7 +208,7 @@ def _from_java(data_type: DataType) -> Convert:
         case AtomicType(name) if name.startswith(("timestamp", "interval", "time(")):
             return java_integer(64)
         case StringType():
-            return _text
+            return lambda v: v if v is None or isinstance(v, str) else java_text(v)
         case DecimalType(precision, scale):
             return _decimal(precision, scale)
         case UserDefinedType(sql_type):
@@ -222,7 +222,7 @@ def _from_java(data_type: DataType) -> Convert:
                 [(left(k), right(e)) for k, e in v.items()] if isinstance(v, dict) else None
             )
         case StructType():
-            return _nested(tuple(_from_java(each.data_type) for each in data_type.fields))
+            return _nested(tuple(_from_java(field.data_type) for field in data_type.fields))
         case _:
             return lambda v: None
 
@@ -234,10 +234,6 @@ def _single(value: Any) -> float | None:
         return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
-
-
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else java_text(value)
 
 
 def _decimal(precision: int, scale: int) -> Convert:
@@ -269,7 +265,7 @@ def _nested(columns: tuple[Convert, ...]) -> Convert:
         if len(value) != len(columns):
             text = _length_text(len(columns), len(value))
             raise _RefusedError("STRUCT_ARRAY_LENGTH_MISMATCH", text, "2201E")
-        return tuple([inner(each) for inner, each in zip(columns, value, strict=True)])
+        return tuple([inner(member) for inner, member in zip(columns, value, strict=True)])
 
     return convert
 
@@ -279,12 +275,12 @@ def _exported(data_type: DataType) -> Convert | None:
     match data_type:
         case ArrayType(element):
             inner = _exported(element) or _identity
-            return lambda v: None if v is None else [inner(each) for each in v]
+            return lambda v: None if v is None else [inner(element) for element in v]
         case MapType(key, value):
             left, right = _exported(key) or _identity, _exported(value) or _identity
             return lambda v: None if v is None else {left(k): right(e) for k, e in v}
         case StructType():
-            form = ValueForm(data_type)
+            form = ValueConverter(data_type)
             return lambda v: None if v is None else form.row_of(v)
         case AtomicType() | UserDefinedType():
             return _external(data_type)
@@ -294,10 +290,10 @@ def _exported(data_type: DataType) -> Convert | None:
 
 def _external(data_type: AtomicType | UserDefinedType) -> Convert | None:
     field = {"name": "", "type": json.loads(schema_json(data_type)), "nullable": True}
-    found: Any = spark.StructField.fromJson({**field, "metadata": {}}).dataType
-    if not found.needConversion():
+    spark_type: Any = spark.StructField.fromJson({**field, "metadata": {}}).dataType
+    if not spark_type.needConversion():
         return None
-    convert: Convert = found.fromInternal
+    convert: Convert = spark_type.fromInternal
     return lambda v: None if v is None else convert(v)
 
 

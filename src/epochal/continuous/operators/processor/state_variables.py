@@ -17,7 +17,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.processor.state_rows import ListRows, MapRows, ValueRows
-from epochal.continuous.operators.processor.state_values import ValueForm, failure
+from epochal.continuous.operators.processor.state_values import ValueConverter, failure
 
 _UPDATING = "updating value state"
 _MAPPING = "updating map state value"
@@ -50,7 +50,7 @@ class ValueState:
 
     __slots__ = ("_at", "_form", "_rows", "_values")
 
-    def __init__(self, rows: ValueRows, form: ValueForm, at: Cursor) -> None:
+    def __init__(self, rows: ValueRows, form: ValueConverter, at: Cursor) -> None:
         self._rows, self._form = rows, form
         self._values = rows.values
         self._at = at
@@ -97,7 +97,7 @@ class ListState:
 
     __slots__ = ("_at", "_form", "_rows")
 
-    def __init__(self, rows: ListRows, form: ValueForm, at: Cursor) -> None:
+    def __init__(self, rows: ListRows, form: ValueConverter, at: Cursor) -> None:
         self._rows, self._form = rows, form
         self._at = at
 
@@ -107,8 +107,8 @@ class ListState:
         return self._at.key in self._rows.values
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        found = self._rows.get(self._at.key, self._at.now_ms)
-        yield from found if self._form.flat else map(self._form.tuple_of, found)
+        rows = self._rows.get(self._at.key, self._at.now_ms)
+        yield from rows if self._form.flat else map(self._form.tuple_of, rows)
 
     def put(self, newState: Iterable[Any]) -> None:
         values = self._stored(newState)
@@ -126,8 +126,8 @@ class ListState:
         self._rows.remove(self._at.key)
 
     def _stored(self, values: Iterable[Any]) -> list[Row]:
-        found = [self._form.store(each, _UPDATING) for each in values]
-        if not found:
+        rows = [self._form.store(value, _UPDATING) for value in values]
+        if not rows:
             raise failure(
                 _UPDATING,
                 "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE",
@@ -135,7 +135,7 @@ class ListState:
                 f"State Store for StateName {self._rows.name}.",
                 "42601",
             )
-        return found
+        return rows
 
 
 class MapState:
@@ -143,7 +143,9 @@ class MapState:
 
     __slots__ = ("_at", "_form", "_keys", "_rows")
 
-    def __init__(self, rows: MapRows, keys: ValueForm, form: ValueForm, at: Cursor) -> None:
+    def __init__(
+        self, rows: MapRows, keys: ValueConverter, form: ValueConverter, at: Cursor
+    ) -> None:
         self._rows, self._keys, self._form = rows, keys, form
         self._at = at
 

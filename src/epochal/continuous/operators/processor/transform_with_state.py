@@ -29,8 +29,8 @@ from epochal.continuous.operators.containers import cut, trim
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.processor.processor_handle import (
     TIMER_STORES,
-    Phase,
     ProcessorHandle,
+    ProcessorPhase,
     TimeMode,
     Variable,
     record_variables,
@@ -38,7 +38,7 @@ from epochal.continuous.operators.processor.processor_handle import (
 )
 from epochal.continuous.operators.processor.row_api import PandasApi, RowApi
 from epochal.continuous.operators.processor.state_rows import VariableRows
-from epochal.continuous.operators.processor.state_values import ValueForm, value_form
+from epochal.continuous.operators.processor.state_values import ValueConverter, value_converter
 from epochal.continuous.operators.processor.state_variables import Cursor, NoKey
 from epochal.continuous.operators.processor.timers import Timers, timer_store
 from epochal.errors import OptionError
@@ -129,10 +129,10 @@ class TransformWithStateSpec:
         key = self.key_schema
         if self.spark_layout:
             return (spark_store(self.variables, key, self.time_mode, self.output_mode),)
-        found = [each.store(key) for each in self.variables]
+        schemas = [variable.store(key) for variable in self.variables]
         if self.time_mode in TIMER_STORES:
-            found.append(timer_store(TIMER_STORES[self.time_mode], key))
-        return tuple(found)
+            schemas.append(timer_store(TIMER_STORES[self.time_mode], key))
+        return tuple(schemas)
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> TransformWithState:
         return TransformWithState(self, partitions, state_partitions)
@@ -141,23 +141,23 @@ class TransformWithStateSpec:
 class _Partition:
     """The state of one partition, and the processor that uses it in this epoch."""
 
-    def __init__(self, number: int, spec: TransformWithStateSpec, key_form: ValueForm) -> None:
+    def __init__(self, number: int, spec: TransformWithStateSpec, key_form: ValueConverter) -> None:
         self.number = number
         self.cursor = Cursor()
         self.rows: dict[str, VariableRows] = {
-            each.name: each.rows(spark_layout=spec.spark_layout) for each in spec.variables
+            state.name: state.rows(spark_layout=spec.spark_layout) for state in spec.variables
         }
         self.timers: Timers | None = None
         if spec.time_mode in TIMER_STORES:
             self.timers = Timers(TIMER_STORES[spec.time_mode])
-        self.expiring = [each for each in self.rows.values() if each.ttl_ms]
+        self.expiring = [rows for rows in self.rows.values() if rows.ttl_ms]
         self._spec = spec
-        self._variables = {each.name: each for each in spec.variables}
+        self._variables = {variable.name: variable for variable in spec.variables}
         self._key_form = key_form
         self._processor: Any = None
         self._handle: ProcessorHandle | None = None
 
-    def begin(self, at: Moment, phase: Phase) -> Any:
+    def begin(self, at: Moment, phase: ProcessorPhase) -> Any:
         """The processor of this epoch, moved to the given phase. Created at the first call."""
         self.cursor.now_ms = at.now_ms
         if self._handle is None:
@@ -166,14 +166,14 @@ class _Partition:
             with USER_CODE:
                 self._processor = cloudpickle.loads(self._spec.processor)
                 self._processor.init(handle)
-            handle.enter(Phase.INITIALIZED)
+            handle.enter(ProcessorPhase.INITIALIZED)
             self._handle = handle
         self._handle.enter(phase)
         return self._processor
 
     def end(self) -> None:
         if self._handle is not None:
-            self._handle.enter(Phase.TIMER_PROCESSED)
+            self._handle.enter(ProcessorPhase.TIMER_PROCESSED)
             self._processor.close()
             self._processor = self._handle = None
 
@@ -181,7 +181,7 @@ class _Partition:
         """Call the handler of each timer that is due at or before `until`."""
         if self.timers is None or (first := self.timers.first()) is None or first > until:
             return []
-        processor = self.begin(at, Phase.DATA_PROCESSED)
+        processor = self.begin(at, ProcessorPhase.DATA_PROCESSED)
         due = self.timers.take(until)
         results: list[Any] = []
         for time_ms, keys in due:
@@ -200,16 +200,16 @@ class _Partition:
         return results
 
     def changes(self, epoch: int) -> list[StateChanges]:
-        kept = self._kept()
-        found = [each.changes(self.number) for each in kept]
-        for each in kept:
-            cut(each.values, epoch)
-        return found
+        stores = self._kept()
+        changes = [store.changes(self.number) for store in stores]
+        for store in stores:
+            cut(store.values, epoch)
+        return changes
 
     def trim(self) -> None:
         """Forget what was not used lately, if state is on disk."""
-        for each in self._kept():
-            trim(each.values)
+        for store in self._kept():
+            trim(store.values)
 
     def _kept(self) -> list[VariableRows | Timers]:
         return [*self.rows.values(), *(() if self.timers is None else (self.timers,))]
@@ -221,15 +221,15 @@ class TransformWithState:
     def __init__(
         self, spec: TransformWithStateSpec, partitions: Sequence[int], state_partitions: int
     ) -> None:
-        key_form = value_form(spec.key_schema)
+        key_form = value_converter(spec.key_schema)
         self._spec = spec
-        self._partitions = {each: _Partition(each, spec, key_form) for each in partitions}
+        self._partitions = {number: _Partition(number, spec, key_form) for number in partitions}
         self._state_partitions = state_partitions
         self._api = _api(spec, spec.key, spec.input_schema)
         self._seeded = spec.initial_state is None
         self._purged_ms = 0
         self._ages = any(
-            each.expiring or each.timers is not None for each in self._partitions.values()
+            state.expiring or state.timers is not None for state in self._partitions.values()
         )
         """Whether time matters: without timers and expiring state, `expire` has nothing to do."""
         self._event_time = -1
@@ -249,14 +249,13 @@ class TransformWithState:
     ) -> Iterable[pa.RecordBatch]:
         self._seed(at)
         if self._event_time >= 0:
-            timely = drop_late(batch, micros(batch.column(self._event_time)), at.late_ms)
-            self.late_rows += batch.num_rows - timely.num_rows
-            batch = timely
+            batch, late_rows = drop_late(batch, micros(batch.column(self._event_time)), at.late_ms)
+            self.late_rows += late_rows
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]
         state.trim()
-        handle_rows = state.begin(at, Phase.INITIALIZED).handleInputRows
+        handle_rows = state.begin(at, ProcessorPhase.INITIALIZED).handleInputRows
         values = self._timer_values(at)
         cursor = state.cursor
         results: list[Any] = []
@@ -272,11 +271,11 @@ class TransformWithState:
             return 0
         if not self._ages:
             return None
-        found = [self._purge_due()]
+        times = [self._purge_due()]
         if self._spec.time_mode is TimeMode.PROCESSING:
-            found += [each.timers.first() for each in self._partitions.values() if each.timers]
-        known = [each for each in found if each is not None]
-        return min(known) if known else None
+            times += [state.timers.first() for state in self._partitions.values() if state.timers]
+        due = [time for time in times if time is not None]
+        return min(due) if due else None
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
         self._seed(at)
@@ -295,8 +294,8 @@ class TransformWithState:
         if due is not None and due <= at.now_ms:
             self._purged_ms = at.now_ms
             for state in self._partitions.values():
-                for each in state.expiring:
-                    each.purge(at.now_ms)
+                for rows in state.expiring:
+                    rows.purge(at.now_ms)
         return output
 
     def cut(self, epoch: int) -> list[StateChanges]:
@@ -319,8 +318,8 @@ class TransformWithState:
         first = [
             at
             for state in self._partitions.values()
-            for each in state.expiring
-            if (at := each.expiries.first()) is not None
+            for rows in state.expiring
+            if (at := rows.expiries.first()) is not None
         ]
         return max(min(first), self._purged_ms + PURGE_EVERY_MS) if first else None
 
@@ -340,16 +339,17 @@ class TransformWithState:
             mine = batch.filter(pa.array(owners == number))
             if not mine.num_rows:
                 continue
-            handle_initial = state.begin(at, Phase.INITIALIZED).handleInitialState
+            handle_initial = state.begin(at, ProcessorPhase.INITIALIZED).handleInitialState
             for stored, key, rows in api.groups(mine):
-                for each in rows():
+                for row in rows():
                     state.cursor.key = stored
                     with USER_CODE:
-                        handle_initial(key, each, values)
+                        handle_initial(key, row, values)
             state.cursor.key = NoKey()
 
     def _owners(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
         """The partition of each row of the initial state, by the same hash as input rows."""
+        # The hash of an int is not that of an equal long: keys need the types of the input's keys.
         columns = [
             batch.column(name).cast(self._spec.input_schema.field(own).type)
             for name, own in zip(self._spec.initial_key, self._spec.key, strict=True)
@@ -357,7 +357,7 @@ class TransformWithState:
         return partition_ids(columns, self._spec.key_schema, self._state_partitions)
 
 
-def _api(spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema) -> PandasApi | RowApi:
+def _api(spec: TransformWithStateSpec, key: Sequence[str], schema: pa.Schema) -> PandasApi | RowApi:
     if spec.pandas:
         return PandasApi(key, spec.output_schema, spec.timezone)
-    return RowApi(key, given, spec.output_schema)
+    return RowApi(key, schema, spec.output_schema)

@@ -31,10 +31,10 @@ class GenerateSpec:
     """The name of Spark's class: Explode, PosExplode, Inline, Stack. SPARK for all others."""
     arguments: tuple[Expr, ...]
     """The call of the generator itself if Spark's code runs it."""
-    kept: tuple[int, ...]
+    input_columns: tuple[int, ...]
     outer: bool
     schema: pa.Schema
-    """The kept columns, then the generated ones."""
+    """Those columns of the input, then the generated ones."""
 
     def open(self) -> Generate:
         return Generate(self)
@@ -45,7 +45,7 @@ class Generate:
 
     def __init__(self, spec: GenerateSpec) -> None:
         self._spec = spec
-        self._types = spec.schema.types[len(spec.kept) :]
+        self._types = spec.schema.types[len(spec.input_columns) :]
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
         spec, rows = self._spec, batch.num_rows
@@ -62,16 +62,16 @@ class Generate:
                 parents, places = with_unmatched(parents, np.arange(own), rows)
                 if len(parents) > own:
                     index = pa.array(places, pa.int64(), mask=places < 0)
-                    generated = [each.take(index) for each in generated]
+                    generated = [column.take(index) for column in generated]
         if not len(parents):
             return ()
         index = pa.array(parents, pa.int64())
-        kept = [batch.column(each).take(index) for each in spec.kept]
-        made = [
-            column_of(each, len(parents), kind)
-            for each, kind in zip(generated, self._types, strict=True)
+        own_columns = [batch.column(number).take(index) for number in spec.input_columns]
+        made_columns = [
+            column_of(column, len(parents), kind)
+            for column, kind in zip(generated, self._types, strict=True)
         ]
-        return (batch_of([*kept, *made], spec.schema, len(parents)),)
+        return (batch_of([*own_columns, *made_columns], spec.schema, len(parents)),)
 
 
 def with_unmatched(rows: Any, places: Any, count: int) -> tuple[Any, Any]:

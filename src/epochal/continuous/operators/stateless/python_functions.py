@@ -101,7 +101,7 @@ class PythonFunctions:
 
     def __init__(self, spec: PythonFunctionsSpec) -> None:
         self._schema = spec.schema
-        self._calls = [_Call(each, spec.conversion) for each in spec.functions]
+        self._calls = [_Call(function, spec.conversion) for function in spec.functions]
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
         rows = batch.num_rows
@@ -118,21 +118,23 @@ class PythonFunctions:
 class _Call:
     """A function with its arguments, ready to be called."""
 
-    def __init__(self, given: PythonFunction, conversion: Conversion) -> None:
+    def __init__(self, function: PythonFunction, conversion: Conversion) -> None:
         with USER_CODE:
-            self._function, self._type = cloudpickle.loads(given.pickled)
-        self._kind, self._name, self._conversion = given.kind, given.name, conversion
+            self._function, self._type = cloudpickle.loads(function.pickled)
+        self._kind, self._name, self._conversion = function.kind, function.name, conversion
         self._arguments = [
             (
-                each,
-                _Call(each.value, conversion) if isinstance(each.value, PythonFunction) else None,
+                argument,
+                _Call(argument.value, conversion)
+                if isinstance(argument.value, PythonFunction)
+                else None,
             )
-            for each in given.arguments
+            for argument in function.arguments
         ]
         self._converters = {
-            number: _row_converter(each.type)
-            for number, (each, _) in enumerate(self._arguments)
-            if each.type is not None and given.kind in ROW_TYPES
+            number: _row_converter(argument.type)
+            for number, (argument, _) in enumerate(self._arguments)
+            if argument.type is not None and function.kind in ROW_TYPES
         }
 
     def result(self, batch: pa.RecordBatch) -> Any:
@@ -148,25 +150,25 @@ class _Call:
             return self._from_rows(returned)
         if self._kind in (PANDAS_ITERATOR, ARROW_ITERATOR):
             parts = [self._from_columns(column) for column in returned]
-            made = pa.concat_arrays(parts) if parts else _array([], self._type)
+            converted = pa.concat_arrays(parts) if parts else _array([], self._type)
         else:
-            made = self._from_columns(returned)
-        if len(made) != rows:
+            converted = self._from_columns(returned)
+        if len(converted) != rows:
             raise OptionError(
-                f"the function {self._name} returned {len(made)} values for {rows} rows. "
+                f"the function {self._name} returned {len(converted)} values for {rows} rows. "
                 f"Return one value for each row."
             )
-        return made
+        return converted
 
     def _raw(self, batch: pa.RecordBatch) -> Any:
         """What the function returns: a list of values, or a column, or an iterator of columns."""
         positional, keywords = [], {}
-        for number, (each, inner) in enumerate(self._arguments):
-            value = inner._raw(batch) if inner else self._given(number, each, batch)
-            if each.keyword is None:
+        for number, (argument, inner) in enumerate(self._arguments):
+            value = inner._raw(batch) if inner else self._given(number, argument, batch)
+            if argument.keyword is None:
                 positional.append(value)
             else:
-                keywords[each.keyword] = value
+                keywords[argument.keyword] = value
         with USER_CODE:
             if self._kind in ROW_TYPES:
                 return _by_row(self._function, positional, keywords, batch.num_rows)
@@ -190,7 +192,7 @@ class _Call:
 
         values: list[Any] = ArrowTableToRowsConversion._to_pylist(column)
         convert = self._converters.get(number)
-        return values if convert is None else [convert(each) for each in values]
+        return values if convert is None else [convert(value) for value in values]
 
     def _from_rows(self, values: list[Any]) -> Any:
         from pyspark.sql.conversion import LocalDataToArrowConversion
@@ -201,7 +203,7 @@ class _Call:
             int_to_decimal_coercion_enabled=self._conversion.int_to_decimal,
         )
         if convert is not None:
-            values = [convert(each) for each in values]
+            values = [convert(value) for value in values]
         try:
             return _array(values, self._type, safe=self._conversion.safe)
         except pa.ArrowException as error:
@@ -213,11 +215,11 @@ class _Call:
     def _from_columns(self, result: Any) -> pa.Array[Any]:
         schema = spark.StructType([spark.StructField("_0", self._type)])
         if self._kind in (ARROW, ARROW_ITERATOR):
-            found = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
+            column = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
             kind = _arrow_type(self._type)
-            return found if found.type == kind else found.cast(kind)
-        made = to_arrow(result, schema, self._conversion)
-        return made.column(0)
+            return column if column.type == kind else column.cast(kind)
+        batch = to_arrow(result, schema, self._conversion)
+        return batch.column(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,17 +244,17 @@ class MapFrames:
             self._function, self._type = cloudpickle.loads(spec.pickled)
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
-        given: Any = batch
+        rows: Any = batch
         if self._spec.kind == MAP_PANDAS:
-            given = _series(batch.to_struct_array(), self._spec.conversion)
+            rows = _series(batch.to_struct_array(), self._spec.conversion)
         with USER_CODE:
-            for result in self._results(given):
-                made = self._batch(result)
-                if made.num_rows:
-                    yield made
+            for result in self._results(rows):
+                fitting = self._batch(result)
+                if fitting.num_rows:
+                    yield fitting
 
-    def _results(self, given: Any) -> Iterator[Any]:
-        results = self._function(iter((given,)))
+    def _results(self, rows: Any) -> Iterator[Any]:
+        results = self._function(iter((rows,)))
         if isinstance(results, str | bytes) or not isinstance(results, Iterable):
             raise OptionError(
                 f"the function {name_of(self._function)} returned {type(results).__name__}. It "
@@ -264,8 +266,8 @@ class MapFrames:
         schema = self._spec.schema
         if self._spec.kind == MAP_PANDAS:
             wrapped = spark.StructType([spark.StructField("_0", self._type)])
-            made: Any = to_arrow(result, wrapped, self._spec.conversion).column(0)
-            arrays, rows = made.flatten(), len(made)
+            column: Any = to_arrow(result, wrapped, self._spec.conversion).column(0)
+            arrays, rows = column.flatten(), len(column)
         else:
             if not isinstance(result, pa.RecordBatch):
                 raise OptionError(
@@ -274,14 +276,14 @@ class MapFrames:
                 )
             arrays, rows = [_column(result, name) for name in schema.names], result.num_rows
         pairs = zip(arrays, schema.types, strict=True)
-        return batch_of([column_of(each, rows, kind) for each, kind in pairs], schema, rows)
+        return batch_of([column_of(column, rows, kind) for column, kind in pairs], schema, rows)
 
 
 def to_arrow(result: Any, schema: spark.StructType, conversion: Conversion) -> pa.RecordBatch:
     """Convert a Series or DataFrame of a user to Arrow, as Spark's workers do."""
     from pyspark.sql.conversion import PandasToArrowConversion
 
-    found: pa.RecordBatch = PandasToArrowConversion.convert(
+    batch: pa.RecordBatch = PandasToArrowConversion.convert(
         [result],
         schema,
         timezone=conversion.timezone,
@@ -291,7 +293,7 @@ def to_arrow(result: Any, schema: spark.StructType, conversion: Conversion) -> p
         assign_cols_by_name=True,
         int_to_decimal_coercion_enabled=conversion.int_to_decimal,
     )
-    return found
+    return batch
 
 
 def _series(column: pa.Array[Any], conversion: Conversion) -> Any:
@@ -328,10 +330,10 @@ def _zoned(kind: Any, zone: str) -> Any:
 def _row_converter(kind: spark.DataType) -> Converter | None:
     from pyspark.sql.conversion import ArrowTableToRowsConversion
 
-    found: Converter | None = ArrowTableToRowsConversion._create_converter(
+    converter: Converter | None = ArrowTableToRowsConversion._create_converter(
         kind, none_on_identity=True, binary_as_bytes=True
     )
-    return found
+    return converter
 
 
 def _by_row(
@@ -340,11 +342,11 @@ def _by_row(
     if not positional and not keywords:
         return [function() for _ in range(rows)]
     if not keywords:
-        return [function(*each) for each in zip(*positional, strict=True)]
+        return [function(*values) for values in zip(*positional, strict=True)]
     names, count = list(keywords), len(positional)
     return [
-        function(*each[:count], **dict(zip(names, each[count:], strict=True)))
-        for each in zip(*positional, *keywords.values(), strict=True)
+        function(*values[:count], **dict(zip(names, values[count:], strict=True)))
+        for values in zip(*positional, *keywords.values(), strict=True)
     ]
 
 
@@ -396,12 +398,12 @@ def _converter(kind: spark.DataType) -> Converter:
         case spark.ArrayType():
             element = jvm_result(kind.elementType)
             return lambda value: (
-                [element(each) for each in value] if isinstance(value, list | tuple) else None
+                [element(item) for item in value] if isinstance(value, list | tuple) else None
             )
         case spark.MapType():
             key, item = jvm_result(kind.keyType), jvm_result(kind.valueType)
             return lambda value: (
-                [(key(each), item(value[each])) for each in value]
+                [(key(entry), item(value[entry])) for entry in value]
                 if isinstance(value, dict)
                 else None
             )
@@ -428,7 +430,7 @@ def _decimal(kind: spark.DecimalType) -> Converter:
 
 
 def _struct(kind: spark.StructType) -> Converter:
-    converters = [jvm_result(each.dataType) for each in kind.fields]
+    converters = [jvm_result(field.dataType) for field in kind.fields]
     names = kind.names
 
     def convert(value: Any) -> Any:
@@ -436,6 +438,6 @@ def _struct(kind: spark.StructType) -> Converter:
             value = tuple(value.get(name) for name in names)
         if not isinstance(value, tuple | list):
             return None
-        return {name: each(item) for name, each, item in zip(names, converters, value, strict=True)}
+        return {name: form(item) for name, form, item in zip(names, converters, value, strict=True)}
 
     return convert

@@ -89,8 +89,8 @@ class FilterSpec:
         met = evaluate(self.condition, batch)
         if isinstance(met, pa.Scalar):
             return (batch,) if met.as_py() else ()
-        kept = batch.filter(met)
-        return (kept,) if kept.num_rows else ()
+        rows = batch.filter(met)
+        return (rows,) if rows.num_rows else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,11 @@ class Expand:
     """Computes all projections of a batch, one after the other."""
 
     def __init__(self, spec: ExpandSpec) -> None:
-        self._projects = [Project(each, spec.schema) for each in spec.projections]
+        self._projects = [Project(columns, spec.schema) for columns in spec.projections]
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
-        found = [made for project in self._projects for made in project.process(batch, at)]
-        return pa.Table.from_batches(found).combine_chunks().to_batches()
+        batches = [result for project in self._projects for result in project.process(batch, at)]
+        return pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +174,9 @@ class ObserveEventTime:
         return newest
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
-        found = pc.min_max(batch.column(self._column))
+        extremes = pc.min_max(batch.column(self._column))
         stamp = pa.timestamp("us", "UTC")
-        lowest, highest = (found[name].cast(stamp).value for name in ("min", "max"))
+        lowest, highest = (extremes[name].cast(stamp).value for name in ("min", "max"))
         rows = batch.num_rows
         if highest is not None:
             self._highest_ms = max(self._highest_ms, highest // 1000)
@@ -228,10 +228,10 @@ class ArrowExpression:
 
 
 def _results(
-    function: Callable[[Iterator[Any]], Any], given: Any, kind: type, operator: str
+    function: Callable[[Iterator[Any]], Any], rows: Any, kind: type, operator: str
 ) -> Iterator[Any]:
     """Call the user's function with one batch; OptionError if it does not return batches."""
-    results = function(iter((given,)))
+    results = function(iter((rows,)))
     # A batch, a DataFrame and a text can be iterated too, but over columns or characters.
     if isinstance(results, kind | str | bytes) or not isinstance(results, Iterable):
         raise _not_batches(operator, function, kind, "returned", results)
@@ -241,9 +241,9 @@ def _results(
         yield result
 
 
-def _not_batches(operator: str, function: Any, kind: type, verb: str, found: Any) -> OptionError:
+def _not_batches(operator: str, function: Any, kind: type, verb: str, result: Any) -> OptionError:
     form = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
-    shown = "None" if found is None else f"a {type(found).__name__}"
+    shown = "None" if result is None else f"a {type(result).__name__}"
     return OptionError(
         f"{operator}: the function {name_of(function)} {verb} {shown}. It must return an iterator "
         f"of {form}, or be a generator that yields them."

@@ -79,6 +79,19 @@ def test_a_semi_join_does_not_emit_rows_that_earlier_releases_stored_as_matched(
     assert values(driver, "left") == {}
 
 
+def test_a_row_expires_whose_key_was_due_while_it_had_no_rows() -> None:
+    driver = Driver(join("left_semi"))
+    driver.turn_of_sides([(LEFT, click("a", 1000))])
+    driver.cut()
+    driver.turn_of_sides([(RIGHT, buy("a", 1500))], watermark_ms=10_000)
+    driver.turn_of_sides([(LEFT, click("a", 20_000))], watermark_ms=10_000)
+    driver.cut()
+    assert len(values(driver, "left")) == 1
+    driver.turn_of_sides([], watermark_ms=100_000)
+    driver.cut()
+    assert values(driver, "left") == {}
+
+
 def test_state_whose_rows_do_not_fit_their_count_is_refused(state_in: str) -> None:
     driver = Driver(join("inner", None))
     driver.turn_of_sides([(LEFT, click("a", 1000, 1)), (LEFT, click("a", 1000, 2))])
