@@ -146,6 +146,11 @@ def copy(source: str, target: str) -> Callable[[Path], None]:
     return plant
 
 
+def taken_with_a_hidden_file(root: Path) -> None:
+    (root / "commits/11/nested").mkdir(parents=True)
+    (root / "commits/11/nested/.hidden").touch()
+
+
 def offsets(batch_id: int, **changes: object) -> Callable[[Path], None]:
     """Change keys of a batch's metadata line."""
     return rewrite(f"offsets/{batch_id}", lambda data: with_metadata(data, changes))
@@ -338,6 +343,12 @@ FAULTS = (
     Fault("METADATA_MISSING", "metadata", remove("metadata")),
     Fault("METADATA_UNREADABLE", "metadata", content("metadata", b"{}")),
     Fault(
+        "METADATA_UNREADABLE",
+        "metadata",
+        every(remove("metadata"), lambda root: (root / "metadata").mkdir()),
+        note="directory",
+    ),
+    Fault(
         "OFFSETS_MISSING", "offsets", remove(*(f"offsets/{n}" for n in ALL)), note="beside-commits"
     ),
     Fault(
@@ -351,6 +362,7 @@ FAULTS = (
     Fault("LOG_VERSION_UNKNOWN", "offsets/5", content("offsets/5", b"v99999\n{}")),
     Fault("LOG_NAME_NOT_CANONICAL", "commits/007", copy("commits/7", "commits/007")),
     Fault("LOG_NAME_TAKEN", "commits/11", lambda root: (root / "commits/11").mkdir()),
+    Fault("LOG_NAME_TAKEN", "commits/11", taken_with_a_hidden_file, note="with-a-hidden-file"),
     Fault("OFFSETS_GAP", "offsets/9", remove("offsets/9", "commits/9"), note="before-the-newest"),
     Fault(
         "OFFSETS_GAP",
@@ -386,7 +398,17 @@ FAULTS = (
     Fault("CONF_KEY_LOST", "offsets/10", settings((10,), {PARTITIONS: None})),
     Fault("CONF_INCOMPLETE", "offsets/10", settings(ALL, {PARTITIONS: None})),
     Fault("CONF_INVALID", "offsets/10", settings(ALL, {CODEC: "brotli"})),
+    Fault(
+        "CONF_INVALID",
+        "offsets/8",
+        settings((8,), {PARTITIONS: "many"}),
+        case="file_sink",
+        note="in-one-batch",
+    ),
     Fault("CONF_CHANGED", "offsets/10", settings((10,), {AGGREGATION: "1"})),
+    Fault(
+        "CONF_CHANGED", "offsets/1", settings((0,), {CODEC: "brotli"}), note="from-an-unknown-codec"
+    ),
     Fault("PARTITIONS_CHANGED", "offsets/1", settings((0,), {PARTITIONS: "7"}), case="global"),
     Fault("REPARTITION_UNFINISHED", "offsets/11", next_repartition),
     Fault("WATERMARK_BACKWARDS", "offsets/10", offsets(10, batchWatermarkMs=1)),

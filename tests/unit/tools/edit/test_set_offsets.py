@@ -96,7 +96,9 @@ def test_an_unknown_source_is_named_with_the_known_ones() -> None:
 
 
 def test_a_batch_that_is_under_way_is_not_overtaken() -> None:
-    with pytest.raises(EditError, match=r"batch 5 has started but is not committed.*--to-batch 4"):
+    with pytest.raises(
+        EditError, match=r"batch 5 has started but is not committed.*--to-batch 4 --sink OUTPUT`"
+    ):
         plan_set_offsets(survey(checkpoint(6, uncommitted=True)), "0", ShiftBy(0))
 
 
