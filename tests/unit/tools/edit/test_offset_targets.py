@@ -101,7 +101,9 @@ def test_a_source_without_an_offset_needs_a_whole_one() -> None:
         move(None, ShiftBy(1))
 
 
-@pytest.mark.parametrize("value", ["a:1", "a:x:1", "a:1:-5", ":0:1", "{", '{"a":[1]}'])
+@pytest.mark.parametrize(
+    "value", ["a:1", "a:x:1", "a:1:-5", ":0:1", "a:\u00b2:1", f"a:0:{9:9<5000}", "{", '{"a":[1]}']
+)
 def test_what_is_no_offset_is_refused(value: str) -> None:
     with pytest.raises(OptionError, match="--to-offset"):
         move(KAFKA, ToOffset((value,)))
