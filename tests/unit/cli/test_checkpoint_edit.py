@@ -347,3 +347,23 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert "nowhere" in capsys.readouterr().err
     run("rewind", str(tmp_path / "nowhere"), "--to-batch", "1", *NOW, status=2)
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("command", ["rewind", "set-offsets", "repair"])
+def test_a_checkpoint_that_was_left_does_not_change_the_output_of_the_one_that_took_over(
+    command: str, files: LocalFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`verify` named a rewind, which took the new query's batches out of the log of the output."""
+    output, new = on_disk(sink(6), tmp_path / "output"), str(tmp_path / "new")
+    told = ("--sink", output.url)
+    assert main(("switch", files.url, "--to", new, *told, *NOW)) == 0
+    run("set-offsets", new, "--shift-by", "0", *told, *NOW)
+    before = content(output)
+    run("verify", files.url, *told, status=1)
+    assert "SINK_AHEAD" not in capsys.readouterr().out
+    words = {"rewind": ("--to-batch", "4"), "set-offsets": ("--shift-by", "0"), "repair": ()}
+    for named in (told, ("--no-file-sink",)):
+        run(command, files.url, *words[command], *named, *NOW, status=2)
+        assert f"epochal switch {files.url} --back {new}" in capsys.readouterr().err
+    assert content(output) == before
+    assert main(("switch", files.url, "--back", new, *told, *NOW)) == 0

@@ -131,5 +131,6 @@ def kind_of_offset(offset: str | None) -> tuple[str, frozenset[str]]:
 
 def _is_topic(value: object) -> bool:
     return isinstance(value, dict) and all(
-        str(partition).isdecimal() and isinstance(offset, int) for partition, offset in value.items()
+        str(partition).isdecimal() and isinstance(offset, int)
+        for partition, offset in value.items()
     )
