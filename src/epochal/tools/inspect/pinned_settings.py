@@ -14,7 +14,7 @@ from epochal.checkpoint.restart import (
     SHUFFLE_PARTITIONS,
     TABLE_FORMAT,
 )
-from epochal.errors import OptionError
+from epochal.errors import OptionError, StateReadError
 from epochal.state.files.codecs import codec_name
 
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
@@ -54,3 +54,11 @@ def usable_settings(conf: Mapping[str, str]) -> dict[str, str]:
 
 def unusable_settings(conf: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in conf.items() if not is_usable(key, value)}
+
+
+def refuse_unusable(conf: Mapping[str, str], source: str) -> None:
+    """Raise StateReadError, unless it is the codec: reading a file says what is wrong with that."""
+    for key, value in unusable_settings(conf).items():
+        if key != CODEC:
+            reason = f"the batch pins {key} as {value!r}, which Spark cannot use."
+            raise StateReadError(source, reason, "INVALID_CONF_VALUE.TYPE_MISMATCH")

@@ -60,7 +60,7 @@ from epochal.state.rows.types import AtomicType, StructField, StructType
 from epochal.state.store.contract import FileSettings, Selection, StoredVersion
 from epochal.state.store.store_format import FORMATS, StoreFormat
 from epochal.tools.inspect.listing import list_all
-from epochal.tools.inspect.pinned_settings import JOIN_FORMAT, unusable_settings
+from epochal.tools.inspect.pinned_settings import JOIN_FORMAT, refuse_unusable
 from epochal.tools.inspect.state_listing import operators_of
 
 _STORE = "spark.sql.streaming.stateStore."
@@ -125,12 +125,9 @@ class StateSettings(FileSettings):
     def from_conf(cls, conf: Mapping[str, str], source: str) -> StateSettings:
         """Read the conf of an offset log entry; missing keys take their legacy values."""
         settings = {**LEGACY_DEFAULTS, **conf}
-        for key, value in unusable_settings(conf).items():
-            if key != CODEC:  # reading a file says what is wrong with it
-                reason = f"the batch pins {key} as {value!r}, which Spark cannot use."
-                raise StateReadError(source, reason, "INVALID_CONF_VALUE.TYPE_MISMATCH")
-        name = _class_name(settings.get(PROVIDER, NEW_QUERY_DEFAULTS[PROVIDER]))
-        formats = {_class_name(kind.provider_class): kind for kind in FORMATS}
+        refuse_unusable(conf, source)
+        name = settings.get(PROVIDER, NEW_QUERY_DEFAULTS[PROVIDER]).rpartition(".")[2]
+        formats = {kind.provider_class.rpartition(".")[2]: kind for kind in FORMATS}
         if name not in formats:
             raise StateReadError(
                 source,
@@ -148,10 +145,6 @@ class StateSettings(FileSettings):
             encoding=settings[f"{_STORE}encodingFormat"].lower(),
             join_format=int(settings[JOIN_FORMAT]),
         )
-
-
-def _class_name(provider_class: str) -> str:
-    return provider_class.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
