@@ -147,6 +147,11 @@ def copy(source: str, target: str) -> Callable[[Path], None]:
     return plant
 
 
+def taken_with_a_hidden_file(root: Path) -> None:
+    (root / "commits/11/nested").mkdir(parents=True)
+    (root / "commits/11/nested/.hidden").touch()
+
+
 def offsets(batch_id: int, **changes: object) -> Callable[[Path], None]:
     """Change keys of a batch's metadata line."""
     return rewrite(f"offsets/{batch_id}", lambda data: with_metadata(data, changes))
@@ -352,6 +357,12 @@ FAULTS = (
     lost("METADATA_MISSING", "metadata"),
     holding("METADATA_UNREADABLE", "metadata", b"{}"),
     Fault(
+        "METADATA_UNREADABLE",
+        "metadata",
+        every(remove("metadata"), lambda root: (root / "metadata").mkdir()),
+        note="directory",
+    ),
+    Fault(
         "OFFSETS_MISSING", "offsets", remove(*(f"offsets/{n}" for n in ALL)), note="beside-commits"
     ),
     holding("LOG_ENTRY_UNREADABLE", "offsets/5", b"v1", severity="info", note="truncated"),
@@ -359,6 +370,7 @@ FAULTS = (
     holding("LOG_VERSION_UNKNOWN", "offsets/5", b"v99999\n{}"),
     copied("LOG_NAME_NOT_CANONICAL", "commits/7", "commits/007"),
     Fault("LOG_NAME_TAKEN", "commits/11", lambda root: (root / "commits/11").mkdir()),
+    Fault("LOG_NAME_TAKEN", "commits/11", taken_with_a_hidden_file, note="with-a-hidden-file"),
     Fault("OFFSETS_GAP", "offsets/9", remove("offsets/9", "commits/9"), note="before-the-newest"),
     Fault(
         "OFFSETS_GAP",
@@ -394,7 +406,17 @@ FAULTS = (
     Fault("CONF_KEY_LOST", "offsets/10", settings((10,), {PARTITIONS: None})),
     Fault("CONF_INCOMPLETE", "offsets/10", settings(ALL, {PARTITIONS: None})),
     Fault("CONF_INVALID", "offsets/10", settings(ALL, {CODEC: "brotli"})),
+    Fault(
+        "CONF_INVALID",
+        "offsets/8",
+        settings((8,), {PARTITIONS: "many"}),
+        case="file_sink",
+        note="in-one-batch",
+    ),
     Fault("CONF_CHANGED", "offsets/10", settings((10,), {AGGREGATION: "1"})),
+    Fault(
+        "CONF_CHANGED", "offsets/1", settings((0,), {CODEC: "brotli"}), note="from-an-unknown-codec"
+    ),
     Fault("PARTITIONS_CHANGED", "offsets/1", settings((0,), {PARTITIONS: "7"}), case="global"),
     Fault("REPARTITION_UNFINISHED", "offsets/11", next_repartition),
     Fault("WATERMARK_BACKWARDS", "offsets/10", offsets(10, batchWatermarkMs=1)),

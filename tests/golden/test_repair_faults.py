@@ -23,7 +23,6 @@ from epochal.tools.verify.verify import verify
 LEFT = {
     "CHECKPOINT_SWITCHED": "as it was asked for",
     "CONF_INCOMPLETE": "legal: nothing to mend",
-    "CONF_INVALID": "nobody knows the codec",
     "EDIT_UNFINISHED": "the same command again, or undo",
     "EPOCH_FILE_BROKEN": "rewind",
     "FILE_LOG_BATCH_MISMATCH": "nobody knows which is right",
@@ -52,6 +51,8 @@ LEFT = {
 """Codes that no repair mends, and why."""
 
 LEFT_HERE = {
+    "CONF_INVALID": "nobody knows the codec",
+    "METADATA_UNREADABLE-directory": "it may hold what somebody needs",
     "FILE_LOG_HOLE": "what was in the batch is recorded nowhere else",
     "FILE_LOG_HOLE-compact": "what was in the batch is recorded nowhere else",
     "COMMITS_BEHIND-no-commits": "no batch is committed",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.golden.library import Golden, unpack
-from tests.golden.random_damage import AT_ONCE, Case, damaged, digest, epochal
+from tests.golden.random_damage import AT_ONCE, Case, damaged, digest, epochal, obey
 
 SEEDS = 12
 
@@ -44,7 +44,7 @@ def test_a_repair_that_may_go_back_ends_healthy_or_drops_no_batch(
 
 
 def unreadable(case: Case) -> set[str]:
-    """The batches whose commit or offsets were damaged: without both no query can use a commit."""
+    """The batches whose commit or offsets were damaged: no query can use one without the other."""
     parts = (fault.partition(" ")[0].split("/") for fault in case.faults)
     return {name for *_, folder, name in parts if folder in ("commits", "offsets")}
 
@@ -86,3 +86,18 @@ def test_where_a_new_query_id_doubles_rows_and_where_the_old_one_is_are_said(
     told = " ".join(repair(case)[1].split())
     assert "takes a batch again that it has but that is not committed here" in told
     assert "Pass the old id with --query-id: a Delta table has it in its log" in told
+
+
+@pytest.mark.parametrize("name", ["commits/4", "offsets/7"])
+def test_a_file_is_written_again_once_the_directory_with_its_name_is_out_of_the_way(
+    name: str, tmp_path: Path
+) -> None:
+    """The edit needed a file where it left the directory, so nothing was repaired at all."""
+    case = Case(0, unpack(Golden("4.3.0", "file_sink"), tmp_path, relocate=True))
+    path = case.place.checkpoint / name
+    path.unlink()
+    path.mkdir()
+    case.outcome = ""
+    obey(case, page=False)
+    assert (case.outcome, path.is_dir()) == ("healthy", False), case.steps
+    assert all(step.startswith(("repair 0", "repair 1")) for step in case.steps), case.steps

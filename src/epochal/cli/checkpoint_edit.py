@@ -167,7 +167,7 @@ def migrate_offsets(
     if to != "v2":
         raise OptionError(f"--to {to} is not supported: the only target is v2.")
     pairs = parse_pairs(name, "--name", "I=NAME")
-    if not all(index.isdigit() for index in pairs):
+    if not all(index.isdecimal() and len(index) < 10 for index in pairs):
         raise OptionError("--name takes the source's index in the query, as in 0=NAME or 1=NAME.")
     names = {int(index): value for index, value in pairs.items()}
     files = open_place(directory)

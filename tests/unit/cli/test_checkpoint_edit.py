@@ -324,3 +324,23 @@ def test_a_time_before_all_batches_is_answered_with_the_oldest_one(
     run("rewind", files.url, "--to-datetime", "2020-01-01", status=2)
     told = "no committed batch is as old as 2020-01-01T00:00:00.000Z; the oldest is of 2023-11-14T"
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["rewind", "set-offsets", "repair"])
+def test_a_checkpoint_that_was_left_does_not_change_the_output_of_the_one_that_took_over(
+    command: str, files: LocalFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`verify` named a rewind, which took the new query's batches out of the log of the output."""
+    output, new = on_disk(sink(6), tmp_path / "output"), str(tmp_path / "new")
+    told = ("--sink", output.url)
+    assert main(("switch", files.url, "--to", new, *told, *NOW)) == 0
+    run("set-offsets", new, "--shift-by", "0", *told, *NOW)
+    before = content(output)
+    run("verify", files.url, *told, status=1)
+    assert "SINK_AHEAD" not in capsys.readouterr().out
+    words = {"rewind": ("--to-batch", "4"), "set-offsets": ("--shift-by", "0"), "repair": ()}
+    for named in (told, ("--no-file-sink",)):
+        run(command, files.url, *words[command], *named, *NOW, status=2)
+        assert f"epochal switch {files.url} --back {new}" in capsys.readouterr().err
+    assert content(output) == before
+    assert main(("switch", files.url, "--back", new, *told, *NOW)) == 0

@@ -315,3 +315,20 @@ def test_deep_json_is_an_error_and_not_a_traceback(
         assert main(["checkpoint", verb, str(home), *rest, *NO_SINK.get(verb, ())]) in (0, 1, 2)
     assert main(["state", "show", str(home)]) in (0, 2)
     assert "Traceback" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("count", ["0", "\u00b2", "many", "9" * 5000])
+def test_a_number_of_partitions_that_is_none_is_found_and_refused(
+    count: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They ended in a ZeroDivisionError or a ValueError, or `verify` called them healthy."""
+    for path in home.glob("offsets/[0-9]*"):
+        version, metadata, *rest = path.read_text(encoding="utf-8").split("\n")
+        pinned = json.loads(metadata)
+        pinned["conf"]["spark.sql.shuffle.partitions"] = count
+        path.write_text("\n".join([version, json.dumps(pinned), *rest]), encoding="utf-8")
+    assert main(["checkpoint", "verify", str(home), "--no-file-sink"]) == 1
+    assert "CONF_INVALID  offsets/5" in capsys.readouterr().out
+    assert main(["state", "show", str(home)]) == 2
+    assert "which Spark cannot use" in capsys.readouterr().err
+    assert main(["checkpoint", "rewind", str(home), "--to-batch", "3", "--no-file-sink"]) == 0

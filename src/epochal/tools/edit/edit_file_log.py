@@ -34,7 +34,7 @@ from epochal.checkpoint.file_log import (
 from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, OFFSETS, SINK_LOG
 from epochal.connectors.staging.epoch_marker import sink_messages
 from epochal.epoch.manifest import manifest_of
-from epochal.errors import EditError, EpochalError
+from epochal.errors import CheckpointSwitchedError, EditError, EpochalError
 from epochal.files import Files, join_url, local_path, scheme_of
 from epochal.tools.edit.edit_plan import SINK, Change, Plan, Tree, read_tree
 from epochal.tools.edit.survey import Survey
@@ -296,7 +296,19 @@ class NamedSink:
 
 
 def find_sink(surveyed: Survey, named: NamedSink) -> SinkSurvey | None:
-    """Read the file sink that the caller has named; EditError if the caller says nothing."""
+    """Read the file sink that the caller has named; EditError if the caller says nothing.
+
+    It is also refused if the query was switched to another checkpoint: that one's batches are in
+    the same output, and a return counts on what is here.
+    """
+    switched = surveyed.listing.metadata
+    if isinstance(switched, CheckpointSwitchedError):
+        words = ("epochal", "switch", surveyed.url, "--back", switched.to, "--sink", "OUTPUT")
+        raise EditError(
+            surveyed.url,
+            f"{switched.reason}, and goes on there with the same output. Edit that checkpoint, or "
+            f"first return to this one with `{shlex.join(words)}`. Nothing was changed.",
+        )
     if named.place is not None:
         return survey_sink(named.place, surveyed.url)
     if not named.is_absent:

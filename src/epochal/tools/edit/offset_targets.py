@@ -160,7 +160,8 @@ def parse_topic_offsets(values: tuple[str, ...]) -> TopicOffsets:
             continue
         topic, _, rest = value.partition(":")
         number, _, offset = rest.partition(":")
-        if not (topic and number.isdigit() and offset.isdigit()):
+        numbers = (number, offset)
+        if not (topic and all(text.isdecimal() and len(text) < 20 for text in numbers)):
             raise OptionError(
                 f"--to-offset {value!r} cannot be parsed: give JSON such as "
                 f'{{"topic":{{"0":42}}}}, or TOPIC:PARTITION:OFFSET.'
@@ -228,7 +229,7 @@ def _is_kafka(parsed: JsonValue) -> bool:
         and bool(parsed)
         and all(
             isinstance(partitions, dict)
-            and all(key.isdigit() and isinstance(value, int) for key, value in partitions.items())
+            and all(key.isdecimal() and isinstance(value, int) for key, value in partitions.items())
             for partitions in parsed.values()
         )
     )

@@ -8,7 +8,7 @@ repaired is reported with the reason, and with a rewind that would help.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,6 @@ from epochal.checkpoint.entries import (
 )
 from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SINK_LOG, SOURCES, STAND_IN_KEY
 from epochal.checkpoint.metadata_log import parse_batch_id
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import join_url
 from epochal.tools.edit.edit_file_log import SinkSurvey, with_sink
@@ -30,7 +29,8 @@ from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions
 from epochal.tools.edit.repair_file_logs import mend_file_log, mend_sink_log, mend_source_batch
 from epochal.tools.edit.rewind import delete_state_after, obstacle_to
 from epochal.tools.edit.survey import Survey, missing_file
-from epochal.tools.verify.check_logs import EDITABLE_KEYS, STATE_SHAPE_KEYS, repeats
+from epochal.tools.inspect.pinned_settings import PINNED_KEYS, unusable_settings, usable_settings
+from epochal.tools.verify.check_logs import EDITABLE_KEYS, repeats
 from epochal.tools.verify.findings import Finding, Severity
 from epochal.tools.verify.remedies import REPLAYED
 from epochal.wording import counted
@@ -72,8 +72,12 @@ def plan_repair(
     *,
     sink: SinkSurvey | None = None,
     command: str = "repair",
+    emptied: Collection[str] = (),
 ) -> Repair:
-    """Plan the changes that repair as many findings as possible."""
+    """Plan the changes that repair as many findings as possible.
+
+    `emptied` are directories that an earlier part of the plan removes.
+    """
     found = list(findings)
     unknown = set(options.codes) - HANDLERS.keys()
     if unknown:
@@ -84,7 +88,7 @@ def plan_repair(
     for each in found:
         if each.code == "EDIT_UNFINISHED":
             raise EditError(surveyed.url, f"an edit was interrupted here. {each.remedy}")
-    draft = RepairDraft(surveyed, found, options, sink)
+    draft = RepairDraft(surveyed, found, options, sink, emptied)
     mended: list[Finding] = []
     left: list[Left] = []
     for each in found:
@@ -115,7 +119,10 @@ def _mend(draft: RepairDraft, found: Finding) -> str | None:
         reason = _distrust(draft, found)
         return reason and f"{reason}; or {ONLY_IF_NAMED[found.code]}"
     handler = HANDLERS.get(found.code)
-    return handler(draft, found) if handler else found.remedy
+    reason = handler(draft, found) if handler else found.remedy
+    if draft.take_hindered():
+        return "a directory has the name of the file: repair again when it is out of the way"
+    return reason
 
 
 def _remove(draft: RepairDraft, found: Finding) -> str | None:
@@ -134,6 +141,8 @@ def _remove_spark_checksum(draft: RepairDraft, found: Finding) -> str | None:
 
 
 def _write_metadata(draft: RepairDraft, found: Finding) -> str | None:
+    if draft.surveyed.files.info(METADATA) is not None and METADATA not in draft.surveyed.tree:
+        return found.remedy  # it is a directory
     content = QueryMetadata(draft.options.query_id).serialize()
     draft.add(draft.surveyed.tree.write(METADATA, content, "a new query id"))
     draft.warnings.append(
@@ -163,8 +172,7 @@ def _clear_directory(draft: RepairDraft, found: Finding) -> str | None:
     if found.path.startswith(f"{SINK_LOG}/"):
         return "it is in the output directory: move it away by hand"
     for path in draft.surveyed.tree.under(found.path):
-        if not path.rpartition("/")[2].startswith("."):
-            draft.remove(path, "in a directory that has the name of a batch")
+        draft.remove(path, "in a directory that has the name of a batch")
     draft.emptied.append(found.path)
     return None
 
@@ -274,16 +282,30 @@ def _remove_commit(draft: RepairDraft, found: Finding) -> str | None:
 
 
 def _restore_conf(draft: RepairDraft, found: Finding) -> str | None:
-    """Give every batch the pinned settings of the batches before it, unless an edit set others."""
-    surveyed = draft.surveyed
+    """Give every batch the pinned settings of the batches before it, unless an edit set others.
+
+    Values that Spark cannot use are replaced by those of the next batch that has others, and for
+    CONF_INVALID nothing else is.
+    """
+    surveyed, only_unusable = draft.surveyed, found.code == "CONF_INVALID"
+    entries = sorted(surveyed.offsets.items())
+    oldest: dict[str, str] = {}
+    for _, entry in reversed(entries):
+        oldest |= usable_settings(entry.conf)
     pinned: dict[str, str] = {}
-    keys = [SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS]
-    for batch_id, entry in sorted(surveyed.offsets.items()):
-        before = surveyed.offsets.get(batch_id - 1)
+    for batch_id, entry in entries:
+        before, usable = surveyed.offsets.get(batch_id - 1), usable_settings(entry.conf)
+        own = usable.keys() if only_unusable else set[str]()
         if before is not None and repeats(before, entry):
-            pinned.update({key: entry.conf[key] for key in EDITABLE_KEYS if key in entry.conf})
-        conf = {**entry.conf, **{key: pinned[key] for key in keys if key in pinned}}
-        pinned.update({key: conf[key] for key in keys if key in conf})
+            own |= usable.keys() & EDITABLE_KEYS
+        pinned = {**usable, **pinned, **{key: usable[key] for key in own}}
+        keys = unusable_settings(entry.conf).keys() & oldest.keys()
+        if not only_unusable:
+            keys |= pinned.keys() & PINNED_KEYS
+        values = {**oldest, **pinned}
+        conf = {**entry.conf, **{key: text for key, text in values.items() if key in keys}}
+        if unusable_settings(conf):
+            return found.remedy
         if conf != dict(entry.conf):
             content = OFFSET_FORMAT.serialize(replace(entry, conf=conf))
             path = f"{OFFSETS}/{batch_id}"
@@ -381,7 +403,7 @@ _CODES: dict[Handler, str] = {
     _write_commits: "COMMITS_GAP",
     _drop_uncommitted: "COMMITS_BEHIND",
     _remove_commit: "COMMIT_WITHOUT_OFFSETS",
-    _restore_conf: "CONF_KEY_LOST CONF_CHANGED PARTITIONS_CHANGED",
+    _restore_conf: "CONF_KEY_LOST CONF_INVALID CONF_CHANGED PARTITIONS_CHANGED",
     _undo_repartition: "REPARTITION_UNFINISHED",
     _remove_ahead: "STATE_AHEAD STATE_SNAPSHOT_AHEAD",
     _broken_state: "STATE_FILE_UNREADABLE STATE_SNAPSHOT_DISAGREES STATE_ROW_CHECKSUM",

@@ -42,18 +42,29 @@ class RepairDraft:
         findings: Iterable[Finding],
         options: RepairOptions,
         sink: SinkSurvey | None = None,
+        emptied: Collection[str] = (),
     ) -> None:
         self.surveyed, self.options, self.sink = surveyed, options, sink
         self.findings = list(findings)
         self.warnings: list[str] = []
         self.emptied: list[str] = []
         self._changes: dict[tuple[str, str], Change] = {}
+        self._directories = {each.path for each in self.findings if each.code == "LOG_NAME_TAKEN"}
+        self._directories |= set(emptied)
+        self._is_hindered = False
 
     def add(self, *changes: Change) -> None:
         """Add changes. If two changes concern the same file, its deletion wins."""
         for change in changes:
-            if change.place not in self._changes or change.after is None:
+            if change.path in self._directories:
+                self._is_hindered = True
+            elif change.place not in self._changes or change.after is None:
                 self._changes[change.place] = change
+
+    def take_hindered(self) -> bool:
+        """Whether a change was left out since the last call, because a directory has its name."""
+        was, self._is_hindered = self._is_hindered, False
+        return was
 
     def remove(self, path: str, why: str) -> None:
         tree = self.tree_of(path)

@@ -156,6 +156,12 @@ def possible_batches(surveyed: Survey) -> Iterator[int]:
             yield batch_id
 
 
+def rewind_command(url: str, to_batch: int) -> str:
+    """The command that goes back to a batch, for messages."""
+    words = ("epochal", "checkpoint", "rewind", url, "--to-batch", str(to_batch))
+    return f"`{shlex.join(words)} --sink OUTPUT`"
+
+
 def delete_state_after(surveyed: Survey, version: int) -> Iterator[Change]:
     """Delete the state files of every version above `version`, with their checksum files."""
     tree = surveyed.tree

@@ -13,7 +13,6 @@ tools. `confluent-kafka` (extra `kafka`) is imported when it is first asked.
 
 from __future__ import annotations
 
-import shlex
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -38,7 +37,7 @@ from epochal.tools.edit.offset_targets import (
     new_partitions,
     no_broker,
 )
-from epochal.tools.edit.rewind import obstacle_to
+from epochal.tools.edit.rewind import obstacle_to, rewind_command
 from epochal.tools.edit.survey import Survey, empty_batches, last_committed
 from epochal.wording import span
 
@@ -98,8 +97,8 @@ def _base(surveyed: Survey) -> int:
         raise EditError(
             surveyed.url,
             f"batch {newest} has started but is not committed. A restart would not run it again "
-            f"if a batch were added after it. Let the query finish it, or first run `epochal "
-            f"checkpoint rewind {shlex.quote(surveyed.url)} --to-batch {base}`.",
+            f"if a batch were added after it. Let the query finish it, or first run "
+            f"{rewind_command(surveyed.url, base)}.",
         )
     if (obstacle := obstacle_to(surveyed, base, reads_state=False)) is not None:
         raise EditError(surveyed.url, f"cannot add a batch after {base}: {obstacle}.")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.layout import COMMITS, OFFSETS, StoreKey
 from epochal.checkpoint.metadata_log import parse_batch_id
-from epochal.checkpoint.restart import CODEC, SHUFFLE_PARTITIONS
+from epochal.checkpoint.restart import CODEC
 from epochal.errors import EditError, StateError
 from epochal.files import Files
 from epochal.tools.edit.edit_plan import Change, Content, FileRef, Tree, Watch, read_tree
@@ -60,11 +60,8 @@ class Survey:
 
     def stores_at(self, batch_id: int) -> Iterator[StoreListing]:
         """The stores that a restart after `batch_id` loads: a repartition may have made more."""
-        entry = self.offsets.get(batch_id)
-        count = entry.conf.get(SHUFFLE_PARTITIONS, "") if entry else ""
-        for store in self.stores:
-            if not count.isdigit() or store.partition < int(count):
-                yield store
+        count = self.listing.partitions_at(batch_id)
+        return (store for store in self.stores if count is None or store.partition < count)
 
     def missing_state(self, batch_id: int) -> str | None:
         """The first file without which the state after `batch_id` cannot be loaded."""

@@ -96,7 +96,12 @@ def _repaired(view: _View, verify: Verify, wanted: Wanted) -> Repair | None:
     for _ in range(ROUNDS):
         asked = [each for each in view.findings if wanted.is_asked_for(each)]
         repair = plan_repair(
-            view.surveyed, asked, wanted.options, sink=view.sink, command=wanted.command
+            view.surveyed,
+            asked,
+            wanted.options,
+            sink=view.sink,
+            command=wanted.command,
+            emptied=() if view.plan is None else view.plan.emptied,
         )
         if repair.plan.is_empty:
             others = (one for one in view.findings if one not in asked and is_problem(one))

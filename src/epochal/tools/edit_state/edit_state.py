@@ -54,7 +54,7 @@ from epochal.state.store.contract import RowForm, StoreContent, StoredVersion
 from epochal.state.store.rocksdb_directory import RocksDirectory
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Change, Plan
-from epochal.tools.edit.rewind import delete_state_after
+from epochal.tools.edit.rewind import delete_state_after, rewind_command
 from epochal.tools.edit.survey import Survey, empty_batches
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read_target import StateBatch, StateSettings, StoreTarget
@@ -147,8 +147,8 @@ def find_edit_base(surveyed: Survey, *, batch_id: int | None = None) -> EditBase
         raise EditError(
             url,
             f"[LAST_BATCH_FAILED] batch {started} was started, but the newest committed batch is "
-            f"{committed}. Start the query so that it finishes, or remove the batch with `epochal "
-            f"checkpoint rewind --to-batch {committed}`. Then edit.",
+            f"{committed}. Start the query so that it finishes, or remove the batch with "
+            f"{rewind_command(url, committed)}. Then edit.",
         )
     for log in (surveyed.listing.offsets, surveyed.listing.commits):
         if started in log.broken:

@@ -27,6 +27,7 @@ from epochal.state.files.merge import Rows
 from epochal.state.store.contract import StoreContent
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.rewind import rewind_command
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
     EditBase,
@@ -35,6 +36,7 @@ from epochal.tools.edit_state.edit_state import (
     plan_batch,
     require_same_families,
 )
+from epochal.tools.inspect.pinned_settings import is_usable
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.placed_families import PlacedFamily, families_in_store
 from epochal.tools.reporting import tracked
@@ -158,7 +160,7 @@ def _base(surveyed: Survey, partitions: int) -> EditBase:
             surveyed.url,
             f"[LAST_BATCH_ABANDONED_REPARTITION] batch {started} is an unfinished repartition to "
             f"{abandoned} partitions. Finish it with --partitions {abandoned}, or remove it with "
-            f"`epochal checkpoint rewind --to-batch {committed}`.",
+            f"{rewind_command(surveyed.url, committed)}.",
         )
     return find_edit_base(surveyed, batch_id=committed)
 
@@ -173,7 +175,8 @@ def _repartition_of(before: OffsetEntry | None, after: OffsetEntry | None) -> in
         conf={**after.conf, SHUFFLE_PARTITIONS: before.conf.get(SHUFFLE_PARTITIONS, "")},
         control_batch_info=before.control_batch_info,
     )
-    is_change = count.isdigit() and count != before.conf.get(SHUFFLE_PARTITIONS)
+    is_change = count != before.conf.get(SHUFFLE_PARTITIONS)
+    is_change = is_change and is_usable(SHUFFLE_PARTITIONS, count)
     return int(count) if is_change and same == before else None
 
 

@@ -39,6 +39,7 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import CheckpointError, EpochalError, MalformedFileError, StorageError
 from epochal.files import Files, join_url
 from epochal.files.local import LocalFiles, special_file_error
+from epochal.tools.inspect.pinned_settings import is_usable
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ class CheckpointListing:
         """The number of state partitions that a batch pins; None if it pins no valid number."""
         entry = self.offsets.entries.get(batch_id)
         text = "" if entry is None else entry.conf.get(SHUFFLE_PARTITIONS, "")
-        return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
+        return int(text) if is_usable(SHUFFLE_PARTITIONS, text) else None
 
     @property
     def partition_counts(self) -> dict[int, int]:

@@ -60,9 +60,9 @@ from epochal.state.rows.types import AtomicType, StructField, StructType
 from epochal.state.store.contract import FileSettings, Selection, StoredVersion
 from epochal.state.store.store_format import FORMATS, StoreFormat
 from epochal.tools.inspect.listing import list_all
+from epochal.tools.inspect.pinned_settings import JOIN_FORMAT, refuse_unusable
 from epochal.tools.inspect.state_listing import operators_of
 
-_STREAMING = "spark.sql.streaming."
 _STORE = "spark.sql.streaming.stateStore."
 UNSAFE_ROW, AVRO = "unsaferow", "avro"
 JOIN_OPERATOR = "symmetricHashJoin"
@@ -125,8 +125,9 @@ class StateSettings(FileSettings):
     def from_conf(cls, conf: Mapping[str, str], source: str) -> StateSettings:
         """Read the conf of an offset log entry; missing keys take their legacy values."""
         settings = {**LEGACY_DEFAULTS, **conf}
-        name = _class_name(settings.get(PROVIDER, NEW_QUERY_DEFAULTS[PROVIDER]))
-        formats = {_class_name(kind.provider_class): kind for kind in FORMATS}
+        refuse_unusable(conf, source)
+        name = settings.get(PROVIDER, NEW_QUERY_DEFAULTS[PROVIDER]).rpartition(".")[2]
+        formats = {kind.provider_class.rpartition(".")[2]: kind for kind in FORMATS}
         if name not in formats:
             raise StateReadError(
                 source,
@@ -142,12 +143,8 @@ class StateSettings(FileSettings):
             format=formats[name],
             partitions=int(partitions) if partitions else None,
             encoding=settings[f"{_STORE}encodingFormat"].lower(),
-            join_format=int(settings[f"{_STREAMING}join.stateFormatVersion"]),
+            join_format=int(settings[JOIN_FORMAT]),
         )
-
-
-def _class_name(provider_class: str) -> str:
-    return provider_class.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)

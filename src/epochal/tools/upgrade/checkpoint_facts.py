@@ -101,7 +101,7 @@ def _source(checkpoint: Checkpoint, key: str, offset: str | None) -> SourceFact:
     if kind not in (FILE, NUMBER):
         return SourceFact(key, kind, places)
     with suppress(CheckpointError, StorageError, FileNotFoundError):
-        log = checkpoint.source_log(int(key) if key.isdigit() else key)
+        log = checkpoint.source_log(key)
         if isinstance(log, RateLog):
             return SourceFact(key, RATE)
         if isinstance(log, FileSourceLog) and (newest := log.get_latest()) is not None:
@@ -131,5 +131,6 @@ def kind_of_offset(offset: str | None) -> tuple[str, frozenset[str]]:
 
 def _is_topic(value: object) -> bool:
     return isinstance(value, dict) and all(
-        str(partition).isdigit() and isinstance(offset, int) for partition, offset in value.items()
+        str(partition).isdecimal() and isinstance(offset, int)
+        for partition, offset in value.items()
     )

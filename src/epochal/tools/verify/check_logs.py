@@ -34,21 +34,9 @@ from epochal.errors import (
     UnsupportedVersionError,
 )
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
-from epochal.tools.verify.findings import Finding, Severity, finding
+from epochal.tools.inspect.pinned_settings import PINNED_KEYS, STATE_SHAPE_KEYS, unusable_settings
+from epochal.tools.verify.findings import CANNOT, Finding, Severity, finding
 from epochal.wording import counted, time_text
-
-STATE_SHAPE_KEYS = (
-    PROVIDER,
-    CODEC,
-    "spark.sql.streaming.stateStore.encodingFormat",
-    "spark.sql.streaming.stateStore.rowChecksum.enabled",
-    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion",
-    "spark.sql.streaming.aggregation.stateFormatVersion",
-    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion",
-    "spark.sql.streaming.join.stateFormatVersion",
-)
-"""Settings that must not change during the life of a checkpoint. With another value, Spark reads
-the state wrongly or not at all."""
 
 EDITABLE_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
 """Settings that a repartition or a conversion of the state changes, in a batch of its own."""
@@ -64,7 +52,7 @@ def log_rules(listing: CheckpointListing) -> Iterator[Finding]:
     yield from _commits(listing)
     yield from _neighbours(listing)
     yield from _repartition(listing)
-    yield from _first_conf(listing)
+    yield from _newest_conf(listing)
     newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
     if newest is not None:
         yield from operator_gap_rules(listing, newest)
@@ -108,7 +96,9 @@ def _metadata(listing: CheckpointListing) -> Iterator[Finding]:
         yield finding("CHECKPOINT_SWITCHED", METADATA, listing.metadata.reason)
     elif isinstance(listing.metadata, EpochalError):
         reason = getattr(listing.metadata, "reason", str(listing.metadata))
-        yield finding("METADATA_UNREADABLE", METADATA, reason)
+        is_directory = METADATA in listing.directories[""].folders
+        remedy = f"{CANNOT}. Move the directory away, then verify again." if is_directory else ""
+        yield finding("METADATA_UNREADABLE", METADATA, reason, remedy=remedy)
 
 
 def _fresh_start(listing: CheckpointListing) -> Iterator[Finding]:
@@ -253,7 +243,7 @@ def _neighbours(listing: CheckpointListing) -> Iterator[Finding]:
 def _conf_rules(
     path: str, before_id: int, before: OffsetEntry, entry: OffsetEntry
 ) -> Iterator[Finding]:
-    for key in (SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS):
+    for key in PINNED_KEYS:
         old = before.conf.get(key)
         # An older release leaves out the keys that it does not know. This does no harm if the key
         # had the value that Spark assumes when it is missing.
@@ -320,10 +310,15 @@ def _repartition(listing: CheckpointListing) -> Iterator[Finding]:
         )
 
 
-def _first_conf(listing: CheckpointListing) -> Iterator[Finding]:
+def _newest_conf(listing: CheckpointListing) -> Iterator[Finding]:
     newest = listing.offsets.latest
     entry = None if newest is None else listing.offsets.entries.get(newest)
-    if entry is None or not listing.is_stateful:
+    if entry is None:
+        return
+    for key, value in unusable_settings(entry.conf).items():
+        if key != CODEC:  # that is found where state is read
+            yield finding("CONF_INVALID", f"{OFFSETS}/{newest}", f"{key} is {value!r}")
+    if not listing.is_stateful:
         return
     pinned = {key for each in listing.offsets.entries.values() for key in each.conf}
     lacking = [key for key in (SHUFFLE_PARTITIONS, PROVIDER) if key not in pinned]

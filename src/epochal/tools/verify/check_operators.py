@@ -29,7 +29,7 @@ from epochal.checkpoint.layout import (
     state_schema_path,
 )
 from epochal.checkpoint.operator_metadata import REPEATS_OPERATOR, OperatorMetadata, newest_at
-from epochal.checkpoint.restart import CODEC, LEGACY_DEFAULTS
+from epochal.checkpoint.restart import CODEC, LEGACY_DEFAULTS, ROW_CHECKSUMS
 from epochal.errors import EpochalError, OptionError, StorageError
 from epochal.files.local import LocalFiles
 from epochal.state.files.codecs import codec_name
@@ -67,7 +67,6 @@ READ_BYTES = 1 << 16
 PARALLEL_FROM_FILES = 2_000
 """With fewer files, starting a process takes longer than it saves."""
 
-ROW_CHECKSUM_KEY = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 ENCODING_KEY = "spark.sql.streaming.stateStore.encodingFormat"
 """Spark pins it since 4.0, the first release that writes operator metadata."""
 STATE_SCHEMA = "_stateSchema"
@@ -140,7 +139,7 @@ def content_settings(
     except OptionError as error:
         return None, [finding("CONF_INVALID", f"{OFFSETS}/{newest}", str(error))]
     counts = listing.partition_counts
-    checksums = conf.get(ROW_CHECKSUM_KEY, "false").lower() == "true"
+    checksums = conf.get(ROW_CHECKSUMS, "false").lower() == "true"
     if conf.get(STRICT_KEY, "false").lower() != "true":
         # Without strict distribution the plan chose the partition of each key, and the checkpoint
         # does not record how. Then keys are not checked against their partition.

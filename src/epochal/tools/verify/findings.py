@@ -189,7 +189,8 @@ RULES: dict[str, Rule] = {
     ),
     "CONF_INVALID": _error(
         "A setting that a batch pins has a value that Spark cannot use.",
-        f"Use {REPAIR}: it restores the value of the batch before, if that is another one.",
+        f"Use {REPAIR}: it restores the value of another batch, if one has a value that Spark can "
+        f"use.",
     ),
     "CONF_CHANGED": _error(
         "A setting that decides how state is read differs between consecutive batches: older "

@@ -36,8 +36,8 @@ from epochal.checkpoint.layout import (
     SOURCES,
     STAND_IN_KEY,
 )
-from epochal.checkpoint.restart import CODEC
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
+from epochal.tools.inspect.pinned_settings import unusable_settings, usable_settings
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.verify.check_files import compact_ids, log_offset, own_batches
 from epochal.tools.verify.check_logs import added_by_edit, tracks_asynchronously
@@ -168,6 +168,8 @@ class _Advisor:
         match found.code:
             case "LOG_ENTRY_UNREADABLE":
                 return self._entry(found)
+            case "LOG_NAME_TAKEN" if found.path.startswith(f"{SINK_LOG}/"):
+                return f"{CANNOT}: it is in the output directory. Move it away by hand."
             case "OFFSETS_GAP":
                 return self._gap()
             case "COMMITS_GAP":
@@ -187,8 +189,8 @@ class _Advisor:
             case "WATERMARK_BACKWARDS":
                 return self._before_batch(found, " if this was not set on purpose")
             case "CONF_INVALID":
-                if len({entry.conf.get(CODEC) for entry in self._offsets.values()}) > 1:
-                    return f"Use {REPAIR}: it restores the value of the batch before."
+                if self._can_restore_settings():
+                    return f"Use {REPAIR}: it restores the value of another batch."
                 return (
                     f"{CANNOT}: no batch has another value. Write the right value into the second "
                     f"line of the newest files in `offsets`, or restore them from a backup."
@@ -217,6 +219,11 @@ class _Advisor:
             case "OPERATOR_METADATA_UNREADABLE" if found.path.endswith("/_metadata/metadata"):
                 return f"Use {REPAIR}: it removes the file, and Spark writes it on the next start."
         return None
+
+    def _can_restore_settings(self) -> bool:
+        confs = [entry.conf for entry in self._offsets.values()]
+        usable = {key for conf in confs for key in usable_settings(conf)}
+        return all(usable >= unusable_settings(conf).keys() for conf in confs)
 
     def _state(self, found: Finding) -> str:
         store, version = self._store_of(found.path), self._version_of(found)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from epochal.checkpoint.layout import EPOCHAL, EPOCHS, METADATA, SINK_LOG, SOURCES, STATE
-from epochal.errors import CheckpointError, EpochalError
+from epochal.errors import CheckpointError, CheckpointSwitchedError, EpochalError
 from epochal.files import Files, open_files
 from epochal.tools.inspect.epoch_overlay import view_with_epochs
 from epochal.tools.inspect.listing import (
@@ -138,7 +138,12 @@ def verify(
         require_directory(sink)
         in_sink = list_all(sink)
         hidden.update(in_sink.unreadable)
-        found.extend(_sink_rules(sink, in_sink, listing, operators))
+        of_sink = _sink_rules(sink, in_sink, listing, operators)
+        if isinstance(listing.metadata, CheckpointSwitchedError):
+            # The batches that only the sink has are those of the checkpoint that took over.
+            others = ("SINK_AHEAD", "SINK_OF_ANOTHER_QUERY")
+            of_sink = (each for each in of_sink if each.code not in others)
+        found.extend(of_sink)
         sink_log = read_sink_log(sink, in_sink)
     found = list(_without_repeats(found, hidden))
     if found:

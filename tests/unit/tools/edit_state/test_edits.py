@@ -158,7 +158,7 @@ def test_the_same_key_twice_is_refused(sample: Sample) -> None:
 def test_an_unfinished_batch_must_be_finished_first(sample: Sample) -> None:
     (sample.root / "commits" / "2").unlink()
     for plan, argument in ((plan_mutations, [Mutation({"k": "a"}, None)]), (plan_repartition, 5)):
-        with pytest.raises(EditError, match="LAST_BATCH_FAILED"):
+        with pytest.raises(EditError, match=r"LAST_BATCH_FAILED.* rewind .* --sink OUTPUT`"):
             edit(sample, plan, argument)
 
 
