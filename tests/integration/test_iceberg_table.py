@@ -165,6 +165,19 @@ def test_in_complete_mode_an_epoch_without_input_leaves_the_table_alone(
     assert epochs(warehouse) == ["0"]
 
 
+def test_a_branch_of_an_empty_table_leaves_main_empty(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(branch="audit"), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1, 2))
+    with SmallEngine(warehouse.options(branch="audit"), checkpoint, attempt=2) as engine:
+        assert engine.start() == 1
+        engine.run(1, numbers(3))
+    assert ids(warehouse, branch="audit") == [1, 2, 3]
+    assert ids(warehouse) == []
+
+
 def test_rows_go_to_a_branch_that_starts_at_main(warehouse: Warehouse, checkpoint: Path) -> None:
     with SmallEngine(warehouse.options(), checkpoint) as engine:
         engine.start()
