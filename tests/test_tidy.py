@@ -24,7 +24,7 @@ MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
 NAMED_TWICE = {
-    *("Attempt", "Broken", "Executor", "Kind", "OpenEpoch", "Operator", "Phase", "Target"),
+    *("Attempt", "Broken", "Executor", "Operator", "Phase"),
     "ValueForm",
 }
 """Classes that still share their name with another. Rename one of them, then remove it here."""

@@ -80,7 +80,7 @@ class TableName:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PostgresTarget:
     """The table that a query writes."""
 
     name: TableName
@@ -92,7 +92,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTable:
     """A table that exists."""
 
     oid: int
@@ -101,7 +101,7 @@ class Found:
     is_table: bool
 
 
-def find_table(connection: Any, name: TableName) -> Found | None:
+def find_table(connection: Any, name: TableName) -> FoundTable | None:
     """Look a table up; None if there is none that the user can see."""
     row = connection.execute(_FIND, [name.identifier.as_string(connection)]).fetchone()
     if row is None:
@@ -109,7 +109,7 @@ def find_table(connection: Any, name: TableName) -> Found | None:
     oid, schema, table, relkind = row
     columns = connection.execute(_COLUMNS, [oid]).fetchall()
     is_table = relkind in ("r", "p", b"r", b"p")
-    return Found(
+    return FoundTable(
         oid, TableName(schema, table), tuple(CatalogColumn(*each) for each in columns), is_table
     )
 
@@ -126,7 +126,7 @@ class TablePreparation:
     replaces: bool
     """Whether each epoch replaces all rows."""
 
-    def target_and_markers(self, name: TableName) -> tuple[Target, TableName]:
+    def target_and_markers(self, name: TableName) -> tuple[PostgresTarget, TableName]:
         """The table and the marker table, which both exist afterwards."""
         found = find_table(self.connection, name)
         home = found.name.schema if found else name.schema
@@ -194,7 +194,7 @@ class TablePreparation:
         with suppress(errors.UniqueViolation, errors.DuplicateTable):
             self.connection.execute(statement)
 
-    def _checked(self, found: Found) -> Target:
+    def _checked(self, found: FoundTable) -> PostgresTarget:
         """The table as a target. Raises an error if the query's rows do not fit into it."""
         if not found.is_table:
             raise PostgresRejectedError(
@@ -215,9 +215,9 @@ class TablePreparation:
                 f"ON {found.name} ({named})",
             )
         self._check_privileges(found, keys)
-        return Target(found.name, tuple(columns), tuple(keys), self.replaces)
+        return PostgresTarget(found.name, tuple(columns), tuple(keys), self.replaces)
 
-    def _check_privileges(self, found: Found, keys: Sequence[str]) -> None:
+    def _check_privileges(self, found: FoundTable, keys: Sequence[str]) -> None:
         needed = ["INSERT", *(("UPDATE", "SELECT") if keys else ())]
         needed += ["DELETE"] if self.replaces else []
         for privilege in needed:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from epochal.connectors.pubsub.protobuf_wire import encode_varint
 from epochal.errors import OptionError, PayloadError, SchemaRegistryError
 from epochal.options import suggestion
 
@@ -273,7 +274,8 @@ def header(schema: int, indices: Sequence[int] | None = None) -> bytes:
         return start
     if list(indices) == [0]:
         return start + b"\x00"
-    return start + b"".join(_varint(number) for number in (len(indices), *indices))
+    # Zigzag, which doubles what is not negative.
+    return start + b"".join(encode_varint(2 * number) for number in (len(indices), *indices))
 
 
 def message_indices(value: bytes) -> tuple[tuple[int, ...], int]:
@@ -288,15 +290,6 @@ def message_indices(value: bytes) -> tuple[tuple[int, ...], int]:
         index, at = _read_varint(value, at)
         indices.append(index)
     return tuple(indices), at
-
-
-def _varint(number: int) -> bytes:
-    left, encoded = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
-    while left > 0x7F:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    encoded.append(left)
-    return bytes(encoded)
 
 
 def _read_varint(value: bytes, at: int) -> tuple[int, int]:

@@ -220,6 +220,8 @@ def _compare(
             remedy,
         )
     for epoch in history.epochs:
+        # An epoch that is logged and not committed may be missing: recovery decides about it. One
+        # without output may be missing too, because it moves no marker.
         if marker.epoch < epoch.epoch <= history.committed and epoch.writes:
             return Refuse(
                 f"it shows that epoch {_epoch_text(marker.epoch)} is the newest in the "
@@ -227,6 +229,8 @@ def _compare(
                 f"{output.how_behind}",
                 remedy,
             )
+        # An empty token matches any: the first marker has none, one that was reset has none, and a
+        # token may not be known any more.
         if epoch.epoch == marker.epoch and marker.token not in ("", epoch.token):
             return Refuse(
                 f"it was written with an epoch {marker.epoch} that differs from the one in the "
@@ -258,7 +262,7 @@ def plan_commit(
             "Start the query with its previous sink, stop it, then change the sink.",
         )
     if marker.epoch == epoch and marker.token == entry.token:
-        return None
+        return None  # the same attempt and rows, so it is the same epoch and not only its number
     if marker.epoch >= epoch:
         return Refuse(
             f"it shows that epoch {marker.epoch} is in the {output.noun}, with other rows than "

@@ -209,6 +209,7 @@ class TableSink(Sink, Generic[F]):
         self._attempt = attempt
 
         def settle(_: int) -> None:
+            # Each try compares anew: whoever was faster may have moved the marker.
             self.table.settle(self._first_marker(), attempt)
 
         self._until_accepted(NO_EPOCH, settle)
@@ -257,6 +258,9 @@ class TableSink(Sink, Generic[F]):
 
         def commit(number: int) -> None:
             nonlocal rows
+            # This look and the commit below are one compare-and-swap: the commit is refused if the
+            # table, or at least the marker in it, has changed in between. So no other driver has
+            # committed the epoch meanwhile. If the answer is lost, the next look shows the outcome.
             marker = self._marker(epoch, again=number > 0)
             if is_committed(table.name, marker, epoch, messages):
                 return
