@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ from epochal.checkpoint.file_log import RateLog
 from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.spark_json import parse_object
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.contract import Offset, Positions, ReaderFactory, Source, SourceReader
+from epochal.connectors.contract import Offset, Positions, Readers, Source, SourceReader
 from epochal.connectors.formats import SourceRequest, check_positive
 from epochal.errors import MalformedFileError, OptionError
 from epochal.files import Files
@@ -149,7 +150,7 @@ def parse_position(text: str) -> RatePosition:
 class RateReader(SourceReader):
     """Returns the values that are due."""
 
-    def __init__(self, schedule: Schedule, partitions: Positions, clock: Clock) -> None:
+    def __init__(self, schedule: Schedule, clock: Clock, partitions: Positions) -> None:
         self._schedule, self._clock = schedule, clock
         self._at = {name: parse_position(text) for name, text in partitions.items()}
         self._ends: dict[str, int] = {}
@@ -194,15 +195,6 @@ class RateReader(SourceReader):
         self._ends = {name: parse_position(text).next for name, text in ends.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class RateReaders(ReaderFactory):
-    schedule: Schedule
-    clock: Clock = field(default_factory=SystemClock)
-
-    def open(self, partitions: Positions) -> RateReader:
-        return RateReader(self.schedule, partitions, self.clock)
-
-
 class RateSource(Source):
     """The driver's side. Creates or reads the log in `sources/N`."""
 
@@ -233,8 +225,8 @@ class RateSource(Source):
         return RATE_SCHEMA
 
     @property
-    def readers(self) -> RateReaders:
-        return RateReaders(self._schedule, self._clock)
+    def readers(self) -> Readers:
+        return Readers(partial(RateReader, self._schedule, self._clock))
 
     def initial(self) -> Positions:
         return _positions_from(0, self._partitions)

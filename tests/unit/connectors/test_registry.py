@@ -48,7 +48,7 @@ def test_formats_are_found_by_name_in_any_case() -> None:
         (lambda: sink(object()), "cannot be a sink: it has no begin_commit, close"),
         (
             lambda: source_schema(object(), {}, None),
-            "cannot be a source: it has no acknowledge, acknowledges",
+            "cannot be a source: it has no acknowledge",
         ),
         (lambda: sink(MemoryOutput(), path="/x"), "takes no options"),
     ],
