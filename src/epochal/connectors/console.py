@@ -45,10 +45,10 @@ class ConsoleWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         # One row more than is printed tells the driver that there are more rows.
-        kept = batch.slice(0, max(0, self._max_rows + 1 - self._kept))
-        if kept.num_rows:
-            self._rows.append(kept)
-            self._kept += kept.num_rows
+        shown = batch.slice(0, max(0, self._max_rows + 1 - self._kept))
+        if shown.num_rows:
+            self._rows.append(shown)
+            self._kept += shown.num_rows
 
     def cut(self, epoch: int) -> Prepare:
         del epoch

@@ -91,8 +91,8 @@ class GeneratorSource(Source):
         return {str(p): "0" for p in range(self._partitions)}
 
     def resume(self, offset: Offset) -> Positions:
-        found = parse_object(offset, "generator offset")
-        return {name: str(_row(str(at))) for name, at in found.items()}
+        rows = parse_object(offset, "generator offset")
+        return {name: str(_row(str(at))) for name, at in rows.items()}
 
     def offset(self, positions: Positions) -> Offset:
         return to_json({name: _row(at) for name, at in sorted(positions.items())})

@@ -171,8 +171,8 @@ class MemoryStream(Source):
         return {str(p): MemoryPosition(0, 0).text() for p in range(self._partitions)}
 
     def resume(self, offset: Offset) -> Positions:
-        found = parse_object(offset, "memory offset")
-        return {name: parse_position(to_json(at)).text() for name, at in found.items()}
+        by_name = parse_object(offset, "memory offset")
+        return {name: parse_position(to_json(at)).text() for name, at in by_name.items()}
 
     def offset(self, positions: Positions) -> Offset:
         inner = ",".join(f"{to_json(name)}:{at}" for name, at in sorted(positions.items()))

@@ -160,7 +160,7 @@ class RateReader(SourceReader):
     def read(self, max_rows: int) -> pa.RecordBatch | None:
         due = self._schedule.due_before(self._clock.now_ms())
         names = list(self._at)
-        found: list[np.ndarray] = []
+        ranges: list[np.ndarray] = []
         before = dict(self._at)
         # Start with another partition each time. Otherwise the first one could take all the room.
         for name in names[self._turn :] + names[: self._turn]:
@@ -170,12 +170,12 @@ class RateReader(SourceReader):
                 values = np.arange(at.next, end, at.step, dtype=np.int64)
                 max_rows -= len(values)
                 self._at[name] = RatePosition(int(values[-1]) + at.step, at.step)
-                found.append(values)
-        if not found:
+                ranges.append(values)
+        if not ranges:
             return None
         self._turn = (self._turn + 1) % len(names)
         self.last_read = tuple(name for name in names if self._at[name] != before[name])
-        values = np.concatenate(found)
+        values = np.concatenate(ranges)
         stamps = self._schedule.stamps_ms(values) * 1000
         columns = [pa.array(stamps, RATE_SCHEMA.field(0).type), pa.array(values)]
         return batch_of(columns, RATE_SCHEMA, len(values))

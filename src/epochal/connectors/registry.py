@@ -154,27 +154,27 @@ def _find(kind: str, format: Any, forms: Mapping[str, F], record: type[F]) -> F 
 
 
 def _custom_sink(
-    given: Any, options: Mapping[str, str], schema: pa.Schema, mode: str, checkpoint: Files
+    sink: Any, options: Mapping[str, str], schema: pa.Schema, mode: str, checkpoint: Files
 ) -> Sink:
     from epochal.connectors.foreach import ForeachSink
     from epochal.connectors.memory import MemoryOutput, MemorySink
 
-    match given:
+    match sink:
         case ("foreach" | "foreachBatch" as kind, function):
             refuse_options(kind, options)
             return ForeachSink(function, by_batch=kind == "foreachBatch")
         case MemoryOutput():
             refuse_options("memory", options)
-            return MemorySink(given, checkpoint, schema, complete=mode == COMPLETE)
-    return cast(Sink, _custom(Sink, given, options))
+            return MemorySink(sink, checkpoint, schema, complete=mode == COMPLETE)
+    return cast(Sink, _custom(Sink, sink, options))
 
 
-def _custom(contract: type[Any], given: Any, options: Mapping[str, str]) -> Any:
-    if isinstance(given, type):
-        connector = given(dict(options))
+def _custom(contract: type[Any], connector_or_class: Any, options: Mapping[str, str]) -> Any:
+    if isinstance(connector_or_class, type):
+        connector = connector_or_class(dict(options))
     else:
-        refuse_options(type(given).__name__, options)
-        connector = given
+        refuse_options(type(connector_or_class).__name__, options)
+        connector = connector_or_class
     methods = [name for name in dir(contract) if not name.startswith("_")]
     missing = [name for name in methods if not hasattr(connector, name)]
     if missing:

@@ -262,12 +262,12 @@ class CopyRows(RowEncoder):
 
         Only the server knows all constraints of its table. These are the ones that a task can see.
         """
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for column, at in zip(batch.columns, self.columns, strict=True):
             for bad, reason in _refusals(column, at):
                 for index in bad:
-                    found.setdefault(index, f"column {at.name} {reason(index)}")
-        return found
+                    reasons.setdefault(index, f"column {at.name} {reason(index)}")
+        return reasons
 
 
 def _refusals(
@@ -291,8 +291,8 @@ def _refusals(
 
 
 def _indices(mask: Column) -> list[int]:
-    found: list[int] = pc.indices_nonzero(mask).to_pylist() if pc.any(mask).as_py() else []
-    return found
+    indices: list[int] = pc.indices_nonzero(mask).to_pylist() if pc.any(mask).as_py() else []
+    return indices
 
 
 def _text(column: Column, at: WrittenColumn) -> Column:

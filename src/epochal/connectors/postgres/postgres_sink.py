@@ -159,14 +159,14 @@ class PostgresSession:
                 return work(self._connected())
             except self._psycopg.Error as error:
                 self.close()
-                found = failure(error, self.server, str(table))
-                if not isinstance(found, PostgresUnavailableError):
-                    raise found from error
+                problem = failure(error, self.server, str(table))
+                if not isinstance(problem, PostgresUnavailableError):
+                    raise problem from error
                 left = began + self._patience - self._clock.monotonic()
                 if left <= 0:
-                    raise found from error
+                    raise problem from error
                 if not pause:
-                    logger.warning("%s It is tried again for up to %.0f s", found, left)
+                    logger.warning("%s It is tried again for up to %.0f s", problem, left)
                 self._clock.sleep(min(pause, left))
                 pause = min(max(FIRST_PAUSE_SECONDS, 2 * pause), LONGEST_PAUSE_SECONDS)
 
@@ -283,16 +283,16 @@ class PostgresTransactions(Transactions):
                 raise PostgresFencedError(
                     self._session.server, self._query, "another run has claimed its marker"
                 )
-            found = None if row[2] is None else Marker(row[2], row[3])
-            if found == marker:
+            current = None if row[2] is None else Marker(row[2], row[3])
+            if current == marker:
                 return  # the answer to an earlier try was lost
-            if found != self._last:
+            if current != self._last:
                 raise MarkerError(
                     self.place,
-                    f"it shows epoch {found.epoch if found else None}, but this run has written "
-                    f"epoch {self._last.epoch if self._last else None}. The server has lost "
-                    f"transactions that it had confirmed: by a failover to a replica that lagged "
-                    f"behind, or because a backup was restored",
+                    f"it shows epoch {current.epoch if current else None}, but this run has "
+                    f"written epoch {self._last.epoch if self._last else None}. The server has "
+                    f"lost transactions that it had confirmed: by a failover to a replica that "
+                    f"lagged behind, or because a backup was restored",
                     "Find out which epochs the table lacks, and start the query again: it says how "
                     "to continue.",
                 )

@@ -123,10 +123,10 @@ class DecidingSink(Sink):
         # marker was read. Read the log last: an epoch's entry is written before its transaction, so
         # the log then has every epoch that the marker can name.
         self._marker = self._marked_at = None
-        found = self._transactions.claim(attempt)
-        marked = NO_EPOCH if found is None else found.epoch
+        current = self._transactions.claim(attempt)
+        marked = NO_EPOCH if current is None else current.epoch
         history = read_history(self._checkpoint, marked, self._output.magic)
-        match check_marker(found, history, self._reset_marker, self._output):
+        match check_marker(current, history, self._reset_marker, self._output):
             case Refuse(reason, remedy):
                 raise MarkerError(self._transactions.place, reason, remedy)
             case Marker() as marker:
@@ -135,7 +135,7 @@ class DecidingSink(Sink):
                 )
                 self._write(marker, ())
             case None:
-                self._marker = found
+                self._marker = current
         # Nobody reads these files again: an epoch that the marker names is finished without rows,
         # and any other epoch of an earlier attempt is dropped from the log.
         removed = delete_stale(self._staging, before=attempt)

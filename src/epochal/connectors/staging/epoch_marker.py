@@ -184,7 +184,7 @@ def token_of(messages: Sequence[bytes]) -> str:
 def logged_epoch(epoch: int, messages: Sequence[bytes], magic: bytes) -> LoggedEpoch | None:
     """The epoch in a manifest; None if another sink wrote it."""
     messages = sink_messages(messages)  # the log has them with the names of dead letters
-    staged = [found for message in messages if (found := unpack(message, magic)) is not None]
+    staged = [report for message in messages if (report := unpack(message, magic)) is not None]
     if not staged or len(staged) < len(messages):
         return None
     return LoggedEpoch(epoch, has_output(staged), token_of(messages))
