@@ -217,7 +217,7 @@ class RateSource(Source):
             created_ms = self._clock.now_ms()
             log.add(0, created_ms)
         ramp_up_seconds = int(options.ramp_up_time.total_seconds())
-        self._schedule = Schedule(created_ms, options.rows_per_second, ramp_up_seconds)
+        self.schedule = Schedule(created_ms, options.rows_per_second, ramp_up_seconds)
         self._logged_second = 0
 
     @property
@@ -226,7 +226,7 @@ class RateSource(Source):
 
     @property
     def readers(self) -> Readers:
-        return Readers(partial(RateReader, self._schedule, self._clock))
+        return Readers(partial(RateReader, self.schedule, self._clock))
 
     def initial(self) -> Positions:
         return _positions_from(0, self._partitions)
@@ -234,7 +234,7 @@ class RateSource(Source):
     def resume(self, offset: Offset) -> Positions:
         if not offset.isascii() or not offset.isdigit():
             raise MalformedFileError("rate offset", f"{offset[:40]!r} is not a number of seconds")
-        return _positions_from(self._schedule.value_at(int(offset)), self._partitions)
+        return _positions_from(self.schedule.value_at(int(offset)), self._partitions)
 
     def discover(self, known: Positions) -> Positions:
         self._partitions = len(known)  # the checkpoint may have others than the options say
@@ -244,7 +244,7 @@ class RateSource(Source):
         lowest = min(at.next for at in _parsed(positions).values())
         # If nothing was read, log second 0, even if the ramp leaves the first seconds empty:
         # `second_of` would skip them.
-        self._logged_second = self._schedule.second_of(lowest) if lowest else 0
+        self._logged_second = self.schedule.second_of(lowest) if lowest else 0
         return str(self._logged_second)
 
     def boundary(self, positions: Positions) -> Positions:
@@ -252,20 +252,20 @@ class RateSource(Source):
         # `next - step` is the last value that a partition has read. The boundary must lie above
         # the last value of every partition.
         highest = max(place.next - place.step for place in at.values()) + 1
-        second = self._schedule.second_of(max(highest, 0))
-        while self._schedule.value_at(second) < highest:
+        second = self.schedule.second_of(max(highest, 0))
+        while self.schedule.value_at(second) < highest:
             second += 1
-        return _positions_from(self._schedule.value_at(second), len(at))
+        return _positions_from(self.schedule.value_at(second), len(at))
 
     def latest(self) -> Positions:
-        due = self._schedule.due_before(self._clock.now_ms())
+        due = self.schedule.due_before(self._clock.now_ms())
         return _positions_from(due, self._partitions)
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         return max(0, _count(_parsed(latest)) - _count(_parsed(positions)))
 
     def close(self) -> None:
-        ahead_ms = self._schedule.created_ms + self._logged_second * 1000 - self._clock.now_ms()
+        ahead_ms = self.schedule.created_ms + self._logged_second * 1000 - self._clock.now_ms()
         if 0 < ahead_ms <= 1000:
             self._clock.sleep(ahead_ms / 1000)
 
