@@ -218,6 +218,7 @@ class PostgresTransactions(Transactions):
         return self._last
 
     def write(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        # Before the transaction, which holds the lock, and once, however often it is tried.
         parts = [staged_bytes(staging, report) for report in staged if report.rows]
         writes = has_output(staged)
         self._session.run(

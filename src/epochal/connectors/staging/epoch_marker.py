@@ -176,6 +176,7 @@ def token_of(messages: Sequence[bytes]) -> str:
     """A fingerprint of an epoch's messages, which contain the attempt and the rows or files."""
     digest = hashlib.sha256()
     for message in messages:
+        # With its length: otherwise other messages could make the same bytes.
         digest.update(len(message).to_bytes(8))
         digest.update(message)
     return digest.hexdigest()[:32]

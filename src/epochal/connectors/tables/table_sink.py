@@ -232,6 +232,8 @@ class TableSink(Sink, Generic[F]):
         if output is None:
             return
         if isinstance(output, FilesOutput) and not output.is_new:
+            # No task had input, so an earlier epoch has written the same result. It needs no marker
+            # either: `check_marker` passes over epochs without output.
             self.table.discard(output.files)
             return
         ours = attempts_of(messages, self._form.output.magic) == {self._attempt}

@@ -298,6 +298,7 @@ class KafkaEpochs(Transactions):
         return self._transactions.marker()
 
     def begin(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        # An error of the thread is raised by `write`, or it ends with the transaction.
         self._begun = marker, self._start(partial(self._send, marker, staging, staged))
 
     def write(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
