@@ -19,6 +19,7 @@ from epochal.connectors.file.file_names import partition_directory, split
 from epochal.connectors.file.file_sink import FileSink, FileSinkOptions
 from epochal.connectors.file.part_files import attempt_of, file_uuid, find_leftovers, mark_of
 from epochal.errors import OptionError, SinkConflictError
+from epochal.options import read_options
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 
@@ -183,3 +184,8 @@ def test_rows_are_split_as_their_directories_say(
     )
     left = [name for name in PARTITIONED.names if name not in columns]
     assert all(part.schema.names == left for _, part in parts)
+
+
+def test_the_size_of_files_may_have_a_unit() -> None:
+    options = read_options(FileSinkOptions, {"path": "/x", "maxFileBytes": "1m"}, of="parquet")
+    assert options.max_file_bytes == 1 << 20
