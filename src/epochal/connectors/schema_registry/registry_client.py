@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from epochal.connectors.pubsub.protobuf_wire import encode_varint
 from epochal.errors import OptionError, PayloadError, SchemaRegistryError
 from epochal.options import suggestion
 
@@ -274,8 +273,7 @@ def header(schema: int, indices: Sequence[int] | None = None) -> bytes:
         return start
     if list(indices) == [0]:
         return start + b"\x00"
-    # Zigzag, which doubles what is not negative.
-    return start + b"".join(encode_varint(2 * number) for number in (len(indices), *indices))
+    return start + b"".join(_varint(number) for number in (len(indices), *indices))
 
 
 def message_indices(value: bytes) -> tuple[tuple[int, ...], int]:
@@ -290,6 +288,16 @@ def message_indices(value: bytes) -> tuple[tuple[int, ...], int]:
         index, at = _read_varint(value, at)
         indices.append(index)
     return tuple(indices), at
+
+
+def _varint(number: int) -> bytes:
+    # Zigzag: 0, -1, 1, -2, … become 0, 1, 2, 3, …, so that small numbers stay short.
+    left, encoded = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
+    while left > 0x7F:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    encoded.append(left)
+    return bytes(encoded)
 
 
 def _read_varint(value: bytes, at: int) -> tuple[int, int]:
