@@ -16,7 +16,7 @@ from typing import TextIO
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import Prepare, Sink, SinkWriter, WriterContext, Writers
+from epochal.connectors.contract import FunctionWriters, Prepare, Sink, SinkWriter, WriterContext
 from epochal.connectors.formats import SinkRequest, check_positive
 from epochal.record_batches import joined_tables
 
@@ -67,8 +67,8 @@ class ConsoleSink(Sink):
         self._newest_printed = -1
 
     @property
-    def writers(self) -> Writers:
-        return Writers(partial(ConsoleWriter, self._options.num_rows))
+    def writers(self) -> FunctionWriters:
+        return FunctionWriters(partial(ConsoleWriter, self._options.num_rows))
 
     def decided(self, epoch: int) -> bool:
         return self._newest_printed >= epoch

@@ -121,7 +121,7 @@ class ReaderFactory(Protocol):
         ...
 
     def only(self, columns: frozenset[str]) -> ReaderFactory:
-        """Readers that fill just these columns, if they can, and leave the others null.
+        """FunctionReaders that fill just these columns, if they can, and leave the others null.
 
         Called if a query uses no other columns.
         """
@@ -130,7 +130,7 @@ class ReaderFactory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Readers(ReaderFactory):
+class FunctionReaders(ReaderFactory):
     """Opens readers by a function, which must be picklable."""
 
     open_reader: Callable[[Positions], SourceReader]
@@ -298,7 +298,7 @@ class WriterFactory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Writers(WriterFactory):
+class FunctionWriters(WriterFactory):
     """Opens writers by a function, which must be picklable."""
 
     open_writer: Callable[[WriterContext], SinkWriter]

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from epochal.checkpoint.spark_json import parse_object, to_json
-from epochal.connectors.contract import Offset, Positions, Readers, Source, SourceReader
+from epochal.connectors.contract import FunctionReaders, Offset, Positions, Source, SourceReader
 from epochal.errors import MalformedFileError, OptionError
 
 Generate: TypeAlias = Callable[[int, int], Iterator[pa.RecordBatch | None]]
@@ -84,8 +84,8 @@ class GeneratorSource(Source):
         return self._schema
 
     @property
-    def readers(self) -> Readers:
-        return Readers(partial(GeneratorReader, self._generate, self._schema))
+    def readers(self) -> FunctionReaders:
+        return FunctionReaders(partial(GeneratorReader, self._generate, self._schema))
 
     def initial(self) -> Positions:
         return {str(p): "0" for p in range(self._partitions)}

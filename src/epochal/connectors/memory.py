@@ -1,6 +1,6 @@
 """A source to which driver code adds rows and a sink that it reads: for tests and notebooks.
 
-Readers and writers live in other processes, so both pass their rows through small Arrow files.
+FunctionReaders and writers live in other processes, so both pass their rows through small Arrow files.
 The source uses the given directory, or a temporary one. The sink uses `.epochal/memory` in the
 checkpoint.
 
@@ -29,9 +29,9 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.spark_json import parse_object, to_json
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import (
+    FunctionReaders,
     Offset,
     Positions,
-    Readers,
     Sink,
     Source,
     SourceReader,
@@ -164,8 +164,8 @@ class MemoryStream(Source):
         return self._schema
 
     @property
-    def readers(self) -> Readers:
-        return Readers(partial(MemoryReader, self._directory))
+    def readers(self) -> FunctionReaders:
+        return FunctionReaders(partial(MemoryReader, self._directory))
 
     def initial(self) -> Positions:
         return {str(p): MemoryPosition(0, 0).text() for p in range(self._partitions)}

@@ -28,7 +28,7 @@ from epochal.checkpoint.file_log import RateLog
 from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.spark_json import parse_object
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.contract import Offset, Positions, Readers, Source, SourceReader
+from epochal.connectors.contract import FunctionReaders, Offset, Positions, Source, SourceReader
 from epochal.connectors.formats import SourceRequest, check_positive
 from epochal.errors import MalformedFileError, OptionError
 from epochal.files import Files
@@ -225,8 +225,8 @@ class RateSource(Source):
         return RATE_SCHEMA
 
     @property
-    def readers(self) -> Readers:
-        return Readers(partial(RateReader, self.schedule, self._clock))
+    def readers(self) -> FunctionReaders:
+        return FunctionReaders(partial(RateReader, self.schedule, self._clock))
 
     def initial(self) -> Positions:
         return _positions_from(0, self._partitions)

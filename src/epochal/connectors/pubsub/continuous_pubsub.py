@@ -36,13 +36,13 @@ from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import (
     AcknowledgingReader,
     BadRows,
+    FunctionWriters,
     Positions,
     Prepare,
     ReaderFactory,
     SinkWriter,
     Source,
     WriterContext,
-    Writers,
 )
 from epochal.connectors.formats import COMPLETE, Identity, SinkRequest, SourceRequest
 from epochal.connectors.pubsub.connection import (
@@ -301,7 +301,7 @@ class PubSubSink(AtLeastOnceSink):
     def __init__(self, options: SinkOptions, schema: pa.Schema, query_id: str) -> None:
         options = settle_options(options)
         plan_layout(schema, options)
-        super().__init__(Writers(partial(PubSubWriter, options, query_id)))
+        super().__init__(FunctionWriters(partial(PubSubWriter, options, query_id)))
 
 
 def open_pubsub_sink(request: SinkRequest) -> PubSubSink:
