@@ -121,7 +121,7 @@ class ReaderFactory(Protocol):
         ...
 
     def only(self, columns: frozenset[str]) -> ReaderFactory:
-        """FunctionReaders that fill just these columns, if they can, and leave the others null.
+        """Readers that fill just these columns, if they can, and leave the others null.
 
         Called if a query uses no other columns.
         """

@@ -1,6 +1,6 @@
 """A source to which driver code adds rows and a sink that it reads: for tests and notebooks.
 
-FunctionReaders and writers live in other processes, so both pass their rows through small Arrow files.
+Readers and writers live in other processes, so both pass their rows through small Arrow files.
 The source uses the given directory, or a temporary one. The sink uses `.epochal/memory` in the
 checkpoint.
 
