@@ -94,6 +94,18 @@ def test_readers_can_skip_files_by_their_statistics(warehouse: Warehouse, checkp
     assert [row["record_count"] for row in found] == [3, 3]
 
 
+def test_a_branch_of_an_empty_table_leaves_main_empty(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(branch="audit"), checkpoint).started() as engine:
+        engine.run(0, numbers(1, 2))
+    with SmallEngine(warehouse.options(branch="audit"), checkpoint, attempt=2) as engine:
+        assert engine.start() == 1
+        engine.run(1, numbers(3))
+    assert ids(warehouse, branch="audit") == [1, 2, 3]
+    assert ids(warehouse) == []
+
+
 def test_rows_go_to_a_branch_that_starts_at_main(warehouse: Warehouse, checkpoint: Path) -> None:
     with SmallEngine(warehouse.options(), checkpoint).started() as engine:
         engine.run(0, numbers(1))

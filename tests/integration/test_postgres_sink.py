@@ -26,7 +26,7 @@ from tests.rigs.postgres import Postgres, running_postgres
 from epochal.connectors.contract import Sink
 from epochal.connectors.postgres import postgres_table
 from epochal.connectors.postgres.postgres_sink import POSTGRES_OUTPUT
-from epochal.connectors.postgres.postgres_table import Found, TableName, find_table
+from epochal.connectors.postgres.postgres_table import FoundTable, TableName, find_table
 from epochal.connectors.registry import open_sink
 from epochal.connectors.staging.epoch_marker import Marker, token_of, unpack
 from epochal.errors import (
@@ -184,7 +184,7 @@ def test_a_table_that_another_driver_has_just_created_is_not_missing(
 ) -> None:
     looks = itertools.count()
 
-    def look(connection: Any, name: TableName) -> Found | None:
+    def look(connection: Any, name: TableName) -> FoundTable | None:
         found = find_table(connection, name)
         if next(looks) == 0:  # the other driver starts and writes right after our first look
             with place.started(1) as other:

@@ -50,7 +50,7 @@ def test_values_and_stamps_are_those_of_spark_s_rate_stream(
         start = source.resume(str(second))
         assert source.lag(start, source.resume(str(second + 1))) == len(expected)
         values = [value for value, _ in expected]
-        stamps = source.readers.schedule.stamps_ms(values).tolist()
+        stamps = source.schedule.stamps_ms(values).tolist()
         assert list(zip(values, stamps, strict=True)) == expected
 
 

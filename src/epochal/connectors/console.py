@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TextIO
 
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import Prepare, Sink, SinkWriter, WriterContext
+from epochal.connectors.contract import FunctionWriters, Prepare, Sink, SinkWriter, WriterContext
 from epochal.connectors.formats import SinkRequest, check_positive
 from epochal.record_batches import joined_tables
 
@@ -44,10 +45,10 @@ class ConsoleWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         # One row more than is printed tells the driver that there are more rows.
-        kept = batch.slice(0, max(0, self._max_rows + 1 - self._kept))
-        if kept.num_rows:
-            self._rows.append(kept)
-            self._kept += kept.num_rows
+        shown = batch.slice(0, max(0, self._max_rows + 1 - self._kept))
+        if shown.num_rows:
+            self._rows.append(shown)
+            self._kept += shown.num_rows
 
     def cut(self, epoch: int) -> Prepare:
         del epoch
@@ -58,14 +59,6 @@ class ConsoleWriter(SinkWriter):
         self._rows.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class ConsoleWriters:
-    max_rows: int
-
-    def open(self, context: WriterContext) -> ConsoleWriter:
-        return ConsoleWriter(self.max_rows, context)
-
-
 class ConsoleSink(Sink):
     exactly_once = False
 
@@ -74,8 +67,8 @@ class ConsoleSink(Sink):
         self._newest_printed = -1
 
     @property
-    def writers(self) -> ConsoleWriters:
-        return ConsoleWriters(self._options.num_rows)
+    def writers(self) -> FunctionWriters:
+        return FunctionWriters(partial(ConsoleWriter, self._options.num_rows))
 
     def decided(self, epoch: int) -> bool:
         return self._newest_printed >= epoch

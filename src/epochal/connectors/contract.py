@@ -129,6 +129,16 @@ class ReaderFactory(Protocol):
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class FunctionReaders(ReaderFactory):
+    """Opens readers by a function, which must be picklable."""
+
+    open_reader: Callable[[Positions], SourceReader]
+
+    def open(self, partitions: Positions) -> SourceReader:
+        return self.open_reader(partitions)
+
+
 class Source(LoggedSource, Protocol):
     """The driver's side of a source."""
 
@@ -285,6 +295,16 @@ class WriterFactory(Protocol):
     """Opens writers in tasks; picklable."""
 
     def open(self, context: WriterContext) -> SinkWriter: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionWriters(WriterFactory):
+    """Opens writers by a function, which must be picklable."""
+
+    open_writer: Callable[[WriterContext], SinkWriter]
+
+    def open(self, context: WriterContext) -> SinkWriter:
+        return self.open_writer(context)
 
 
 class Sink(CommittedSink, Protocol):

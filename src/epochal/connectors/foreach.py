@@ -43,7 +43,7 @@ class EpochEnd:
     done: Future[bytes]
 
 
-class OpenEpoch:
+class ForeachEpoch:
     """A ForeachWriter during one epoch. If its `open` returns False, the rows are skipped."""
 
     def __init__(self, user: Any, task: int, epoch: int, schema: Any = None) -> None:
@@ -75,7 +75,7 @@ class ForeachTaskWriter(SinkWriter):
         self._inbox: queue.Queue[pa.RecordBatch | EpochEnd | None] = queue.Queue(WAITING_BATCHES)
         self._error: Exception | None = None
         self._epoch = context.epoch
-        self._open: OpenEpoch | None = None
+        self._open: ForeachEpoch | None = None
         self._thread = threading.Thread(target=self._run, name="epochal-foreach", daemon=True)
         self._thread.start()
 
@@ -117,7 +117,7 @@ class ForeachTaskWriter(SinkWriter):
             self._epoch = item.epoch + 1
             return
         if self._open is None:
-            self._open = OpenEpoch(self._user, self._task, self._epoch, self._schema)
+            self._open = ForeachEpoch(self._user, self._task, self._epoch, self._schema)
         self._open.process(item)
 
     def _end(self, error: Exception | None) -> None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from epochal.checkpoint.spark_json import parse_object, to_json
-from epochal.connectors.contract import Offset, Positions, ReaderFactory, Source, SourceReader
+from epochal.connectors.contract import FunctionReaders, Offset, Positions, Source, SourceReader
 from epochal.errors import MalformedFileError, OptionError
 
 Generate: TypeAlias = Callable[[int, int], Iterator[pa.RecordBatch | None]]
@@ -71,17 +71,6 @@ class GeneratorReader(SourceReader):
         return batch
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratorReaders(ReaderFactory):
-    """Opens readers in tasks; carries the function there."""
-
-    generate: Generate
-    schema: pa.Schema
-
-    def open(self, partitions: Positions) -> GeneratorReader:
-        return GeneratorReader(self.generate, self.schema, partitions)
-
-
 class GeneratorSource(Source):
     """The driver's side. Its offset is the row count per partition; Spark has no such source."""
 
@@ -95,15 +84,15 @@ class GeneratorSource(Source):
         return self._schema
 
     @property
-    def readers(self) -> GeneratorReaders:
-        return GeneratorReaders(self._generate, self._schema)
+    def readers(self) -> FunctionReaders:
+        return FunctionReaders(partial(GeneratorReader, self._generate, self._schema))
 
     def initial(self) -> Positions:
         return {str(p): "0" for p in range(self._partitions)}
 
     def resume(self, offset: Offset) -> Positions:
-        found = parse_object(offset, "generator offset")
-        return {name: str(_row(str(at))) for name, at in found.items()}
+        rows = parse_object(offset, "generator offset")
+        return {name: str(_row(str(at))) for name, at in rows.items()}
 
     def offset(self, positions: Positions) -> Offset:
         return to_json({name: _row(at) for name, at in sorted(positions.items())})

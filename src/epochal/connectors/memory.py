@@ -29,9 +29,9 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.spark_json import parse_object, to_json
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import (
+    FunctionReaders,
     Offset,
     Positions,
-    ReaderFactory,
     Sink,
     Source,
     SourceReader,
@@ -69,8 +69,8 @@ def parse_position(text: str) -> MemoryPosition:
 class MemoryReader(SourceReader):
     """Reads the files of some partitions in the order in which they were added."""
 
-    def __init__(self, files: Files, partitions: Positions) -> None:
-        self._files = files
+    def __init__(self, directory: str, partitions: Positions) -> None:
+        self._files = open_files(directory)
         self._at = {name: parse_position(text) for name, text in partitions.items()}
         self._ends: dict[str, MemoryPosition] = {}
         self._open: dict[str, pa.RecordBatch] = {}
@@ -119,14 +119,6 @@ class MemoryReader(SourceReader):
         return self._open[name]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryReaders(ReaderFactory):
-    directory: str
-
-    def open(self, partitions: Positions) -> MemoryReader:
-        return MemoryReader(open_files(self.directory), partitions)
-
-
 class MemoryStream(Source):
     """A source to which driver code adds rows; pass it to `format(...)`."""
 
@@ -172,15 +164,15 @@ class MemoryStream(Source):
         return self._schema
 
     @property
-    def readers(self) -> MemoryReaders:
-        return MemoryReaders(self._directory)
+    def readers(self) -> FunctionReaders:
+        return FunctionReaders(partial(MemoryReader, self._directory))
 
     def initial(self) -> Positions:
         return {str(p): MemoryPosition(0, 0).text() for p in range(self._partitions)}
 
     def resume(self, offset: Offset) -> Positions:
-        found = parse_object(offset, "memory offset")
-        return {name: parse_position(to_json(at)).text() for name, at in found.items()}
+        by_name = parse_object(offset, "memory offset")
+        return {name: parse_position(to_json(at)).text() for name, at in by_name.items()}
 
     def offset(self, positions: Positions) -> Offset:
         inner = ",".join(f"{to_json(name)}:{at}" for name, at in sorted(positions.items()))

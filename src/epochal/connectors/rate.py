@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ from epochal.checkpoint.file_log import RateLog
 from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.spark_json import parse_object
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.contract import Offset, Positions, ReaderFactory, Source, SourceReader
+from epochal.connectors.contract import FunctionReaders, Offset, Positions, Source, SourceReader
 from epochal.connectors.formats import SourceRequest, check_positive
 from epochal.errors import MalformedFileError, OptionError
 from epochal.files import Files
@@ -149,7 +150,7 @@ def parse_position(text: str) -> RatePosition:
 class RateReader(SourceReader):
     """Returns the values that are due."""
 
-    def __init__(self, schedule: Schedule, partitions: Positions, clock: Clock) -> None:
+    def __init__(self, schedule: Schedule, clock: Clock, partitions: Positions) -> None:
         self._schedule, self._clock = schedule, clock
         self._at = {name: parse_position(text) for name, text in partitions.items()}
         self._ends: dict[str, int] = {}
@@ -159,7 +160,7 @@ class RateReader(SourceReader):
     def read(self, max_rows: int) -> pa.RecordBatch | None:
         due = self._schedule.due_before(self._clock.now_ms())
         names = list(self._at)
-        found: list[np.ndarray] = []
+        ranges: list[np.ndarray] = []
         before = dict(self._at)
         # Start with another partition each time. Otherwise the first one could take all the room.
         for name in names[self._turn :] + names[: self._turn]:
@@ -169,12 +170,12 @@ class RateReader(SourceReader):
                 values = np.arange(at.next, end, at.step, dtype=np.int64)
                 max_rows -= len(values)
                 self._at[name] = RatePosition(int(values[-1]) + at.step, at.step)
-                found.append(values)
-        if not found:
+                ranges.append(values)
+        if not ranges:
             return None
         self._turn = (self._turn + 1) % len(names)
         self.last_read = tuple(name for name in names if self._at[name] != before[name])
-        values = np.concatenate(found)
+        values = np.concatenate(ranges)
         stamps = self._schedule.stamps_ms(values) * 1000
         columns = [pa.array(stamps, RATE_SCHEMA.field(0).type), pa.array(values)]
         return batch_of(columns, RATE_SCHEMA, len(values))
@@ -192,15 +193,6 @@ class RateReader(SourceReader):
 
     def limit(self, ends: Positions) -> None:
         self._ends = {name: parse_position(text).next for name, text in ends.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class RateReaders(ReaderFactory):
-    schedule: Schedule
-    clock: Clock = field(default_factory=SystemClock)
-
-    def open(self, partitions: Positions) -> RateReader:
-        return RateReader(self.schedule, partitions, self.clock)
 
 
 class RateSource(Source):
@@ -225,7 +217,7 @@ class RateSource(Source):
             created_ms = self._clock.now_ms()
             log.add(0, created_ms)
         ramp_up_seconds = int(options.ramp_up_time.total_seconds())
-        self._schedule = Schedule(created_ms, options.rows_per_second, ramp_up_seconds)
+        self.schedule = Schedule(created_ms, options.rows_per_second, ramp_up_seconds)
         self._logged_second = 0
 
     @property
@@ -233,8 +225,8 @@ class RateSource(Source):
         return RATE_SCHEMA
 
     @property
-    def readers(self) -> RateReaders:
-        return RateReaders(self._schedule, self._clock)
+    def readers(self) -> FunctionReaders:
+        return FunctionReaders(partial(RateReader, self.schedule, self._clock))
 
     def initial(self) -> Positions:
         return _positions_from(0, self._partitions)
@@ -242,7 +234,7 @@ class RateSource(Source):
     def resume(self, offset: Offset) -> Positions:
         if not offset.isascii() or not offset.isdigit():
             raise MalformedFileError("rate offset", f"{offset[:40]!r} is not a number of seconds")
-        return _positions_from(self._schedule.value_at(int(offset)), self._partitions)
+        return _positions_from(self.schedule.value_at(int(offset)), self._partitions)
 
     def discover(self, known: Positions) -> Positions:
         self._partitions = len(known)  # the checkpoint may have others than the options say
@@ -252,7 +244,7 @@ class RateSource(Source):
         lowest = min(at.next for at in _parsed(positions).values())
         # If nothing was read, log second 0, even if the ramp leaves the first seconds empty:
         # `second_of` would skip them.
-        self._logged_second = self._schedule.second_of(lowest) if lowest else 0
+        self._logged_second = self.schedule.second_of(lowest) if lowest else 0
         return str(self._logged_second)
 
     def boundary(self, positions: Positions) -> Positions:
@@ -260,20 +252,20 @@ class RateSource(Source):
         # `next - step` is the last value that a partition has read. The boundary must lie above
         # the last value of every partition.
         highest = max(place.next - place.step for place in at.values()) + 1
-        second = self._schedule.second_of(max(highest, 0))
-        while self._schedule.value_at(second) < highest:
+        second = self.schedule.second_of(max(highest, 0))
+        while self.schedule.value_at(second) < highest:
             second += 1
-        return _positions_from(self._schedule.value_at(second), len(at))
+        return _positions_from(self.schedule.value_at(second), len(at))
 
     def latest(self) -> Positions:
-        due = self._schedule.due_before(self._clock.now_ms())
+        due = self.schedule.due_before(self._clock.now_ms())
         return _positions_from(due, self._partitions)
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         return max(0, _count(_parsed(latest)) - _count(_parsed(positions)))
 
     def close(self) -> None:
-        ahead_ms = self._schedule.created_ms + self._logged_second * 1000 - self._clock.now_ms()
+        ahead_ms = self.schedule.created_ms + self._logged_second * 1000 - self._clock.now_ms()
         if 0 < ahead_ms <= 1000:
             self._clock.sleep(ahead_ms / 1000)
 

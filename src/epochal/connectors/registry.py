@@ -47,7 +47,7 @@ def source_schema(format: Any, options: Mapping[str, str], schema: pa.Schema | N
     """The schema of a source's rows, before the source is opened. Checks its options too."""
     form = find_source(format)
     if form is None:
-        return cast(Source, _custom("source", format, options, SOURCE_METHODS)).schema
+        return cast(Source, _custom(Source, format, options)).schema
     return form.schema(form.name, options, schema)
 
 
@@ -70,7 +70,7 @@ def open_source(
     """Open a source. `parallelism` is the number of partitions unless the source determines it."""
     form = find_source(format)
     if form is None:
-        return cast(Source, _custom("source", format, options, SOURCE_METHODS))
+        return cast(Source, _custom(Source, format, options))
     return form.open(
         SourceRequest(form.name, options, schema, checkpoint, index, parallelism, spark)
     )
@@ -153,55 +153,36 @@ def _find(kind: str, format: Any, forms: Mapping[str, F], record: type[F]) -> F 
     return form
 
 
-SOURCE_METHODS = (
-    "schema",
-    "readers",
-    "acknowledges_in_tasks",
-    "initial",
-    "resume",
-    "discover",
-    "offset",
-    "boundary",
-    "latest",
-    "lag",
-    "acknowledge",
-    "close",
-    *("bounded", "tells_waiting", "lists_together", "unit_end"),
-)
-SINK_METHODS = (
-    *("exactly_once", "decides", "writers", "fence", "decided", "commit", "close"),
-    "begin_commit",
-)
-
-
 def _custom_sink(
-    given: Any, options: Mapping[str, str], schema: pa.Schema, mode: str, checkpoint: Files
+    sink: Any, options: Mapping[str, str], schema: pa.Schema, mode: str, checkpoint: Files
 ) -> Sink:
     from epochal.connectors.foreach import ForeachSink
     from epochal.connectors.memory import MemoryOutput, MemorySink
 
-    match given:
+    match sink:
         case ("foreach" | "foreachBatch" as kind, function):
             refuse_options(kind, options)
             return ForeachSink(function, by_batch=kind == "foreachBatch")
         case MemoryOutput():
             refuse_options("memory", options)
-            return MemorySink(given, checkpoint, schema, complete=mode == COMPLETE)
-    return cast(Sink, _custom("sink", given, options, SINK_METHODS))
+            return MemorySink(sink, checkpoint, schema, complete=mode == COMPLETE)
+    return cast(Sink, _custom(Sink, sink, options))
 
 
-def _custom(kind: str, given: Any, options: Mapping[str, str], methods: Sequence[str]) -> Any:
-    if isinstance(given, type):
-        connector = given(dict(options))
+def _custom(contract: type[Any], connector_or_class: Any, options: Mapping[str, str]) -> Any:
+    if isinstance(connector_or_class, type):
+        connector = connector_or_class(dict(options))
     else:
-        refuse_options(type(given).__name__, options)
-        connector = given
+        refuse_options(type(connector_or_class).__name__, options)
+        connector = connector_or_class
+    methods = [name for name in dir(contract) if not name.startswith("_")]
     missing = [name for name in methods if not hasattr(connector, name)]
     if missing:
+        name = contract.__name__
         raise OptionError(
-            f"{type(connector).__name__} cannot be a {kind}: it has no {', '.join(missing)}. "
-            f"Inherit from epochal.connectors.contract.{kind.capitalize()}, which has what is "
-            f"optional, and implement the rest."
+            f"{type(connector).__name__} cannot be a {name.lower()}: it has no "
+            f"{', '.join(missing)}. Inherit from epochal.connectors.contract.{name}, which has "
+            f"what is optional, and implement the rest."
         )
     return connector
 

@@ -121,12 +121,12 @@ def match_columns(
     says how the user can allow new columns.
     """
     reasons = [*_repeated("query", query), *_repeated("table", columns)]
-    known = {column.name: column for column in columns}
+    held = {column.name: column for column in columns}
     spelled = {column.name.lower(): column.name for column in columns}
     added = []
     for column in query:
-        found = known.get(column.name)
-        if found is None:
+        there = held.get(column.name)
+        if there is None:
             other = spelled.get(column.name.lower())
             if other is not None:
                 reasons.append(
@@ -139,12 +139,12 @@ def match_columns(
                 reasons.append(
                     f"column {column.name} ({column.kind}) does not exist in the table. {to_add}"
                 )
-        elif not fits(column.kind, found.kind):
+        elif not fits(column.kind, there.kind):
             reasons.append(
-                f"column {column.name} is {column.kind} in the query, but {found.kind} in the "
+                f"column {column.name} is {column.kind} in the query, but {there.kind} in the "
                 f"table. Cast it in the query, or change the table."
             )
-    given = {column.name for column in query}
+    names = {column.name for column in query}
     taken = {column.name.lower() for column in query}
     reasons += [
         f"column {column.name} ({column.kind}) must have a value in the table, but the query has "
@@ -154,21 +154,21 @@ def match_columns(
     ]
     if reasons:
         raise TableMismatchError(table, tuple(reasons))
-    needed = [column.name for column in columns if column.required and column.name in given]
+    needed = [column.name for column in columns if column.required and column.name in names]
     return ColumnMatch(tuple(added), tuple(needed))
 
 
 def rows_without_values(batch: pa.RecordBatch, required: Sequence[str]) -> dict[int, str]:
     """The rows that have no value in a column that takes no nulls, with the reason."""
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for name in required:
         column = batch.column(name)
         if column.null_count:
             reason = f"column {name} is null, which the table does not allow"
             for index, is_null in enumerate(column.is_null().to_pylist()):
                 if is_null:
-                    found.setdefault(index, reason)
-    return found
+                    reasons.setdefault(index, reason)
+    return reasons
 
 
 def _repeated(whose: str, columns: Sequence[TableColumn]) -> list[str]:

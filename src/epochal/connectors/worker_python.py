@@ -124,8 +124,8 @@ def own_python() -> PythonFound:
 def is_own(python: str) -> bool:
     """Return whether a command runs the interpreter of this process."""
     # Not the real path: a virtual environment's interpreter is a link to one without its packages.
-    found = shutil.which(python)
-    return found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
+    path = shutil.which(python)
+    return path is not None and os.path.abspath(path) == os.path.abspath(sys.executable)
 
 
 def difference(found: PythonFound, own: PythonFound) -> str | None:
@@ -147,11 +147,11 @@ def difference(found: PythonFound, own: PythonFound) -> str | None:
     return "; ".join(words) or None
 
 
-def check_python(found: PythonFound, own: PythonFound) -> None:
+def check_python(theirs: PythonFound, own: PythonFound) -> None:
     """Raise WorkerPythonError if a worker with this interpreter cannot run our tasks."""
-    words = difference(found, own)
+    words = difference(theirs, own)
     if words is not None:
-        reason = f"{found.executable} on {found.host} has {words}"
+        reason = f"{theirs.executable} on {theirs.host} has {words}"
         raise WorkerPythonError(reason, own.executable)
 
 

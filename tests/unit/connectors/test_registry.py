@@ -45,8 +45,8 @@ def test_formats_are_found_by_name_in_any_case() -> None:
         (lambda: sink("memory"), "MemoryOutput"),
         (lambda: source_schema("memory", {}, None), "MemoryStream"),
         (lambda: sink("parquet", "complete", path="/x"), "output mode complete is not possible"),
-        (lambda: sink(object()), "cannot be a sink: it has no exactly_once, decides"),
-        (lambda: source_schema(object(), {}, None), "cannot be a source: it has no schema"),
+        (lambda: sink(object()), "cannot be a sink: it has no begin_commit, close"),
+        (lambda: source_schema(object(), {}, None), "cannot be a source: it has no acknowledge"),
         (lambda: sink(MemoryOutput(), path="/x"), "takes no options"),
     ],
 )

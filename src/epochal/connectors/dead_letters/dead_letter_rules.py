@@ -82,7 +82,7 @@ def letters_of(
 
     With `max_bytes`, the row of a larger letter is cut.
     """
-    found = []
+    letters = []
     for index in sorted(bad):
         head = {**origin, "reason": bad[index][:MAX_REASON_CHARS]}
         row = {
@@ -96,8 +96,8 @@ def letters_of(
             most = max(0, (max_bytes - CUT_MARGIN_BYTES) // 2)
             text = _encode(row)[:most].decode(errors="ignore")
             letter = _encode({**head, "rowCut": text})
-        found.append(letter)
-    return found
+        letters.append(letter)
+    return letters
 
 
 def readable(value: Any) -> Any:

@@ -242,11 +242,11 @@ class DeadLetterSink(Sink):
         self._sink.begin_commit(epoch, sink_messages(messages))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        found = [unwrap_letters(message) for message in messages]
+        reports = [unwrap_letters(message) for message in messages]
         # The sink first. If it decides, its commit may still be refused, and then there must be no
         # letters of this epoch.
-        self._sink.commit(epoch, [message for message, _ in found])
-        for task, (_, staged) in enumerate(found):
+        self._sink.commit(epoch, [message for message, _ in reports])
+        for task, (_, staged) in enumerate(reports):
             if staged is not None:
                 self._publish(
                     dead_letter_name(self._writers.about.query, epoch, task), epoch, staged

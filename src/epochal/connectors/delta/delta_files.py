@@ -154,8 +154,8 @@ def _bounds(values: Any, kind: pa.DataType) -> tuple[Any, Any | None] | None:
     if pa.types.is_floating(kind) and not pc.all(pc.is_finite(values)).as_py():
         return None
     try:
-        found: Any = pc.min_max(values).as_py()
-        return convert(found["min"], found["max"])
+        bounds: Any = pc.min_max(values).as_py()
+        return convert(bounds["min"], bounds["max"])
     except (OverflowError, ValueError):  # Python's dates end with the year 9999, Spark's do not
         return None
 

@@ -152,7 +152,7 @@ def check_table(
 
 def _features(shape: TableShape) -> list[str]:
     unknown = [name for name in shape.writer_features if name not in KNOWN_FEATURES]
-    found = [
+    reasons = [
         f"the table has the feature {name}, which this sink does not know. Remove the feature, or "
         f"write with Spark."
         for name in unknown
@@ -160,23 +160,23 @@ def _features(shape: TableShape) -> list[str]:
     configuration = shape.configuration
     mapping = configuration.get("delta.columnMapping.mode", "none")
     if mapping != "none":
-        found.append(
+        reasons.append(
             f"the table maps its columns to other names (delta.columnMapping.mode = {mapping}), "
             f"and readers would find nulls in the files of this sink. Use a table without column "
             f"mapping."
         )
-    found += [
+    reasons += [
         f"the table has the CHECK constraint {key.removeprefix('delta.constraints.')} ({value}), "
         f"which this sink does not check. Drop the constraint, or filter the rows and write to "
         f"another table."
         for key, value in sorted(configuration.items())
         if key.startswith("delta.constraints.")
     ]
-    return found
+    return reasons
 
 
 def _column_rules(shape: TableShape) -> list[str]:
-    found = []
+    reasons = []
     for column in shape.fields:
         metadata = column.get("metadata") or {}
         for key, rule in (
@@ -186,30 +186,30 @@ def _column_rules(shape: TableShape) -> list[str]:
             ("CURRENT_DEFAULT", "a default value"),
         ):
             if key in metadata:
-                found.append(
+                reasons.append(
                     f"column {column['name']} has {rule} ({metadata[key]}), which this sink does "
                     f"not honour. Remove it from the table, or write with Spark."
                 )
-    return found
+    return reasons
 
 
 def _removal_rules(shape: TableShape, mode: WriteMode) -> list[str]:
     if mode is WriteMode.APPEND:
         return []
-    found = []
+    reasons = []
     what = "updates rows" if mode is WriteMode.MERGE else "replaces all rows"
     if shape.configuration.get("delta.appendOnly", "").lower() == "true":
-        found.append(
+        reasons.append(
             f"the table only takes new rows (delta.appendOnly), but the query {what}. Use output "
             f"mode append without mergeKeys, or another table."
         )
     if shape.configuration.get("delta.enableDeletionVectors", "").lower() == "true":
-        found.append(
+        reasons.append(
             f"the table has deletion vectors, but the query {what}. Set "
             f"delta.enableDeletionVectors to false and rewrite its files (REORG TABLE … APPLY "
             f"(PURGE)), or use another table."
         )
-    return found
+    return reasons
 
 
 def check_new_table(
@@ -250,8 +250,8 @@ def delta_type(kind: pa.DataType) -> DeltaType | None:
         return {"type": "map", "keyType": key, "valueType": item, "valueContainsNull": True}
     if pa.types.is_struct(kind):
         fields = [_field_json(field.name, delta_type(field.type)) for field in kind]
-        known = all(field["type"] is not None for field in fields)
-        return {"type": "struct", "fields": fields} if known else None
+        all_named = all(field["type"] is not None for field in fields)
+        return {"type": "struct", "fields": fields} if all_named else None
     return None
 
 
@@ -278,8 +278,8 @@ def query_columns(table: str, schema: pa.Schema) -> list[TableColumn]:
     """Return the columns of a query; TableMismatchError if Delta has no type for one of them."""
 
     def name_type(kind: pa.DataType) -> str | None:
-        found = delta_type(kind)
-        return None if found is None else type_text(found)
+        named = delta_type(kind)
+        return None if named is None else type_text(named)
 
     return name_columns(table, schema, "Delta", name_type)
 

@@ -39,6 +39,7 @@ from epochal.connectors.row_collector import PartWriter
 from epochal.connectors.table_columns import new_partition_reasons
 from epochal.errors import OptionError, SinkConflictError
 from epochal.files import open_files, scheme_of
+from epochal.options import ByteSize
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class FileSinkOptions:
     retention: timedelta | None = None
     """Files older than this are removed from the log and so from the output, but not from disk."""
 
-    max_file_bytes: int = 128 * 1024 * 1024
+    max_file_bytes: ByteSize = 128 * 1024 * 1024
     """When a task holds this many bytes of rows, it writes them before the epoch ends."""
 
     compact_interval: int = DEFAULT_COMPACT_INTERVAL

@@ -166,10 +166,10 @@ class FoundFile:
 
 
 def next_files(
-    found: Iterable[FoundFile], seen: SeenFiles, *, latest_first: bool
+    files: Iterable[FoundFile], seen: SeenFiles, *, latest_first: bool
 ) -> list[FoundFile]:
     """Return the files that are not logged yet, in the order in which they are read."""
-    ordered = sorted(found, key=lambda file: file.modified_ms, reverse=latest_first)
+    ordered = sorted(files, key=lambda file: file.modified_ms, reverse=latest_first)
     return [file for file in ordered if seen.is_new(file.path, file.modified_ms)]
 
 

@@ -210,12 +210,17 @@ def fit_columns(options: IcebergSinkOptions, table: Table, schema: pa.Schema) ->
 
 
 def settle_branch(options: IcebergSinkOptions, table: Table) -> None:
-    """Create the branch from main if it does not exist. In an empty table the first epoch does."""
-    head = table.metadata.refs.get(MAIN)
-    if options.branch == MAIN or options.branch in table.metadata.refs or head is None:
+    """Create the branch from main if it does not exist."""
+    if options.branch == MAIN or options.branch in table.metadata.refs:
         return
     with catalog_errors(options):
         try:
+            if MAIN not in table.metadata.refs:
+                # The library writes the first snapshot of a table only to main, so main gets one
+                # without files.
+                with table.transaction() as transaction:
+                    transaction.update_snapshot().fast_append().commit()
+            head = table.metadata.refs[MAIN]
             with table.manage_snapshots() as change:
                 change.create_branch(head.snapshot_id, options.branch)
         except CommitFailedException:

@@ -78,6 +78,7 @@ def commit_change(
     else:
         producer = update.fast_append()
     _stage(table, producer, change)
+    # Property and snapshot are made from the same metadata, so the snapshot gets this number.
     properties = mark(last_sequence(table) + 1, producer.snapshot_id)
     try:
         producer.commit()
@@ -108,6 +109,7 @@ def _finish(transaction: Transaction) -> None:
     except CommitFailedException as error:
         raise _refused(error) from error
     except CommitStateUnknownException as error:
+        # `TableSink` looks at the marker again. Until then the files may be part of the table.
         logger.warning("iceberg sink: the answer to a commit was lost: %s", error)
         raise AnswerLostError("the answer to a commit was lost") from error
 

@@ -109,9 +109,9 @@ class References:
     def forget(self, kept: list[Snapshot]) -> None:
         """Forget what no kept snapshot refers to."""
         ids = {snapshot.snapshot_id for snapshot in kept}
-        self._manifests = {n: known for n, known in self._manifests.items() if n in ids}
-        paths = {m.manifest_path for known in self._manifests.values() for m in known}
-        self._files = {key: known for key, known in self._files.items() if key[0] in paths}
+        self._manifests = {n: manifests for n, manifests in self._manifests.items() if n in ids}
+        paths = {m.manifest_path for manifests in self._manifests.values() for m in manifests}
+        self._files = {key: files for key, files in self._files.items() if key[0] in paths}
 
 
 class IcebergMaintained(MaintainedTable[WrittenFile]):

@@ -108,16 +108,16 @@ def newest_mark(
     """
     chain = list(history)
     newest = next((mark for mark in chain if mark.query_id == query_id), None)
-    kept = None if text is None else _property(text)
-    if kept is not None and (newest is None or kept.sequence >= newest.sequence):
+    noted = None if text is None else _property(text)
+    if noted is not None and (newest is None or noted.sequence >= newest.sequence):
         on_branch = {mark.snapshot for mark in chain}
-        if kept.snapshot is not None and kept.snapshot in retained - on_branch:
+        if noted.snapshot is not None and noted.snapshot in retained - on_branch:
             return Refuse(
-                f"it names snapshot {kept.snapshot} with epoch {kept.epoch}, which is no longer "
+                f"it names snapshot {noted.snapshot} with epoch {noted.epoch}, which is no longer "
                 f"part of the branch: the table was rolled back to an earlier snapshot",
                 "Roll the table forward again.",
             )
-        return Marker(kept.epoch, kept.token)
+        return Marker(noted.epoch, noted.token)
     if newest is None:
         return None
     return Marker(_number(newest, EPOCH_KEY), newest.summary.get(TOKEN_KEY, ""))

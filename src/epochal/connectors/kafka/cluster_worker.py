@@ -209,6 +209,8 @@ class ClusterWorker:
         if self._client is None:
             self._client = self._open(self.cluster)
         owner = (request.group, request.query_id)
+        # Read and commit are not atomic: a group without members has no fence. Another process may
+        # commit in between, and the mark in the next answer then tells which of the two goes on.
         plan = plan_commit(
             request,
             self._client.committed_offsets(request.group, request.offsets),

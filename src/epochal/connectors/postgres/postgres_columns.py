@@ -87,7 +87,7 @@ class WrittenColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class PostgresType:
     """What an Arrow type needs: the type of a new column, and what an existing one may have."""
 
     sql: str
@@ -95,7 +95,7 @@ class Kind:
     form: Form = Form.PLAIN
 
 
-def kind_of(kind: pa.DataType, name: str) -> Kind:
+def kind_of(kind: pa.DataType, name: str) -> PostgresType:
     """The PostgreSQL types for an Arrow type; OptionError if there is none."""
     types = pa.types
     if types.is_dictionary(kind):
@@ -105,10 +105,10 @@ def kind_of(kind: pa.DataType, name: str) -> Kind:
     if types.is_struct(kind) or types.is_map(kind):
         return _json_kind(kind, name)
     if types.is_decimal(kind):
-        return Kind(f"numeric({kind.precision},{kind.scale})", ("numeric",))
+        return PostgresType(f"numeric({kind.precision},{kind.scale})", ("numeric",))
     if types.is_timestamp(kind):
         base = "timestamp" if kind.tz is None else "timestamptz"
-        return Kind(base, (base,))
+        return PostgresType(base, (base,))
     for fits, simple in _SIMPLE:
         if fits(kind):
             return simple
@@ -119,33 +119,33 @@ def kind_of(kind: pa.DataType, name: str) -> Kind:
 
 
 _SIMPLE = (
-    (pa.types.is_boolean, Kind("boolean", ("bool",))),
-    (pa.types.is_int8, Kind("smallint", ("int2", "int4", "int8", "numeric"))),
-    (pa.types.is_int16, Kind("smallint", ("int2", "int4", "int8", "numeric"))),
-    (pa.types.is_int32, Kind("integer", ("int4", "int8", "numeric", "float8"))),
-    (pa.types.is_int64, Kind("bigint", ("int8", "numeric"))),
-    (pa.types.is_float32, Kind("real", ("float4", "float8"))),
-    (pa.types.is_float64, Kind("double precision", ("float8",))),
-    (pa.types.is_string, Kind("text", TEXT_TYPES)),
-    (pa.types.is_large_string, Kind("text", TEXT_TYPES)),
-    (pa.types.is_binary, Kind("bytea", ("bytea",), Form.HEX)),
-    (pa.types.is_large_binary, Kind("bytea", ("bytea",), Form.HEX)),
-    (pa.types.is_date, Kind("date", ("date", "timestamp"))),
-    (pa.types.is_time, Kind("time", ("time",))),
-    (pa.types.is_duration, Kind("interval", ("interval",), Form.INTERVAL)),
+    (pa.types.is_boolean, PostgresType("boolean", ("bool",))),
+    (pa.types.is_int8, PostgresType("smallint", ("int2", "int4", "int8", "numeric"))),
+    (pa.types.is_int16, PostgresType("smallint", ("int2", "int4", "int8", "numeric"))),
+    (pa.types.is_int32, PostgresType("integer", ("int4", "int8", "numeric", "float8"))),
+    (pa.types.is_int64, PostgresType("bigint", ("int8", "numeric"))),
+    (pa.types.is_float32, PostgresType("real", ("float4", "float8"))),
+    (pa.types.is_float64, PostgresType("double precision", ("float8",))),
+    (pa.types.is_string, PostgresType("text", TEXT_TYPES)),
+    (pa.types.is_large_string, PostgresType("text", TEXT_TYPES)),
+    (pa.types.is_binary, PostgresType("bytea", ("bytea",), Form.HEX)),
+    (pa.types.is_large_binary, PostgresType("bytea", ("bytea",), Form.HEX)),
+    (pa.types.is_date, PostgresType("date", ("date", "timestamp"))),
+    (pa.types.is_time, PostgresType("time", ("time",))),
+    (pa.types.is_duration, PostgresType("interval", ("interval",), Form.INTERVAL)),
 )
 
 
-def _list_kind(element: pa.DataType, name: str) -> Kind:
+def _list_kind(element: pa.DataType, name: str) -> PostgresType:
     # PostgreSQL's arrays are rectangular, so lists of lists become JSON, as do lists of structs.
     if pa.types.is_nested(element):
         return _json_kind(pa.list_(element), name)
     inner = kind_of(element, name)
     bases = tuple(f"_{base}" for base in inner.bases)
-    return Kind(f"{inner.sql}[]", (*bases, *JSON_TYPES), Form.ARRAY)
+    return PostgresType(f"{inner.sql}[]", (*bases, *JSON_TYPES), Form.ARRAY)
 
 
-def _json_kind(kind: pa.DataType, name: str) -> Kind:
+def _json_kind(kind: pa.DataType, name: str) -> PostgresType:
     try:
         check_payload(kind, name)
     except PayloadError:
@@ -153,7 +153,7 @@ def _json_kind(kind: pa.DataType, name: str) -> Kind:
             f"postgres: column {name} is {kind}, which contains a type that JSON cannot express. "
             f"Cast it to a string, or leave it out."
         ) from None
-    return Kind("jsonb", JSON_TYPES, Form.JSON)
+    return PostgresType("jsonb", JSON_TYPES, Form.JSON)
 
 
 def new_columns(schema: pa.Schema) -> list[WrittenColumn]:
@@ -186,7 +186,7 @@ def written_columns(
     return [_written(kind, by_name[name]) for kind, name in zip(kinds, names, strict=True)]
 
 
-def _written(kind: Kind, column: CatalogColumn) -> WrittenColumn:
+def _written(kind: PostgresType, column: CatalogColumn) -> WrittenColumn:
     form = Form.JSON if kind.form is Form.ARRAY and column.base in JSON_TYPES else kind.form
     longest = re.fullmatch(r"character(?: varying)?\((\d+)\)", column.type)
     limit = None if longest is None else int(longest[1])
@@ -201,7 +201,7 @@ def _spelled(name: str, columns: Sequence[CatalogColumn]) -> str:
     return alike[0] if len(alike) == 1 else name
 
 
-def _fits(kind: Kind, column: CatalogColumn) -> bool:
+def _fits(kind: PostgresType, column: CatalogColumn) -> bool:
     """Whether a column holds every value of a kind."""
     if column.is_enum and kind.bases == TEXT_TYPES:
         return True
@@ -262,12 +262,12 @@ class CopyRows(RowEncoder):
 
         Only the server knows all constraints of its table. These are the ones that a task can see.
         """
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for column, at in zip(batch.columns, self.columns, strict=True):
             for bad, reason in _refusals(column, at):
                 for index in bad:
-                    found.setdefault(index, f"column {at.name} {reason(index)}")
-        return found
+                    reasons.setdefault(index, f"column {at.name} {reason(index)}")
+        return reasons
 
 
 def _refusals(
@@ -291,8 +291,8 @@ def _refusals(
 
 
 def _indices(mask: Column) -> list[int]:
-    found: list[int] = pc.indices_nonzero(mask).to_pylist() if pc.any(mask).as_py() else []
-    return found
+    indices: list[int] = pc.indices_nonzero(mask).to_pylist() if pc.any(mask).as_py() else []
+    return indices
 
 
 def _text(column: Column, at: WrittenColumn) -> Column:

@@ -102,23 +102,23 @@ def connection_settings(options: PostgresSinkOptions) -> dict[str, str]:
     """The settings for libpq. What is not given, libpq takes from its environment variables."""
     psycopg = import_psycopg()
     try:
-        found = psycopg.conninfo.conninfo_to_dict(_libpq_url(options.url)) if options.url else {}
-        given = {
+        parts = psycopg.conninfo.conninfo_to_dict(_libpq_url(options.url)) if options.url else {}
+        own = {
             "host": options.host,
             "port": options.port,
             "dbname": options.database,
             "user": options.user,
             "password": _password(options),
         }
-        found |= {name: str(value) for name, value in given.items() if value is not None}
-        merged = {**DEFAULTS, **found, **options.connection}
+        parts |= {name: str(value) for name, value in own.items() if value is not None}
+        merged = {**DEFAULTS, **parts, **options.connection}
         psycopg.conninfo.make_conninfo(**merged)  # checks the names
     except psycopg.ProgrammingError as error:
         reason = _without_quoted(str(error), options.connection)
         raise OptionError(
             f"postgres: the server's address is not valid ({reason}). {_FORM}"
         ) from None
-    if options.url and any("@" in found.get(name, "") for name in ("host", "port", "dbname")):
+    if options.url and any("@" in parts.get(name, "") for name in ("host", "port", "dbname")):
         raise OptionError(f"postgres: the url has an @ behind its host. {_FORM}")
     if not all(port.isdigit() for port in merged.get("port", "0").split(",") if port):
         raise OptionError(f"postgres: the port is not a number. {_FORM}")
@@ -194,14 +194,14 @@ def _libpq_url(url: str) -> str:
     if not url.startswith("jdbc:"):
         return url
     place, _, query = url.removeprefix("jdbc:").partition("?")
-    found, unknown = {}, []
+    settings, unknown = {}, []
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name == "ssl":
-            found["sslmode"] = "verify-full" if value.lower() in ("", "true") else "prefer"
+            settings["sslmode"] = "verify-full" if value.lower() in ("", "true") else "prefer"
         elif name == "currentSchema":
-            found["options"] = f"-csearch_path={value}"
+            settings["options"] = f"-csearch_path={value}"
         elif name in _JDBC:
-            found[_JDBC[name]] = value
+            settings[_JDBC[name]] = value
         else:
             unknown.append(name)
     if not all(name.isidentifier() for name in unknown):
@@ -211,4 +211,4 @@ def _libpq_url(url: str) -> str:
             f"postgres: the url has parameter {unknown[0]}, which only the JDBC driver knows. "
             f"Remove it, or give libpq's setting with the prefix connection."
         )
-    return f"{place}?{urlencode(found, quote_via=quote)}" if found else place
+    return f"{place}?{urlencode(settings, quote_via=quote)}" if settings else place

@@ -40,9 +40,9 @@ from epochal.connectors.postgres.postgres_options import (
     table_name,
 )
 from epochal.connectors.postgres.postgres_table import (
+    PostgresTarget,
     TableName,
     TablePreparation,
-    Target,
     joined_names,
     typed_columns,
 )
@@ -159,14 +159,14 @@ class PostgresSession:
                 return work(self._connected())
             except self._psycopg.Error as error:
                 self.close()
-                found = failure(error, self.server, str(table))
-                if not isinstance(found, PostgresUnavailableError):
-                    raise found from error
+                problem = failure(error, self.server, str(table))
+                if not isinstance(problem, PostgresUnavailableError):
+                    raise problem from error
                 left = began + self._patience - self._clock.monotonic()
                 if left <= 0:
-                    raise found from error
+                    raise problem from error
                 if not pause:
-                    logger.warning("%s It is tried again for up to %.0f s", found, left)
+                    logger.warning("%s It is tried again for up to %.0f s", problem, left)
                 self._clock.sleep(min(pause, left))
                 pause = min(max(FIRST_PAUSE_SECONDS, 2 * pause), LONGEST_PAUSE_SECONDS)
 
@@ -192,7 +192,7 @@ class PostgresTransactions(Transactions):
     def __init__(
         self,
         session: PostgresSession,
-        target: Target,
+        target: PostgresTarget,
         markers: TableName,
         query_id: str,
         *,
@@ -218,6 +218,7 @@ class PostgresTransactions(Transactions):
         return self._last
 
     def write(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        # Before the transaction, which holds the lock, and once, however often it is tried.
         parts = [staged_bytes(staging, report) for report in staged if report.rows]
         writes = has_output(staged)
         self._session.run(
@@ -231,6 +232,8 @@ class PostgresTransactions(Transactions):
 
     def _claimed(self, connection: Any, attempt: int) -> Marker | None:
         self._execute(connection, _CREATE, self._query, str(self._target.name))
+        # Without the lock, and again under it: an attempt that is outdated must not wait for the
+        # lock of a newer one, and then end its session.
         self._check_newest(self._execute(connection, _PEEK, self._query).fetchone()[0], attempt)
         try:
             with connection.transaction():
@@ -273,21 +276,24 @@ class PostgresTransactions(Transactions):
     ) -> None:
         with connection.transaction():
             connection.execute(_SETTINGS, [self._patience_ms, IDLE_IN_TRANSACTION])
+            # The lock is held until the transaction ends, so nobody claims the row between this
+            # check and the commit. A claim is random: an attempt number may be used twice, if a
+            # checkpoint was copied.
             row = self._execute(connection, _LOCK, self._query).fetchone()
             if row is None or row[1] != self._claim:
                 raise PostgresFencedError(
                     self._session.server, self._query, "another run has claimed its marker"
                 )
-            found = None if row[2] is None else Marker(row[2], row[3])
-            if found == marker:
+            current = None if row[2] is None else Marker(row[2], row[3])
+            if current == marker:
                 return  # the answer to an earlier try was lost
-            if found != self._last:
+            if current != self._last:
                 raise MarkerError(
                     self.place,
-                    f"it shows epoch {found.epoch if found else None}, but this run has written "
-                    f"epoch {self._last.epoch if self._last else None}. The server has lost "
-                    f"transactions that it had confirmed: by a failover to a replica that lagged "
-                    f"behind, or because a backup was restored",
+                    f"it shows epoch {current.epoch if current else None}, but this run has "
+                    f"written epoch {self._last.epoch if self._last else None}. The server has "
+                    f"lost transactions that it had confirmed: by a failover to a replica that "
+                    f"lagged behind, or because a backup was restored",
                     "Find out which epochs the table lacks, and start the query again: it says how "
                     "to continue.",
                 )
@@ -306,7 +312,7 @@ class PostgresTransactions(Transactions):
 ROW_NUMBER = "epochal_row"
 
 
-def write_rows(connection: Any, target: Target, parts: Sequence[bytes]) -> None:
+def write_rows(connection: Any, target: PostgresTarget, parts: Sequence[bytes]) -> None:
     """Write CSV text with the target's columns: append, replace by key, or replace all.
 
     Rows to be replaced by key go through a temporary table, which belongs to the session and is
@@ -342,7 +348,7 @@ def _copy(connection: Any, into: Any, columns: Any, parts: Sequence[bytes]) -> N
             copy.write(part)
 
 
-def _merge(target: Target, staging: Any, columns: Any, number: Any) -> Any:
+def _merge(target: PostgresTarget, staging: Any, columns: Any, number: Any) -> Any:
     sql = import_psycopg().sql
     others = [column.name for column in target.columns if column.name not in target.keys]
     changes = sql.SQL(", ").join(
@@ -359,7 +365,7 @@ def _merge(target: Target, staging: Any, columns: Any, number: Any) -> Any:
     )
 
 
-def _row_number(target: Target) -> Any:
+def _row_number(target: PostgresTarget) -> Any:
     """The name of a column that the target does not have."""
     name = ROW_NUMBER
     while any(column.name == name for column in target.columns):
@@ -367,7 +373,7 @@ def _row_number(target: Target) -> Any:
     return import_psycopg().sql.Identifier(name)
 
 
-def _staging_name(target: Target) -> str:
+def _staging_name(target: PostgresTarget) -> str:
     """A name that is the same only for the same columns: poolers hand sessions to others."""
     columns = [f"{column.name} {column.type}" for column in target.columns]
     text = "\0".join((str(target.name), *columns))

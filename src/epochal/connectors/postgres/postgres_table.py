@@ -80,7 +80,7 @@ class TableName:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PostgresTarget:
     """The table that a query writes."""
 
     name: TableName
@@ -92,7 +92,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTable:
     """A table that exists."""
 
     oid: int
@@ -101,7 +101,7 @@ class Found:
     is_table: bool
 
 
-def find_table(connection: Any, name: TableName) -> Found | None:
+def find_table(connection: Any, name: TableName) -> FoundTable | None:
     """Look a table up; None if there is none that the user can see."""
     row = connection.execute(_FIND, [name.identifier.as_string(connection)]).fetchone()
     if row is None:
@@ -109,8 +109,8 @@ def find_table(connection: Any, name: TableName) -> Found | None:
     oid, schema, table, relkind = row
     columns = connection.execute(_COLUMNS, [oid]).fetchall()
     is_table = relkind in ("r", "p", b"r", b"p")
-    return Found(
-        oid, TableName(schema, table), tuple(CatalogColumn(*each) for each in columns), is_table
+    return FoundTable(
+        oid, TableName(schema, table), tuple(CatalogColumn(*column) for column in columns), is_table
     )
 
 
@@ -126,18 +126,18 @@ class TablePreparation:
     replaces: bool
     """Whether each epoch replaces all rows."""
 
-    def target_and_markers(self, name: TableName) -> tuple[Target, TableName]:
+    def target_and_markers(self, name: TableName) -> tuple[PostgresTarget, TableName]:
         """The table and the marker table, which both exist afterwards."""
-        found = find_table(self.connection, name)
-        home = found.name.schema if found else name.schema
+        existing = find_table(self.connection, name)
+        home = existing.name.schema if existing else name.schema
         if home is None:
             (home,) = self.connection.execute("SELECT current_schema()").fetchone()
         markers = self._markers(home)
-        written = None if found else self._written_epoch(markers)
+        written = None if existing else self._written_epoch(markers)
         if written is not None:
             # Another driver of this query may have created the table since the first look.
-            found = find_table(self.connection, name)
-        if found is None:
+            existing = find_table(self.connection, name)
+        if existing is None:
             if written is not None:
                 raise PostgresRejectedError(
                     self.server,
@@ -151,9 +151,9 @@ class TablePreparation:
                     self.server, f"table {name} does not exist, and createTable is false. Create it"
                 )
             self._create_table(TableName(home, name.table))
-            found = find_table(self.connection, TableName(home, name.table))
-        assert found is not None, "the table has just been created"
-        return self._checked(found), markers
+            existing = find_table(self.connection, TableName(home, name.table))
+        assert existing is not None, "the table has just been created"
+        return self._checked(existing), markers
 
     def _markers(self, home: str | None) -> TableName:
         schema, table = table_name(self.options.marker_table, None, "markerTable")
@@ -194,41 +194,41 @@ class TablePreparation:
         with suppress(errors.UniqueViolation, errors.DuplicateTable):
             self.connection.execute(statement)
 
-    def _checked(self, found: Found) -> Target:
+    def _checked(self, existing: FoundTable) -> PostgresTarget:
         """The table as a target. Raises an error if the query's rows do not fit into it."""
-        if not found.is_table:
+        if not existing.is_table:
             raise PostgresRejectedError(
                 self.server,
-                f"{found.name} is a view or something else that is not a table. Name a table",
+                f"{existing.name} is a view or something else that is not a table. Name a table",
             )
         columns = written_columns(
-            f"table {found.name} at {self.server}", self.schema, found.columns
+            f"table {existing.name} at {self.server}", self.schema, existing.columns
         )
         keys = key_columns(self.options.merge_keys, self.schema, columns)
-        unique = self.connection.execute(_UNIQUE, [found.oid]).fetchall() if keys else []
+        unique = self.connection.execute(_UNIQUE, [existing.oid]).fetchall() if keys else []
         if keys and set(keys) not in [set(row[0]) for row in unique]:
             named = ", ".join(f'"{key}"' for key in keys)
             raise PostgresRejectedError(
                 self.server,
-                f"table {found.name} has no unique index on exactly the columns of mergeKeys "
+                f"table {existing.name} has no unique index on exactly the columns of mergeKeys "
                 f"({', '.join(keys)}), so rows cannot be replaced. Create one: CREATE UNIQUE INDEX "
-                f"ON {found.name} ({named})",
+                f"ON {existing.name} ({named})",
             )
-        self._check_privileges(found, keys)
-        return Target(found.name, tuple(columns), tuple(keys), self.replaces)
+        self._check_privileges(existing, keys)
+        return PostgresTarget(existing.name, tuple(columns), tuple(keys), self.replaces)
 
-    def _check_privileges(self, found: Found, keys: Sequence[str]) -> None:
+    def _check_privileges(self, existing: FoundTable, keys: Sequence[str]) -> None:
         needed = ["INSERT", *(("UPDATE", "SELECT") if keys else ())]
         needed += ["DELETE"] if self.replaces else []
         for privilege in needed:
             asked = "has_table_privilege" if privilege == "DELETE" else "has_any_column_privilege"
             query = f"SELECT {asked}(%s::oid, %s), current_user"
-            allowed, user = self.connection.execute(query, [found.oid, privilege]).fetchone()
+            allowed, user = self.connection.execute(query, [existing.oid, privilege]).fetchone()
             if not allowed:
                 raise PostgresRejectedError(
                     self.server,
-                    f"user {user} lacks {privilege} on table {found.name}. As its owner: GRANT "
-                    f"{', '.join(needed)} ON {found.name} TO {user}",
+                    f"user {user} lacks {privilege} on table {existing.name}. As its owner: GRANT "
+                    f"{', '.join(needed)} ON {existing.name} TO {user}",
                 )
 
 

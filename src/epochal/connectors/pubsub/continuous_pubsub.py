@@ -28,6 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 import pyarrow as pa
 
@@ -35,6 +36,7 @@ from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import (
     AcknowledgingReader,
     BadRows,
+    FunctionWriters,
     Positions,
     Prepare,
     ReaderFactory,
@@ -134,17 +136,8 @@ class PubSubSource(Source):
         counts = {partition: int(count) for partition, count in sorted(positions.items())}
         return json.dumps({"offset": sum(counts.values()), "partitions": counts})
 
-    def boundary(self, positions: Positions) -> Positions:
-        return positions
-
-    def latest(self) -> Positions | None:
-        return None
-
     def lag(self, positions: Positions, latest: Positions) -> int:
         return 0
-
-    def acknowledge(self, epoch: int, positions: Positions) -> None:
-        """Nothing: tasks do it."""
 
     def close(self) -> None:
         if self._options.delete_subscription_on_stream_stop:
@@ -302,24 +295,13 @@ def _note_refusals(future: Future[dict[int, str]]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PubSubWriters:
-    """Opens writers in tasks."""
-
-    options: SinkOptions
-    query_id: str
-
-    def open(self, context: WriterContext) -> PubSubWriter:
-        return PubSubWriter(self.options, self.query_id, context)
-
-
 class PubSubSink(AtLeastOnceSink):
     """The driver's side. It checks options and columns before any task starts."""
 
     def __init__(self, options: SinkOptions, schema: pa.Schema, query_id: str) -> None:
         options = settle_options(options)
         plan_layout(schema, options)
-        super().__init__(PubSubWriters(options, query_id))
+        super().__init__(FunctionWriters(partial(PubSubWriter, options, query_id)))
 
 
 def open_pubsub_sink(request: SinkRequest) -> PubSubSink:

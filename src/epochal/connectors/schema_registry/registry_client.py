@@ -291,6 +291,7 @@ def message_indices(value: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _varint(number: int) -> bytes:
+    # Zigzag: 0, -1, 1, -2, … become 0, 1, 2, 3, …, so that small numbers stay short.
     left, encoded = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
     while left > 0x7F:
         encoded.append(left & 0x7F | 0x80)

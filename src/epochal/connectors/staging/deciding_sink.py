@@ -123,10 +123,10 @@ class DecidingSink(Sink):
         # marker was read. Read the log last: an epoch's entry is written before its transaction, so
         # the log then has every epoch that the marker can name.
         self._marker = self._marked_at = None
-        found = self._transactions.claim(attempt)
-        marked = NO_EPOCH if found is None else found.epoch
+        current = self._transactions.claim(attempt)
+        marked = NO_EPOCH if current is None else current.epoch
         history = read_history(self._checkpoint, marked, self._output.magic)
-        match check_marker(found, history, self._reset_marker, self._output):
+        match check_marker(current, history, self._reset_marker, self._output):
             case Refuse(reason, remedy):
                 raise MarkerError(self._transactions.place, reason, remedy)
             case Marker() as marker:
@@ -135,7 +135,9 @@ class DecidingSink(Sink):
                 )
                 self._write(marker, ())
             case None:
-                self._marker = found
+                self._marker = current
+        # Nobody reads these files again: an epoch that the marker names is finished without rows,
+        # and any other epoch of an earlier attempt is dropped from the log.
         removed = delete_stale(self._staging, before=attempt)
         if removed:
             logger.info("removed %d staged files of earlier attempts", removed)
@@ -152,6 +154,7 @@ class DecidingSink(Sink):
             return
         refresh = self._must_refresh()
         plan = plan_commit(self._marker, epoch, messages, self._output, refresh=refresh)
+        # A refusal is not raised here: `commit` asks again, once the epoch is logged.
         if isinstance(plan, Marker):
             self._transactions.begin(plan, self._staging, self._staged(messages))
 
@@ -179,6 +182,8 @@ class DecidingSink(Sink):
         """Write all rows and the marker in one transaction. Any error ends the attempt."""
         staged = self._staged(messages)
         self._transactions.write(marker, self._staging, staged)
+        # If `write` raises, the marker is unknown. This attempt must not use its own any more, and
+        # it does not: the next one begins with `fence`.
         self._marker, self._marked_at = marker, self._clock.monotonic()
         delete_staged(self._staging, staged)
 
@@ -195,7 +200,7 @@ def read_history(checkpoint: Files, marked: int, magic: bytes) -> History:
     epochs = []
     for epoch in reversed(ids):
         if epoch < marked:
-            break
+            break  # the marker stands for it and for all before it
         entry = logged_epoch(epoch, logged_messages(offsets, epoch), magic)
         if entry is not None:
             epochs.append(entry)

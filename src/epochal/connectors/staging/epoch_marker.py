@@ -176,6 +176,7 @@ def token_of(messages: Sequence[bytes]) -> str:
     """A fingerprint of an epoch's messages, which contain the attempt and the rows or files."""
     digest = hashlib.sha256()
     for message in messages:
+        # With its length: otherwise other messages could make the same bytes.
         digest.update(len(message).to_bytes(8))
         digest.update(message)
     return digest.hexdigest()[:32]
@@ -184,7 +185,7 @@ def token_of(messages: Sequence[bytes]) -> str:
 def logged_epoch(epoch: int, messages: Sequence[bytes], magic: bytes) -> LoggedEpoch | None:
     """The epoch in a manifest; None if another sink wrote it."""
     messages = sink_messages(messages)  # the log has them with the names of dead letters
-    staged = [found for message in messages if (found := unpack(message, magic)) is not None]
+    staged = [report for message in messages if (report := unpack(message, magic)) is not None]
     if not staged or len(staged) < len(messages):
         return None
     return LoggedEpoch(epoch, has_output(staged), token_of(messages))
@@ -220,6 +221,8 @@ def _compare(
             remedy,
         )
     for epoch in history.epochs:
+        # An epoch that is logged and not committed may be missing: recovery decides about it. One
+        # without output may be missing too, because it moves no marker.
         if marker.epoch < epoch.epoch <= history.committed and epoch.writes:
             return Refuse(
                 f"it shows that epoch {_epoch_text(marker.epoch)} is the newest in the "
@@ -227,6 +230,8 @@ def _compare(
                 f"{output.how_behind}",
                 remedy,
             )
+        # An empty token matches any: the first marker has none, one that was reset has none, and a
+        # token may not be known any more.
         if epoch.epoch == marker.epoch and marker.token not in ("", epoch.token):
             return Refuse(
                 f"it was written with an epoch {marker.epoch} that differs from the one in the "
@@ -258,7 +263,7 @@ def plan_commit(
             "Start the query with its previous sink, stop it, then change the sink.",
         )
     if marker.epoch == epoch and marker.token == entry.token:
-        return None
+        return None  # the same attempt and rows, so it is the same epoch and not only its number
     if marker.epoch >= epoch:
         return Refuse(
             f"it shows that epoch {marker.epoch} is in the {output.noun}, with other rows than "

@@ -95,6 +95,7 @@ class StagedWriters:
         data = self.encoder.encode(list(joined(rows)))
         if len(data) <= self.inline_bytes:
             return pack(Staged(epoch, attempt, task, count, inline=data), self.magic)
+        # Another try of the task has another name, so no file is ever replaced while it is read.
         name = f"e{epoch}-a{attempt}-t{task}-{uuid4().hex[:8]}.{self.encoder.suffix}"
         files = open_files(join_url(self.checkpoint, self.staging))
         if not self.durable and isinstance(files, LocalFiles):

@@ -187,15 +187,15 @@ def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Each key's last row, in the order of these rows."""
     (codes,) = _codes([rows], keys)
     _, from_end = np.unique(codes[::-1], return_index=True)
-    kept = np.sort(len(codes) - 1 - from_end)
-    return rows if len(kept) == len(codes) else rows.take(kept)
+    last = np.sort(len(codes) - 1 - from_end)
+    return rows if len(last) == len(codes) else rows.take(last)
 
 
 def without_keys(rows: pa.Table, replacing: pa.Table, keys: Sequence[str]) -> pa.Table:
     """The rows whose key no row of `replacing` has."""
     codes, replaced = _codes([rows, replacing], keys)
-    kept = ~np.isin(codes, replaced)
-    return rows if kept.all() else rows.filter(pa.array(kept))
+    stays = ~np.isin(codes, replaced)
+    return rows if stays.all() else rows.filter(pa.array(stays))
 
 
 def _codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[np.ndarray[Any, Any]]:
@@ -208,8 +208,8 @@ def _codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[np.ndarray[A
         if pa.types.is_floating(kind):
             column = pc.add(column, pa.scalar(0.0, kind))  # -0.0 is 0.0, as in GROUP BY
         values = pc.unique(column)
-        found = pc.index_in(column, value_set=values).to_numpy()
+        indices = pc.index_in(column, value_set=values).to_numpy()
         # Number the combinations that occur, so that the numbers stay small.
-        _, codes = np.unique(codes * len(values) + found, return_inverse=True)
+        _, codes = np.unique(codes * len(values) + indices, return_inverse=True)
     ends = np.cumsum([table.num_rows for table in tables])[:-1]
     return list(np.split(codes, ends))

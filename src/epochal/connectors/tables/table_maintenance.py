@@ -184,6 +184,8 @@ class TableMaintenance(Generic[F]):
             for path in self._table.data_files()
         ]
         if any(wrote is not None and wrote < self._attempt for _, wrote in files):
+            # A driver that this attempt has replaced may still commit its last epoch. The log names
+            # the files of that epoch, whether the commit comes before this look or after it.
             known = self._table.known_files()
             if known is None:
                 logger.info("%s has too many versions to look for leftovers", self._table.name)

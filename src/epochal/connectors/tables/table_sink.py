@@ -209,6 +209,7 @@ class TableSink(Sink, Generic[F]):
         self._attempt = attempt
 
         def settle(_: int) -> None:
+            # Each try compares anew: whoever was faster may have moved the marker.
             self.table.settle(self._first_marker(), attempt)
 
         self._until_accepted(NO_EPOCH, settle)
@@ -231,6 +232,8 @@ class TableSink(Sink, Generic[F]):
         if output is None:
             return
         if isinstance(output, FilesOutput) and not output.is_new:
+            # No task had input, so an earlier epoch has written the same result. It needs no marker
+            # either: `check_marker` passes over epochs without output.
             self.table.discard(output.files)
             return
         ours = attempts_of(messages, self._form.output.magic) == {self._attempt}
@@ -257,6 +260,9 @@ class TableSink(Sink, Generic[F]):
 
         def commit(number: int) -> None:
             nonlocal rows
+            # This look and the commit below are one compare-and-swap: the commit is refused if the
+            # table, or at least the marker in it, has changed in between. So no other driver has
+            # committed the epoch meanwhile. If the answer is lost, the next look shows the outcome.
             marker = self._marker(epoch, again=number > 0)
             if is_committed(table.name, marker, epoch, messages):
                 return
@@ -285,19 +291,19 @@ class TableSink(Sink, Generic[F]):
 
     def _first_marker(self) -> Marker | None:
         """Compare the marker with the log; return the marker to begin with, if it lacks one."""
-        found, history = self._marker_and_log()
+        current, history = self._marker_and_log()
         reset, place = self._options.reset_marker, self.table.place
-        if isinstance(found, Refuse):
+        if isinstance(current, Refuse):
             if reset is None or reset != history.committed:
                 raise MarkerError(
                     place,
-                    found.reason,
-                    f"{found.remedy} Or start with option resetMarker={history.committed}: the "
+                    current.reason,
+                    f"{current.remedy} Or start with option resetMarker={history.committed}: the "
                     f"query then continues after that epoch, and the rows of the epochs that were "
                     f"rolled back stay away.",
                 )
-            found = None
-        first = check_marker(found, history, reset, self._form.output)
+            current = None
+        first = check_marker(current, history, reset, self._form.output)
         if isinstance(first, Refuse):
             raise MarkerError(place, first.reason, first.remedy)
         return first
@@ -309,13 +315,13 @@ class TableSink(Sink, Generic[F]):
         written after the offset entry and before the commit entry. So it is read before the log and
         after it, until both are the same.
         """
-        found = self.table.load()
+        current = self.table.load()
         while True:
-            marked = found.epoch if isinstance(found, Marker) else NO_EPOCH
+            marked = current.epoch if isinstance(current, Marker) else NO_EPOCH
             history = read_history(self._checkpoint, marked, self._form.output.magic)
-            before, found = found, self.table.load()
-            if before == found:
-                return found, history
+            before, current = current, self.table.load()
+            if before == current:
+                return current, history
 
     def _marker(self, epoch: int, *, again: bool = False) -> Marker:
         """Return the marker in the table. `fence` has made sure that there is one."""

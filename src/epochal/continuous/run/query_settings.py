@@ -134,6 +134,8 @@ class EngineOptions:
     """Seed of the random part of waits; for tests."""
 
     def __post_init__(self) -> None:
+        if self.query_name is not None and not self.query_name.strip():
+            raise OptionError("queryName must not be empty. Give the query a name, or remove it.")
         for field in ("parallelism", "state_partitions", "max_epochs_in_flight"):
             count = getattr(self, field)
             if count is not None and count < 1:

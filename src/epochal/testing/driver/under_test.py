@@ -22,7 +22,7 @@ import pyarrow as pa
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
 from epochal.connectors.contract import Prepare, SinkWriter, WriterContext
-from epochal.connectors.foreach import BatchTaskWriter, ForeachSink, ForeachWriters, OpenEpoch
+from epochal.connectors.foreach import BatchTaskWriter, ForeachEpoch, ForeachSink, ForeachWriters
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.api.stream_writer import APPEND, StreamWriter, check_mode
 from epochal.continuous.operators.contract import Row
@@ -170,7 +170,7 @@ class CallingWriter(SinkWriter):
         self._staged, self._code, self._context = staged, code, context
         self._epoch = context.epoch
         self._batches = BatchTaskWriter(code.user, context) if code.by_batch else None
-        self._open: OpenEpoch | None = None
+        self._open: ForeachEpoch | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._staged.write(batch)
@@ -181,7 +181,7 @@ class CallingWriter(SinkWriter):
             return
         if self._open is None:
             task, schema = self._context.task, self._code.schema
-            self._open = OpenEpoch(self._code.user, task, self._epoch, schema)
+            self._open = ForeachEpoch(self._code.user, task, self._epoch, schema)
         self._open.process(batch)
 
     def cut(self, epoch: int) -> Prepare:

@@ -21,6 +21,7 @@ from epochal.connectors.file.file_names import partition_directory, split
 from epochal.connectors.file.file_sink import FileSink, FileSinkOptions
 from epochal.connectors.file.part_files import attempt_of, file_uuid, find_leftovers, mark_of
 from epochal.errors import OptionError, SinkConflictError
+from epochal.options import read_options
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 
@@ -247,3 +248,8 @@ def test_partition_values_that_cannot_name_a_directory_are_found() -> None:
     long = pa.array(["a", "x" * 260, None, "é" * 127])
     assert found(FileFormat.PARQUET, ids, long, by=("c1",)) == [1, 3]
     assert found(FileFormat.PARQUET, ids, pa.array(["a"] * 4), by=("c1",)) == []
+
+
+def test_the_size_of_files_may_have_a_unit() -> None:
+    options = read_options(FileSinkOptions, {"path": "/x", "maxFileBytes": "1m"}, of="parquet")
+    assert options.max_file_bytes == 1 << 20

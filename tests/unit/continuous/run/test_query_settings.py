@@ -50,6 +50,8 @@ def test_restarts_are_limited_by_the_options() -> None:
         {"stallTimeout": "0 s"},
         {"readyTimeout": "0 s"},
         {"lease": "0 s"},
+        {"queryName": ""},
+        {"queryName": " "},
     ],
 )
 def test_values_that_make_no_sense_are_refused(wrong: dict[str, str]) -> None:

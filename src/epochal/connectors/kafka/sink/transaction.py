@@ -91,6 +91,9 @@ class KafkaTransactions:
         """Claim the transactional id: fence earlier producers and abort their open transaction."""
         self.close()
         producer = RecordProducer(self._settings)
+        # The coordinator raises the epoch of the id, so it refuses every earlier producer from here
+        # on. It answers once their open transaction is aborted, or finished if that was decided. So
+        # what `marker` reads next does not change any more.
         self._call(producer, producer.client.init_transactions, CLAIM_SECONDS, "be claimed")
         self._producer = producer
 
@@ -102,6 +105,7 @@ class KafkaTransactions:
         offsets = client.committed_offsets(self._name, [(topic, 0) for topic in sorted(topics)])
         if not offsets:
             return None
+        # A query that had another marker topic has a marker there too, of an older epoch.
         newest = max(offsets.values(), key=lambda offset: offset.offset)
         try:
             text = msgspec.json.decode(newest.metadata, type=MarkerText)
@@ -127,7 +131,8 @@ class KafkaTransactions:
     def mark(self, marker: Marker) -> None:
         producer = self._current()
         text = msgspec.json.encode(MarkerText(marker.token)).decode()
-        # Group offsets name the next record; the marker follows that convention: epoch + 1.
+        # Group offsets name the next record; the marker follows that convention: epoch + 1. The
+        # offset is part of the transaction: it becomes visible with its records, or not at all.
         offset = self._kafka.TopicPartition(self._topic, 0, marker.epoch + 1, text)
         self._call(
             producer,
@@ -153,6 +158,8 @@ class KafkaTransactions:
         if producer is None:
             return
         try:
+            # Only to free readers sooner: the next claim aborts what is open, and so do the brokers
+            # after `transaction.timeout.ms`.
             producer.client.purge(blocking=False)
             producer.client.abort_transaction(CALL_SECONDS)
         except (self._kafka.KafkaException, SystemError) as error:
@@ -291,6 +298,7 @@ class KafkaEpochs(Transactions):
         return self._transactions.marker()
 
     def begin(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        # An error of the thread is raised by `write`, or it ends with the transaction.
         self._begun = marker, self._start(partial(self._send, marker, staging, staged))
 
     def write(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
@@ -303,6 +311,8 @@ class KafkaEpochs(Transactions):
                 begun[1]()
             self._transactions.commit()
         except Exception:
+            # The commit may have succeeded, and its answer was lost. So nothing is written again
+            # before the next attempt has claimed the id and read the marker.
             self._transactions.abandon()
             raise
 
@@ -321,6 +331,7 @@ class KafkaEpochs(Transactions):
     def _abort_begun(self) -> None:
         begun, self._begun = self._begun, None
         if begun is not None:
+            # Wait for the thread: only one at a time may use the producer.
             with suppress(Exception):  # its rows are not needed any more
                 begun[1]()
             self._transactions.abandon()

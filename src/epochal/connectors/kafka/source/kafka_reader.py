@@ -337,6 +337,7 @@ class KafkaReader(SourceReader):
             "record that exists, because failOnDataLoss is false",
             *(self._servers, loss),
         )
+        # Until the client reports an offset again, `reach` accepts a lower one: of a new topic.
         state.is_resetting = True
         beginning = self._kafka.TopicPartition(*tp, self._kafka.OFFSET_BEGINNING)
         self._consumer.incremental_unassign([beginning])
@@ -454,6 +455,8 @@ class RecordWaiter(threading.Thread):
                         taken = None
             except BaseException as error:  # noqa: BLE001 - the reader raises it
                 self._failure = error
+            # The byte last: whoever has received it sees what was taken. After it this thread
+            # touches the client only when it is asked again.
             self._taken = taken
             self._waker.send(b"\0")
 

@@ -155,9 +155,6 @@ class KafkaSource(BoundedSource):
     def offset(self, positions: Positions) -> Offset:
         return spark_json(to_offsets(positions))
 
-    def boundary(self, positions: Positions) -> Positions:
-        return positions
-
     def latest(self) -> Positions:
         return to_positions(self._client.latest(sorted(self._list_partitions(set()))))
 

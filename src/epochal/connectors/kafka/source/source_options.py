@@ -179,7 +179,8 @@ class KafkaSourceOptions:
     """Prefix of the client's group id. Brokers see the id, but the client never joins a group."""
 
     broker_timeout: timedelta = timedelta(minutes=2)
-    """How long a start waits for brokers that do not answer. A running query waits without end."""
+    """How long a start waits for brokers that do not answer. Tasks that read wait without end; what
+    the driver asks, for epochs with a bound and after a restart, may fail up to `outageTimeout`."""
 
     def __post_init__(self) -> None:
         require_servers(self._java())

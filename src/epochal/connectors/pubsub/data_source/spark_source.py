@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql import datasource
 
 from epochal.connectors.pubsub.data_source.driver_endpoint import DriverEndpoint
@@ -161,37 +162,26 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             self._offset = end
             return []
         run, driver, options, copies = endpoint.run, endpoint.place, self.options, self._wal
+        reading = PartitionReading(run, driver, options, batch, partition=0, copies=copies)
         if plan is None:
             self._offset = end
-            return [
-                PubSubPartition(
-                    PartitionReading(run, driver, options, batch, partition, copies=copies),
-                    replay=True,
-                )
-                for partition in range(int(end["partitions"]) if copies else 0)
-            ]
-        size = options.max_bytes_per_trigger or UNLIMITED_BYTES
-        wait_s = 0.0
-        if plan.reason is Reason.BOOTSTRAP:
-            wait_s = min(BOOTSTRAP_WAIT_S, options.max_fetch_period / timedelta(seconds=1))
-        return [
-            PubSubPartition(
-                PartitionReading(
-                    run,
-                    driver,
-                    options,
-                    batch,
-                    partition,
-                    rows=plan.rows,
-                    size=max(1, size // max(1, plan.partitions)),
-                    wait_s=wait_s,
-                    old_before_us=self._old_before_us,
-                    committed=committed,
-                    pending=pending,
-                    copies=copies,
-                )
+            count = int(end["partitions"]) if copies else 0
+        else:
+            count, wait_s = plan.partitions, 0.0
+            if plan.reason is Reason.BOOTSTRAP:
+                wait_s = min(BOOTSTRAP_WAIT_S, options.max_fetch_period / timedelta(seconds=1))
+            reading = replace(
+                reading,
+                rows=plan.rows,
+                size=max(1, (options.max_bytes_per_trigger or UNLIMITED_BYTES) // max(1, count)),
+                wait_s=wait_s,
+                old_before_us=self._old_before_us,
+                committed=committed,
+                pending=pending,
             )
-            for partition in range(plan.partitions)
+        return [
+            PubSubPartition(replace(reading, partition=partition), replay=plan is None)
+            for partition in range(count)
         ]
 
     def commit(self, end: Offset) -> None:

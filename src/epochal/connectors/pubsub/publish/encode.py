@@ -235,6 +235,7 @@ def _head(size: int) -> bytes:
         )
     if len(_heads) > 100_000:
         _heads.clear()
+    # Field 1 of a message is its data; field 2 of the request, around it, is the message.
     inner = b"\x0a" + encode_varint(size)
     head = _heads[size] = b"\x12" + encode_varint(len(inner) + size) + inner
     check_size(len(head) + size)

@@ -119,6 +119,8 @@ class LeaseBook:
 
     def _remove(self, span: Span) -> Iterator[tuple[_Delivery, Span]]:
         start, stop = span
+        # The delivery with `start` is the last that begins at or before it. Deliveries do not
+        # overlap, and numbers only grow, so all others of the span follow in order.
         index = max(bisect_right(self._firsts, start) - 1, 0)
         while index < len(self._firsts) and self._firsts[index] < stop:
             delivery = self._deliveries.get(self._firsts[index])

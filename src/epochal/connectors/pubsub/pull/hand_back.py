@@ -99,7 +99,7 @@ def main(file: BinaryIO) -> None:
         kind, stream, size = _HEAD.unpack(head)
         content = file.read(size)
         if len(content) < size:
-            break
+            break  # killed while it wrote this: nobody knows the rest, and those leases end alone
         match HandBackKind(kind):
             case HandBackKind.OPTIONS:
                 options = msgspec.msgpack.decode(content, type=SourceOptions)

@@ -74,6 +74,7 @@ def decode_many(responses: Sequence[bytes]) -> Received:
     attempts = received.field("delivery_attempt")
     keys = message.field("ordering_key")
     attributes = message.field("attributes")
+    # Protobuf has no nulls: an ordering key that is absent is empty, and an attempt is 0.
     columns = [
         message.field("message_id"),
         message.field("data"),

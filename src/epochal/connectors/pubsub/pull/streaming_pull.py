@@ -166,6 +166,7 @@ class Puller:
                 if now >= end:
                     return None
                 self._arrived.wait(min(due, end) - now)
+        # Without the lock: the stream goes on receiving while this thread decodes.
         if not self._ready:
             self._decode()
         with self._lock:
@@ -189,6 +190,7 @@ class Puller:
             if self._failure is not None or self._settled_all:
                 future.set_exception(self._failure or _closed_error(self._subscription))
                 return future
+            # Still accepted after `close` began: it sends these before it nacks what is left.
             self._acks.append((spans, future))
             self._to_settle.notify_all()
         return future
@@ -301,6 +303,8 @@ class Puller:
             self._connection.wait_after(status, failures, start, what=READING, resource=resource)
 
     def _open(self) -> Iterator[bytes]:
+        # Each stream has its own queue: gRPC's thread for the one before may still wait at the old
+        # one, and would swallow the request that ends this stream.
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         requests.put(
             encode_field(1, self._subscription.encode())
@@ -354,6 +358,8 @@ class Puller:
                     return
                 received = decode(responses)
                 ids = id_rows(received.batch.column("ack_id"))
+                # Before anyone can take the messages: else one could be settled there before it is
+                # known. Both books number them in the order of these calls.
                 if self._hand_back is not None and len(ids):
                     self._hand_back.held(self._stream, ids)
                 with self._lock:

@@ -44,6 +44,8 @@ class Copies:
 
         Returns None if that worked, or the existing rows if the partition was decided before.
         """
+        # `create` fails if the file exists, so of several deciders one wins, and all others read
+        # what it wrote. No decider needs to know of another.
         try:
             data = encode_stream(schema, batches, compression="zstd")
             self._files.create(_path(slot), data.to_pybytes())

@@ -194,6 +194,7 @@ class Grants:
         concerned: dict[str, None] = {}
         for batch in [number for number in self._batches if number <= end]:
             for number, partition in enumerate(self._batches.pop(batch).partitions):
+                # A holder that has left cannot acknowledge: Pub/Sub redelivers its messages.
                 if partition.holder in self._sidecars:
                     concerned[partition.holder] = None
                     if not partition.void:

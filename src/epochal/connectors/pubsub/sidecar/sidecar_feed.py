@@ -113,6 +113,8 @@ class SidecarFeed:
                     lambda: self._reservoir.buffered_rows or self._failure or self.closed.is_set(),
                     max(0.0, left_s),
                 )
+        # One lock per partition: a speculative task that asks meanwhile must not fill it again, but
+        # other partitions need not wait.
         with self._slot_lock(slot):
             if self._holds(slot):
                 return self._rows(slot)
@@ -409,6 +411,8 @@ class SidecarFeed:
             self._streams.nack(spans)
 
     def _on_acked(self, slot: Slot, future: Future[dict[int, str]]) -> None:
+        # An acknowledgement that failed counts as sent, too: its messages are redelivered, and the
+        # driver must not wait for an order that nothing can complete.
         refused = 0
         if future.exception() is None:
             refused = len(future.result())
@@ -425,6 +429,8 @@ class SidecarFeed:
     def _confirm(self) -> None:
         with self._changed:
             acked, self._acked = self._acked, []
+        # A slot stays in `_acking` until the driver has heard of it. So an order that crosses the
+        # confirmation finds it there, and does not confirm it a second time.
         if acked:
             slots = tuple(slot for slot, _ in acked)
             refused = sum(number for _, number in acked)
