@@ -32,6 +32,9 @@ FEW_KEYS = 128
 """Up to this number of rows, partitions of keys are looked up: to hash ten rows by columns costs as
 much as to hash a thousand."""
 
+FEW_TO_GROUP = 128
+"""Below this number of rows, Python groups them faster than Arrow does."""
+
 FEW_SLICES = 16
 """Up to this number of rows, it is faster to join slices of one row each than to `take` them."""
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.integration.pubsub_world import World, bodies
+from tests.waiting import eventually
 
 
 @contextmanager
@@ -42,6 +43,8 @@ def test_what_a_killed_task_held_comes_back_at_once(world: World) -> None:
     topic, subscription = world.pair(ack_deadline_seconds=600)
     world.publish(topic, bodies(100))
     with holder(world, subscription, 100) as process:
+        # Acknowledgements leave on a thread of their own, and a killed task sends none.
+        eventually(lambda: not world.unacknowledged(subscription), pause=0.5)
         world.publish(topic, [b"held"])
         tell(process, "read more")
         assert heard(process) == "more"

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from epochal.metrics.query_metrics import records_behind
+
 KEPT_BATCHES = 300
 MAX_MEASURED_BATCHES = 64
 SLACK_MS = 1_000
@@ -203,7 +205,7 @@ def with_lag(
     parts = []
     for part in source["parts"]:
         end = ends.get((part["topic"], part["partition"]))
-        lag = None if end is None else max(0, end.latest - part["at"])
+        lag = records_behind(part["at"], end and end.latest)
         parts.append({**part, "latest": end.latest if end else None, "lag": lag})
     lags = [part["lag"] for part in parts if part["lag"] is not None]
     mine = {(part["topic"], part["partition"]) for part in parts}

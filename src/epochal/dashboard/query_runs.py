@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from epochal.dashboard.batch_history import FILE, SHOWN_PARTITIONS, UNITS, offset_of
-from epochal.metrics.query_metrics import behind_latest
+from epochal.metrics.query_metrics import behind_latest, records_behind
 from epochal.metrics.run_records import (
     EpochDone,
     Progressed,
@@ -218,16 +218,10 @@ def _source_json(source: dict[str, Any]) -> dict[str, Any]:
     if str(name).partition("[")[0] == "rate":
         unit = "rows; its position is in seconds"
     lag = behind_latest(source)
-    lags = {tp: max(0, end - at.parts[tp]) for tp, end in latest.parts.items() if tp in at.parts}
+    lags = {tp: records_behind(at.parts.get(tp), end) for tp, end in latest.parts.items()}
     parts = [
-        {
-            "topic": tp[0],
-            "partition": tp[1],
-            "at": at.parts.get(tp),
-            "latest": end,
-            "lag": lags.get(tp),
-        }
-        for tp, end in sorted(latest.parts.items(), key=lambda part: -lags.get(part[0], 0))
+        {"topic": tp[0], "partition": tp[1], "at": at.parts.get(tp), "latest": end, "lag": lags[tp]}
+        for tp, end in sorted(latest.parts.items(), key=lambda part: -(lags[part[0]] or 0))
     ]
     return {
         "name": name,

@@ -279,7 +279,8 @@ def behind_latest(source: Mapping[str, Any]) -> int | None:
 def records_behind(position: Any, latest: Any) -> int | None:
     """How many records of a partition wait; None if one of the offsets is not known.
 
-    A recreated topic may end before the old position. Then the lag is 0, not negative.
+    A recreated topic may end before the old position. Then the lag is 0, not negative. A source
+    that knows that it has read nothing of a partition passes position 0.
     """
     is_known = isinstance(position, int) and isinstance(latest, int)
     return max(0, latest - position) if is_known else None

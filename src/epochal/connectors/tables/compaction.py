@@ -6,7 +6,9 @@ half as large as it in total. Each row is then rewritten a number of times that 
 logarithm of the table's files, until its file has about the target size.
 
 Which files may be rewritten at all, a format says: `MaintainedTable.live_files`. In a Delta table
-they are those that the query itself has written. The options of all table sinks are here too.
+they are those that the query itself has written. In an Iceberg table they are all files of the
+branch, whoever wrote them, with the present partition spec. The options of all table sinks are
+here too.
 """
 
 from __future__ import annotations

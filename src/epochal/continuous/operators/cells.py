@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from epochal.continuous.operators.contract import Row
 from epochal.errors import OptionError
-from epochal.record_batches import batch_of
+from epochal.record_batches import FEW_ROWS, batch_of
 from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.types import StructType
 
@@ -30,9 +30,6 @@ Array: TypeAlias = Any
 """An Arrow array. pyarrow's stubs are typed by element, which code over any column cannot use."""
 
 NAN = float("nan")
-
-FEW_ROWS = 64
-"""Below this number of rows, one array of structs is made faster than an array per column."""
 
 _SAME = frozenset(
     kind.id

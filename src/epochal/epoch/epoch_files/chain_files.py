@@ -20,7 +20,7 @@ from epochal.epoch.epoch_files.epoch_file import (
     file_name,
     parse_file_name,
 )
-from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain, is_stray
+from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain, is_below, is_stray
 from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateLoadError
 from epochal.files import Files, join_url
@@ -134,9 +134,9 @@ class StateFiles:
                 self._files.delete(path)
         return [f"{EPOCHS}/{name}" for name in strays] + prepared
 
-    def delete_before(self, version: int) -> list[str]:
+    def delete_before(self, floor: int) -> list[str]:
         """Delete the epoch files of epochs before this one; return their names."""
-        return self._delete_epochs(lambda file: file[0] < version)
+        return self._delete_epochs(lambda name: is_below(name, floor))
 
     def _publish(self, state: PreparedState) -> None:
         path = state_store_path(state.operator, state.partition, state.store)

@@ -91,6 +91,12 @@ def is_stray(name: tuple[int, int, int], attempt: int, first_epoch: int) -> bool
     return epoch >= first_epoch and written_by < attempt
 
 
+def is_below(name: tuple[int, int, int], floor: int) -> bool:
+    """Whether no epoch that a restart or a rewind may use needs an epoch file: `floor` is the first
+    epoch that one of them needs."""
+    return name[0] < floor
+
+
 def oldest_retained(logged: Sequence[int], first_epoch: int, retained: int) -> int:
     """Return the oldest logged epoch that a rewind of an attempt, before its first epoch, may use.
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 
-from epochal.continuous.operators.cells import FEW_ROWS, StoredBatches, arrow_column
+from epochal.continuous.operators.cells import StoredBatches, arrow_column
 from epochal.continuous.operators.processor.row_api import RowApi
+from epochal.record_batches import FEW_ROWS
 
 KINDS: dict[Any, st.SearchStrategy[Any]] = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1),

@@ -26,6 +26,7 @@ from epochal.connectors.kafka.offsets import (
     lowest_offsets,
 )
 from epochal.errors import CheckpointError, OptionError
+from epochal.metrics.query_metrics import records_behind
 
 
 def query_id_of(checkpoint: Checkpoint) -> str:
@@ -91,15 +92,15 @@ class PartitionLag:
     @property
     def lag(self) -> int | None:
         """The number of waiting records, counted from the best known position."""
-        return _behind(self.latest, self.position)
+        return records_behind(self.position, self.latest)
 
     @property
     def committed_lag(self) -> int | None:
-        return _behind(self.latest, self.committed)
+        return records_behind(self.committed, self.latest)
 
     @property
     def processed_lag(self) -> int | None:
-        return _behind(self.latest, self.processed)
+        return records_behind(self.processed, self.latest)
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `epochal kafka lag --json`."""
@@ -107,11 +108,6 @@ class PartitionLag:
         seconds = fields.pop("seconds")
         lags = {"lag": self.lag, "committed_lag": self.committed_lag, "lag_seconds": seconds}
         return {**fields, **lags}
-
-
-def _behind(latest: int | None, position: int | None) -> int | None:
-    # A recreated topic may end before the old position. Then the lag is 0, not negative.
-    return None if latest is None or position is None else max(0, latest - position)
 
 
 def lag_of(

@@ -48,6 +48,7 @@ from epochal.connectors.kafka.source.source_options import (
 from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import ConcurrentUpdateError, KafkaDataLossError, KafkaTopicError
 from epochal.files import Files
+from epochal.metrics.query_metrics import records_behind
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +194,8 @@ class KafkaSource(BoundedSource):
     def lag(self, positions: Positions, latest: Positions) -> int:
         """Total distance in offsets; a partition that is not read yet counts from offset 0."""
         at = to_offsets(positions)
-        return sum(max(0, end - at.get(tp, 0)) for tp, end in to_offsets(latest).items())
+        lags = (records_behind(at.get(tp, 0), end) for tp, end in to_offsets(latest).items())
+        return sum(lag or 0 for lag in lags)
 
     def acknowledge(self, epoch: int, positions: Positions) -> None:
         group = self._options.commit_group

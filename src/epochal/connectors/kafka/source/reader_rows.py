@@ -21,13 +21,11 @@ from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.connectors.payloads.payload_columns import MAX_ERROR_CHARS, PARSE_ERROR, PARSED
 from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import KafkaTimestampError
-from epochal.record_batches import batch_of
+from epochal.record_batches import FEW_ROWS, batch_of
 
 STAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 MAX_MS = (2**63 - 1) // 1000
-FEW_ROWS = 64
-"""Below this number of messages, tuples are faster than columns."""
 FIELDS: list[pa.Field[Any]] = [
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),

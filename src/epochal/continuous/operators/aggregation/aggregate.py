@@ -26,7 +26,6 @@ import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.functions import AggregateCall, Column
 from epochal.continuous.operators.aggregation.grouping import (
-    MIN_ARROW_ROWS,
     Buffers,
     Partials,
     arrow_groups_like_spark,
@@ -57,6 +56,7 @@ from epochal.continuous.operators.contract import (
 )
 from epochal.errors import OptionError
 from epochal.evaluator.evaluator_client import slices
+from epochal.record_batches import FEW_TO_GROUP
 from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import StructType
 
@@ -305,7 +305,7 @@ class Groups:
     def _partials(self, buffers: Buffers, batch: pa.RecordBatch) -> Partials:
         columns: list[Array] = [batch.column(index) for index in self._key_columns]
         if (
-            batch.num_rows < MIN_ARROW_ROWS
+            batch.num_rows < FEW_TO_GROUP
             or not self._arrow_allowed
             or any(pa.types.is_struct(column.type) and column.null_count for column in columns)
             or buffers.arrow_differs(batch)

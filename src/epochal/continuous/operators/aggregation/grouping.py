@@ -27,13 +27,10 @@ from epochal.continuous.operators.aggregation.functions import (
 )
 from epochal.continuous.operators.cells import Array, cells
 from epochal.continuous.operators.contract import Row
-from epochal.record_batches import table_of
+from epochal.record_batches import FEW_TO_GROUP, table_of
 from epochal.state.rows.types import StructField
 
 pc: Any = compute  # its stubs do not support scalars beside arrays
-
-MIN_ARROW_ROWS = 128
-"""Batches with fewer rows are grouped in Python."""
 
 Partials: TypeAlias = list[tuple[Row, Row]]
 """Pairs of key and buffers; each key occurs once."""
@@ -76,7 +73,7 @@ class Buffers:
 
     def with_rows(self, before: Row | None, batch: pa.RecordBatch) -> Row:
         """Add rows to the buffers of one group. The first column is constant, and not null."""
-        if batch.num_rows < MIN_ARROW_ROWS or self.arrow_differs(batch):
+        if batch.num_rows < FEW_TO_GROUP or self.arrow_differs(batch):
             ((_, group),) = self.group_in_python(batch, [()] * batch.num_rows)
         else:
             ((_, group),) = self.group_in_arrow(batch, [batch.column(0)])

@@ -22,15 +22,12 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.functions import AggregateCall, Column
-from epochal.continuous.operators.aggregation.grouping import (
-    MIN_ARROW_ROWS,
-    arrow_groups_like_spark,
-)
+from epochal.continuous.operators.aggregation.grouping import arrow_groups_like_spark
 from epochal.continuous.operators.cells import keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.expressions.expr import column_of
 from epochal.evaluator.evaluator_client import CLIENT, REQUEST_BYTES, EvaluatorStep, Session, slices
-from epochal.record_batches import batch_of
+from epochal.record_batches import FEW_TO_GROUP, batch_of
 from epochal.state.rows.types import StructField, StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 
@@ -184,7 +181,7 @@ class Waiting:
 def group_numbers(batch: pa.RecordBatch, columns: Sequence[int]) -> tuple[Any, list[Row]]:
     """The number of each row's group in a batch, and the keys of the groups."""
     keys: list[Any] = [batch.column(index) for index in columns]
-    if batch.num_rows < MIN_ARROW_ROWS or not all(arrow_groups_like_spark(k.type) for k in keys):
+    if batch.num_rows < FEW_TO_GROUP or not all(arrow_groups_like_spark(k.type) for k in keys):
         groups: dict[Row, int] = {}
         codes = [groups.setdefault(key, len(groups)) for key in keys_of(batch, columns)]
         return np.array(codes, dtype=np.int32), list(groups)

@@ -204,7 +204,7 @@ _PART = re.compile(
 )
 _WORDS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 _UNITS = {"ss": "second", "mm": "minute", "HH": "hour"}
-_FEW_ROWS, _ROWS_PER_TEXT = 64, 8
+_FEW_TEXTS, _ROWS_PER_TEXT = 64, 8
 """Larger batches are left to Spark's code if they have fewer rows for each text than this: it makes
 a text as fast as Arrow does."""
 
@@ -246,7 +246,7 @@ def _date_format(call: Call, value: Value, pattern: Value) -> Value:
     unit = next((unit for part, unit in _UNITS.items() if part in parts), "day")
     texts = "".join(_WORDS.get(part, part.strip("'").replace("%", "%%")) for part in parts)
     local = pc.floor_temporal(_local_times(value, _zone(call)), unit=unit)
-    if isinstance(local, pa.Scalar) or len(local) <= _FEW_ROWS:
+    if isinstance(local, pa.Scalar) or len(local) <= _FEW_TEXTS:
         return pc.strftime(pc.cast(local, pa.timestamp("s")), texts)
     encoded = local.dictionary_encode()
     if len(encoded.dictionary) * _ROWS_PER_TEXT > len(local):

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.connectors.kafka.offsets import KafkaPartition
-from epochal.connectors.kafka.source.reader_rows import FEW_ROWS, MAX_MS, RowMaker, kafka_schema
+from epochal.connectors.kafka.source.reader_rows import MAX_MS, RowMaker, kafka_schema
 from epochal.errors import KafkaTimestampError
+from epochal.record_batches import FEW_ROWS
 
 CREATED, APPENDED = 1, 2
 
