@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from epochal.errors import OptionError
 from epochal.options import ByteSize, option_name, options_of, read_options, suggestion
@@ -252,13 +252,11 @@ def settle_options(options: OptionsT) -> OptionsT:
     names, and the emulator's address becomes an option.
     """
     settled_values: dict[str, Any] = {"emulator_host": emulator_host(options)}
-    for name, kind in (("subscription_id", "subscriptions"), ("topic_id", "topics")):
+    for name in ("subscription_id", "topic_id", "dead_letter_topic_id"):
         value = getattr(options, name, None)
         if value is not None:
+            kind = "subscriptions" if name == "subscription_id" else "topics"
             settled_values[name] = full_name(kind, value, options)
-    if getattr(options, "dead_letter_topic_id", None) is not None:
-        value = cast(SourceOptions, options).dead_letter_topic_id or ""
-        settled_values["dead_letter_topic_id"] = full_name("topics", value, options)
     return replace(options, **settled_values)
 
 

@@ -221,11 +221,13 @@ def writing_spec(options: SchemaRegistryOptions, topic: str | None, kind: Any) -
         identifier = _identifier(client, options, subject, document)
     else:
         existing = client.version(subject, options.schema_version)
-        if existing is None and options.schema_version is None and form is ValueFormat.AVRO:
-            existing = _derive_schema(client, options, subject, kind)
-        if existing is None:
-            existing = _existing(client, options, subject)
-        identifier = existing[1]
+        may_derive = options.auto_register and options.schema_version is None
+        if existing is None and may_derive and form is ValueFormat.AVRO:
+            from epochal.connectors.schema_registry.registry_avro import KIND, derived_schema
+
+            identifier = client.register(subject, KIND, derived_schema(kind, subject))
+        else:
+            _, identifier = existing or _existing(client, options, subject)
         schema = client.schema(identifier, serialized=form is ValueFormat.PROTOBUF)
     spec = ValueSpec(form, settings, schema, document, options.value_message, identifier)
     _check_libraries(spec).encoder(kind)
@@ -245,17 +247,6 @@ def _existing(
             f"schema in valueSchema",
         )
     return registered
-
-
-def _derive_schema(
-    client: RegistryClient, options: SchemaRegistryOptions, subject: str, kind: pa.StructType
-) -> tuple[int, int] | None:
-    """Register a schema that is made from the column's type."""
-    from epochal.connectors.schema_registry.registry_avro import KIND, derived_schema
-
-    if not options.auto_register:
-        return None
-    return 0, client.register(subject, KIND, derived_schema(kind, subject))
 
 
 def _identifier(

@@ -33,11 +33,10 @@ def check_name(name: str, kind: str) -> None:
     """Raise unless `name` is the full name of a `kind`: topics, subscriptions or snapshots."""
     match = _NAME.fullmatch(name)
     if match is None or match[2] != kind or match[3].lower().startswith("goog"):
-        raise PubSubRefusedError(
-            "INVALID_ARGUMENT",
+        raise invalid(
             f"Invalid resource name given (name={name}). Refer to "
             f"https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names for more "
-            f"information.",
+            f"information."
         )
 
 
