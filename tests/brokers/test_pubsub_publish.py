@@ -51,7 +51,7 @@ def test_requests_end_at_the_batch_size_and_at_the_bytes(world: World) -> None:
         writer = publisher(world, topic, **settings)
         writer.add(encoded([b"x" * 1000] * 100).messages)
         writer.flush()
-        assert writer.stats().requests == requests
+        assert writer.requests == requests
         writer.close()
 
 
@@ -79,7 +79,7 @@ def test_what_is_refused_for_now_is_sent_again(world: World) -> None:
     writer = publisher(world, topic, max_batch_bytes=1_000_000)
     for _ in range(70):  # more than the server may hold
         writer.add(encoded([b"x" * 999_000]).messages)
-    eventually(lambda: writer.stats().retries, "a request is sent again")
+    eventually(lambda: writer.retries, "a request is sent again")
     mark = writer.mark()
     assert not writer.is_published(mark)
     found = world.pull(subscription, 70)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_what_was_acknowledged_is_gone_and_the_rest_comes_back_at_once(world: Wo
     first = found[0]
     kept = data([first.split(10)[1]]) + data(found[1:])
     assert reader.ack([first.split(10)[0].span]).result(SECONDS) == {}
-    assert reader.stats().held == 2990
+    assert reader.book.held == 2990
     reader.close()
     assert sorted(m.message.data for m in world.pull(subscription, 2990)) == sorted(kept)
     assert world.left(subscription) == []
@@ -77,7 +78,6 @@ def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> N
     reader = puller(world, subscription, ack_deadline=timedelta(seconds=10))
     found = taken(reader, 50)
     assert taken(reader, 1, seconds=12) == []
-    eventually(lambda: reader.stats().extended >= 150, "three extensions of each lease")
     assert reader.ack([each.span for each in found]).result(SECONDS) == {}
     reader.close()
     assert world.left(subscription) == []
@@ -88,9 +88,9 @@ def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
     for _ in range(8):
         world.publish(topic, [b"x" * 1_000_000] * 4)
     reader = puller(world, subscription, queued=4_000_000, max_outstanding_bytes=1 << 40)
-    eventually(lambda: reader.stats().queued_bytes > 3_000_000, "the queue is almost full")
+    eventually(lambda: reader.queued_bytes > 3_000_000, "the queue is almost full")
     time.sleep(0.5)  # a queue without a bound would take all 32 MB meanwhile
-    assert reader.stats().queued_bytes < 8_000_000
+    assert reader.queued_bytes < 8_000_000
     assert len(data(taken(reader, 32))) == 32
     reader.close()
 
@@ -102,7 +102,6 @@ def test_confirmations_say_which_messages_were_refused(world: World) -> None:
     found = taken(reader, 3)
     spans = [(number, number + 1) for each in found for number in range(*each.span)]
     assert reader.ack(spans[:1]).result(SECONDS) == {}
-    assert reader.stats().exactly_once is True
     Subscriptions(world.connection).seek(subscription, source_moment())
     refused = reader.ack(spans[1:]).result(SECONDS)
     assert set(refused) == {span[0] for span in spans[1:]}
@@ -145,7 +144,8 @@ def test_each_stream_acknowledges_what_it_has_read(
     )
     world.publish(topic, bodies(300))
     eventually(lambda: sum(high - low for low, high in spans) == 300)
-    assert [each.received for each in streams.stats()] == [100, 100, 100]
+    by_stream = Counter(number >> 48 for span in spans for number in range(*span))
+    assert by_stream == {0: 100, 1: 100, 2: 100}
     first, rest = spans[0], spans[1:]
     streams.nack([first])
     assert streams.ack(rest).result(10) == {}
@@ -160,5 +160,5 @@ def test_there_are_as_many_streams_as_partitions_up_to_four(
 ) -> None:
     for partitions, count in (("1", 1), ("2", 2), ("100", 4)):
         streams, _ = opened(world, subscription, numPartitions=partitions)
-        assert len(streams.stats()) == count
+        assert len(streams.pullers) == count
         streams.close()

@@ -202,7 +202,7 @@ class World:
 
     def filled(self, sidecar: Sidecar, slot: Slot, rows: int) -> list[int]:
         sidecar.fill(slot, rows)
-        self.grants.filled(slot, sidecar.name, sidecar.reservoir.count(slot))
+        self.grants.filled(slot, sidecar.name, len(sidecar.reservoir.numbers(slot)))
         return sidecar.rows(slot)
 
     def fetched(self, slot: Slot, holder: str, rows: int) -> list[int]:

@@ -10,7 +10,7 @@ connection would not be the one that the user asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from epochal.errors import OptionError
 
@@ -171,42 +171,25 @@ def _jaas(java: Mapping[str, str], settings: dict[str, str], where: str) -> None
         name: re.sub(r"\\(.)", r"\1", double or single) if double or single else plain
         for name, double, single, plain in _PAIR.findall(match[2])
     }
-    translate = _MODULES.get(module)
-    if translate is None or (module == "OAuthBearerLoginModule" and "clientId" not in options):
-        raise OptionError(
-            f"Kafka setting sasl.jaas.config: {module} ({mechanism}) has no counterpart in "
-            f"the librdkafka build on PyPI. Use PLAIN, SCRAM or OAuth client credentials, or "
-            f"give librdkafka's own settings instead, {where}."
-        )
-    settings |= translate(options)
-    if module == "OAuthBearerLoginModule":
-        url = java.get("sasl.oauthbearer.token.endpoint.url") or options.get("tokenEndpointUri")
-        settings |= {"sasl.oauthbearer.token.endpoint.url": url} if url else {}
-
-
-def _password(options: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "sasl.username": options.get("username", ""),
-        "sasl.password": options.get("password", ""),
-    }
-
-
-def _oauth(options: Mapping[str, str]) -> dict[str, str]:
-    settings = {
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.client.id": options["clientId"],
-        "sasl.oauthbearer.client.secret": options.get("clientSecret", ""),
-    }
-    if "scope" in options:
-        settings["sasl.oauthbearer.scope"] = options["scope"]
-    return settings
-
-
-_MODULES: dict[str, Callable[[Mapping[str, str]], dict[str, str]]] = {
-    "PlainLoginModule": _password,
-    "ScramLoginModule": _password,
-    "OAuthBearerLoginModule": _oauth,
-}
+    match module:
+        case "PlainLoginModule" | "ScramLoginModule":
+            settings["sasl.username"] = options.get("username", "")
+            settings["sasl.password"] = options.get("password", "")
+        case "OAuthBearerLoginModule" if "clientId" in options:
+            settings["sasl.oauthbearer.method"] = "oidc"
+            settings["sasl.oauthbearer.client.id"] = options["clientId"]
+            settings["sasl.oauthbearer.client.secret"] = options.get("clientSecret", "")
+            if "scope" in options:
+                settings["sasl.oauthbearer.scope"] = options["scope"]
+            url = java.get("sasl.oauthbearer.token.endpoint.url") or options.get("tokenEndpointUri")
+            if url:
+                settings["sasl.oauthbearer.token.endpoint.url"] = url
+        case _:
+            raise OptionError(
+                f"Kafka setting sasl.jaas.config: {module} ({mechanism}) has no counterpart in "
+                f"the librdkafka build on PyPI. Use PLAIN, SCRAM or OAuth client credentials, or "
+                f"give librdkafka's own settings instead, {where}."
+            )
 
 
 CONSUMER_RENAMED = {

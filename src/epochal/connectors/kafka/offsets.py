@@ -249,21 +249,6 @@ def merge_requests(pending: CommitRequest | None, request: CommitRequest) -> Com
     return replace(request, offsets={**pending.offsets, **request.offsets})
 
 
-class Claims:
-    """Which query of this process may commit to which group: the first to claim it keeps it."""
-
-    def __init__(self) -> None:
-        self._owners: dict[tuple[str, str], str] = {}
-
-    def claim(self, cluster: Cluster, group: str, query_id: str) -> str | None:
-        """Claim a group; return the other query if one holds it already."""
-        owner = self._owners.setdefault((servers_key(cluster), group), query_id)
-        return None if owner == query_id else owner
-
-    def release(self, query_id: str) -> None:
-        self._owners = {key: owner for key, owner in self._owners.items() if owner != query_id}
-
-
 def servers_key(cluster: Cluster) -> str:
     """The brokers' addresses, sorted, so that the order of a list does not matter."""
     names = (name.strip().lower() for name in cluster.bootstrap_servers.split(","))

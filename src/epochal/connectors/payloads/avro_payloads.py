@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from io import BytesIO
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 
 from epochal.connectors.payloads.payload_columns import unsupported_type
-from epochal.errors import OptionError
+from epochal.errors import OptionError, PayloadError
 
 _PRIMITIVE: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -105,6 +106,16 @@ def avro_type(schema: Any, what: str, named: dict[str, Any]) -> Any:
             return _PRIMITIVE[kind]
         case _:
             return avro_type(kind, what, named)
+
+
+def read_record(payload: bytes, written: Any, wanted: Any = None, *, start: int = 0) -> Any:
+    """Read the record that is the rest of a payload, and resolve it to the schema `wanted`."""
+    stream = BytesIO(payload)
+    stream.seek(start)
+    record = fastavro.schemaless_reader(stream, written, wanted)
+    if left := len(payload) - stream.tell():
+        raise PayloadError(f"{left} bytes follow the record")
+    return record
 
 
 def plain(value: Any) -> Any:

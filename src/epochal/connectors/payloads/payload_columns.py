@@ -5,13 +5,15 @@ Decoded rows get two columns: `parsed`, a struct, and `parse_error`, the reason 
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from epochal.errors import PayloadError
+from epochal.errors import OptionError, PayloadError
 
 PARSED, PARSE_ERROR = "parsed", "parse_error"
 MAX_ERROR_CHARS = 500
@@ -23,9 +25,27 @@ class PayloadDecoder(Protocol):
     @property
     def type(self) -> pa.StructType: ...
 
-    def decode(self, payloads: Sequence[bytes], attributes: Any) -> tuple[Any, list[str | None]]:
-        """Return one struct and one error per payload; exactly one of the two is null."""
+    def decode(self, payloads: Sequence[Any], attributes: Any) -> tuple[Any, list[str | None]]:
+        """Return one struct and one error per payload: one of them null, both for a null payload.
+
+        `attributes` are those of Pub/Sub messages, or None.
+        """
         ...
+
+
+def read_document(text: str, option: str, *, is_avro: bool) -> bytes:
+    """Return the schema that an option gives: Avro's JSON itself, a file's path, or base64."""
+    if is_avro and text.lstrip().startswith(("{", "[")):
+        return text.encode()
+    try:
+        return Path(text).read_bytes()
+    except OSError as error:
+        try:
+            return base64.b64decode(text, validate=True)
+        except ValueError:
+            raise OptionError(
+                f"{option} cannot be read: {error}. Give the path of a file on the driver."
+            ) from error
 
 
 def decode_each(

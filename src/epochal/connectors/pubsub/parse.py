@@ -10,11 +10,9 @@ field of the wrong type is an error, not a null.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO, StringIO
-from pathlib import Path
+from io import StringIO
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +24,7 @@ from epochal.connectors.payloads.payload_columns import (
     PayloadDecoder,
     as_column,
     decode_each,
+    read_document,
 )
 from epochal.connectors.pubsub.publish.encode import (
     MAX_ATTRIBUTES,
@@ -34,12 +33,13 @@ from epochal.connectors.pubsub.publish.encode import (
     Encoder,
 )
 from epochal.connectors.pubsub.pubsub_options import SinkOptions, SourceOptions, full_name
-from epochal.errors import OptionError, PayloadError
+from epochal.errors import OptionError
 from epochal.options import option_name
 from epochal.record_batches import batch_of
 
 FORMATS = ("json", "avro", "protobuf")
 ENCODING = "googclient_schemaencoding"
+OPTION = "pubsub: parseSchema"
 ERROR_ATTRIBUTE, ID_ATTRIBUTE = "epochal-parse-error", "epochal-message-id"
 
 
@@ -132,13 +132,12 @@ def parse_spec(options: SourceOptions, schema: pa.Schema | None = None) -> Parse
             what = "the path of a descriptor set (protoc --descriptor_set_out), or its base64"
         raise OptionError(f"pubsub: parse={kind} needs parseSchema: {what}.")
     elif kind == "avro":
-        is_document = text.lstrip().startswith(("{", "["))
-        document = text.encode() if is_document else _read(text)
-        spec = ParseSpec(kind, None, document, "")
+        spec = ParseSpec(kind, None, read_document(text, OPTION, is_avro=True), "")
     else:
         if options.parse_message is None:
             raise OptionError("pubsub: parse=protobuf needs parseMessage, the message's full name.")
-        spec = ParseSpec(kind, None, _read(text), options.parse_message)
+        document = read_document(text, OPTION, is_avro=False)
+        spec = ParseSpec(kind, None, document, options.parse_message)
     _decoder(spec)  # report a broken schema now, not in the first task
     return spec
 
@@ -155,23 +154,8 @@ def _decoder(spec: ParseSpec) -> PayloadDecoder:
         case "protobuf":
             from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_of
 
-            return ProtobufDecoder(message_of(spec.document, spec.message, "pubsub: parseSchema"))
+            return ProtobufDecoder(message_of(spec.document, spec.message, OPTION))
     raise AssertionError(spec.format)
-
-
-def _read(text: str) -> bytes:
-    """Read the file with this path; if there is none, decode the text as base64."""
-    path = Path(text)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        try:
-            return base64.b64decode(text, validate=True)
-        except ValueError:
-            raise OptionError(
-                f"pubsub: parseSchema cannot be read: {error}. Give the path of a file on the "
-                f"driver."
-            ) from error
 
 
 def _ddl(text: str) -> pa.Schema:
@@ -199,9 +183,9 @@ class AvroDecoder:
 
         from epochal.connectors.payloads import avro_payloads
 
-        self._fastavro, self._plain = fastavro, avro_payloads.plain
-        self._schema = avro_payloads.parsed_schema(document, "pubsub: parseSchema")
-        self.type = avro_payloads.record_type(self._schema, "pubsub: parseSchema")
+        self._fastavro, self._avro = fastavro, avro_payloads
+        self._schema = avro_payloads.parsed_schema(document, OPTION)
+        self.type = avro_payloads.record_type(self._schema, OPTION)
 
     def decode(self, payloads: Sequence[bytes], attributes: Any) -> tuple[Any, list[str | None]]:
         encodings = [dict(pairs or ()).get(ENCODING) for pairs in attributes.to_pylist()]
@@ -209,16 +193,11 @@ class AvroDecoder:
         def row(index: int, payload: bytes) -> Any:
             if encodings[index] == "JSON":
                 return next(self._fastavro.json_reader(StringIO(payload.decode()), self._schema))
-            stream = BytesIO(payload)
-            record = self._fastavro.schemaless_reader(stream, self._schema, None)
-            left = len(payload) - stream.tell()
-            if left:
-                raise PayloadError(f"{left} bytes follow the record")
-            return record
+            return self._avro.read_record(payload, self._schema)
 
         # On malformed input, fastavro raises many exceptions: IndexError, EOFError, KeyError, …
         values, errors = decode_each(payloads, row, Exception)
-        return as_column([self._plain(value) for value in values], errors, self.type)
+        return as_column([self._avro.plain(value) for value in values], errors, self.type)
 
 
 class DeadLetters:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from epochal.errors import OptionError
 from epochal.options import ByteSize, option_name, options_of, read_options, suggestion
@@ -116,11 +116,11 @@ class SourceOptions(Access):
                 f"pubsub: ackDeadline must be 10 to 600 seconds, the range Pub/Sub accepts, not "
                 f"{deadline_s:g} s."
             )
-        for name in ("max_records_per_fetch", "max_outstanding_messages", "max_outstanding_bytes"):
-            _positive(name, getattr(self, name))
-        for name in ("num_partitions", "max_bytes_per_trigger"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
+        _check_positive(
+            self,
+            *("max_records_per_fetch", "max_outstanding_messages", "max_outstanding_bytes"),
+            *("num_partitions", "max_bytes_per_trigger"),
+        )
         if self.seek_to_timestamp and self.seek_to_snapshot:
             raise OptionError("pubsub: give seekToTimestamp or seekToSnapshot, not both.")
         if self.column_names is ColumnNames.DATABRICKS and (self.parse or self.include_ack_id):
@@ -173,8 +173,7 @@ class SinkOptions(Access):
     attribute_prefix: str = "epochal-"
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_batch_bytes", "max_in_flight"):
-            _positive(name, getattr(self, name))
+        _check_positive(self, "batch_size", "max_batch_bytes", "max_in_flight")
         if self.batch_size > MAX_PUBLISH_MESSAGES:
             raise OptionError(
                 f"pubsub: batchSize is {self.batch_size}, but Pub/Sub accepts at most "
@@ -252,13 +251,11 @@ def settle_options(options: OptionsT) -> OptionsT:
     names, and the emulator's address becomes an option.
     """
     settled_values: dict[str, Any] = {"emulator_host": emulator_host(options)}
-    for name, kind in (("subscription_id", "subscriptions"), ("topic_id", "topics")):
+    for name in ("subscription_id", "topic_id", "dead_letter_topic_id"):
         value = getattr(options, name, None)
         if value is not None:
+            kind = "subscriptions" if name == "subscription_id" else "topics"
             settled_values[name] = full_name(kind, value, options)
-    if getattr(options, "dead_letter_topic_id", None) is not None:
-        value = cast(SourceOptions, options).dead_letter_topic_id or ""
-        settled_values["dead_letter_topic_id"] = full_name("topics", value, options)
     return replace(options, **settled_values)
 
 
@@ -307,9 +304,11 @@ def _canonical(cls: type[Any]) -> dict[str, str]:
     }
 
 
-def _positive(field_name: str, value: int) -> None:
-    if value < 1:
-        raise OptionError(f"pubsub: {option_name(field_name)} must be 1 or more, not {value}.")
+def _check_positive(options: Access, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise OptionError(f"pubsub: {option_name(name)} must be 1 or more, not {value}.")
 
 
 def emulator_host(access: Access) -> str | None:

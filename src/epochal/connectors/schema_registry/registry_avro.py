@@ -15,13 +15,8 @@ import fastavro
 import msgspec
 import pyarrow as pa
 
-from epochal.connectors.payloads.avro_payloads import parsed_schema, plain, record_type
-from epochal.connectors.payloads.payload_columns import (
-    as_column,
-    decode_each,
-    encode_rows,
-    fit_structs,
-)
+from epochal.connectors.payloads.avro_payloads import parsed_schema, plain, read_record, record_type
+from epochal.connectors.payloads.payload_columns import as_column, decode_each, fit_structs
 from epochal.connectors.schema_registry.registry_client import (
     HEADER_BYTES,
     RegisteredSchema,
@@ -49,26 +44,21 @@ class AvroValues:
         self.type = record_type(schema, "the Avro schema")
         self._written: dict[int, Any] = {}
 
-    def decode(self, values: Sequence[bytes | None]) -> tuple[Any, list[str | None]]:
-        """One struct and one error per value; both are null for a null value."""
-
+    def decode(
+        self, payloads: Sequence[bytes | None], attributes: Any = None
+    ) -> tuple[Any, list[str | None]]:
         def row(_: int, value: bytes | None) -> Any:
             if value is None:
                 return None
-            stream = BytesIO(value)
             identifier = schema_id(value)
             if identifier not in self._written:
                 schema = self._client.schema(identifier)
                 self._written[identifier] = parsed(schema, f"schema {identifier} of the registry")
-            stream.seek(HEADER_BYTES)
-            record = fastavro.schemaless_reader(stream, self._written[identifier], self._schema)
-            left = len(value) - stream.tell()
-            if left:
-                raise PayloadError(f"{left} bytes follow the record")
-            return record
+            written = self._written[identifier]
+            return read_record(value, written, self._schema, start=HEADER_BYTES)
 
         # A registry that fails is not the value's fault. fastavro raises many kinds of errors.
-        records, errors = decode_each(values, row, Exception, SchemaRegistryError)
+        records, errors = decode_each(payloads, row, Exception, SchemaRegistryError)
         return as_column([plain(record) for record in records], errors, self.type)
 
 
@@ -79,11 +69,7 @@ class AvroEncoder:
         self._schema, self._header = schema, header(identifier)
         self._type = record_type(schema, "the Avro schema")
 
-    def encode(self, column: Any) -> tuple[list[bytes | None], list[str | None]]:
-        """One value and one error per struct; both are null for a null struct."""
-        return encode_rows(column, self._encoded)
-
-    def _encoded(self, column: Any) -> list[bytes | None]:
+    def encode(self, column: Any) -> list[bytes | None]:
         # fastavro writes a number of any size as an int, so the types are compared here.
         structs = fit_structs(column, list(self._type), fill=False)
         encoded: list[bytes | None] = []

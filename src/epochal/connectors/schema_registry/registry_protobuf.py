@@ -18,12 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochal.connectors.payloads.payload_columns import (
-    decode_each,
-    encode_rows,
-    fit_structs,
-    spread,
-)
+from epochal.connectors.payloads.payload_columns import decode_each, fit_structs, spread
 from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_in
 from epochal.connectors.schema_registry.registry_client import (
     RegisteredSchema,
@@ -115,11 +110,12 @@ class ProtobufValues:
         self.type = self._decoder.type
         self._names: dict[tuple[int, tuple[int, ...]], str | None] = {}
 
-    def decode(self, values: Sequence[bytes | None]) -> tuple[Any, list[str | None]]:
-        """One struct and one error per value; both are null for a null value."""
-        payloads, errors = decode_each(values, self._payload, PayloadError)
-        present = [payload is not None for payload in payloads]
-        records, failures = self._decoder.decode(list(compress(payloads, present)))
+    def decode(
+        self, payloads: Sequence[bytes | None], attributes: Any = None
+    ) -> tuple[Any, list[str | None]]:
+        messages, errors = decode_each(payloads, self._payload, PayloadError)
+        present = [message is not None for message in messages]
+        records, failures = self._decoder.decode(list(compress(messages, present)))
         for index, failure in zip(np.flatnonzero(present).tolist(), failures, strict=True):
             errors[index] = failure
         return spread(records, present), errors
@@ -175,11 +171,7 @@ class ProtobufEncoder:
                 f"schema."
             )
 
-    def encode(self, column: Any) -> tuple[list[bytes | None], list[str | None]]:
-        """One value and one error per struct; both are null for a null struct."""
-        return encode_rows(column, self._encoded)
-
-    def _encoded(self, column: Any) -> list[bytes | None]:
+    def encode(self, column: Any) -> list[bytes]:
         structs = fit_structs(column, list(self._schema), fill=True)
         batch = batch_of(structs.flatten(), self._schema.names, len(structs))
         payloads = self._handler.record_batch_to_array(batch).to_pylist()

@@ -8,14 +8,14 @@ it runs. Values that were written with other versions are resolved to it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from epochal.connectors.payloads.payload_columns import PayloadDecoder, read_document
 from epochal.connectors.schema_registry.registry_client import (
     RegisteredSchema,
     RegistryClient,
@@ -80,21 +80,10 @@ class SchemaRegistryOptions:
 
     def document(self) -> bytes | None:
         """The schema in `valueSchema`; None if that is not given."""
-        text = self.value_schema
-        if text is None:
+        if self.value_schema is None:
             return None
-        if self.value_format is ValueFormat.AVRO and text.lstrip().startswith(("{", "[")):
-            return text.encode()
-        try:
-            return Path(text).read_bytes()
-        except OSError as error:
-            try:
-                return base64.b64decode(text, validate=True)
-            except ValueError:
-                raise OptionError(
-                    f"kafka: valueSchema cannot be read: {error}. Give the path of a file on the "
-                    f"driver."
-                ) from error
+        is_avro = self.value_format is ValueFormat.AVRO
+        return read_document(self.value_schema, GIVEN, is_avro=is_avro)
 
 
 _NAMES = {
@@ -129,19 +118,8 @@ def subject_of(options: SchemaRegistryOptions, topic: str | None) -> str:
     return f"{topic}-value"
 
 
-class ValueDecoder(Protocol):
-    """Decodes values with their headers."""
-
-    @property
-    def type(self) -> pa.StructType: ...
-
-    def decode(self, values: Sequence[bytes | None]) -> tuple[Any, list[str | None]]: ...
-
-
-class ValueEncoder(Protocol):
-    """Encodes structs to values with their headers."""
-
-    def encode(self, column: Any) -> tuple[list[bytes | None], list[str | None]]: ...
+EncodeValues: TypeAlias = Callable[[Any], Sequence[bytes | None]]
+"""Encodes a column of structs to values with their headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +135,7 @@ class ValueSpec:
     identifier: int = 0
     """The id that values are written with."""
 
-    def decoder(self, client: RegistryClient | None = None) -> ValueDecoder:
+    def decoder(self, client: RegistryClient | None = None) -> PayloadDecoder:
         client = client or RegistryClient(self.registry)
         if self.form is ValueFormat.AVRO:
             from epochal.connectors.schema_registry.registry_avro import AvroValues
@@ -167,19 +145,19 @@ class ValueSpec:
 
         return ProtobufValues(self._protobuf(), client)
 
-    def encoder(self, kind: pa.StructType) -> ValueEncoder:
+    def encoder(self, kind: pa.StructType) -> EncodeValues:
         """Open the encoder of structs of a type; OptionError if they do not fit the schema."""
         if self.form is ValueFormat.AVRO:
             from epochal.connectors.schema_registry.registry_avro import AvroEncoder, check_columns
 
             schema = self._avro()
             check_columns(kind, schema)
-            return AvroEncoder(schema, self.identifier)
+            return AvroEncoder(schema, self.identifier).encode
         from epochal.connectors.schema_registry.registry_protobuf import ProtobufEncoder
 
         encoder = ProtobufEncoder(self._protobuf(), self.identifier)
         encoder.check_columns(kind)
-        return encoder
+        return encoder.encode
 
     def _avro(self) -> Any:
         from epochal.connectors.payloads.avro_payloads import parsed_schema
@@ -243,11 +221,13 @@ def writing_spec(options: SchemaRegistryOptions, topic: str | None, kind: Any) -
         identifier = _identifier(client, options, subject, document)
     else:
         existing = client.version(subject, options.schema_version)
-        if existing is None and options.schema_version is None and form is ValueFormat.AVRO:
-            existing = _derive_schema(client, options, subject, kind)
-        if existing is None:
-            existing = _existing(client, options, subject)
-        identifier = existing[1]
+        may_derive = options.auto_register and options.schema_version is None
+        if existing is None and may_derive and form is ValueFormat.AVRO:
+            from epochal.connectors.schema_registry.registry_avro import KIND, derived_schema
+
+            identifier = client.register(subject, KIND, derived_schema(kind, subject))
+        else:
+            _, identifier = existing or _existing(client, options, subject)
         schema = client.schema(identifier, serialized=form is ValueFormat.PROTOBUF)
     spec = ValueSpec(form, settings, schema, document, options.value_message, identifier)
     _check_libraries(spec).encoder(kind)
@@ -267,17 +247,6 @@ def _existing(
             f"schema in valueSchema",
         )
     return registered
-
-
-def _derive_schema(
-    client: RegistryClient, options: SchemaRegistryOptions, subject: str, kind: pa.StructType
-) -> tuple[int, int] | None:
-    """Register a schema that is made from the column's type."""
-    from epochal.connectors.schema_registry.registry_avro import KIND, derived_schema
-
-    if not options.auto_register:
-        return None
-    return 0, client.register(subject, KIND, derived_schema(kind, subject))
 
 
 def _identifier(

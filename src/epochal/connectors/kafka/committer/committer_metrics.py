@@ -7,8 +7,8 @@ kafka-lag-exporter (`kafka_consumergroup_group_*`, label `group`) and kafka_expo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epochal.connectors.kafka.committer.lag import PartitionLag
 from epochal.metrics.prometheus import Metric, Sample, text_of
@@ -16,26 +16,56 @@ from epochal.metrics.prometheus import Metric, Sample, text_of
 if TYPE_CHECKING:
     from epochal.connectors.kafka.cluster_worker import GroupStats
 
-Labelled: TypeAlias = tuple[Mapping[str, str], float | int | None]
+Number: TypeAlias = float | int | None
+GaugeText: TypeAlias = tuple[str, str, Callable[[PartitionLag], Number]]
+"""Name, help and value of a gauge with a sample per partition."""
+
+_OF_GROUPS: tuple[GaugeText, ...] = (
+    ("kafka_consumergroup_group_offset", "Committed offset.", lambda lag: lag.committed),
+    ("kafka_consumergroup_group_lag", "Lag in records.", lambda lag: lag.committed_lag),
+    ("kafka_consumergroup_group_lag_seconds", "Lag in seconds.", lambda lag: lag.seconds),
+)
+_OF_PARTITIONS: tuple[GaugeText, ...] = (
+    ("kafka_partition_latest_offset", "End offset of the partition.", lambda lag: lag.latest),
+    (
+        "kafka_partition_earliest_offset",
+        "Offset of the oldest record in the partition.",
+        lambda lag: lag.earliest,
+    ),
+)
+_OF_KAFKA_EXPORTER: tuple[GaugeText, ...] = (
+    ("kafka_consumergroup_current_offset", "Committed offset.", lambda lag: lag.committed),
+    ("kafka_consumergroup_lag", "Lag in records.", lambda lag: lag.committed_lag),
+)
+_OF_QUERIES: tuple[GaugeText, ...] = (
+    (
+        "epochal_query_lag",
+        "Records between the query's processed offset and the end of the partition.",
+        lambda lag: lag.processed_lag,
+    ),
+    (
+        "epochal_query_processed_offset",
+        "The next record the query will read.",
+        lambda lag: lag.processed,
+    ),
+)
 
 
 def lag_text(lags: Sequence[PartitionLag], cluster_name: str) -> str:
     """The lag of every partition, and of every group."""
     cluster = {"cluster_name": cluster_name}
     grouped = [lag for lag in lags if lag.group is not None]
+    by_partition = {(lag.topic, lag.partition): lag for lag in grouped}
     return text_of(
         [
-            *_lag_exporter(grouped, cluster),
-            *_kafka_exporter(grouped),
-            _gauge(
-                "epochal_query_lag",
-                "Records between the query's processed offset and the end of the partition.",
-                ((_query_labels(lag, cluster), lag.processed_lag) for lag in lags),
-            ),
-            _gauge(
-                "epochal_query_processed_offset",
-                "The next record the query will read.",
-                ((_query_labels(lag, cluster), lag.processed) for lag in lags),
+            *_gauges(_OF_GROUPS, grouped, lambda lag: {**cluster, "group": lag.group or ""}),
+            *_group_gauges(grouped, cluster),
+            *_gauges(_OF_PARTITIONS, by_partition.values(), lambda _: cluster),
+            *_gauges(_OF_KAFKA_EXPORTER, grouped, lambda lag: {"consumergroup": lag.group or ""}),
+            *_gauges(
+                _OF_QUERIES,
+                lags,
+                lambda lag: {**cluster, "query": lag.query or "", "group": lag.group or ""},
             ),
         ]
     )
@@ -95,79 +125,37 @@ def committer_text(
     return text_of(metrics)
 
 
-def _lag_exporter(lags: Sequence[PartitionLag], cluster: Mapping[str, str]) -> list[Metric]:
-    prefix = "kafka_consumergroup_group"
+def _gauges(
+    texts: Iterable[GaugeText],
+    lags: Collection[PartitionLag],
+    labels_of: Callable[[PartitionLag], Mapping[str, str]],
+) -> Iterator[Metric]:
+    """Gauges with a sample per partition, if its value is known."""
+    for name, help_text, value_of in texts:
+        samples = [
+            Sample({**labels_of(lag), "topic": lag.topic, "partition": str(lag.partition)}, value)
+            for lag in lags
+            if (value := value_of(lag)) is not None
+        ]
+        yield Metric(name, "gauge", help_text, samples)
+
+
+def _group_gauges(lags: Sequence[PartitionLag], cluster: Mapping[str, str]) -> Iterator[Metric]:
+    """Gauges with a sample per group, if one of its partitions has a value."""
     by_group: dict[str, list[PartitionLag]] = {}
     for lag in sorted(lags, key=lambda lag: lag.group or ""):
         by_group.setdefault(lag.group or "", []).append(lag)
-    rows = [({**cluster, "group": lag.group or "", **_partition(lag)}, lag) for lag in lags]
-    groups = [({**cluster, "group": group}, of_group) for group, of_group in by_group.items()]
-    partitions = {(lag.topic, lag.partition): ({**cluster, **_partition(lag)}, lag) for lag in lags}
-    return [
-        _gauge(f"{prefix}_offset", "Committed offset.", ((to, lag.committed) for to, lag in rows)),
-        _gauge(f"{prefix}_lag", "Lag in records.", ((to, lag.committed_lag) for to, lag in rows)),
-        _gauge(f"{prefix}_lag_seconds", "Lag in seconds.", ((to, lag.seconds) for to, lag in rows)),
-        _gauge(
-            f"{prefix}_max_lag",
-            "Largest lag among the group's partitions.",
-            (
-                (to, max(_values(lag.committed_lag for lag in of), default=None))
-                for to, of in groups
-            ),
-        ),
-        _gauge(
-            f"{prefix}_max_lag_seconds",
-            "Largest lag in seconds among the group's partitions.",
-            ((to, max(_values(lag.seconds for lag in of), default=None)) for to, of in groups),
-        ),
-        _gauge(
-            f"{prefix}_sum_lag",
-            "Sum of the lags of the group's partitions.",
-            ((to, _sum(lag.committed_lag for lag in of)) for to, of in groups),
-        ),
-        _gauge(
-            "kafka_partition_latest_offset",
-            "End offset of the partition.",
-            ((to, lag.latest) for to, lag in partitions.values()),
-        ),
-        _gauge(
-            "kafka_partition_earliest_offset",
-            "Offset of the oldest record in the partition.",
-            ((to, lag.earliest) for to, lag in partitions.values()),
-        ),
-    ]
-
-
-def _kafka_exporter(lags: Sequence[PartitionLag]) -> list[Metric]:
-    rows = [({"consumergroup": lag.group or "", **_partition(lag)}, lag) for lag in lags]
-    prefix = "kafka_consumergroup"
-    return [
-        _gauge(
-            f"{prefix}_current_offset",
-            "Committed offset.",
-            ((to, lag.committed) for to, lag in rows),
-        ),
-        _gauge(f"{prefix}_lag", "Lag in records.", ((to, lag.committed_lag) for to, lag in rows)),
-    ]
-
-
-def _partition(lag: PartitionLag) -> dict[str, str]:
-    return {"topic": lag.topic, "partition": str(lag.partition)}
-
-
-def _query_labels(lag: PartitionLag, cluster: Mapping[str, str]) -> dict[str, str]:
-    return {**cluster, "query": lag.query or "", "group": lag.group or "", **_partition(lag)}
-
-
-def _values(values: Iterable[float | int | None]) -> list[float | int]:
-    return [value for value in values if value is not None]
-
-
-def _sum(values: Iterable[int | None]) -> float | int | None:
-    numbers = _values(values)
-    return sum(numbers) if numbers else None
-
-
-def _gauge(name: str, help_text: str, samples: Iterable[Labelled]) -> Metric:
-    with_value = [Sample(labels, value) for labels, value in samples if value is not None]
-    return Metric(name, "gauge", help_text, with_value)
+    records = {group: [lag.committed_lag for lag in of] for group, of in by_group.items()}
+    seconds = {group: [lag.seconds for lag in of] for group, of in by_group.items()}
+    merges: tuple[tuple[str, str, Mapping[str, Sequence[Number]], Callable[..., Any]], ...] = (
+        ("max_lag", "Largest lag among the group's partitions.", records, max),
+        ("max_lag_seconds", "Largest lag in seconds among the group's partitions.", seconds, max),
+        ("sum_lag", "Sum of the lags of the group's partitions.", records, sum),
+    )
+    for name, help_text, values_by_group, merge in merges:
+        samples = []
+        for group, values in values_by_group.items():
+            numbers = [value for value in values if value is not None]
+            if numbers:
+                samples.append(Sample({**cluster, "group": group}, merge(numbers)))
+        yield Metric(f"kafka_consumergroup_group_{name}", "gauge", help_text, samples)

@@ -26,11 +26,11 @@ from epochal.connectors.kafka.committer.committer_metrics import committer_text
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.kafka_settings import COMMIT_GROUP, connection_settings, kafka_options
 from epochal.connectors.kafka.offsets import (
-    Claims,
     Cluster,
     CommitTarget,
     Position,
     commit_requests,
+    servers_key,
 )
 from epochal.errors import OptionError
 
@@ -171,7 +171,8 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         self._allow_backwards = allow_backwards
         self._open_client, self._clock = open_client, clock or SystemClock()
         self._workers: dict[Cluster, ClusterWorker] = {}
-        self._claims = Claims()
+        self._owners: dict[tuple[str, str], str] = {}
+        """The query that may commit to a group, by brokers and group: the first that asked."""
         self._runs: dict[str, _Run] = {}
         self._refused: set[tuple[str, str]] = set()
         self._inbox = ListenerInbox(MAX_EVENTS)
@@ -379,7 +380,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         finally:
             self._runs.pop(run_id, None)
             self._refused = {pair for pair in self._refused if pair[0] != run_id}
-            self._claims.release(query_id)
+            self._owners = {key: owner for key, owner in self._owners.items() if owner != query_id}
             for worker in self._workers.values():
                 worker.retry_now()
 
@@ -389,8 +390,9 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             if run.targets is None:
                 return
         for request in commit_requests(position, run.targets):
-            owner = self._claims.claim(request.cluster, request.group, request.query_id)
-            if owner is None:
+            key = servers_key(request.cluster), request.group
+            owner = self._owners.setdefault(key, request.query_id)
+            if owner == request.query_id:
                 self._worker(request.cluster).put(request)
             elif (run_id, request.group) not in self._refused:
                 self._refused.add((run_id, request.group))

@@ -31,7 +31,8 @@ from epochal.connectors.kafka.sink.sink_rows import (
     small_batch_records,
 )
 from epochal.connectors.kafka.sink.transaction import KAFKA_OUTPUT
-from epochal.connectors.schema_registry.value_schemas import ValueEncoder, ValueSpec
+from epochal.connectors.payloads.payload_columns import encode_rows
+from epochal.connectors.schema_registry.value_schemas import EncodeValues, ValueSpec
 from epochal.connectors.staging.staged_rows import RowEncoder, StagedWriters
 from epochal.errors import KafkaRecordError, OptionError
 from epochal.record_batches import batch_of
@@ -113,7 +114,7 @@ class RecordWriter(SinkWriter):
 
     checks_rows = True
 
-    def __init__(self, writers: RecordWriters, encoder: ValueEncoder | None) -> None:
+    def __init__(self, writers: RecordWriters, encoder: EncodeValues | None) -> None:
         self.max_dead_letter_bytes = writers.max_message_bytes
         self._encoder = encoder
         self._places = RowPlaces(writers.plan, writers.settings)
@@ -137,7 +138,7 @@ class RecordWriter(SinkWriter):
         """Write rows whose values are bytes or text."""
         raise NotImplementedError
 
-    def _encoded(self, batch: pa.RecordBatch, encoder: ValueEncoder) -> pa.RecordBatch:
+    def _encoded(self, batch: pa.RecordBatch, encoder: EncodeValues) -> pa.RecordBatch:
         checked, self._checked = self._checked, None
         if checked is not None and checked[0] is batch:
             return checked[1]
@@ -147,9 +148,9 @@ class RecordWriter(SinkWriter):
         return encoded
 
 
-def _encode(batch: pa.RecordBatch, encoder: ValueEncoder) -> tuple[pa.RecordBatch, dict[int, str]]:
+def _encode(batch: pa.RecordBatch, encoder: EncodeValues) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Rows with encoded values, and why some of them do not fit the schema."""
-    values, errors = encoder.encode(batch.column(VALUE))
+    values, errors = encode_rows(batch.column(VALUE), encoder)
     bad = {
         index: f"a value does not fit the schema: {error.rstrip('.')}"
         for index, error in enumerate(errors)
@@ -163,7 +164,7 @@ class StagedRecordWriter(RecordWriter):
     """Collects the records of a task, and its dead letters if they go to a topic."""
 
     def __init__(
-        self, writers: RecordWriters, collected: SinkWriter, encoder: ValueEncoder | None
+        self, writers: RecordWriters, collected: SinkWriter, encoder: EncodeValues | None
     ) -> None:
         super().__init__(writers, encoder)
         self._collected = collected
@@ -186,7 +187,7 @@ class PlainWriter(RecordWriter):
     """One task's producer. The data thread writes; the preparing thread waits for the flush."""
 
     def __init__(
-        self, writers: RecordWriters, producer: RecordProducer, encoder: ValueEncoder | None = None
+        self, writers: RecordWriters, producer: RecordProducer, encoder: EncodeValues | None = None
     ) -> None:
         super().__init__(writers, encoder)
         self._plan, self._producer = writers.plan, producer

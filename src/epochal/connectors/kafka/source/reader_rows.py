@@ -198,7 +198,7 @@ class ParsedValues:
         values, errors = pa.nulls(count, kind), pa.nulls(count, pa.string())
         if self._is_wanted:
             column = batch.column("value").to_numpy(zero_copy_only=False).tolist()
-            values, reasons = self._decoder.decode(column)
+            values, reasons = self._decoder.decode(column, None)
             errors = pa.array(
                 [None if reason is None else reason[:MAX_ERROR_CHARS] for reason in reasons],
                 pa.string(),

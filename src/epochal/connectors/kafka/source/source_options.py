@@ -39,7 +39,7 @@ from epochal.connectors.schema_registry.value_schemas import (
     split_registry_options,
 )
 from epochal.errors import OptionError
-from epochal.options import read_options
+from epochal.options import option_name, read_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,13 +185,9 @@ class KafkaSourceOptions:
     def __post_init__(self) -> None:
         require_servers(self._java())
         options_set = [
-            name
-            for name, value in (
-                ("subscribe", self.subscribe),
-                ("subscribePattern", self.subscribe_pattern),
-                ("assign", self.assign),
-            )
-            if value is not None
+            option_name(name)
+            for name in ("subscribe", "subscribe_pattern", "assign")
+            if getattr(self, name) is not None
         ]
         if len(options_set) != 1:
             said_instead = f"not {' and '.join(options_set)}" if options_set else "but none is"

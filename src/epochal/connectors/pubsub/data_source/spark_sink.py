@@ -41,7 +41,6 @@ class Published(datasource.WriterCommitMessage):  # type: ignore[misc]
     """The commit message of a task: how much it published."""
 
     messages: int
-    requests: int
 
 
 class SparkPubSubWriters:
@@ -106,10 +105,9 @@ class _Writer:
                 encoded = encoder.encode(batch, self._marks(), row)
                 publisher.add(encoded.messages, encoded.keys)
                 row += batch.num_rows
-            if publisher is None:
-                return Published(0, 0)
-            publisher.flush()
-            return Published(row, publisher.stats().requests)
+            if publisher is not None:
+                publisher.flush()
+            return Published(row)
         finally:
             if publisher is not None:
                 publisher.close()

@@ -11,7 +11,6 @@ not a string is converted to text.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -80,11 +79,9 @@ def _converter(kind: Any, name: str) -> Convert | None:
     types = pa.types
     if types.is_dictionary(kind):
         return _converter(kind.value_type, name)
-    if _is_binary(kind):
-        return lambda value: base64.b64encode(value).decode()
     if types.is_timestamp(kind):
         return _iso_utc if kind.tz is not None else None
-    if types.is_null(kind) or types.is_decimal(kind) or _is_string(kind):
+    if types.is_null(kind) or types.is_decimal(kind) or _is_string(kind) or _is_binary(kind):
         return None
     if types.is_primitive(kind) and not types.is_interval(kind):
         return None

@@ -58,15 +58,6 @@ class _Batch:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class PublishStats:
-    """Counts since the start."""
-
-    published: int
-    requests: int
-    retries: int
-
-
 class Publisher:
     """Sends one writer's messages to one topic. It owns the connection and closes it."""
 
@@ -84,10 +75,10 @@ class Publisher:
         self._busy: set[str] = set()
         self._threads: list[threading.Thread] = []
         self._idle = 0  # threads that wait
-        self._published = self._requests = self._retries = 0
+        self.requests = self.retries = 0
         self._queued_bytes = 0
-        # The mark that messages added now belong to, and the newest mark to send without lingering.
-        self._mark, self._hurry = 0, -1
+        # The mark that messages added now belong to. Those of earlier marks do not linger.
+        self._mark = 0
         # Unpublished messages per mark. A mark with none has no entry.
         self._pending: Counter[int] = Counter()
         self._failure: Exception | None = None
@@ -114,14 +105,12 @@ class Publisher:
             if wake:
                 self._wake()
 
-    def mark(self, *, hurry: bool = True) -> int:
-        """Set a mark after everything added so far; with `hurry`, send it without lingering."""
+    def mark(self) -> int:
+        """Set a mark after everything added so far, and send that without lingering."""
         with self._lock:
-            mark, self._mark = self._mark, self._mark + 1
-            if hurry:
-                self._hurry = mark
-                self._wake()
-            return mark
+            self._mark += 1
+            self._wake()
+            return self._mark - 1
 
     def flush(self, mark: int | None = None) -> None:
         """Wait until everything up to a mark (default: up to now) is published, or raise."""
@@ -137,10 +126,6 @@ class Publisher:
         with self._lock:
             self._check()
             return self._is_published(mark)
-
-    def stats(self) -> PublishStats:
-        with self._lock:
-            return PublishStats(self._published, self._requests, self._retries)
 
     def close(self) -> None:
         """Stop. Messages that were not flushed may or may not be published."""
@@ -218,7 +203,7 @@ class Publisher:
         now = time.monotonic()
         for key, queue in self._queues.items():
             ready = (
-                queue.runs[0][0] <= self._hurry
+                queue.runs[0][0] < self._mark
                 or self._is_full(queue)
                 or now - queue.since >= self._linger_s
             )
@@ -241,7 +226,7 @@ class Publisher:
             del self._queues[key]
         if key:
             self._busy.add(key)
-        self._requests += 1
+        self.requests += 1
         return _Batch(key, taken, _first_runs(queue.runs, len(taken)), size)
 
     def _wait_s(self) -> float | None:
@@ -269,12 +254,11 @@ class Publisher:
                 status = status_of(error)
             connection.wait_after(status, failures, began, what="publishing to", resource=topic)
             with self._lock:
-                self._retries += 1
+                self.retries += 1
         with self._lock:
             # A queue of the same key may be due now: this thread looks for it next.
             self._busy.discard(batch.key)
             for mark, count in batch.runs:
-                self._published += count
                 self._pending[mark] -= count
                 if not self._pending[mark]:
                     del self._pending[mark]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -35,16 +34,6 @@ FEW_BYTES = 12 << 10
 Arrow's functions, which is 0.2 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """The content of some responses."""
-
-    batch: pa.RecordBatch
-    """In ACK_SCHEMA."""
-    exactly_once: bool | None
-    """Whether the subscription has exactly-once delivery; None if no response states it."""
-
-
 @cache
 def _response() -> Any:
     from google.pubsub_v1.types import pubsub
@@ -60,13 +49,13 @@ def _handler() -> Any:
     return HandlerPool([descriptor.file]).get_for_message(descriptor)
 
 
-def decode(responses: Sequence[bytes]) -> Received:
-    """Decode serialised StreamingPullResponses."""
+def decode(responses: Sequence[bytes]) -> pa.RecordBatch:
+    """Decode the messages in serialised StreamingPullResponses, in ACK_SCHEMA."""
     few = sum(map(len, responses)) <= FEW_BYTES
     return decode_few(responses) if few else decode_many(responses)
 
 
-def decode_many(responses: Sequence[bytes]) -> Received:
+def decode_many(responses: Sequence[bytes]) -> pa.RecordBatch:
     """Decode whole columns."""
     outer = _handler().list_to_record_batch(list(responses))
     received = outer.column("received_messages").flatten()
@@ -84,18 +73,14 @@ def decode_many(responses: Sequence[bytes]) -> Received:
         _null_if(attempts, 0),
         received.field("ack_id"),
     ]
-    batch = batch_of(columns, ACK_SCHEMA, len(received))
-    return Received(batch, _exactly_once(outer.column("subscription_properties")))
+    return batch_of(columns, ACK_SCHEMA, len(received))
 
 
-def decode_few(responses: Sequence[bytes]) -> Received:
+def decode_few(responses: Sequence[bytes]) -> pa.RecordBatch:
     """Decode row by row."""
-    rows, exactly_once, parse = [], None, _response().FromString
+    rows, parse = [], _response().FromString
     for raw in responses:
-        response = parse(raw)
-        if response.HasField("subscription_properties"):
-            exactly_once = response.subscription_properties.exactly_once_delivery_enabled
-        for received in response.received_messages:
+        for received in parse(raw).received_messages:
             message = received.message
             at = message.publish_time if message.HasField("publish_time") else None
             rows.append(
@@ -109,7 +94,7 @@ def decode_few(responses: Sequence[bytes]) -> Received:
                     received.ack_id,
                 )
             )
-    return Received(pa.RecordBatch.from_struct_array(pa.array(rows, _STRUCT)), exactly_once)
+    return pa.RecordBatch.from_struct_array(pa.array(rows, _STRUCT))
 
 
 def message_keys(batch: pa.RecordBatch) -> list[str]:
@@ -129,13 +114,6 @@ def _null_if(values: Any, nothing: str | int) -> Any:
     if empty.true_count == 0:
         return values
     return pc.if_else(empty, pa.scalar(None, values.type), values)
-
-
-def _exactly_once(properties: Any) -> bool | None:
-    if properties.null_count == len(properties):
-        return None
-    stated = properties.filter(properties.is_valid())
-    return bool(stated[-1]["exactly_once_delivery_enabled"].as_py())
 
 
 DATABRICKS_COLUMNS = (

@@ -84,18 +84,6 @@ class Pulled:
         return head, Pulled(self.first + rows, self.batch.slice(rows), self.size - size)
 
 
-@dataclass(frozen=True, slots=True)
-class PullStats:
-    """Counts since the start, and the current state."""
-
-    received: int
-    extended: int
-    """How often leases were extended, over all messages."""
-    held: int
-    queued_bytes: int
-    exactly_once: bool | None
-
-
 class Puller:
     """One StreamingPull and the leases of its messages. It owns the connection and closes it.
 
@@ -128,13 +116,11 @@ class Puller:
         self._ready: deque[Pulled] = deque()
         self._raw_bytes = self._ready_bytes = 0
         self._decoded_at, self._gather_s = 0.0, GATHER_S
-        self._book, self._first_number = LeaseBook(first_number), first_number
+        self.book = LeaseBook(first_number)
         self._acks: list[tuple[Sequence[Span], Future[dict[int, str]]]] = []
         self._nacks: list[Span] = []
         self._failure: Exception | None = None
         self._closing = self._settled_all = False
-        self._exactly_once: bool | None = None
-        self._extended = 0
         self._client_id = str(uuid.uuid4())
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call: Any = None
@@ -201,15 +187,10 @@ class Puller:
             self._nacks += spans
             self._to_settle.notify_all()
 
-    def stats(self) -> PullStats:
-        with self._lock:
-            return PullStats(
-                received=self._book.next_number - self._first_number,
-                extended=self._extended,
-                held=self._book.held,
-                queued_bytes=self._raw_bytes + self._ready_bytes,
-                exactly_once=self._exactly_once,
-            )
+    @property
+    def queued_bytes(self) -> int:
+        """How much has been received but not taken yet."""
+        return self._raw_bytes + self._ready_bytes
 
     @property
     def degraded_s(self) -> float:
@@ -222,7 +203,7 @@ class Puller:
         """The fatal error of the stream, if there was one."""
         return self._failure
 
-    def close(self, *, nack: bool = True, timeout_s: float = 10.0) -> None:
+    def close(self, *, timeout_s: float = 10.0) -> None:
         """Half-close the stream, send the acks that were requested, and nack the rest.
 
         The half-close comes first: the server would redeliver nacked messages to a stream that is
@@ -245,8 +226,7 @@ class Puller:
         except Exception as error:  # noqa: BLE001 - still nack the messages that were decoded
             logger.warning("%s: the last messages cannot be decoded: %s", self._subscription, error)
         with self._lock:
-            if nack:
-                self._nacks += self._book.spans()
+            self._nacks += self.book.spans()
             self._settled_all = True
             self._wake_all()
         self._stop.set()
@@ -334,8 +314,8 @@ class Puller:
                 self._arrived.notify_all()
             # Not every server respects the limits it was given; Google's emulator does not.
             while (
-                self._raw_bytes + self._ready_bytes > self._max_queued_bytes
-                or self._book.held > 2 * self._max_messages
+                self.queued_bytes > self._max_queued_bytes
+                or self.book.held > 2 * self._max_messages
             ) and not (self._closing or self._failure):
                 self._room.wait(1.0)
         if gathered:
@@ -356,8 +336,8 @@ class Puller:
                         size += len(responses[-1])
                 if not responses:
                     return
-                received = decode(responses)
-                ids = id_rows(received.batch.column("ack_id"))
+                batch = decode(responses)
+                ids = id_rows(batch.column("ack_id"))
                 # Before anyone can take the messages: else one could be settled there before it is
                 # known. Both books number them in the order of these calls.
                 if self._hand_back is not None and len(ids):
@@ -366,10 +346,8 @@ class Puller:
                     self._decoded_at = time.monotonic()
                     self._gather_s = GATHER_S if size < BUSY_BYTES else BUSY_GATHER_S
                     self._raw_bytes -= size
-                    if received.exactly_once is not None:
-                        self._exactly_once = received.exactly_once
                     if len(ids):
-                        self._ready.append(Pulled(self._book.add(ids), received.batch, size))
+                        self._ready.append(Pulled(self.book.add(ids), batch, size))
                         self._ready_bytes += size
                         self._arrived.notify_all()
                     self._room.notify_all()
@@ -384,7 +362,7 @@ class Puller:
             try:
                 self._decode(everything=True)
                 with self._lock:
-                    lots = self._book.all_held()
+                    lots = self.book.all_held()
                 refused = self._settler.extend(lots, self._ack_deadline_s)
             except PubSubUnavailableError as error:
                 logger.warning("leases were not extended: %s", error)
@@ -392,7 +370,6 @@ class Puller:
             except Exception as error:  # noqa: BLE001 - `take` must raise any error
                 self._fail(error)
                 return
-            self._extended += sum(map(len, lots)) - len(refused)
             if refused:
                 logger.warning(
                     "%s: %d leases were lost; their messages will be redelivered",
@@ -409,8 +386,8 @@ class Puller:
                 if not acks and not nacks:
                     return
                 # Acks before nacks: a message in both is acknowledged, because it is processed.
-                to_ack = self._book.settle([span for spans, _ in acks for span in spans])
-                to_nack = self._book.settle(nacks)
+                to_ack = self.book.settle([span for spans, _ in acks for span in spans])
+                to_nack = self.book.settle(nacks)
                 self._room.notify_all()
             try:
                 refused = self._settler.acknowledge(to_ack)

@@ -119,15 +119,17 @@ class Deliveries:
             # Half for the lines, so that neither they nor the unordered entries starve the other.
             share = (limit + 1) // 2 if self._unordered else limit
             left = self._take_lines(taken, share, left, consumer, horizon_us)
-        left = self._take_unordered(taken, limit, left, horizon_us)
+        left = self._take(self._unordered, taken, limit, left, horizon_us)
         if self._free or (consumer is not None and consumer.lines):
             self._take_lines(taken, limit, left, consumer, horizon_us)
         if taken:
             self._lease(taken, now_us + (deadline_us or self.settings.ack_deadline_us), consumer)
         return taken
 
-    def _take_unordered(self, taken: list[Entry], limit: int, left: int, horizon_us: int) -> int:
-        entries = self._unordered
+    def _take(
+        self, entries: deque[Entry], taken: list[Entry], limit: int, left: int, horizon_us: int
+    ) -> int:
+        """Move entries to `taken` while they fit; return how many bytes are left."""
         while entries and left > 0 and len(taken) < limit:
             if taken and left < len(entries[0].message.wire):
                 break
@@ -153,16 +155,9 @@ class Deliveries:
                 if line.queue is not queue:
                     continue
                 line.queue = None
-                while line.waiting and left > 0 and len(taken) < limit:
-                    if taken and left < len(line.waiting[0].message.wire):
-                        break
-                    entry = line.waiting.popleft()
-                    if entry.message.published_us < horizon_us:
-                        self._forget(entry)
-                        continue
-                    left -= len(entry.message.wire)
-                    line.flying.append(entry)
-                    taken.append(entry)
+                before = len(taken)
+                left = self._take(line.waiting, taken, limit, left, horizon_us)
+                line.flying += taken[before:]
                 if line.flying:
                     line.holder = consumer or self._no_stream
                 self._enqueue(line)

@@ -124,10 +124,10 @@ def handlers(service: Service) -> tuple[Any, ...]:
         {
             name: grpc.unary_unary_rpc_method_handler(
                 service.unary(name, decide),
-                request_deserializer=kind.pb().FromString,
+                request_deserializer=_request_type(name).pb().FromString,
                 response_serializer=_serialize,
             )
-            for name, (kind, decide) in table.items()
+            for name, decide in table.items()
         }
         for table in (service.publisher(), service.subscriber())
     )
@@ -138,6 +138,12 @@ def handlers(service: Service) -> tuple[Any, ...]:
         grpc.method_handlers_generic_handler("google.pubsub.v1.Publisher", publisher),
         grpc.method_handlers_generic_handler("google.pubsub.v1.Subscriber", subscriber),
     )
+
+
+def _request_type(method: str) -> Any:
+    """Return the type of a call's request; most have the call's name."""
+    kinds: dict[str, Any] = {"CreateTopic": pubsub.Topic, "CreateSubscription": pubsub.Subscription}
+    return kinds.get(method) or getattr(pubsub, f"{method}Request")
 
 
 def _serialize(response: Any) -> bytes:

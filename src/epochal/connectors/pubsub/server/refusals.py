@@ -33,11 +33,10 @@ def check_name(name: str, kind: str) -> None:
     """Raise unless `name` is the full name of a `kind`: topics, subscriptions or snapshots."""
     match = _NAME.fullmatch(name)
     if match is None or match[2] != kind or match[3].lower().startswith("goog"):
-        raise PubSubRefusedError(
-            "INVALID_ARGUMENT",
+        raise invalid(
             f"Invalid resource name given (name={name}). Refer to "
             f"https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names for more "
-            f"information.",
+            f"information."
         )
 
 
@@ -83,15 +82,11 @@ def full(used: int, most: int) -> PubSubRefusedError:
 
 def check_range(name: str, value: int, least: int, most: int) -> None:
     """Raise if a number is outside the range that Pub/Sub accepts."""
-    if value < least:
+    if not least <= value <= most:
+        size, limit = ("small", "minimum") if value < least else ("large", "maximum")
         raise invalid(
-            f"The value for {name} is too small. You passed {value} in the request, but the "
-            f"minimum value is {least}."
-        )
-    if value > most:
-        raise invalid(
-            f"The value for {name} is too large. You passed {value} in the request, but the "
-            f"maximum value is {most}."
+            f"The value for {name} is too {size}. You passed {value} in the request, but the "
+            f"{limit} value is {least if value < least else most}."
         )
 
 

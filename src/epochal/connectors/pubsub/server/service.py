@@ -120,52 +120,55 @@ class Service:
 
         return answer
 
-    def publisher(self) -> dict[str, tuple[Any, Decide]]:
-        """Return the Publisher's calls: name -> (request type, decision)."""
-        types, broker = pubsub, self.broker
+    def publisher(self) -> dict[str, Decide]:
+        """Return the decisions of the Publisher's calls, by name."""
+        broker = self.broker
         return {
-            "CreateTopic": (types.Topic, self.create_topic),
-            "UpdateTopic": (types.UpdateTopicRequest, self.update_topic),
-            "Publish": (types.PublishRequest, self.publish),
-            "GetTopic": (types.GetTopicRequest, lambda r: broker.topic(r.topic).description),
-            "ListTopics": (types.ListTopicsRequest, self.list_topics),
-            "ListTopicSubscriptions": (
-                types.ListTopicSubscriptionsRequest,
-                self.list_topic_subscriptions,
+            "CreateTopic": self.create_topic,
+            "UpdateTopic": self.update_topic,
+            "Publish": self.publish,
+            "GetTopic": lambda r: broker.topic(r.topic).description,
+            "ListTopics": lambda r: _page(
+                r, pubsub.ListTopicsResponse, broker.topics, _describe_topic
             ),
-            "ListTopicSnapshots": (types.ListTopicSnapshotsRequest, self.list_topic_snapshots),
-            "DeleteTopic": (types.DeleteTopicRequest, lambda r: broker.delete_topic(r.topic)),
-            "DetachSubscription": (
-                types.DetachSubscriptionRequest,
-                lambda r: broker.detach_subscription(r.subscription),
+            "ListTopicSubscriptions": lambda r: _page(
+                r,
+                pubsub.ListTopicSubscriptionsResponse,
+                broker.topic(r.topic).subscriptions,
+                _named,
             ),
+            "ListTopicSnapshots": lambda r: _page(
+                r, pubsub.ListTopicSnapshotsResponse, broker.topic(r.topic).snapshots, _named
+            ),
+            "DeleteTopic": lambda r: broker.delete_topic(r.topic),
+            "DetachSubscription": lambda r: broker.detach_subscription(r.subscription),
         }
 
-    def subscriber(self) -> dict[str, tuple[Any, Decide]]:
-        """Return the Subscriber's unary calls: name -> (request type, decision)."""
-        types, broker = pubsub, self.broker
+    def subscriber(self) -> dict[str, Decide]:
+        """Return the decisions of the Subscriber's unary calls, by name."""
+        broker = self.broker
         return {
-            "CreateSubscription": (types.Subscription, self.create_subscription),
-            "GetSubscription": (types.GetSubscriptionRequest, self.get_subscription),
-            "UpdateSubscription": (types.UpdateSubscriptionRequest, self.update_subscription),
-            "ListSubscriptions": (types.ListSubscriptionsRequest, self.list_subscriptions),
-            "DeleteSubscription": (
-                types.DeleteSubscriptionRequest,
-                lambda r: broker.delete_subscription(r.subscription),
+            "CreateSubscription": self.create_subscription,
+            "GetSubscription": lambda r: _describe_subscription(
+                broker.subscription(r.subscription)
             ),
-            "ModifyAckDeadline": (types.ModifyAckDeadlineRequest, self.modify_ack_deadline),
-            "Acknowledge": (types.AcknowledgeRequest, self.acknowledge),
-            "Pull": (types.PullRequest, self.pull),
-            "ModifyPushConfig": (types.ModifyPushConfigRequest, self.modify_push_config),
-            "GetSnapshot": (types.GetSnapshotRequest, self.get_snapshot),
-            "ListSnapshots": (types.ListSnapshotsRequest, self.list_snapshots),
-            "CreateSnapshot": (types.CreateSnapshotRequest, self.create_snapshot),
-            "UpdateSnapshot": (types.UpdateSnapshotRequest, self.update_snapshot),
-            "DeleteSnapshot": (
-                types.DeleteSnapshotRequest,
-                lambda r: broker.delete_snapshot(r.snapshot),
+            "UpdateSubscription": self.update_subscription,
+            "ListSubscriptions": lambda r: _page(
+                r, pubsub.ListSubscriptionsResponse, broker.subscriptions, _describe_subscription
             ),
-            "Seek": (types.SeekRequest, self.seek),
+            "DeleteSubscription": lambda r: broker.delete_subscription(r.subscription),
+            "ModifyAckDeadline": self.modify_ack_deadline,
+            "Acknowledge": self.acknowledge,
+            "Pull": self.pull,
+            "ModifyPushConfig": self.modify_push_config,
+            "GetSnapshot": lambda r: _describe_snapshot(broker.snapshot(r.snapshot)),
+            "ListSnapshots": lambda r: _page(
+                r, pubsub.ListSnapshotsResponse, broker.snapshots, _describe_snapshot
+            ),
+            "CreateSnapshot": self.create_snapshot,
+            "UpdateSnapshot": self.update_snapshot,
+            "DeleteSnapshot": lambda r: broker.delete_snapshot(r.snapshot),
+            "Seek": self.seek,
         }
 
     def create_topic(self, topic: Any) -> bytes:
@@ -193,17 +196,6 @@ class Service:
         numbers = self.broker.publish(request.topic, drafts, self.now_us())
         return b"".join([b"\x0a\x10%016d" % number for number in numbers])
 
-    def list_topics(self, request: Any) -> Any:
-        return _page(request, pubsub.ListTopicsResponse, self.broker.topics, _describe_topic)
-
-    def list_topic_subscriptions(self, request: Any) -> Any:
-        subscriptions = self.broker.topic(request.topic).subscriptions
-        return _page(request, pubsub.ListTopicSubscriptionsResponse, subscriptions, _named)
-
-    def list_topic_snapshots(self, request: Any) -> Any:
-        snapshots = self.broker.topic(request.topic).snapshots
-        return _page(request, pubsub.ListTopicSnapshotsResponse, snapshots, _named)
-
     def create_subscription(self, subscription: Any) -> bytes:
         settings, matches = check_subscription(subscription)
         description = subscription.SerializeToString()
@@ -211,9 +203,6 @@ class Service:
             subscription.name, subscription.topic, description, settings, matches
         )
         return bytes(description)
-
-    def get_subscription(self, request: Any) -> Any:
-        return _describe_subscription(self.broker.subscription(request.subscription))
 
     def update_subscription(self, request: Any) -> Any:
         subscription = self.broker.subscription(request.subscription.name)
@@ -223,10 +212,6 @@ class Service:
         subscription.description = new.SerializeToString()
         subscription.deliveries.change(settings)
         return _describe_subscription(subscription)
-
-    def list_subscriptions(self, request: Any) -> Any:
-        by_name, kind = self.broker.subscriptions, pubsub.ListSubscriptionsResponse
-        return _page(request, kind, by_name, _describe_subscription)
 
     def modify_push_config(self, request: Any) -> None:
         self.broker.subscription(request.subscription)
@@ -279,13 +264,6 @@ class Service:
             request.name, request.subscription, description, self.now_us()
         )
         return _describe_snapshot(snapshot)
-
-    def get_snapshot(self, request: Any) -> Any:
-        return _describe_snapshot(self.broker.snapshot(request.snapshot))
-
-    def list_snapshots(self, request: Any) -> Any:
-        by_name, kind = self.broker.snapshots, pubsub.ListSnapshotsResponse
-        return _page(request, kind, by_name, _describe_snapshot)
 
     def update_snapshot(self, request: Any) -> Any:
         self.broker.snapshot(request.snapshot.name)

@@ -126,9 +126,6 @@ class Reservoir:
     def has(self, slot: Slot) -> bool:
         return slot in self._entries
 
-    def count(self, slot: Slot) -> int:
-        return self._entries[slot].count
-
     def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, the same every time, joined into batches."""
         group: list[pa.RecordBatch] = []

@@ -20,7 +20,7 @@ import pyarrow as pa
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import Span
-from epochal.connectors.pubsub.pull.streaming_pull import MAX_QUEUED_BYTES, Puller, PullStats
+from epochal.connectors.pubsub.pull.streaming_pull import MAX_QUEUED_BYTES, Puller
 
 MAX_STREAMS = 4
 """A sidecar opens one stream per partition of a batch, up to this many."""
@@ -40,7 +40,7 @@ class Streams:
     ) -> None:
         self._options, self._arrived, self._failed = options, arrived, failed
         self._closing = threading.Event()
-        self._pullers: list[Puller] = []
+        self.pullers: list[Puller] = []
         self._threads: list[threading.Thread] = []
 
     def open(self) -> None:
@@ -52,7 +52,7 @@ class Streams:
             max_outstanding_bytes=max(1, options.max_outstanding_bytes // count),
         )
         queued = MAX_QUEUED_BYTES // count
-        self._pullers = [
+        self.pullers = [
             Puller(
                 Connection(options), share, max_queued_bytes=queued, first_number=place << _SHIFT
             )
@@ -60,7 +60,7 @@ class Streams:
         ]
         self._threads = [
             threading.Thread(target=self._take, args=(puller,), name="pubsub-taker", daemon=True)
-            for puller in self._pullers
+            for puller in self.pullers
         ]
         for thread in self._threads:
             thread.start()
@@ -68,10 +68,7 @@ class Streams:
     @property
     def degraded_s(self) -> float:
         """How long one of the streams has not been able to reach Pub/Sub; 0 if all can."""
-        return max((puller.degraded_s for puller in self._pullers), default=0.0)
-
-    def stats(self) -> list[PullStats]:
-        return [puller.stats() for puller in self._pullers]
+        return max((puller.degraded_s for puller in self.pullers), default=0.0)
 
     def ack(self, spans: Sequence[Span]) -> Future[dict[int, str]]:
         """Acknowledge messages; the future returns the refused numbers when all are answered."""
@@ -107,8 +104,8 @@ class Streams:
     def close(self) -> None:
         """Give all messages back, and stop."""
         self._closing.set()
-        with ThreadPoolExecutor(max(len(self._pullers), 1)) as pool:
-            for puller in self._pullers:
+        with ThreadPoolExecutor(max(len(self.pullers), 1)) as pool:
+            for puller in self.pullers:
                 pool.submit(puller.close)
         for thread in self._threads:
             thread.join(2.0)
@@ -125,7 +122,7 @@ class Streams:
 
     def _by_stream(self, spans: Sequence[Span]) -> Iterator[tuple[Puller, list[Span]]]:
         """Yield each stream and its own numbers. No span covers two streams."""
-        for place, puller in enumerate(self._pullers):
+        for place, puller in enumerate(self.pullers):
             own = [span for span in spans if span[0] >> _SHIFT == place]
             if own:
                 yield puller, own
