@@ -21,6 +21,7 @@ import typer
 from epochal.checkpoint.layout import STATE
 from epochal.cli.command_line import (
     NOTHING_CHANGED,
+    Directory,
     Json,
     SinkFlags,
     flag,
@@ -96,22 +97,19 @@ class Flags:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointEdit(Flags, SinkFlags):
-    """The options of commands that change a checkpoint together with its file sink."""
+    """What commands take that change a checkpoint together with its file sink."""
+
+    directory: Directory
 
     def run(
-        self,
-        directory: str,
-        command: str,
-        make_plan: Callable[..., Plan],
-        *,
-        of_published: bool = True,
+        self, command: str, make_plan: Callable[..., Plan], *, of_published: bool = True
     ) -> None:
         """Show or apply what `make_plan` returns for a survey, and for the file sink as `sink=`."""
         from epochal.tools.edit.edit_file_log import find_sink
         from epochal.tools.edit.rewind import require_published
         from epochal.tools.edit.survey import survey
 
-        files, named = open_place(directory), self.open()
+        files, named = open_place(self.directory), self.open()
 
         def plan() -> Plan:
             surveyed = survey(files)
@@ -323,7 +321,6 @@ def parse_moment(text: str) -> int:
 
 
 def run_repair(
-    directory: str,
     edit: CheckpointEdit,
     command: str,
     options: RepairOptions,
@@ -343,7 +340,7 @@ def run_repair(
     from epochal.tools.verify.remedies import with_places
     from epochal.tools.verify.verify import verify
 
-    files, named = open_place(directory), edit.open()
+    files, named = open_place(edit.directory), edit.open()
     planned: list[Left] = []
     depth = depth_to_find(options.codes)
     sink = named.place

@@ -11,6 +11,7 @@ import typer
 
 from epochal.checkpoint.claim import Claim, ClaimAttempt
 from epochal.cli.command_line import (
+    CommandApp,
     Directory,
     Json,
     NoFileSink,
@@ -19,7 +20,6 @@ from epochal.cli.command_line import (
     flag,
     open_place,
     option,
-    takes_groups,
 )
 from epochal.cli.editing import Execute, Flags, Verbose, run_edit
 from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text, progress
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 TRIES = 3
 """A running query may delete files while they are copied. Then a newer epoch is cloned."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = CommandApp(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@takes_groups
 def switch(
     directory: Directory,
+    flags: Flags,
+    sink: SinkFlags,
     to: str | None = option(
         "DEST",
         "The checkpoint to go on with: an empty directory, or a clone that ends at the same place.",
@@ -52,8 +53,6 @@ def switch(
     back: str | None = option(
         "FROM", "Return to DIR, from the checkpoint to which the query was switched."
     ),
-    *,
-    sink: SinkFlags,
     output_restored: bool = flag(
         "--output-restored",
         "With --back: the output is as it was at the switch, or may have rows twice.",
@@ -64,7 +63,6 @@ def switch(
         "does. Not for Spark's own queries.",
     ),
     timeout: float = option("SECONDS", "How long to wait for the query.", default=120.0, min=0),
-    flags: Flags,
 ) -> None:
     """Switch a query to another checkpoint at the end of an epoch, or back.
 
