@@ -19,7 +19,7 @@ from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -30,7 +30,7 @@ from epochal.files import Bounds, Files, open_files
 if TYPE_CHECKING:
     from epochal.tools.edit.edit_file_log import NamedSink
 
-Command: TypeAlias = Callable[..., None]
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 EXIT_INTERRUPTED = 130
 NOTHING_CHANGED = "Interrupted. Nothing was changed."
@@ -102,7 +102,6 @@ def option(metavar: str, meaning: str, *names: str, default: Any = None, **rest:
 
 
 def flag(name: str, meaning: str) -> Any:
-    """An option without a value."""
     return typer.Option(False, name, help=meaning)
 
 
@@ -227,7 +226,7 @@ class CommandApp(typer.Typer):
         return add
 
 
-def _spread_groups(command: Command) -> Command:
+def _spread_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """Replace each parameter that is a group by its options, which follow the command's own."""
     signature = inspect.signature(command, eval_str=True)
     own: list[inspect.Parameter] = []

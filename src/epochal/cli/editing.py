@@ -86,7 +86,6 @@ class Flags:
     )
 
     def conditions(self, places: Sequence[Files | None] = ()) -> Conditions:
-        """The conditions under which this run applies edits."""
         return Conditions(
             run_id=f"tool-{uuid.uuid4()}",
             settle_seconds=self.settle_seconds,
@@ -409,7 +408,6 @@ def word_for_epochs(plan: Plan) -> Plan:
 
 
 def file_rows(changes: Iterable[Change]) -> list[tuple[str, ...]]:
-    """A row for each changed file."""
     return [
         (change.action, _name_path(change, change.path), size_text(change.size), change.why)
         for change in changes

@@ -180,7 +180,6 @@ def _report(
 
 
 def to_json(report: UpgradeReport) -> dict[str, Any]:
-    """A report as JSON."""
     return {
         "checkpoint": report.checkpoint,
         "outcome": report.outcome.name.lower().replace("_", " "),
@@ -212,7 +211,6 @@ _VERDICTS = {
 
 
 def print_check(report: UpgradeReport) -> None:
-    """Print a report for people."""
     asks_for_sink = False
     for difference in report.differences:
         command = getattr(difference.verdict, "command", None)

@@ -158,8 +158,6 @@ MOST_LOOKS = 10
 
 @dataclass(frozen=True, slots=True)
 class WouldStart:
-    """A query that the program would have started."""
-
     writer: Any
     name: str
     checkpoint: str

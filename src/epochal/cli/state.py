@@ -53,8 +53,6 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object p
 
 @dataclass(frozen=True, kw_only=True)
 class RowsShown:
-    """How many rows are shown, and how."""
-
     limit: int | None = option("N", "Show at most N rows.", min=0)
     as_json: JsonLines = False
 
@@ -71,8 +69,6 @@ _VALUE_SCHEMA = "The columns of the value, likewise."
 
 @dataclass(frozen=True, kw_only=True)
 class StoreAtBatch(StoreChoice):
-    """A store as of a batch."""
-
     directory: Directory
     batch: Batch = None
     key_schema: str | None = option("DDL", _KEY_SCHEMA)
@@ -107,8 +103,6 @@ class StoreSelection(StoreChoice):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSelection(StoreSelection, StoreAtBatch):
-    """The rows of a store as of a batch."""
-
     partition: int | None = option("N", "Read only this partition.")
     key_schema: str | None = option(
         "DDL", f"{_KEY_SCHEMA} With --side, the columns of the join key."

@@ -216,8 +216,6 @@ class AnswerCache:
 
 @dataclass(frozen=True, slots=True)
 class StateSelection:
-    """Names a part of a checkpoint's state."""
-
     operator: int = 0
     store: str = "default"
     batch: int | None = None
@@ -254,7 +252,6 @@ def stores(files: Files, batch: int | None) -> dict[str, Any]:
 
 
 def state_page(files: Files, selection: StateSelection, page: int, size: int) -> dict[str, Any]:
-    """Return one page of the rows of a store."""
     page, size = max(0, page), max(1, min(size, MAX_PAGE_ROWS))
     first = page * size
 

@@ -56,8 +56,6 @@ _GENERIC = frozenset(
 
 @dataclass(slots=True)
 class RunView:
-    """The newest records of one run."""
-
     run: RunStarted
     alive: bool = True
     status: StatusChanged | None = None
@@ -282,7 +280,6 @@ def status_of(state: str, health: str) -> str:
 
 
 def group_of(status: str) -> str:
-    """The group of a status."""
     if status in (FAILED, LOST, UNHEALTHY, UNREADABLE):
         return ATTENTION
     if status in (RUNNING, ACTIVE):

@@ -38,8 +38,6 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The parameters of a run of the demo."""
-
     broker: DemoBroker
     home: Path
     orders: int
@@ -165,7 +163,6 @@ TIMES = ["publish_time", "totalled_at"]
 
 
 def percentiles(values: list[float]) -> tuple[float, float]:
-    """The 50th and the 99th percentile."""
     if not values:
         return 0.0, 0.0
     p50, p99 = np.percentile(values, [50, 99])

@@ -32,7 +32,6 @@ class Order:
     cents: int
 
     def payload(self) -> bytes:
-        """The published bytes: JSON."""
         named = {"order_id": self.order_id, "customer": self.customer, "cents": self.cents}
         return json.dumps(named).encode()
 

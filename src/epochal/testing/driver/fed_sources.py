@@ -68,7 +68,6 @@ class FedSource(Source):
         self.clear()
 
     def clear(self) -> None:
-        """Forget the rows."""
         empty = pa.Table.from_batches([], schema=self.schema)
         self.fed = {str(number): empty for number in range(self.partitions)}
 

@@ -139,7 +139,6 @@ def new_partitions(current: str | None, moved: str) -> list[str]:
 
 
 def is_file_offset(offset: str | None) -> bool:
-    """Whether an offset belongs to a file source."""
     if offset is None:
         return False
     parsed = _parse(offset)

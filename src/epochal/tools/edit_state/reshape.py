@@ -277,7 +277,6 @@ def _without(base: EditBase, operator: int) -> tuple[list[Change], tuple[str, ..
 
 
 def _moved_files(base: EditBase, operator: int, to: int) -> Iterator[Change]:
-    """Copy schema files and metadata of an operator."""
     tree, files = base.surveyed.tree, base.surveyed.files
     for store in {listed.name for listed in _stores(base, operator)}:
         path = state_schema_path(operator, store)
@@ -292,7 +291,6 @@ def _moved_files(base: EditBase, operator: int, to: int) -> Iterator[Change]:
 
 
 def _metadata(base: EditBase, operator: int, to: int) -> Iterator[Change]:
-    """Copy the newest metadata of an operator."""
     metadata = base.batch.operator(operator)
     if metadata is None:
         return

@@ -25,7 +25,6 @@ class CheckpointDifference:
     after: object
 
     def as_json(self) -> dict[str, object]:
-        """The form that `diff --json` promises."""
         return {"path": self.path, "before": self.before, "after": self.after}
 
     @property

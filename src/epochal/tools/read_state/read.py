@@ -108,7 +108,6 @@ def read_state(
 
 
 def read_table(reader: StateReader, partition: int | None = None) -> pa.Table:
-    """Read all partitions, or one, into a table."""
     parts = in_parallel(reader.batches, choose_partitions(reader.target, partition))
     return pa.Table.from_batches([batch for part in parts for batch in part], reader.schema())
 

@@ -162,7 +162,6 @@ class StoreDifferences:
 def compare_stores(
     earlier: StateReader, later: StateReader, *, limit: int | None = None
 ) -> StoreDifferences:
-    """Compare a store as seen by two readers."""
     unsupported = "STATE_STORE_UNSUPPORTED_OPERATION"
     for reader in (earlier, later):
         if reader.target.has_lists:

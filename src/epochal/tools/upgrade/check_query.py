@@ -125,7 +125,6 @@ def _needs(
 
 
 def _frame_needs(df: Any, files: Files, mode: str, pinned: Mapping[str, str] | None) -> Needs:
-    """What a DataFrame needs that our engine runs."""
     from epochal.continuous.catalyst.releases import release_of
     from epochal.continuous.catalyst.translation import read_plan
     from epochal.continuous.run.take_over import FRAME_KEYS, session_settings
@@ -166,7 +165,6 @@ def _stream_needs(stream: Stream, files: Files, mode: str, settings: Mapping[str
 
 
 def written_mode(writer: Any) -> str:
-    """The output mode of Spark's writer."""
     return str(java_field(writer, "outputMode").toString()).lower()
 
 
@@ -290,7 +288,6 @@ def _source(relation: Any, number: int, release: tuple[int, int]) -> SourceFact:
 
 
 def source_fact(key: str, format: str, options: Mapping[str, str]) -> SourceFact:
-    """A source by its format and options."""
     lower = {name.lower(): value for name, value in options.items()}
     name = format.rpartition(".")[2].lower()
     if name in FILE_SOURCES:

@@ -388,7 +388,6 @@ def _names(schema: StructType) -> tuple[str, ...]:
 
 
 def describe_fields(schema: StructType) -> str:
-    """The columns of a schema in one line."""
     return ", ".join(f"{field.name} {_type(field)}" for field in schema.fields)
 
 

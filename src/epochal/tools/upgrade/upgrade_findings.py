@@ -55,8 +55,6 @@ class SourceFact:
 
 @dataclass(frozen=True, slots=True)
 class StoreFact:
-    """One state store of an operator."""
-
     name: str
     families: Mapping[str, FamilySchema]
     """By name; a store without column families has only `default`."""
@@ -65,8 +63,6 @@ class StoreFact:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFact:
-    """One stateful operator."""
-
     number: int
     name: str
     """As in Spark's operator metadata; empty if the checkpoint has none."""
@@ -79,8 +75,6 @@ class OperatorFact:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What a checkpoint pins."""
-
     url: str
     next_batch: int
     """The batch that a restart runs first; 0 if there is nothing to continue."""
@@ -100,8 +94,6 @@ class Pins:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a query needs."""
-
     release: tuple[int, int]
     """Of the Spark that would run it."""
     sources: tuple[SourceFact, ...]
@@ -119,7 +111,6 @@ class Needs:
 
 
 def pins_of(needs: Needs) -> Pins:
-    """What a query pins in a new checkpoint."""
     return Pins(
         ANY_CHECKPOINT,
         next_batch=1,
@@ -195,7 +186,6 @@ class UpgradeDifference:
 
     @property
     def outcome(self) -> Outcome:
-        """How bad it is."""
         match self.verdict:
             case Safe():
                 return Outcome.SAFE
@@ -223,7 +213,6 @@ class UpgradeReport:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of all differences."""
         return max((difference.outcome for difference in self.differences), default=Outcome.SAFE)
 
     @property
@@ -250,7 +239,6 @@ ASKS_FOR_SINK = "--sink OUTPUT"
 
 
 def evolve_command(url: str, operator: int, store: str, words: Sequence[str]) -> str:
-    """The command that rewrites a store for another schema."""
     place = ["--operator", str(operator)]
     if store != "default":
         place += ["--store", store]

@@ -205,7 +205,6 @@ def _behind(offsets: list[int], committed: int) -> Finding:
 
 
 def _neighbours(listing: CheckpointListing) -> Iterator[Finding]:
-    """Compare each batch with the one before it."""
     entries = sorted(listing.offsets.entries.items())
     for (before_id, before), (batch_id, entry) in pairwise(entries):
         path = f"{OFFSETS}/{batch_id}"

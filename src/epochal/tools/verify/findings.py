@@ -57,7 +57,6 @@ class Finding:
     """The first version of the state that needs the file, if its name does not tell."""
 
     def as_json(self) -> dict[str, str]:
-        """The form that `verify --json` promises."""
         names = ("code", "severity", "path", "message", "remedy")
         return {name: str(getattr(self, name)) for name in names}
 

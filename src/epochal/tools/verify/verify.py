@@ -77,11 +77,9 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether no finding is worse than `info`."""
         return is_healthy(self.findings)
 
     def as_json(self) -> dict[str, object]:
-        """The form that `verify --json` promises."""
         return {
             "healthy": self.healthy,
             "sink": self.sink.value,
@@ -175,7 +173,6 @@ def _verify_sink(files: Files, directories: Directories, depth: Depth) -> Report
 
 
 def state_facts(listing: CheckpointListing) -> StateFacts:
-    """Return what the logs require of the state."""
     from epochal.tools.verify.check_state import StateFacts
 
     newest = listing.offsets.latest
