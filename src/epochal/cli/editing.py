@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -234,7 +234,11 @@ def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) 
     for name in sorted({change.root for change in plan.changes if change.root}):
         print_line(f"also changes files in {plan.roots[name].url}")
     if plan.changes and flags.verbose:
-        print_table(FILE_COLUMNS, file_rows(plan.changes))
+        rows = [
+            (change.action, _name_path(change, change.path), size_text(change.size), change.why)
+            for change in plan.changes
+        ]
+        print_table(FILE_COLUMNS, rows)
     elif plan.changes:
         print_table(DIRECTORY_COLUMNS, directory_rows(plan.changes))
     for line in plan.details:
@@ -405,13 +409,6 @@ def word_for_epochs(plan: Plan) -> Plan:
         warnings=tuple(map(of_epochs, plan.warnings)),
         changes=tuple(replace(change, why=of_epochs(change.why)) for change in plan.changes),
     )
-
-
-def file_rows(changes: Iterable[Change]) -> list[tuple[str, ...]]:
-    return [
-        (change.action, _name_path(change, change.path), size_text(change.size), change.why)
-        for change in changes
-    ]
 
 
 def directory_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:

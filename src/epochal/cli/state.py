@@ -332,7 +332,6 @@ def open_state(
 
 
 def show_rows(reader: StateReader, partition: int | None, shown: RowsShown) -> None:
-    """Print all rows as JSON lines, or the first rows as a table."""
     from epochal.tools.read_state.export import json_batches
 
     limit, as_json = shown.limit, shown.as_json

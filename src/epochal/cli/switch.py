@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import typer
@@ -168,7 +167,10 @@ def _run(
     if stop_seconds is not None and Journal(opened).unfinished() is None:
         wait_for_stop(closed, stop_seconds, as_json=flags.as_json)
     try:
-        with _own_closed(closed, flags):
+        conditions = flags.conditions()
+        # None of our queries may run meanwhile on the checkpoint that is closed.
+        with Claim.acquire(closed, conditions.run_id, purpose="switch"):
+            require_quiet(closed, conditions)
             run_edit(opened, COMMAND, plan, flags, places=[closed, named.place])
     except EpochalError:
         if stop_seconds is not None:
@@ -178,15 +180,6 @@ def _run(
                 err=True,
             )
         raise
-
-
-@contextmanager
-def _own_closed(files: Files, flags: Flags) -> Iterator[None]:
-    """Own the checkpoint that is closed, too: none of our queries runs on it meanwhile."""
-    conditions = flags.conditions()
-    with Claim.acquire(files, conditions.run_id, purpose="switch"):
-        require_quiet(files, conditions)
-        yield
 
 
 @app.command("stop")

@@ -162,7 +162,6 @@ class Board:
         return _open(query.url) if query else None
 
     def metrics(self) -> str:
-        """Return the metrics of all runs, as their own endpoints would."""
         with self._lock:
             collected = list(self._metrics.values())
         return text_of(

@@ -272,8 +272,6 @@ def state_page(files: Files, selection: StateSelection, page: int, size: int) ->
 
 
 def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
-    """Return the rows and bytes of each partition, and the skew."""
-
     def read() -> dict[str, Any]:
         reader, batch = _reader(files, selection)
         return {"batch_id": batch, **measure_store(reader, largest=1).as_json()}
@@ -282,7 +280,6 @@ def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
 
 
 def measure_state(files: Files, batch: int) -> StateSize:
-    """Return the rows and bytes of all stores together, after a batch."""
     opened = open_batch(files, batch)
     sizes = [measure_store(_open(opened, store), largest=0) for store in overview(opened).stores]
     return StateSize(sum(size.rows for size in sizes), sum(size.bytes for size in sizes))

@@ -170,8 +170,6 @@ def percentiles(values: list[float]) -> tuple[float, float]:
 
 
 class Kill:
-    """Kills one worker, once, and measures how long the query takes to recover."""
-
     def __init__(self, demo: Demo) -> None:
         self._demo = demo
         self._attempt = -1
@@ -244,7 +242,6 @@ def run(demo: Demo, spark: Any, view: View) -> DemoResult:
 
 
 def read_back(demo: Demo, spark: Any) -> Balance:
-    """Read output and state without the engine, and compare them with the orders."""
     columns = ["customer", "order_id", "orders", "cents"]
     table = demo.output.read(spark, columns).to_pydict()
     newest: dict[str, Total] = {}

@@ -92,8 +92,6 @@ class Lines(View):
 
 
 class Screen(View):
-    """The live view: the steps of the start, then a table."""
-
     def __init__(self) -> None:
         self._steps: list[tuple[str, float]] = []
         """What is or was done, and how long it took; the last one still runs."""

@@ -38,8 +38,6 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The number of a customer's orders so far, and their sum."""
-
     orders: int
     cents: int
 
@@ -51,7 +49,6 @@ def order(number: int) -> Order:
 
 
 def totals(sent: int) -> dict[str, Total]:
-    """The total of each customer after the first `sent` orders."""
     by_customer: defaultdict[str, Total] = defaultdict(lambda: Total(0, 0))
     for placed in map(order, range(sent)):
         before = by_customer[placed.customer]
@@ -61,8 +58,6 @@ def totals(sent: int) -> dict[str, Total]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Compares the sent orders with the output and with the state."""
-
     sent: int
     received: int
     lost: int

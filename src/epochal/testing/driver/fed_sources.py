@@ -296,7 +296,6 @@ class LaterSession:
 
 
 def active_session() -> SparkSession | None:
-    """Return the session of this process, if it has one."""
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()

@@ -52,7 +52,6 @@ WARNING = (
 def plan_move(
     surveyed: Survey, operator_id: int, to: int, *, sink: SinkSurvey | None = None
 ) -> Plan:
-    """Give the state of an operator to another number, as one new batch."""
     base = find_edit_base(surveyed)
     _require_free(base, to)
     stores = _stores(base, operator_id)

@@ -37,7 +37,6 @@ class CheckpointDifference:
 
 
 def diff_batches(before: BatchView, after: BatchView) -> list[CheckpointDifference]:
-    """Compare two batches of the same checkpoint or of two checkpoints."""
     return list(_batch(before, after, ""))
 
 

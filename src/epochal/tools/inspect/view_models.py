@@ -143,6 +143,9 @@ class CheckpointView:
 
     def as_json(self) -> dict[str, object]:
         restart = self.restart
+        edit = None if self.edit is None else asdict(self.edit)
+        if edit is not None:
+            del edit["undo_options"]
         return {
             "url": self.url,
             "query_id": self.query_id,
@@ -188,14 +191,7 @@ class CheckpointView:
                 ]
             },
             "owner": None if self.owner is None else asdict(self.owner),
-            "unfinished_edit": None
-            if self.edit is None
-            else {
-                "id": self.edit.id,
-                "command": self.edit.command,
-                "state": self.edit.state,
-                "summary": self.edit.summary,
-            },
+            "unfinished_edit": edit,
             "unpublished_batch": self.unpublished,
             "problems": [asdict(problem) for problem in self.problems],
         }

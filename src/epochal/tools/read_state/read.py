@@ -118,7 +118,6 @@ def open_batch(
     key_schema: str | None = None,
     value_schema: str | None = None,
 ) -> StateBatch:
-    """Open the state of a checkpoint as of a committed batch."""
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     # The newest state of a continuous query is not in Spark's files.
     shown = Checkpoint(overlaid(opened.files))
@@ -154,7 +153,6 @@ def open_store(
     state_variable: str | None = None,
     timers: bool = False,
 ) -> StoreReader:
-    """Open a reader for a store, or for a variable of transformWithState."""
     variables = batch.variables(operator_id)
     if variables is None:
         if state_variable is not None or timers:

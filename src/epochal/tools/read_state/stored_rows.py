@@ -47,7 +47,6 @@ class StoredRows:
 
 
 def load_stored(reader: StateReader, partition: int | None = None) -> StoredRows:
-    """Load the rows of a store in their stored form."""
     if not isinstance(reader, StoreReader):
         raise StateReadError(
             reader.target.files.url,
@@ -137,8 +136,6 @@ def _sizes(array: Any) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """A key that was added or removed, or whose value changed."""
-
     change: str
     key: dict[str, Any]
     before: dict[str, Any] | None
@@ -150,8 +147,6 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True)
 class StoreDifferences:
-    """The number of differences, and the differing rows up to the limit."""
-
     added: int
     removed: int
     changed: int

@@ -73,7 +73,6 @@ def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
 
 
 def broken_entry(path: str, error: EpochalError) -> Finding:
-    """Return the finding for an entry that cannot be read."""
     if isinstance(error, UnsupportedVersionError):
         reason = f"it has version v{error.version}; Epochal knows versions up to v{error.newest}"
         return finding("LOG_VERSION_UNKNOWN", path, reason)
