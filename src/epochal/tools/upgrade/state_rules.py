@@ -253,7 +253,7 @@ class _Columns:
 
     def evolve(self, words: Sequence[str], why: str, refusal: str) -> UpgradeDifference:
         command = evolve_command(self.pins.url, self.operator.number, self.store, words)
-        return self.differ(AfterCommand(command, why), refusal)
+        return self.differ(AfterCommand(why, command), refusal)
 
 
 def _compare_key(key: _Columns) -> UpgradeDifference | None:

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias
+from typing import ClassVar
 
 from epochal.checkpoint.restart import conf_of_new_query
 from epochal.state.files.schema_file import FamilySchema
@@ -130,46 +130,49 @@ EPOCHAL = "Epochal"
 """The engines, as a report names them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Safe:
-    """The query continues, and its results are right."""
-
-    why: str
-    command: str = ""
-    """What would make the checkpoint follow the query, if that is possible and wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class AfterCommand:
-    """The query continues after this command."""
-
-    command: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unclear:
-    """Only the author of the query knows whether the results are right."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Impossible:
-    """The query cannot continue from this checkpoint with right results."""
-
-    why: str
-
-
-Verdict: TypeAlias = Safe | AfterCommand | Unclear | Impossible
-
-
 class Outcome(IntEnum):
     """The worst verdict of a check; its number is the exit status."""
 
     SAFE = 0
     NEEDS_ACTION = 1
     IMPOSSIBLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the query can continue in spite of a difference. Each kind is a class below."""
+
+    why: str
+    command: str = ""
+    outcome: ClassVar[Outcome]
+    word: ClassVar[str]
+
+
+class Safe(Verdict):
+    """The query continues, and its results are right.
+
+    A command would make the checkpoint follow the query, if that is possible and wanted.
+    """
+
+    outcome, word = Outcome.SAFE, "safe"
+
+
+class AfterCommand(Verdict):
+    """The query continues after this command."""
+
+    outcome, word = Outcome.NEEDS_ACTION, "after a command"
+
+
+class Unclear(Verdict):
+    """Only the author of the query knows whether the results are right."""
+
+    outcome, word = Outcome.NEEDS_ACTION, "unclear"
+
+
+class Impossible(Verdict):
+    """The query cannot continue from this checkpoint with right results."""
+
+    outcome, word = Outcome.IMPOSSIBLE, "impossible"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +189,7 @@ class UpgradeDifference:
 
     @property
     def outcome(self) -> Outcome:
-        match self.verdict:
-            case Safe():
-                return Outcome.SAFE
-            case AfterCommand() | Unclear():
-                return Outcome.NEEDS_ACTION
-            case Impossible():
-                return Outcome.IMPOSSIBLE
+        return self.verdict.outcome
 
     @property
     def is_silent(self) -> bool:

@@ -137,7 +137,7 @@ def _compare_published(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
             "state",
             f"batch {pins.unpublished} in epoch files",
             "Spark's files",
-            AfterCommand(shell_command("checkpoint", "publish", pins.url, "--execute"), why),
+            AfterCommand(why, shell_command("checkpoint", "publish", pins.url, "--execute")),
             NO_DELTA,
         )
     ]
@@ -235,11 +235,11 @@ def _count(pins: Pins, needs: Needs) -> UpgradeDifference:
             "and a name of its own"
         )
         verdict = AfterCommand(
-            migrate_command(pins.url, names),
             "offsets belong to sources by position. With names they belong to sources by name: "
             "choose names, give them to the sources with .name(...), and set "
             "spark.sql.streaming.queryEvolution.enableSourceEvolution to true. A new source then "
             "starts at its beginning" + branches * any(source.shares for source in needs.sources),
+            migrate_command(pins.url, names),
         )
     refusal = OUR_COUNT_CHANGED if needs.ours else COUNT_CHANGED
     return UpgradeDifference("sources", was, wants, verdict, refusal)
@@ -254,9 +254,9 @@ def _naming(pins: Pins, needs: Needs) -> UpgradeDifference:
         f"by position: {_list_sources(pins.sources)}",
         f"by name: {', '.join(source.key for source in needs.sources)}",
         AfterCommand(
-            migrate_command(pins.url, positions),
             "the offset log has version 1, which has no names. Check that each position gets the "
             "name of the source that it belongs to",
+            migrate_command(pins.url, positions),
         ),
         CANNOT_NAME if pins.offset_version == 1 else UNNAMED,
     )
