@@ -222,7 +222,7 @@ def _move_number(current: int, target: Target, earliest: int, latest: int | None
             )
 
 
-def is_kafka(parsed: JsonValue) -> bool:
+def is_kafka(parsed: object) -> bool:
     """Whether a parsed offset belongs to a Kafka source."""
     return (
         isinstance(parsed, dict)

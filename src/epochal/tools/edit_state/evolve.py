@@ -154,7 +154,6 @@ def plan_evolve(
     variable: str | None = None,
     sink: SinkSurvey | None = None,
 ) -> Plan:
-    """Rewrite the values of a store or variable for another schema, as one new batch."""
     if not steps:
         raise OptionError("There is nothing to evolve: add, widen or rename a column.")
     base = find_edit_base(surveyed)

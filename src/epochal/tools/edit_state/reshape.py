@@ -80,7 +80,6 @@ def plan_split(
     operator_id: int = 0,
     sink: SinkSurvey | None = None,
 ) -> Plan:
-    """Move some value columns of an operator to a new operator with the same keys."""
     base = find_edit_base(surveyed)
     target = plain_store(base, operator_id)
     _require_free(base, to)

@@ -133,7 +133,6 @@ def open_reader(
     state_variable: str | None = None,
     timers: bool = False,
 ) -> StateReader:
-    """Open a reader for a store, a side of a join, a variable or timers."""
     if join_side is None:
         return open_store(
             batch, operator_id, store_name, state_variable=state_variable, timers=timers

@@ -82,13 +82,11 @@ def check(
 
 
 def needs_of(query: Any, output_mode: str | None = None) -> Needs:
-    """What a query needs, and would pin in a new checkpoint."""
     with TemporaryDirectory(prefix="epochal-check-") as empty:
         return _needs(query, None, open_files(empty), output_mode)
 
 
 def check_after(query: Any, before: Needs, output_mode: str | None = None) -> UpgradeReport:
-    """Say whether a query can continue from a checkpoint of another one."""
     if before.refused:
         raise OptionError(f"The query before the change cannot run: {before.refused}")
     pins = pins_of(before)

@@ -123,7 +123,6 @@ def _is_same(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> bool:
 
 
 def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> UpgradeDifference | None:
-    """Compare the names of the key's columns, which our engine stores."""
     if was.keys is None or was.keys == wants.keys:
         return None
     why = (

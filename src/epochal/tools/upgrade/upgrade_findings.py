@@ -252,13 +252,11 @@ def rename_words(was: Sequence[str], wants: Sequence[str]) -> list[str] | None:
 
 
 def migrate_command(url: str, names: Mapping[int, str]) -> str:
-    """The command that gives names to the sources of a checkpoint."""
     words = [word for index in sorted(names) for word in ("--name", f"{index}={names[index]}")]
     return shell_command("checkpoint", "migrate-offsets", url, *words, "--execute")
 
 
 def edit_command(*words: str) -> str:
-    """The command that edits state, with these words after `epochal state`."""
     return shell_command("state", *words, *ASKS_FOR_SINK.split(), "--execute")
 
 

@@ -91,7 +91,6 @@ _NUMBERS = (RATE, NUMBER)
 
 
 def compare(pins: Pins, needs: Needs) -> UpgradeReport:
-    """Compare what the checkpoint pins with what the query needs."""
     engine = EPOCHAL if needs.ours else SPARK
     if (refused := _compare_start(pins, needs)) is not None:
         return report_of(pins.url, [refused], (), engine)

@@ -59,7 +59,6 @@ def log_rules(listing: CheckpointListing) -> Iterator[Finding]:
 
 
 def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
-    """Check the names and the readability of a log's files."""
     for name in log.taken:
         yield finding("LOG_NAME_TAKEN", f"{log.path}/{name}", "it is a directory, not a file")
     for name, batch_id in log.odd_names.items():

@@ -63,8 +63,6 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The usual severity of a code, what it means, and what to do."""
-
     severity: Severity
     meaning: str
     remedy: str
