@@ -37,7 +37,7 @@ from epochal.tools.upgrade.upgrade_findings import (
     StoreFact,
     Unclear,
     UpgradeDifference,
-    Verdict,
+    UpgradeVerdict,
     evolve_command,
     rename_words,
 )
@@ -165,7 +165,7 @@ def _compare_variables(
         return []
     differences = []
     for name in sorted(had.keys() | asked.keys()):
-        verdict: Verdict
+        verdict: UpgradeVerdict
         old, new = had.get(name, "absent"), asked.get(name, "gone")
         refusal = ACCEPTS
         if old == new:
@@ -245,7 +245,7 @@ class _Columns:
         is_avro = self.pins.conf.get(STATE_ENCODING) == "avro"
         return self.was.name == DEFAULT_FAMILY and not is_avro
 
-    def differ(self, verdict: Verdict, refusal: str = ACCEPTS) -> UpgradeDifference:
+    def differ(self, verdict: UpgradeVerdict, refusal: str = ACCEPTS) -> UpgradeDifference:
         subject = f"{self.place}, {'key' if self.is_key else 'value'}"
         was, wants = describe_fields(self.old), describe_fields(self.new)
         return UpgradeDifference(subject, was, wants, verdict, refusal)

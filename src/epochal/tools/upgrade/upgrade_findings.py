@@ -139,7 +139,7 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class UpgradeVerdict:
     """Whether the query can continue in spite of a difference. Each kind is a class below."""
 
     why: str
@@ -148,7 +148,7 @@ class Verdict:
     word: ClassVar[str]
 
 
-class Safe(Verdict):
+class Safe(UpgradeVerdict):
     """The query continues, and its results are right.
 
     A command would make the checkpoint follow the query, if that is possible and wanted.
@@ -157,19 +157,19 @@ class Safe(Verdict):
     outcome, word = Outcome.SAFE, "safe"
 
 
-class AfterCommand(Verdict):
+class AfterCommand(UpgradeVerdict):
     """The query continues after this command."""
 
     outcome, word = Outcome.NEEDS_ACTION, "after a command"
 
 
-class Unclear(Verdict):
+class Unclear(UpgradeVerdict):
     """Only the author of the query knows whether the results are right."""
 
     outcome, word = Outcome.NEEDS_ACTION, "unclear"
 
 
-class Impossible(Verdict):
+class Impossible(UpgradeVerdict):
     """The query cannot continue from this checkpoint with right results."""
 
     outcome, word = Outcome.IMPOSSIBLE, "impossible"
@@ -183,7 +183,7 @@ class UpgradeDifference:
     """What differs: `source 0`, `operator 1`, `spark.sql.shuffle.partitions`, …"""
     was: str
     wants: str
-    verdict: Verdict
+    verdict: UpgradeVerdict
     refusal: str = ACCEPTS
     """A part of the message with which the engine refuses to start, or `ACCEPTS`."""
 

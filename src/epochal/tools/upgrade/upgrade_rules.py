@@ -45,7 +45,7 @@ from epochal.tools.upgrade.upgrade_findings import (
     Unclear,
     UpgradeDifference,
     UpgradeReport,
-    Verdict,
+    UpgradeVerdict,
     edit_command,
     migrate_command,
     report_of,
@@ -224,7 +224,7 @@ def compare_names(needs: Needs) -> UpgradeDifference | None:
 
 def _count(pins: Pins, needs: Needs) -> UpgradeDifference:
     was, wants = (f"{len(side)}: {_list_sources(side)}" for side in (pins.sources, needs.sources))
-    verdict: Verdict
+    verdict: UpgradeVerdict
     if needs.ours or needs.release < FIRST_WITH_NAMES:
         verdict = Impossible("offsets belong to sources by position, and their number has changed")
     else:
@@ -340,7 +340,7 @@ def _compare(was: SourceFact, wants: SourceFact, *, ours: bool) -> UpgradeDiffer
 def _moved(subject: str, was: SourceFact, wants: SourceFact, *, ours: bool) -> UpgradeDifference:
     """A source of the same kind that reads from another place."""
     refusal = _refusal(was, wants, ours=ours)
-    verdict: Verdict
+    verdict: UpgradeVerdict
     if refusal == WRONG_DIRECTORY:
         verdict = Impossible(
             "a file source reads its last files again when it starts, and they are not in the new "
