@@ -153,15 +153,9 @@ def verify(
             replace(each, message=of_epochs(each.message), remedy=of_epochs(each.remedy))
             for each in found
         ]
-    return Report(
-        files.url,
-        tuple(by_weight(found)),
-        directories.file_count,
-        len(listing.offsets.ids),
-        depth,
-        listing.is_continuous,
-        checked,
-    )
+    ordered = tuple(by_weight(found))
+    counts = directories.file_count, len(listing.offsets.ids)
+    return Report(files.url, ordered, *counts, depth, listing.is_continuous, checked)
 
 
 def _verify_sink(files: Files, directories: Directories, depth: Depth) -> Report:
